@@ -1,0 +1,82 @@
+"""The errors of this package, and the public codes under which a source can fail."""
+
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """Why a source has no clips. Public: written to `sources.error_code`."""
+
+    EMPTY_FILE = "empty_file"
+    """The object has no bytes."""
+    NOT_A_VIDEO = "not_a_video"
+    """No accepted demuxer recognises the bytes (text, an image, noise, a header without its index)."""
+    NO_VIDEO_STREAM = "no_video_stream"
+    """A media file without video, such as audio alone."""
+    UNSUPPORTED_CODEC = "unsupported_codec"
+    """The video stream's codec has no decoder here."""
+    NO_FRAMES = "no_frames"
+    """The container is readable and no frame of it decodes."""
+    TOO_MANY_PIXELS = "too_many_pixels"
+    """A frame is larger than `analyze.max_pixels`."""
+    TOO_LONG = "too_long"
+    """There are more frames than `analyze.max_frames` allows."""
+    VANISHED = "vanished"
+    """Listed, and gone when it was read."""
+    CHANGED = "changed"
+    """Its bytes changed between listing and reading."""
+    UNREADABLE = "unreadable"
+    """Permission, I/O or network error."""
+    WORKER_DIED = "worker_died"
+    """Its worker process died twice: a crash in a decoder, memory, or the time limit."""
+    INTERNAL = "internal"
+    """A defect of this package; the traceback is in the log."""
+
+
+class CuratorError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+
+class RecipeError(CuratorError):
+    """A recipe or an override of it is wrong; the message names the file, the key and the remedy."""
+
+
+class UsageError(CuratorError):
+    """Arguments or environment do not allow the run to start."""
+
+
+class StorageError(CuratorError):
+    """An object under the output root, or a listing, cannot be read or written."""
+
+
+class SourceError(CuratorError):
+    """A source cannot be used.
+
+    Args:
+        code: The public code.
+        message: What was found, what was expected, and what to do.
+    """
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    def __reduce__(self) -> tuple[type["SourceError"], tuple[ErrorCode, str]]:
+        """Pickles with both arguments, so that the error crosses processes."""
+        return type(self), (self.code, self.message)
+
+
+class DecodeError(SourceError):
+    """Frames of a source cannot be decoded."""
+
+
+class ModelError(CuratorError):
+    """A model's weights are missing or differ from what the catalogue names."""
+
+
+class CutError(CuratorError):
+    """A clip cannot be written as it was meant."""
+
+
+class ShardError(CuratorError):
+    """A shard cannot be assembled."""

@@ -1,0 +1,1 @@
+"""Containers, decoding and encoding through FFmpeg libraries (PyAV)."""

@@ -1,0 +1,1 @@
+"""Networks and descriptors that measure frames."""

@@ -1,0 +1,1 @@
+"""Steps of the pipeline, one file each, named by what they work on."""
