@@ -1,0 +1,490 @@
+"""Video files written with PyAV, sound or damaged in a known way.
+
+Bytes are the same on every run with the same libraries: one thread per encoder, and the muxers'
+bit-exact mode, without which Matroska draws random identifiers. The makers at the end write the
+hostile and unusual files that any bucket holds; each says what a reader will find.
+"""
+
+import random
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, cast
+
+import av
+import cv2
+import numpy as np
+from av.audio.stream import AudioStream
+from av.codec.context import Flags
+from av.container import OutputContainer
+from av.packet import Packet
+from av.video.stream import VideoStream
+
+from curator.footage.pictures import Picture, texture
+from curator.footage.scenes import View, pan_zoom, render_shot
+
+FORMATS = {
+    ".mp4": "mp4",
+    ".mov": "mov",
+    ".mkv": "matroska",
+    ".webm": "webm",
+    ".ts": "mpegts",
+    ".avi": "avi",
+}
+"""Container by file suffix."""
+
+_AUDIO_CODECS = {".webm": "libopus", ".avi": "pcm_s16le"}
+_AUDIO_RATE_HZ = 48_000
+_BT709 = 1
+_LIMITED_RANGE = 1
+
+FPS = Fraction(30)
+"""Frame rate of the makers' files."""
+
+
+def write_video(
+    path: Path,
+    frames: Iterable[Picture],
+    *,
+    fps: Fraction = FPS,
+    codec: str = "libx264",
+    options: Mapping[str, str] | None = None,
+    mux_options: Mapping[str, str] | None = None,
+    pix_fmt: str = "yuv420p",
+    gop: int | None = None,
+    bframes: int | None = None,
+    flags: int = 0,
+    pts: Sequence[int] | None = None,
+    time_base: Fraction | None = None,
+    audio_tone_s: float | None = None,
+    rotation: int | None = None,
+) -> int:
+    """Encodes frames to a file.
+
+    Args:
+        path: Where to; the suffix, a key of `FORMATS`, chooses the container.
+        frames: uint8 RGB, height x width x 3, all of one size; at least one.
+        fps: Frame rate; with `pts`, only what the header says.
+        codec: FFmpeg's encoder name.
+        options: The encoder's private options.
+        mux_options: The muxer's options, such as {"movflags": "faststart"}.
+        pix_fmt: Pixel format that is stored.
+        gop: Most frames from a key frame to the next; None is the encoder's default.
+        bframes: Most B-frames in a row; None is the encoder's default.
+        flags: Added bits of `av.codec.context.Flags`.
+        pts: Time of each frame in `time_base`, increasing; None is a constant rate.
+        time_base: Unit of `pts` in seconds. Matroska rounds to 1/1000 s and MPEG-TS to 1/90000 s.
+        audio_tone_s: Length of a 440 Hz tone in seconds; None is no audio stream.
+        rotation: Degrees that a player turns the picture clockwise: 0, 90, 180 or 270. Only mp4
+            and mov.
+
+    Returns:
+        The number of frames written.
+    """
+    if (pts is None) != (time_base is None):
+        raise ValueError("pts and time_base go together: give both or neither")
+    tick = time_base if time_base is not None else 1 / fps
+    with _open(path, mux_options) as container:
+        source = iter(frames)
+        first = next(source)
+        video = _add_video(container, first, fps=fps, codec=codec, options=options, pix_fmt=pix_fmt)
+        context = video.codec_context
+        context.time_base = tick
+        context.flags |= flags
+        if gop is not None:
+            context.gop_size = gop
+        if bframes is not None:
+            context.max_b_frames = bframes
+        tone: Iterator[Packet[Any]] = iter(())
+        if audio_tone_s is not None:
+            tone = _tone(_add_audio(container, path), audio_tone_s)
+        count = 0
+        for picture in _chain(first, source):
+            at, length = _timing(count, pts)
+            frame = _to_frame(picture, pix_fmt)
+            frame.pts, frame.time_base, frame.duration = at, tick, length
+            container.mux(video.encode(frame))
+            for packet in _until(tone, at * tick):
+                container.mux(packet)
+            count += 1
+        container.mux(video.encode(None))
+        for packet in tone:
+            container.mux(packet)
+    if pts is not None and count != len(pts):
+        raise ValueError(f"{count} frames and {len(pts)} pts: give one for each frame")
+    if rotation is not None:
+        rotate(path, rotation)
+    return count
+
+
+def _open(path: Path, mux_options: Mapping[str, str] | None) -> OutputContainer:
+    if path.suffix not in FORMATS:
+        raise ValueError(f"{path.name}: the suffix must be one of {', '.join(FORMATS)}")
+    options = {"fflags": "+bitexact", **(mux_options or {})}
+    # For avformat, not for the muxer: av.open passes `options` to both.
+    return av.open(str(path), "w", format=FORMATS[path.suffix], options=options)
+
+
+def _add_video(
+    container: OutputContainer,
+    first: Picture,
+    *,
+    fps: Fraction,
+    codec: str,
+    options: Mapping[str, str] | None,
+    pix_fmt: str,
+) -> VideoStream:
+    defaults = {"preset": "veryfast"} if codec == "libx264" else {}
+    stream = cast(VideoStream, container.add_stream(codec, rate=fps))
+    stream.height, stream.width = first.shape[:2]
+    stream.pix_fmt = pix_fmt
+    context = stream.codec_context
+    context.options = {**defaults, **(options or {})}
+    context.thread_count = 1
+    context.flags |= Flags.bitexact
+    if pix_fmt.startswith("yuv"):
+        context.color_primaries = context.color_trc = context.colorspace = _BT709
+        context.color_range = _LIMITED_RANGE
+    return stream
+
+
+def _chain(first: Picture, rest: Iterator[Picture]) -> Iterator[Picture]:
+    yield first
+    yield from rest
+
+
+def _timing(index: int, pts: Sequence[int] | None) -> tuple[int, int]:
+    """Time and duration of a frame; the last one lasts as long as the one before it."""
+    if pts is None:
+        return index, 1
+    if index >= len(pts):
+        raise ValueError(f"more frames than the {len(pts)} pts: give one for each frame")
+    if index + 1 < len(pts):
+        return pts[index], pts[index + 1] - pts[index]
+    return pts[index], pts[index] - pts[index - 1] if index > 0 else 1
+
+
+def _to_frame(picture: Picture, pix_fmt: str) -> av.VideoFrame:
+    frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+    if pix_fmt.startswith("yuv"):
+        return frame.reformat(format=pix_fmt, dst_colorspace="ITU709", threads=1)
+    return frame.reformat(format=pix_fmt, threads=1)
+
+
+def _add_audio(container: OutputContainer, path: Path) -> AudioStream:
+    codec = _AUDIO_CODECS.get(path.suffix, "aac")
+    stream = cast(AudioStream, container.add_stream(codec, rate=_AUDIO_RATE_HZ, layout="mono"))
+    stream.codec_context.flags |= Flags.bitexact
+    return stream
+
+
+def _tone(stream: AudioStream, duration_s: float) -> Iterator["Packet[Any]"]:
+    """Packets of a 440 Hz tone, encoded as they are asked for."""
+    total = round(duration_s * _AUDIO_RATE_HZ)
+    block = 960
+    for start in range(0, total, block):
+        n = np.arange(start, min(start + block, total))
+        wave = np.rint(6000 * np.sin(2 * np.pi * 440 * n / _AUDIO_RATE_HZ)).astype(np.int16)
+        frame = av.AudioFrame.from_ndarray(wave[None, :], format="s16", layout="mono")
+        frame.sample_rate, frame.pts = _AUDIO_RATE_HZ, start
+        frame.time_base = Fraction(1, _AUDIO_RATE_HZ)
+        yield from stream.encode(frame)
+    yield from stream.encode(None)
+
+
+def _until(packets: Iterator["Packet[Any]"], time_s: Fraction) -> Iterator["Packet[Any]"]:
+    """Takes packets up to a time, so that sound and picture lie side by side in the file."""
+    for packet in packets:
+        yield packet
+        if packet.pts is not None and packet.pts * packet.time_base >= time_s:
+            return
+
+
+def truncate(path: Path, fraction: float) -> None:
+    """Keeps the first part of a file, as a broken upload does.
+
+    Args:
+        path: Changed in place.
+        fraction: Part of the bytes that stays, from 0 to 1.
+    """
+    data = path.read_bytes()
+    path.write_bytes(data[: round(len(data) * fraction)])
+
+
+def flip_bytes(path: Path, n: int, *, seed: int, start_fraction: float = 0.1) -> None:
+    """Changes `n` bytes at random places, as failing storage does.
+
+    Args:
+        path: Changed in place.
+        n: Number of bytes; each becomes another value.
+        seed: Chooses places and values.
+        start_fraction: Part of the file at its start that is spared, from 0 to 1.
+    """
+    data = bytearray(path.read_bytes())
+    rng = random.Random(seed)
+    for place in rng.sample(range(round(len(data) * start_fraction), len(data)), n):
+        data[place] ^= rng.randrange(1, 256)
+    path.write_bytes(data)
+
+
+_Box = tuple[bytes, int, int]
+"""Kind, and start and end of the content, of a box of an mp4 file."""
+
+_MKV_DURATION = b"\x44\x89\x88"
+"""Element id of a segment's duration, and the length mark of the double that follows."""
+
+_BOXES_OF_BOXES = (b"moov", b"trak", b"mdia")
+
+
+def _boxes(data: bytes, start: int, end: int) -> Iterator[_Box]:
+    at = start
+    while at + 8 <= end:
+        size, kind = struct.unpack_from(">I4s", data, at)
+        content = at + 8
+        if size == 1:
+            size = struct.unpack_from(">Q", data, content)[0]
+            content += 8
+        yield kind, content, at + size
+        if kind in _BOXES_OF_BOXES:
+            yield from _boxes(data, content, at + size)
+        at += size
+
+
+def rotate(path: Path, degrees: int) -> None:
+    """Sets the display matrix of an mp4 or mov file, as a phone held upright does.
+
+    Args:
+        path: Changed in place.
+        degrees: How far a player turns the picture clockwise: 0, 90, 180 or 270.
+    """
+    if path.suffix not in (".mp4", ".mov") or degrees not in (0, 90, 180, 270):
+        raise ValueError(
+            f"{path.name}, {degrees} degrees: expected mp4 or mov, and 0, 90, 180 or 270"
+        )
+    data = bytearray(path.read_bytes())
+    cos, sin = {0: (1, 0), 90: (0, 1), 180: (-1, 0), 270: (0, -1)}[degrees]
+    for kind, start, _ in _boxes(bytes(data), 0, len(data)):
+        if kind != b"tkhd":
+            continue
+        matrix = start + (52 if data[start] == 1 else 40)
+        width, height = struct.unpack_from(">II", data, matrix + 36)
+        if width == 0:
+            continue
+        x = {90: height, 180: width}.get(degrees, 0)
+        y = {180: height, 270: width}.get(degrees, 0)
+        one = 1 << 16
+        values = (cos * one, sin * one, 0, -sin * one, cos * one, 0, x, y, 1 << 30)
+        struct.pack_into(">9i", data, matrix, *values)
+    path.write_bytes(data)
+
+
+def scale_header_duration(path: Path, factor: Fraction) -> None:
+    """Makes the headers of an mp4, mov or mkv file lie: every stated duration times `factor`.
+
+    The frames and their index stay true. FFmpeg corrects a duration that is too long from an mp4's
+    sample tables, and believes one that is too short, and either in mkv.
+
+    Args:
+        path: Changed in place.
+        factor: What the stated durations are multiplied by.
+    """
+    data = bytearray(path.read_bytes())
+    if path.suffix == ".mkv":
+        place = data.index(_MKV_DURATION) + len(_MKV_DURATION)
+        (stated,) = struct.unpack_from(">d", data, place)
+        struct.pack_into(">d", data, place, stated * float(factor))
+        path.write_bytes(data)
+        return
+    for kind, start, _ in _boxes(bytes(data), 0, len(data)):
+        offset = {b"mvhd": (16, 24), b"mdhd": (16, 24), b"tkhd": (20, 28)}.get(kind)
+        if offset is None:
+            continue
+        place, form = start + offset[data[start]], ">Q" if data[start] == 1 else ">I"
+        (duration,) = struct.unpack_from(form, data, place)
+        struct.pack_into(form, data, place, round(duration * factor))
+    path.write_bytes(data)
+
+
+def moving_texture(
+    n_frames: int, *, width_px: int = 320, height_px: int = 180, seed: int = 0
+) -> Iterator[Picture]:
+    """A moving shot for files whose pictures do not matter, without scikit-image."""
+    start, end = View(x=0.1, y=0.2, span=0.9), View(x=0.9, y=0.6, span=0.6)
+    shot = pan_zoom(texture(seed), n_frames, start=start, end=end, seed=seed)
+    return render_shot(shot, width_px=width_px, height_px=height_px)
+
+
+N_FRAMES = 48
+"""Frames in the makers' files, where not said otherwise."""
+
+
+def variable_pts(n_frames: int) -> list[int]:
+    """Times in 1/600 s whose steps are 10, 20, 20, 35 and 15, so that no constant rate fits."""
+    steps = (10, 20, 20, 35, 15)
+    return [sum(steps[j % 5] for j in range(i)) for i in range(n_frames)]
+
+
+VARIABLE_TIME_BASE = Fraction(1, 600)
+"""Unit of `variable_pts`."""
+
+
+def empty_file(path: Path) -> None:
+    """No bytes."""
+    path.write_bytes(b"")
+
+
+def text_file(path: Path) -> None:
+    """A note in plain text."""
+    path.write_text("The film will be here on Monday.\n" * 40, encoding="utf-8")
+
+
+def png_file(path: Path) -> None:
+    """One PNG image, whatever the suffix says."""
+    done, data = cv2.imencode(".png", next(moving_texture(1))[:, :, ::-1])
+    assert done
+    path.write_bytes(data.tobytes())
+
+
+def audio_only(path: Path) -> None:
+    """One second of sound and no video stream."""
+    with _open(path, None) as container:
+        for packet in _tone(_add_audio(container, path), 1.0):
+            container.mux(packet)
+
+
+def zero_frames(path: Path) -> None:
+    """A fragmented mp4 that ends after its header: a described video stream without a frame."""
+    with _open(path, {"movflags": "empty_moov+frag_keyframe"}) as container:
+        _add_video(
+            container,
+            next(moving_texture(1)),
+            fps=FPS,
+            codec="libx264",
+            options=None,
+            pix_fmt="yuv420p",
+        )
+        container.start_encoding()
+
+
+def one_frame(path: Path) -> None:
+    """A single frame."""
+    write_video(path, moving_texture(1))
+
+
+def one_pixel(path: Path) -> None:
+    """Frames of 1 x 1 pixel; 4:4:4, because 4:2:0 has no odd sizes."""
+    frames = (frame[:1, :1] for frame in moving_texture(N_FRAMES))
+    write_video(path, frames, pix_fmt="yuv444p")
+
+
+def constant_rate(path: Path) -> None:
+    """A sound file at a constant rate; VP9 in webm, which takes no H.264."""
+    codec = "libvpx-vp9" if path.suffix == ".webm" else "libx264"
+    write_video(path, moving_texture(N_FRAMES), codec=codec)
+
+
+def variable_rate(path: Path) -> None:
+    """Frames at the times of `variable_pts`."""
+    pts = variable_pts(N_FRAMES)
+    write_video(path, moving_texture(N_FRAMES), pts=pts, time_base=VARIABLE_TIME_BASE)
+
+
+def b_frames(path: Path) -> None:
+    """Three B-frames in a row; an edit list hides the delay that they cause in mp4."""
+    write_video(path, moving_texture(N_FRAMES), bframes=3, options={"x264-params": "b-adapt=0"})
+
+
+def open_gop(path: Path) -> None:
+    """Key frames every 12 frames; B-frames shown before one need the group before it."""
+    params = "open-gop=1:b-adapt=0:scenecut=0:keyint=12:min-keyint=12"
+    write_video(path, moving_texture(N_FRAMES), bframes=3, options={"x264-params": params})
+
+
+def interlaced(path: Path) -> None:
+    """Interlaced coding; each frame's fields show two moments, the bottom field the earlier."""
+    flags = Flags.interlaced_dct | Flags.interlaced_me
+    write_video(path, _woven(moving_texture(N_FRAMES * 2)), flags=flags)
+
+
+def _woven(frames: Iterator[Picture]) -> Iterator[Picture]:
+    for earlier in frames:
+        woven = next(frames).copy()
+        woven[1::2] = earlier[1::2]
+        yield woven
+
+
+def ten_bit(path: Path) -> None:
+    """H.264 with 10 bits a sample, which NVIDIA decoders before Blackwell refuse."""
+    write_video(path, moving_texture(N_FRAMES), pix_fmt="yuv420p10le")
+
+
+def rotated(path: Path) -> None:
+    """Stored 320 x 180 and shown 180 x 320: the player is to turn it 90 degrees clockwise."""
+    write_video(path, moving_texture(N_FRAMES), rotation=90)
+
+
+def audio_outlasts_video(path: Path) -> None:
+    """1.6 s of picture and 4 s of sound, so that the container's duration is the sound's."""
+    write_video(path, moving_texture(N_FRAMES), audio_tone_s=4.0)
+
+
+def duration_too_long(path: Path) -> None:
+    """Headers that promise ten times what is there."""
+    constant_rate(path)
+    scale_header_duration(path, Fraction(10))
+
+
+def duration_too_short(path: Path) -> None:
+    """Headers that promise a quarter of what is there."""
+    constant_rate(path)
+    scale_header_duration(path, Fraction(1, 4))
+
+
+def truncated(path: Path) -> None:
+    """The first 60% of an mp4 whose index stands in front: some frames are still there."""
+    write_video(path, moving_texture(N_FRAMES), mux_options={"movflags": "faststart"})
+    truncate(path, 0.6)
+
+
+def index_missing(path: Path) -> None:
+    """The first 60% of an mp4 whose index stood at the end: nothing can be decoded."""
+    constant_rate(path)
+    truncate(path, 0.6)
+
+
+def flipped(path: Path) -> None:
+    """Sixty wrong bytes among the coded pictures of an mp4 whose index is whole."""
+    write_video(path, moving_texture(N_FRAMES), mux_options={"movflags": "faststart"})
+    flip_bytes(path, 60, seed=1, start_fraction=0.4)
+
+
+MAKERS: dict[str, Callable[[Path], None]] = {
+    "audio_only.mp4": audio_only,
+    "audio_outlasts_video.mp4": audio_outlasts_video,
+    "b_frames.mp4": b_frames,
+    "constant_rate.avi": constant_rate,
+    "constant_rate.mkv": constant_rate,
+    "constant_rate.mov": constant_rate,
+    "constant_rate.mp4": constant_rate,
+    "constant_rate.ts": constant_rate,
+    "constant_rate.webm": constant_rate,
+    "duration_too_long.mkv": duration_too_long,
+    "duration_too_long.mp4": duration_too_long,
+    "duration_too_short.mp4": duration_too_short,
+    "empty.mp4": empty_file,
+    "flipped.mp4": flipped,
+    "index_missing.mp4": index_missing,
+    "interlaced.mp4": interlaced,
+    "one_frame.mp4": one_frame,
+    "one_pixel.mp4": one_pixel,
+    "open_gop.mp4": open_gop,
+    "png.mp4": png_file,
+    "rotated.mp4": rotated,
+    "ten_bit.mp4": ten_bit,
+    "text.mp4": text_file,
+    "truncated.mp4": truncated,
+    "variable_rate.mp4": variable_rate,
+    "zero_frames.mp4": zero_frames,
+}
+"""Makers by a file name that suits them; any name with a fitting suffix works."""
