@@ -1,0 +1,140 @@
+"""Parquet objects under the output root: parts that make a run resumable, and tables for readers.
+
+A part holds the results of one unit of work, which may be many sources. Its name carries the
+fingerprint it was made with, its footer the keys that are done, so that a listing and the footers
+tell what is left to do. A table is what readers see: rewritten whole by each finished run.
+"""
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curator.errors import StorageError
+from curator.storage import Store
+
+KEYS = b"curate.keys"
+FINGERPRINT = b"curate.fingerprint"
+ROWS_PER_TABLE_PART = 200_000
+
+
+def fingerprint(*parts: object) -> str:
+    """Hash of settings, versions and other fingerprints: 16 hex digits.
+
+    Args:
+        parts: Values that JSON can hold, with keys in any order.
+    """
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Parts:
+    """The parts of one stage under one fingerprint.
+
+    Args:
+        store: Output root.
+        stage: Folder of the parts, such as `tracks`.
+        stamp: Fingerprint of what makes them.
+    """
+
+    def __init__(self, store: Store, stage: str, stamp: str) -> None:
+        self.store = store
+        self.stage = stage
+        self.stamp = stamp
+
+    def names(self) -> list[str]:
+        """Object names of this fingerprint's parts, sorted."""
+        return [info.key for info in self.store.list(f"{self.stage}/{self.stamp}-")]
+
+    def done(self) -> dict[str, str]:
+        """Keys that are done, and the part that holds each."""
+        names = self.names()
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            keys = list(pool.map(self._keys, names))
+        return {key: name for name, part in zip(names, keys, strict=True) for key in part}
+
+    def write(self, table: pa.Table, keys: Sequence[str]) -> str:
+        """Writes one part, whole.
+
+        Args:
+            table: Rows.
+            keys: What it makes done; rows of other keys are for this run's reader only.
+
+        Returns:
+            The object's name, which follows from fingerprint and keys.
+        """
+        named = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:16]
+        name = f"{self.stage}/{self.stamp}-{named}.parquet"
+        meta = {KEYS: json.dumps(list(keys)), FINGERPRINT: self.stamp}
+        self.store.write(name, to_parquet(table.replace_schema_metadata(meta)))
+        return name
+
+    def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Reads a part's rows."""
+        return read_parquet(self.store, name, columns)
+
+    def _keys(self, name: str) -> list[str]:
+        with self.store.open(name) as reader:
+            try:
+                metadata = pq.read_metadata(reader).metadata or {}
+            except (pa.ArrowInvalid, OSError) as error:
+                raise StorageError(
+                    f"{self.store.uri}/{name} is no readable Parquet object ({error}); delete it "
+                    "and run again, its sources will be redone"
+                ) from error
+        keys: list[str] = json.loads(metadata.get(KEYS, b"[]"))
+        return keys
+
+
+def to_parquet(table: pa.Table) -> bytes:
+    """Parquet bytes of a table; the same table gives the same bytes."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", row_group_size=65_536)
+    return sink.getvalue()
+
+
+def read_parquet(store: Store, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Reads a Parquet object under a root."""
+    with store.open(name) as reader:
+        return pq.read_table(reader, columns=list(columns) if columns is not None else None)
+
+
+def write_table(store: Store, name: str, table: pa.Table) -> list[str]:
+    """Writes a table for readers as parts of bounded size, beside what an earlier run wrote.
+
+    Args:
+        store: Output root.
+        name: Table and folder name.
+        table: All rows, in their final order.
+
+    Returns:
+        Names of the objects that make up the table: deterministic, by content.
+    """
+    names = []
+    for number, start in enumerate(range(0, max(1, table.num_rows), ROWS_PER_TABLE_PART)):
+        data = to_parquet(table.slice(start, ROWS_PER_TABLE_PART))
+        part = f"{name}/part-{number:05d}-{hashlib.sha256(data).hexdigest()[:12]}.parquet"
+        if not store.exists(part):
+            store.write(part, data)
+        names.append(part)
+    return names
+
+
+def rows_to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Table of rows; a missing key is null, an unknown key an error."""
+    listed = list(rows)
+    unknown = {key for row in listed for key in row} - set(schema.names)
+    if unknown:
+        raise KeyError(f"columns {sorted(unknown)} are not in the schema {schema.names}")
+    return pa.Table.from_pylist(listed, schema=schema)
+
+
+def table_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Rows of a table as dictionaries, a batch at a time."""
+    for batch in table.to_batches(max_chunksize=1024):
+        yield from batch.to_pylist()

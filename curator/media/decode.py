@@ -1,0 +1,198 @@
+"""Decodes a video stream once, in presentation order, whatever state it is in.
+
+A packet that does not decode is counted and skipped; a file that ends early gives what it holds.
+Timestamps are exact: the container's own ticks, repaired only where they are missing or do not
+increase. Frames are handed on as FFmpeg holds them; nothing is converted at full size.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import av
+import av.container
+import av.error
+import av.video.frame
+import av.video.stream
+
+from curator.errors import DecodeError, ErrorCode
+from curator.media.container import quarter_turns_deg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedFrame:
+    """A frame and its place in the stream."""
+
+    index: int
+    """Position in decode output order, from 0 at the first frame that decoded."""
+    pts: int
+    """Presentation time in the stream's `time_base`; increases strictly."""
+    picture: av.video.frame.VideoFrame
+    n_bytes: int
+    """Size of the packet that carried it; 0 when unknown."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DecodeReport:
+    """What was odd while decoding; filled as frames are consumed."""
+
+    n_errors: int = 0
+    n_concealed: int = 0
+    n_repaired_pts: int = 0
+    ended_early: bool = False
+    end_pts: int | None = None
+    rotation_deg: int = 0
+    is_interlaced: bool = False
+    is_hdr: bool = False
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    n_frames: int = 0
+
+
+HDR_TRANSFERS = (16, 18)
+"""ITU-T H.273 transfer characteristics: PQ (SMPTE ST 2084) and HLG (ARIB STD-B67)."""
+
+MAX_CONSECUTIVE_ERRORS = 1000
+"""Packets in a row without a frame after which a stream is given up."""
+
+
+class FrameReader:
+    """Iterates over the decoded frames of a stream.
+
+    Args:
+        container: Opened for reading.
+        stream: Its video stream.
+        uri: Name for messages.
+        threads: Decoder threads; 1 for none beside the caller's.
+        max_pixels: Largest frame, in pixels.
+        max_frames: Largest number of frames, or None for no limit.
+    """
+
+    def __init__(
+        self,
+        container: av.container.InputContainer,
+        stream: av.video.stream.VideoStream,
+        uri: str,
+        *,
+        threads: int,
+        max_pixels: int,
+        max_frames: int | None = None,
+    ) -> None:
+        self.container = container
+        self.stream = stream
+        self.uri = uri
+        self.max_pixels = max_pixels
+        self.max_frames = max_frames
+        self.report = DecodeReport()
+        self.time_base = stream.time_base or Fraction(1, 90_000)
+        self._packet_bytes: dict[int, int] = {}
+        self._last_pts: int | None = None
+        self._last_duration = 0
+        self._check_size(stream.width, stream.height)
+        stream.codec_context.thread_type = "AUTO"
+        stream.codec_context.thread_count = threads
+
+    def __iter__(self) -> Iterator[DecodedFrame]:
+        """Yields frames in presentation order.
+
+        Raises:
+            DecodeError: TOO_MANY_PIXELS or TOO_LONG.
+            SourceError: Whatever the reader beneath raises.
+        """
+        failed_in_a_row = 0
+        for packet in self._packets():
+            try:
+                pictures = packet.decode()
+            except av.error.FFmpegError:
+                self.report.n_errors += 1
+                failed_in_a_row += 1
+                if failed_in_a_row >= MAX_CONSECUTIVE_ERRORS:
+                    self.report.ended_early = True
+                    return
+                continue
+            for picture in pictures:
+                failed_in_a_row = 0
+                yield self._place(picture)
+
+    def _packets(self) -> Iterator[av.Packet]:
+        packets = self.container.demux(self.stream)
+        while True:
+            try:
+                packet = next(packets, None)
+            except av.error.EOFError:
+                packet = None
+            except av.error.FFmpegError:
+                self.report.ended_early = True
+                self.report.n_errors += 1
+                yield from self._flush()
+                return
+            if packet is None:
+                return
+            if packet.pts is not None and packet.size:
+                self._packet_bytes[packet.pts] = packet.size
+                if len(self._packet_bytes) > 4096:
+                    self._packet_bytes.pop(next(iter(self._packet_bytes)))
+            yield packet
+
+    def _flush(self) -> Iterator[av.Packet]:
+        flush = av.Packet()
+        flush.stream = self.stream
+        yield flush
+
+    def _place(self, picture: av.video.frame.VideoFrame) -> DecodedFrame:
+        self._check_size(picture.width, picture.height)
+        report = self.report
+        if not report.sizes:
+            report.rotation_deg = quarter_turns_deg(picture.rotation)
+        size = (picture.width, picture.height)
+        if size not in report.sizes:
+            report.sizes.append(size)
+        report.n_concealed += bool(picture.is_corrupt)
+        report.is_interlaced |= bool(picture.interlaced_frame)
+        report.is_hdr |= int(picture.color_trc) in HDR_TRANSFERS
+        pts = picture.pts
+        n_bytes = self._packet_bytes.pop(pts, 0) if pts is not None else 0
+        if pts is None or (self._last_pts is not None and pts <= self._last_pts):
+            report.n_repaired_pts += 1
+            pts = 0 if self._last_pts is None else self._last_pts + max(1, self._last_duration)
+        duration = picture.duration or 0
+        if duration <= 0 and self._last_pts is not None:
+            duration = pts - self._last_pts
+        self._last_pts, self._last_duration = pts, max(1, duration)
+        report.end_pts = pts + self._last_duration
+        index = report.n_frames
+        report.n_frames += 1
+        if self.max_frames is not None and report.n_frames > self.max_frames:
+            raise DecodeError(
+                ErrorCode.TOO_LONG,
+                f"{self.uri} has more than {self.max_frames} frames; raise analyze.max_frames or "
+                "split the file",
+            )
+        return DecodedFrame(index=index, pts=pts, picture=picture, n_bytes=n_bytes)
+
+    def _check_size(self, width: int, height: int) -> None:
+        if width * height > self.max_pixels:
+            raise DecodeError(
+                ErrorCode.TOO_MANY_PIXELS,
+                f"{self.uri} is {width}x{height}, more than {self.max_pixels} pixels; raise "
+                "analyze.max_pixels if memory allows",
+            )
+
+
+def upright_size(
+    width: int, height: int, rotation_deg: int, pixel_aspect: Fraction
+) -> tuple[int, int]:
+    """Size with square pixels after rotation, in pixels, by enlarging the shorter-sampled side.
+
+    Args:
+        width: Coded width.
+        height: Coded height.
+        rotation_deg: Clockwise rotation that shows the picture upright.
+        pixel_aspect: Width of a pixel by its height, after rotation.
+    """
+    if rotation_deg % 180:
+        width, height = height, width
+    if pixel_aspect > 1:
+        width = round(width * pixel_aspect)
+    elif pixel_aspect < 1:
+        height = round(height / pixel_aspect)
+    return max(1, width), max(1, height)

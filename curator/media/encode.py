@@ -1,0 +1,195 @@
+"""Writes clips as MP4 that all decoders agree on.
+
+H.264 High, 8-bit 4:2:0, constant frame rate, closed GOPs of at most a second, first frame a key
+frame at time 0, no edit list, index in front, square pixels, upright, even sizes, BT.709.
+B-frames would need an edit list or negative composition offsets, on which decoders disagree, so
+there are none.
+"""
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+import av
+import av.filter
+import av.video.frame
+import av.video.stream
+
+BT709 = 1
+"""ITU-T H.273 code of BT.709 primaries, transfer and matrix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeSettings:
+    """How x264 encodes. One thread, so that the same frames give the same bytes everywhere."""
+
+    crf: int
+    preset: str
+
+
+class Upright:
+    """Turns decoded frames into what is encoded: upright, square pixels, even size, BT.709.
+
+    Args:
+        width: Upright width with square pixels; an odd one loses a column.
+        height: Upright height with square pixels; an odd one loses a row.
+        rotation_deg: Clockwise rotation to apply.
+        deinterlace: Weave fields into frames first, where frames say that they are interlaced.
+    """
+
+    def __init__(self, width: int, height: int, *, rotation_deg: int, deinterlace: bool) -> None:
+        self.width, self.height = width - width % 2, height - height % 2
+        self._upright = (width, height)
+        self._rotation = rotation_deg
+        self._deinterlace = deinterlace
+        self._form: tuple[int, int, str, int] | None = None
+        self._graph: av.filter.Graph | None = None
+
+    def push(self, picture: av.video.frame.VideoFrame) -> list[av.video.frame.VideoFrame]:
+        """Takes a decoded frame, gives those that are ready, in order."""
+        ready: list[av.video.frame.VideoFrame] = []
+        form = (picture.width, picture.height, picture.format.name, int(picture.colorspace))
+        if form != self._form:
+            ready = self.flush()
+            self._graph, self._form = self._build(picture), form
+        assert self._graph is not None
+        self._graph.push(picture)
+        return ready + self._pull()
+
+    def flush(self) -> list[av.video.frame.VideoFrame]:
+        """Ends the frames, gives those still inside."""
+        if self._graph is None:
+            return []
+        self._graph.push(None)
+        ready = self._pull()
+        self._graph, self._form = None, None
+        return ready
+
+    def _pull(self) -> list[av.video.frame.VideoFrame]:
+        assert self._graph is not None
+        ready: list[av.video.frame.VideoFrame] = []
+        while True:
+            try:
+                frame = self._graph.pull()
+            except (av.error.BlockingIOError, av.error.EOFError):
+                return ready
+            assert isinstance(frame, av.video.frame.VideoFrame)
+            ready.append(frame)
+
+    def _build(self, picture: av.video.frame.VideoFrame) -> av.filter.Graph:
+        graph = av.filter.Graph()
+        graph.threads = 1
+        nodes = [
+            graph.add_buffer(
+                width=picture.width,
+                height=picture.height,
+                format=picture.format,
+                time_base=picture.time_base,
+            )
+        ]
+        if self._deinterlace:
+            nodes.append(graph.add("bwdif", "mode=send_frame:deint=interlaced"))
+        nodes += [graph.add(name, args) for name, args in self._turns()]
+        nodes += [graph.add(name, args) for name, args in self._sizes(picture)]
+        nodes += [graph.add("format", "yuv420p"), graph.add("buffersink")]
+        graph.link_nodes(*nodes).configure()
+        return graph
+
+    def _turns(self) -> list[tuple[str, str]]:
+        return {
+            0: [],
+            90: [("transpose", "clock")],
+            180: [("hflip", ""), ("vflip", "")],
+            270: [("transpose", "cclock")],
+        }[self._rotation]
+
+    def _sizes(self, picture: av.video.frame.VideoFrame) -> list[tuple[str, str]]:
+        turned = self._rotation % 180 == 90
+        own = (picture.height, picture.width) if turned else (picture.width, picture.height)
+        known = int(picture.colorspace) not in (2, 0)
+        # Players take untagged colour for BT.709 in HD and for BT.601 below; so does this.
+        matrix = "auto" if known else "bt709" if min(own) >= 720 else "bt601"
+        colour = f"in_color_matrix={matrix}:out_color_matrix=bt709:out_range=tv"
+        if own == self._upright:
+            return [
+                ("crop", f"{self.width}:{self.height}:0:0"),
+                ("scale", f"{self.width}:{self.height}:{colour}"),
+                ("setsar", "1"),
+            ]
+        return [
+            ("scale", f"{self.width}:{self.height}:flags=bicubic:{colour}"),
+            ("setsar", "1"),
+        ]
+
+
+def encode_mp4(
+    pictures: Iterable[av.video.frame.VideoFrame],
+    *,
+    width: int,
+    height: int,
+    fps: Fraction,
+    settings: EncodeSettings,
+) -> tuple[bytes, int]:
+    """Encodes frames at a constant rate.
+
+    Args:
+        pictures: Upright frames, yuv420p, of the size given; their timestamps are replaced.
+        width: Even width.
+        height: Even height.
+        fps: Frames per second.
+        settings: Quality.
+
+    Returns:
+        The MP4 and the number of frames that were encoded.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".mp4") as file:
+        n_frames = 0
+        with av.open(
+            file.name,
+            "w",
+            format="mp4",
+            container_options={
+                "movflags": "+faststart",
+                "fflags": "+bitexact",
+                "use_editlist": "0",
+            },
+        ) as output:
+            stream = _add_stream(output, width, height, fps, settings)
+            for picture in pictures:
+                picture.pts = n_frames
+                picture.time_base = 1 / fps
+                picture.pict_type = av.video.frame.PictureType.NONE
+                output.mux(stream.encode(picture))
+                n_frames += 1
+            output.mux(stream.encode(None))
+        file.seek(0)
+        return file.read(), n_frames
+
+
+def _add_stream(
+    output: av.container.OutputContainer,
+    width: int,
+    height: int,
+    fps: Fraction,
+    settings: EncodeSettings,
+) -> av.video.stream.VideoStream:
+    gop = max(1, min(ceil(fps), 250))
+    stream = output.add_stream("libx264", rate=fps)
+    stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+    context = stream.codec_context
+    context.time_base = 1 / fps
+    context.gop_size = gop
+    context.max_b_frames = 0
+    context.thread_count = 1
+    context.color_primaries = context.color_trc = context.colorspace = BT709
+    context.color_range = 1
+    context.options = {
+        "preset": settings.preset,
+        "crf": str(settings.crf),
+        "profile": "high",
+        "x264-params": f"open-gop=0:bframes=0:keyint={gop}:threads=1:lookahead-threads=1",
+    }
+    context.flags |= av.codec.context.Flags.bitexact
+    return stream

@@ -1,0 +1,76 @@
+"""Scales decoded frames to the small sizes that measurements want, in FFmpeg's filter graph."""
+
+import av
+import av.filter
+import av.video.frame
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Scaler:
+    """Scales frames to one size, upright, as RGB.
+
+    The graph is the `ffmpeg` command's own `scale` filter, so that a network that was trained on
+    that command's output sees the same pixels. It is rebuilt when the input's form changes.
+
+    Args:
+        width: Width of the result, in pixels, after rotation.
+        height: Height of the result, in pixels, after rotation.
+        method: `bicubic` (the command's default) or `area` (no aliasing when shrinking much).
+        rotation_deg: Clockwise rotation to apply: 0, 90, 180 or 270.
+    """
+
+    def __init__(
+        self, width: int, height: int, *, method: str = "bicubic", rotation_deg: int = 0
+    ) -> None:
+        turned = rotation_deg % 180 == 90
+        self._size = (height, width) if turned else (width, height)
+        self._method = method
+        self._turns = rotation_deg // 90
+        self._form: tuple[int, int, str] | None = None
+        self._graph: av.filter.Graph | None = None
+
+    def rgb_HWC(self, picture: av.video.frame.VideoFrame) -> NDArray[np.uint8]:  # noqa: N802
+        """Scales one frame.
+
+        Args:
+            picture: A decoded frame.
+
+        Returns:
+            uint8 RGB of shape [height, width, 3], contiguous.
+        """
+        form = (picture.width, picture.height, picture.format.name)
+        if self._graph is None or form != self._form:
+            self._graph, self._form = self._build(picture), form
+        self._graph.push(picture)
+        scaled = self._graph.pull()
+        if not isinstance(scaled, av.video.frame.VideoFrame):
+            raise TypeError(f"scale gave a {type(scaled).__name__}, expected a video frame")
+        rgb: NDArray[np.uint8] = scaled.to_ndarray()
+        if self._turns:
+            rgb = np.rot90(rgb, k=-self._turns)
+        return np.ascontiguousarray(rgb)
+
+    def _build(self, picture: av.video.frame.VideoFrame) -> av.filter.Graph:
+        graph = av.filter.Graph()
+        graph.threads = 1
+        source = graph.add_buffer(
+            width=picture.width,
+            height=picture.height,
+            format=picture.format,
+            time_base=picture.time_base,
+        )
+        width, height = self._size
+        graph.link_nodes(
+            source,
+            graph.add("scale", f"{width}:{height}:flags={self._method}"),
+            graph.add("format", "rgb24"),
+            graph.add("buffersink"),
+        ).configure()
+        return graph
+
+
+def fit_inside(width: int, height: int, longest_px: int) -> tuple[int, int]:
+    """Size of the same shape whose longer side is at most `longest_px`; never enlarges."""
+    scale = min(1.0, longest_px / max(width, height))
+    return max(1, round(width * scale)), max(1, round(height * scale))

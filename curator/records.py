@@ -1,0 +1,309 @@
+"""What passes between stages: one frozen record per step of the way.
+
+Shape letters: F frames of a source, S samples of a source, D dimensions of a descriptor.
+"""
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import ErrorCode
+
+Transition = Literal["cut", "gradual", "none"]
+
+
+class Reason(StrEnum):
+    """Why a clip is rejected. Public: written to `clips.reason` and `clips.reasons`."""
+
+    TOO_SHORT = "too_short"
+    RESOLUTION_TOO_LOW = "resolution_too_low"
+    RESOLUTION_TOO_HIGH = "resolution_too_high"
+    ASPECT_TOO_NARROW = "aspect_too_narrow"
+    ASPECT_TOO_WIDE = "aspect_too_wide"
+    FPS_TOO_LOW = "fps_too_low"
+    FPS_TOO_HIGH = "fps_too_high"
+    BITS_PER_PIXEL_TOO_LOW = "bits_per_pixel_too_low"
+    BITS_PER_PIXEL_TOO_HIGH = "bits_per_pixel_too_high"
+    HIGH_DYNAMIC_RANGE = "high_dynamic_range"
+    TOO_CORRUPT = "too_corrupt"
+    TOO_DARK = "too_dark"
+    TOO_BRIGHT = "too_bright"
+    CONTRAST_TOO_LOW = "contrast_too_low"
+    CONTRAST_TOO_HIGH = "contrast_too_high"
+    TOO_CLIPPED = "too_clipped"
+    SHARPNESS_TOO_LOW = "sharpness_too_low"
+    SHARPNESS_TOO_HIGH = "sharpness_too_high"
+    MOTION_TOO_LOW = "motion_too_low"
+    MOTION_TOO_HIGH = "motion_too_high"
+    NOT_MEASURED = "not_measured"
+    """A rule asks for a score that this clip has not: too few samples, or a tiny picture."""
+    DUPLICATE = "duplicate"
+    NO_BUCKET = "no_bucket"
+    CUT_FAILED = "cut_failed"
+
+
+class Note(StrEnum):
+    """What was found odd about a source that is used all the same. Public: `sources.notes`."""
+
+    TRUNCATED = "truncated"
+    """The container promises more than there is; what decodes is used."""
+    DECODE_ERRORS = "decode_errors"
+    """Some packets do not decode; the frames around them are used."""
+    CORRUPT_FRAMES = "corrupt_frames"
+    """The decoder concealed damage in some frames."""
+    DURATION_DIFFERS = "duration_differs"
+    """The header's duration is not that of the frames."""
+    FRAME_COUNT_DIFFERS = "frame_count_differs"
+    """The header's frame count is not what decodes."""
+    TIMESTAMPS_REPAIRED = "timestamps_repaired"
+    """Missing, repeated or backward timestamps were replaced."""
+    SIZE_CHANGES = "size_changes"
+    """The picture size changes within the stream."""
+    SAME_BYTES = "same_bytes"
+    """Another source has the same bytes; analyzed once, clips stand under that source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What a container says of its first video stream, without decoding.
+
+    `width` and `height` are after rotation; `pixel_aspect` belongs to that orientation.
+    `header_duration_s` and `header_n_frames` are claims; `Track` has what was measured.
+    """
+
+    source_id: str
+    uri: str
+    bytes: int
+    version: str
+    container: str
+    codec: str
+    pixel_format: str | None
+    width: int
+    height: int
+    rotation_deg: int
+    pixel_aspect: Fraction
+    time_base: Fraction
+    fps: Fraction | None
+    is_vfr: bool | None
+    header_duration_s: float | None
+    header_n_frames: int | None
+    has_audio: bool
+    is_hdr: bool
+
+    def __post_init__(self) -> None:
+        """Refuses what no stage could use."""
+        if self.width < 1 or self.height < 1:
+            raise ValueError(f"{self.uri}: size {self.width}x{self.height}, expected at least 1x1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A source that could not be used, at one stage."""
+
+    uri: str
+    stage: str
+    code: ErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """What one decode of a source measured. Knows no threshold.
+
+    Frame arrays are in presentation order. `frame_pts` increases strictly, in `time_base`; the last
+    frame ends at `end_pts`. Sample arrays belong to the frames `sample_frame`; a sample's motion is
+    measured to the frame `sample_pair_frame`, which follows it by about 0.1 s.
+    """
+
+    source_id: str
+    sha256: str
+    time_base: Fraction
+    end_pts: int
+    width: int
+    height: int
+    rotation_deg: int
+    pixel_aspect: Fraction
+    is_interlaced: bool
+    is_hdr: bool
+    notes: tuple[Note, ...]
+    n_decode_errors: int
+    frame_pts: NDArray[np.int64]
+    """[F], in `time_base`."""
+    frame_bytes: NDArray[np.int32]
+    """[F], compressed bytes of the packet that carried the frame; 0 when unknown."""
+    frame_flags: NDArray[np.uint8]
+    """[F], bit 0: key frame, bit 1: the decoder concealed damage."""
+    shot_probability: NDArray[np.float32]
+    """[F], TransNetV2's first head: 1 on the last frame before a transition's middle."""
+    transition_probability: NDArray[np.float32]
+    """[F], TransNetV2's second head (`many_hot`): 1 on every frame of a transition."""
+    luma_mean: NDArray[np.float32]
+    """[F], mean luma, 0 (black) to 1 (white)."""
+    luma_spread: NDArray[np.float32]
+    """[F], standard deviation of luma, 0 to 0.5."""
+    sample_frame: NDArray[np.int32]
+    """[S], index of the sampled frame."""
+    sample_pair_frame: NDArray[np.int32]
+    """[S], index of the frame its motion was measured to."""
+    motion: NDArray[np.float32]
+    """[S], mean optical-flow magnitude, short sides of the picture per second."""
+    sharpness: NDArray[np.float32]
+    """[S], 0 (no detail) upwards; see `stages.measure`."""
+    dark_fraction: NDArray[np.float32]
+    """[S], share of pixels at most 16/255 luma."""
+    bright_fraction: NDArray[np.float32]
+    """[S], share of pixels at least 250/255 luma."""
+    descriptor: NDArray[np.float32]
+    """[S, D], perceptual descriptor, unit length, or zero where the picture holds no structure."""
+    thumbnails: tuple[bytes, ...] = field(repr=False)
+    """JPEGs of about 160 px, one for each of `thumbnail_frame`."""
+    thumbnail_frame: NDArray[np.int32] = field(repr=False)
+    """Indices of the frames that have a thumbnail."""
+
+    def __post_init__(self) -> None:
+        """Checks that arrays agree in length and time increases."""
+        n_frames, n_samples = len(self.frame_pts), len(self.sample_frame)
+        for name in ("frame_bytes", "frame_flags", "shot_probability", "transition_probability",
+                     "luma_mean", "luma_spread"):  # fmt: skip
+            if len(getattr(self, name)) != n_frames:
+                raise ValueError(f"track {self.source_id}: {name} has not {n_frames} entries")
+        for name in ("sample_pair_frame", "motion", "sharpness", "dark_fraction", "descriptor",
+                     "bright_fraction"):  # fmt: skip
+            if len(getattr(self, name)) != n_samples:
+                raise ValueError(f"track {self.source_id}: {name} has not {n_samples} entries")
+        if n_frames == 0 or bool(np.any(np.diff(self.frame_pts) <= 0)):
+            raise ValueError(f"track {self.source_id}: timestamps must increase, with one frame up")
+
+    @property
+    def n_frames(self) -> int:
+        """Number of frames that decoded."""
+        return len(self.frame_pts)
+
+    def seconds(self, pts: int) -> float:
+        """Time of a timestamp from the first frame, in seconds."""
+        return float((pts - int(self.frame_pts[0])) * self.time_base)
+
+    def pts_of_end(self, end_frame: int) -> int:
+        """Timestamp at which the half-open span that ends before `end_frame` ends."""
+        return int(self.frame_pts[end_frame]) if end_frame < self.n_frames else self.end_pts
+
+    @property
+    def duration_s(self) -> float:
+        """From the first frame to the end of the last one, in seconds."""
+        return self.seconds(self.end_pts)
+
+    @property
+    def fps(self) -> Fraction:
+        """Nominal frame rate: a standard rate where the typical interval is one within 0.04%."""
+        return nominal_fps(self.frame_pts, self.end_pts, self.time_base)
+
+    @property
+    def is_vfr(self) -> bool:
+        """Whether intervals differ by more than a container's rounding of timestamps explains."""
+        if self.n_frames < 3:
+            return False
+        intervals = np.diff(self.frame_pts)
+        tick_s = float(self.time_base)
+        tolerance = max(0.002, 2 * tick_s) / tick_s
+        return bool(np.max(np.abs(intervals - np.median(intervals))) > tolerance)
+
+
+STANDARD_FPS = tuple(
+    Fraction(n, d)
+    for n, d in (
+        (24000, 1001), (24, 1), (25, 1), (30000, 1001), (30, 1), (48, 1), (50, 1), (60000, 1001),
+        (60, 1), (12, 1), (15, 1), (10, 1), (20, 1), (120, 1), (100, 1),
+    )  # fmt: skip
+)
+
+
+def nominal_fps(frame_pts: NDArray[np.int64], end_pts: int, time_base: Fraction) -> Fraction:
+    """Frame rate that a constant-rate copy of these frames should have.
+
+    Args:
+        frame_pts: [F] increasing timestamps.
+        end_pts: End of the last frame.
+        time_base: Seconds per tick.
+
+    Returns:
+        The standard rate within 0.04% of the typical interval's, else that rate itself with a
+        denominator up to 1001.
+    """
+    if len(frame_pts) < 2:
+        ticks = max(1, end_pts - int(frame_pts[0]))
+        return (1 / (ticks * time_base)).limit_denominator(1001)
+    intervals = np.diff(frame_pts)
+    median = float(np.median(intervals))
+    typical = intervals[np.abs(intervals - median) <= max(2.0, 0.1 * median)]
+    rate = 1 / (float(np.mean(typical)) * float(time_base))
+    nearest = min(STANDARD_FPS, key=lambda fps: (abs(float(fps) - rate), fps.denominator))
+    if abs(float(nearest) - rate) <= 0.0004 * rate:
+        return nearest
+    return Fraction(rate).limit_denominator(1001)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shot:
+    """One continuous take: frames `[start_frame, end_frame)` of a source."""
+
+    start_frame: int
+    end_frame: int
+    transition_in: Transition
+    transition_out: Transition
+
+    def __post_init__(self) -> None:
+        """Refuses empty shots."""
+        if not 0 <= self.start_frame < self.end_frame:
+            raise ValueError(f"shot [{self.start_frame}, {self.end_frame}) is empty or negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A candidate clip: frames `[start_frame, end_frame)` within one shot."""
+
+    start_frame: int
+    end_frame: int
+    shot: int
+
+    @property
+    def n_frames(self) -> int:
+        """Number of source frames."""
+        return self.end_frame - self.start_frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRequest:
+    """A clip that survived, with what is needed to write it."""
+
+    clip_id: str
+    start_pts: int
+    end_pts: int
+    frame_pts: NDArray[np.int64]
+    """[n] timestamps of the source's frames that the clip must hold."""
+    time_base: Fraction
+    fps: Fraction
+    is_vfr: bool
+    rotation_deg: int
+    is_interlaced: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutClip:
+    """A written clip: an MP4 in memory and what a reader will find in it."""
+
+    clip_id: str
+    mp4: bytes = field(repr=False)
+    n_frames: int
+    fps: Fraction
+    width: int
+    height: int
+    sha256: str
+
+
+def field_names(record: type) -> list[str]:
+    """Names of a record's fields, in order."""
+    return [f.name for f in fields(record)]

@@ -1,0 +1,65 @@
+"""A caption put together from what was measured.
+
+It names what pixels and container showed and nothing else, and says in `caption_model` that no
+vision-language model saw the clip.
+"""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MEASURED_MODEL = "curate/measured-1"
+
+
+class CaptionConfig(BaseModel):
+    """How clips are captioned."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = Field(
+        True,
+        description="write a caption from what was measured; without, the text member is empty",
+        json_schema_extra={"unit": "true or false"},
+    )
+
+
+def measured_caption(
+    scores: Mapping[str, float | None], *, width: int, height: int, duration_s: float, fps: float
+) -> str:
+    """Describes a clip by its measurements.
+
+    Args:
+        scores: From `filters.score_clip`.
+        width: Pixels, upright.
+        height: Pixels, upright.
+        duration_s: Length.
+        fps: Frame rate.
+
+    Returns:
+        One or two sentences in English.
+    """
+    shape = "portrait" if height > width else "landscape" if width > height else "square"
+    tones = [
+        _word(scores["luma"], ((0.2, "dark"), (0.4, "dim"), (0.65, "evenly lit"), (9, "bright"))),
+        _word(scores["contrast"], ((0.1, "low in contrast"), (0.22, ""), (9, "high in contrast"))),
+        _word(scores["sharpness"], ((0.2, "soft"), (0.5, ""), (9, "sharp in detail"))),
+    ]
+    motion = _word(
+        scores["motion"],
+        (
+            (0.02, "almost nothing moves"),
+            (0.1, "the picture moves slowly"),
+            (0.5, "the picture moves steadily"),
+            (99, "the picture moves fast"),
+        ),
+    )
+    look = ", ".join(tone for tone in tones if tone)
+    first = f"A {shape} shot of {duration_s:.1f} seconds, {width}x{height} at {fps:.4g} frames/s"
+    sentences = [first, f"The picture is {look}" if look else "", motion.capitalize()]
+    return "".join(f"{sentence}. " for sentence in sentences if sentence).strip()
+
+
+def _word(score: float | None, steps: tuple[tuple[float, str], ...]) -> str:
+    if score is None:
+        return ""
+    return next(word for limit, word in steps if score < limit)

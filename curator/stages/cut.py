@@ -1,0 +1,268 @@
+"""Writes the clips that survived: exactly the frames of their spans, verified by decoding.
+
+Each clip seeks to the key frame before its span, or goes on where the one before it ended. What a
+seek brings is compared with the timestamps that the analysis saw: a frame that is missing, extra or
+damaged sends the clip to an earlier seek, and in the end to the start of the file.
+"""
+
+import hashlib
+import io
+from collections.abc import Iterator
+from typing import BinaryIO, Literal
+
+import av
+import av.container
+import av.error
+import av.video.frame
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from curator.errors import CutError, DecodeError, ErrorCode
+from curator.lake import fingerprint
+from curator.media.container import open_container, pixel_aspect_of, video_stream
+from curator.media.decode import DecodedFrame, FrameReader, upright_size
+from curator.media.encode import EncodeSettings, Upright, encode_mp4
+from curator.records import CutClip, CutRequest
+
+CUT_VERSION = 1
+"""Raised when the same settings would write other bytes."""
+
+EARLIER_S = (0.0, 2.0, 10.0)
+"""How long before a span seeks aim, one after the other, before the file is read from its start."""
+
+
+class CutConfig(BaseModel):
+    """How clips are encoded."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    # 20: near-transparent with x264's veryfast; a constant rate would starve or bloat clips.
+    crf: int = Field(
+        20,
+        ge=0,
+        le=51,
+        description="x264 constant rate factor; lower is better and larger",
+        json_schema_extra={"unit": "x264 CRF"},
+    )
+    preset: Literal[
+        "ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower"
+    ] = Field(
+        "veryfast",
+        description="x264 preset: time against size at the same quality",
+        json_schema_extra={"unit": "name"},
+    )
+
+
+def cut_fingerprint(config: CutConfig) -> str:
+    """Fingerprint of encoded clips: settings, code version, encoder library."""
+    return fingerprint(
+        "cut", CUT_VERSION, config.model_dump(mode="json"), av.library_versions["libavcodec"]
+    )
+
+
+def target_n_frames(request: CutRequest) -> int:
+    """Frames that the clip will have: its own, or those of a constant rate over its time."""
+    return len(frame_plan(request))
+
+
+def frame_plan(request: CutRequest) -> NDArray[np.int64]:
+    """For each frame written, the index of the source's frame on screen at that time.
+
+    Args:
+        request: The clip; with a variable rate, frames are repeated or left out so that each
+            output time shows what the source showed.
+    """
+    n_source = len(request.frame_pts)
+    if not request.is_vfr:
+        return np.arange(n_source)
+    ticks = float(1 / (request.fps * request.time_base))
+    span = request.end_pts - int(request.frame_pts[0])
+    n_frames = max(1, round(span / ticks))
+    times = request.frame_pts[0] + (np.arange(n_frames) + 0.25) * ticks
+    plan = np.searchsorted(request.frame_pts, times, side="right") - 1
+    return np.clip(plan, 0, n_source - 1)
+
+
+class ClipCutter:
+    """Cuts the clips of one source.
+
+    Args:
+        reader: The source, seekable.
+        uri: Name for messages.
+        n_bytes: Its size.
+        config: Settings.
+        max_pixels: Largest frame, in pixels.
+        decoder_threads: Threads of the decoder; changes no result.
+    """
+
+    def __init__(
+        self,
+        reader: BinaryIO,
+        uri: str,
+        *,
+        n_bytes: int,
+        config: CutConfig,
+        max_pixels: int,
+        decoder_threads: int,
+    ) -> None:
+        self._reader = reader
+        self._uri = uri
+        self._n_bytes = n_bytes
+        self._settings = EncodeSettings(crf=config.crf, preset=config.preset)
+        self._max_pixels = max_pixels
+        self._threads = decoder_threads
+        self.n_from_start = 0
+        """Clips for which no seek gave the right frames."""
+
+    def cut(self, request: CutRequest) -> CutClip:
+        """Writes one clip.
+
+        Raises:
+            CutError: The frames of the span cannot be had again, or what was written does not
+                decode to what was meant.
+            SourceError: The source cannot be read any more.
+        """
+        for earlier_s in (*EARLIER_S, None):
+            try:
+                mp4, n_frames, width, height = self._encode(request, earlier_s)
+            except _WrongFramesError as wrong:
+                if earlier_s is not None:
+                    continue
+                raise CutError(f"{self._uri}: clip {request.clip_id}: {wrong}") from wrong
+            self.n_from_start += earlier_s is None
+            self._verify(mp4, request, n_frames)
+            return CutClip(
+                clip_id=request.clip_id,
+                mp4=mp4,
+                n_frames=n_frames,
+                fps=request.fps,
+                width=width,
+                height=height,
+                sha256=hashlib.sha256(mp4).hexdigest(),
+            )
+        raise AssertionError("the last attempt returns or raises")
+
+    def _encode(
+        self, request: CutRequest, earlier_s: float | None
+    ) -> tuple[bytes, int, int, int]:
+        with open_container(self._reader, self._uri, n_bytes=self._n_bytes) as container:
+            stream = video_stream(container, self._uri)
+            frames = FrameReader(
+                container,
+                stream,
+                self._uri,
+                threads=self._threads,
+                max_pixels=self._max_pixels,
+            )
+            if earlier_s is not None:
+                self._seek(container, frames, request, earlier_s)
+            exact = _exact_frames(frames, request, tolerant=earlier_s is None)
+            first = next(exact)
+            aspect = pixel_aspect_of(stream, request.rotation_deg)
+            upright = Upright(
+                *upright_size(
+                    first.picture.width, first.picture.height, request.rotation_deg, aspect
+                ),
+                rotation_deg=request.rotation_deg,
+                deinterlace=request.is_interlaced,
+            )
+            mp4, n_frames = encode_mp4(
+                _at_constant_rate(upright, first, exact, frame_plan(request)),
+                width=upright.width,
+                height=upright.height,
+                fps=request.fps,
+                settings=self._settings,
+            )
+            return mp4, n_frames, upright.width, upright.height
+
+    def _seek(
+        self,
+        container: av.container.InputContainer,
+        frames: FrameReader,
+        request: CutRequest,
+        earlier_s: float,
+    ) -> None:
+        target = request.start_pts - round(earlier_s / frames.time_base)
+        try:
+            container.seek(target, stream=frames.stream, backward=True)
+        except av.error.FFmpegError as error:
+            raise _WrongFramesError(f"no seek to {target}") from error
+
+    def _verify(self, mp4: bytes, request: CutRequest, n_encoded: int) -> None:
+        meant = target_n_frames(request)
+        try:
+            with av.open(io.BytesIO(mp4)) as container:
+                stream = container.streams.video[0]
+                stream.codec_context.thread_count = self._threads
+                times = [frame.pts for frame in container.decode(stream)]
+        except av.error.FFmpegError as error:
+            raise CutError(f"{self._uri}: clip {request.clip_id} does not decode: {error}") from error
+        if len(times) != meant or n_encoded != meant or times[0] != 0:
+            raise CutError(
+                f"{self._uri}: clip {request.clip_id} decodes to {len(times)} frames from time "
+                f"{times[0] if times else None}; expected {meant} from 0"
+            )
+
+
+class _WrongFramesError(Exception):
+    """Decoding did not give the frames that the analysis saw."""
+
+
+def _exact_frames(
+    frames: FrameReader, request: CutRequest, *, tolerant: bool
+) -> Iterator[DecodedFrame]:
+    """Yields the span's frames and no other, or raises `_WrongFramesError`.
+
+    Args:
+        frames: Decoder, standing before the span.
+        request: The clip.
+        tolerant: Take damaged frames too: from the start of the file they are what was analyzed.
+    """
+    wanted = request.frame_pts
+    position = 0
+    try:
+        for frame in frames:
+            if frame.pts < wanted[0]:
+                continue
+            if frame.pts != wanted[position]:
+                raise _WrongFramesError(
+                    f"frame at {frame.pts}, where {int(wanted[position])} was analyzed"
+                )
+            if not tolerant and (frame.picture.is_corrupt or frames.report.n_errors):
+                raise _WrongFramesError(f"damage at {frame.pts}")
+            yield frame
+            position += 1
+            if position == len(wanted):
+                return
+    except DecodeError as error:
+        if error.code == ErrorCode.TOO_MANY_PIXELS:
+            raise
+        raise _WrongFramesError(str(error)) from error
+    raise _WrongFramesError(f"{position} of {len(wanted)} frames decode")
+
+
+def _at_constant_rate(
+    upright: Upright,
+    first: DecodedFrame,
+    rest: Iterator[DecodedFrame],
+    plan: NDArray[np.int64],
+) -> Iterator[av.video.frame.VideoFrame]:
+    """Frames as planned: each source frame as often as the plan names it."""
+    repeats = np.bincount(plan)
+    position = 0
+
+    def repeated(
+        ready: list[av.video.frame.VideoFrame],
+    ) -> Iterator[av.video.frame.VideoFrame]:
+        nonlocal position
+        for picture in ready:
+            times = int(repeats[position]) if position < len(repeats) else 0
+            for _ in range(times):
+                yield picture
+            position += 1
+
+    yield from repeated(upright.push(first.picture))
+    for frame in rest:
+        yield from repeated(upright.push(frame.picture))
+    yield from repeated(upright.flush())
