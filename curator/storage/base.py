@@ -1,0 +1,128 @@
+"""What an output store is: whole objects under one root, addressed by relative keys."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from curator.errors import StorageError
+
+TEMPORARY_PREFIX = ".tmp-"
+"""Last key segments with this prefix are unfinished objects: never listed, never valid keys."""
+
+STALE_AFTER_S = 24 * 3600.0
+"""Age from which an unfinished object counts as left over; longer than any one object takes."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectInfo:
+    """One object of a store.
+
+    Attributes:
+        key: Path relative to the store's root, with `/` between its segments.
+        bytes: Size.
+        version: Changes whenever the content is replaced: the ETag on S3, the modification time
+            in nanoseconds on a file system.
+    """
+
+    key: str
+    bytes: int
+    version: str
+
+
+class Store(ABC):
+    """Whole objects under one root.
+
+    A store holds only its address, so that it can be pickled and sent to workers; clients are
+    made in the process that uses them. Every method raises `StorageError` with the object, the
+    cause and the remedy.
+    """
+
+    @property
+    @abstractmethod
+    def uri(self) -> str:
+        """The root: an absolute path, or `s3://bucket/prefix`; without a slash at the end."""
+
+    @property
+    @abstractmethod
+    def is_local(self) -> bool:
+        """Whether the root is a folder of this machine."""
+
+    @abstractmethod
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yields the finished objects whose key starts with `prefix`, sorted by key.
+
+        `prefix` is a plain string prefix: `clips` also matches `clips-old/x`. A root that does
+        not exist yet has no objects.
+        """
+
+    @abstractmethod
+    def read(self, key: str) -> bytes:
+        """Returns the whole object."""
+
+    @abstractmethod
+    def open(self, key: str) -> BinaryIO:
+        """Opens an object for seeking and reading; on S3, only what is read is fetched."""
+
+    @abstractmethod
+    def write(self, key: str, data: bytes) -> None:
+        """Puts a whole object, replacing what was there; a reader sees the old or the new one."""
+
+    @abstractmethod
+    def create(self, key: str) -> AbstractContextManager[BinaryIO]:
+        """Gives an append-only stream whose object appears when the block ends without error.
+
+        After an exception nothing is left, and an object that stood under the key still stands.
+        """
+
+    @abstractmethod
+    def delete(self, keys: Iterable[str]) -> None:
+        """Removes objects; keys that do not exist are no error."""
+
+    @abstractmethod
+    def exists(self, key: str) -> bool:
+        """Says whether there is a finished object under the key."""
+
+    @abstractmethod
+    def check_writable(self) -> None:
+        """Writes and removes a small object, so that a run fails before its work, not after."""
+
+    @abstractmethod
+    def clean_temporary(self, *, older_than_s: float = STALE_AFTER_S) -> int:
+        """Removes what killed writers left unfinished.
+
+        Args:
+            older_than_s: Younger ones stay, because their writer may be alive. 0 removes all.
+
+        Returns:
+            How many were removed.
+        """
+
+
+def checked_key(key: str) -> str:
+    """Returns the key, if it names an object below a root on every kind of store.
+
+    Raises:
+        StorageError: It is absolute, has an empty, `.`, `..` or temporary segment, or a NUL.
+    """
+    segments = key.split("/")
+    if "\0" in key or any(segment in ("", ".", "..") for segment in segments) or is_temporary(key):
+        raise StorageError(
+            f"{key!r} is not a valid object key: expected relative segments joined by '/', none "
+            f"of them empty, '.', '..' or starting with {TEMPORARY_PREFIX!r}"
+        )
+    return key
+
+
+def is_temporary(key: str) -> bool:
+    """Says whether any segment of the key is that of an unfinished object."""
+    return any(segment.startswith(TEMPORARY_PREFIX) for segment in key.split("/"))
+
+
+def has_scheme(uri: str) -> bool:
+    """Says whether this is an address such as `https://…`, and so no path."""
+    return _SCHEME.match(uri) is not None

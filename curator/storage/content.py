@@ -1,0 +1,177 @@
+"""Identifies sources by their bytes: a quick id for the scan, and SHA-256 on the way of reading."""
+
+import hashlib
+import io
+from contextlib import suppress
+from typing import TYPE_CHECKING, BinaryIO
+
+from curator.errors import ErrorCode, SourceError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+WHOLE_BYTES = 8 << 20
+"""Up to this size, `content_id` reads every byte."""
+
+SAMPLES = 16
+SAMPLE_BYTES = 64 << 10
+
+_TAG_WHOLE = b"curate content 1 whole\n"
+_TAG_SAMPLED = b"curate content 1 sampled\n"
+_ID_DIGITS = 32
+_BUFFER_BYTES = 64 << 10
+_CHUNK_BYTES = 1 << 20
+_GAP_BYTES = 4 << 20
+
+
+def content_id(reader: BinaryIO, size: int) -> str:
+    r"""Identifies content by 32 hexadecimal digits, reading at most 8 MiB of it.
+
+    They are the first 32 digits of a SHA-256 over, with size = `size` in bytes:
+
+    - size ≤ 8 MiB: the 23 bytes `curate content 1 whole\n`, then all bytes;
+    - above: the 25 bytes `curate content 1 sampled\n`, then the size as 8 bytes little-endian,
+      then 16 blocks of 65,536 bytes; block i begins at floor(i x (size - 65,536) / 15), so that
+      the first block is the beginning and the last is the end.
+
+    Args:
+        reader: Its position is moved.
+        size: As listed.
+
+    Raises:
+        SourceError: CHANGED, if there are not exactly the bytes that the size promises.
+    """
+    if size <= WHOLE_BYTES:
+        reader.seek(0)
+        content = reader.read(size + 1)
+        if len(content) != size:
+            raise _other_size(reader, size)
+        digest = hashlib.sha256(_TAG_WHOLE + content)
+    else:
+        digest = hashlib.sha256(_TAG_SAMPLED + size.to_bytes(8, "little"))
+        for index in range(SAMPLES):
+            reader.seek(index * (size - SAMPLE_BYTES) // (SAMPLES - 1))
+            block = reader.read(SAMPLE_BYTES)
+            if len(block) != SAMPLE_BYTES:
+                raise _other_size(reader, size)
+            digest.update(block)
+        if reader.read(1):
+            raise _other_size(reader, size)
+    return digest.hexdigest()[:_ID_DIGITS]
+
+
+class HashingReader(io.BufferedIOBase, BinaryIO):
+    """Passes reads through and hashes, on the way, the bytes that continue what it has hashed.
+
+    A read a little ahead of the hashed part (a demuxer skips the audio) first reads what lies
+    between, because otherwise one skip would leave all the rest to `finish`.
+
+    Args:
+        reader: A seekable stream; it is closed with this one. Not for several threads.
+        gap_bytes: The longest stretch that is filled so.
+    """
+
+    def __init__(self, reader: BinaryIO, *, gap_bytes: int = _GAP_BYTES) -> None:
+        super().__init__()
+        self._reader = reader
+        self._gap_bytes = gap_bytes
+        self._digest = hashlib.sha256()
+        self._hashed_bytes = 0
+        self._position = reader.tell()
+
+    @property
+    def name(self) -> str:
+        """The wrapped stream's name."""
+        return str(getattr(self._reader, "name", ""))
+
+    @property
+    def hashed_bytes(self) -> int:
+        """How many bytes from the start are hashed."""
+        return self._hashed_bytes
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """Returns the position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Moves the wrapped stream."""
+        self._position = self._reader.seek(offset, whence)
+        return self._position
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Reads and hashes."""
+        self._fill_gap()
+        data = self._reader.read(-1 if size is None else size)
+        self._passed(memoryview(data))
+        return data
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Reads like `read`, at most a buffer where no size is given."""
+        return self.read(_BUFFER_BYTES if size < 0 else size)
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        """Reads into the buffer and hashes."""
+        self._fill_gap()
+        target = memoryview(buffer).cast("B")
+        count: int = self._reader.readinto(target)  # type: ignore[attr-defined]
+        self._passed(target[:count])
+        return count
+
+    def finish(self) -> str:
+        """Hashes what is not hashed yet; returns the SHA-256 of the whole object in hex.
+
+        The position stays, so that reading may go on.
+        """
+        position = self._position
+        self._hash_up_to(None)
+        self.seek(position)
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        """Closes the wrapped stream too."""
+        if not self.closed:
+            self._reader.close()
+        super().close()
+
+    def _passed(self, data: memoryview) -> None:
+        end = self._position + len(data)
+        if self._position <= self._hashed_bytes < end:
+            self._digest.update(data[self._hashed_bytes - self._position :])
+            self._hashed_bytes = end
+        self._position = end
+
+    def _fill_gap(self) -> None:
+        if 0 < self._position - self._hashed_bytes <= self._gap_bytes:
+            position = self._position
+            self._hash_up_to(position)
+            if self._position != position:
+                self.seek(position)
+
+    def _hash_up_to(self, end: int | None) -> None:
+        """Reads on from the hashed part, to `end` or to the end of the object."""
+        self.seek(self._hashed_bytes)
+        while end is None or self._hashed_bytes < end:
+            left = _CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - self._hashed_bytes)
+            data = self._reader.read(left)
+            if not data:
+                return
+            self._passed(memoryview(data))
+
+
+def _other_size(reader: BinaryIO, size: int) -> SourceError:
+    found: int | None = None
+    with suppress(OSError):
+        found = reader.seek(0, io.SEEK_END)
+    return SourceError(
+        ErrorCode.CHANGED,
+        f"{str(getattr(reader, 'name', 'the object'))!r} has {found} bytes and not {size}, as "
+        "when it was listed; wait until it is complete and run again",
+    )

@@ -1,0 +1,212 @@
+"""A store in a folder of this machine or of a network file system."""
+
+import errno
+import io
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from curator.errors import StorageError
+from curator.storage.base import (
+    STALE_AFTER_S,
+    TEMPORARY_PREFIX,
+    ObjectInfo,
+    Store,
+    checked_key,
+    is_temporary,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_BUFFER_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore(Store):
+    """Objects as files below a folder, which is made when the first is written."""
+
+    root: str
+
+    @property
+    def uri(self) -> str:
+        """The folder's absolute path."""
+        return self.root
+
+    @property
+    def is_local(self) -> bool:
+        """True."""
+        return True
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yields the finished files whose key starts with `prefix`, sorted by key."""
+        folder = prefix.rpartition("/")[0]
+        if folder:
+            checked_key(folder)
+        for key, path in _files(os.path.join(self.root, folder), folder):
+            if not key.startswith(prefix) or is_temporary(key):
+                continue
+            with suppress(FileNotFoundError):
+                info = os.stat(path)
+                yield ObjectInfo(key=key, bytes=info.st_size, version=str(info.st_mtime_ns))
+
+    def read(self, key: str) -> bytes:
+        """Returns the whole file."""
+        with self.open(key) as stream:
+            try:
+                return stream.read()
+            except OSError as error:
+                raise _failure("read", self._path(key), error) from error
+
+    def open(self, key: str) -> BinaryIO:
+        """Opens a file for reading."""
+        path = self._path(key)
+        try:
+            return open(path, "rb", buffering=_BUFFER_BYTES)
+        except OSError as error:
+            raise _failure("read", path, error) from error
+
+    def write(self, key: str, data: bytes) -> None:
+        """Writes a whole file: beside its place, synced, then renamed."""
+        with self.create(key) as stream:
+            stream.write(data)
+
+    @contextmanager
+    def create(self, key: str) -> Iterator[BinaryIO]:
+        """Gives an append-only stream to a file that is renamed into place at the end."""
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        temporary = os.path.join(folder, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
+        try:
+            os.makedirs(folder, exist_ok=True)
+            raw = _AppendFile(temporary, "xb")
+        except OSError as error:
+            raise _failure("write", path, error) from error
+        try:
+            with io.BufferedWriter(raw, _BUFFER_BYTES) as stream:
+                yield stream
+            try:
+                _sync(temporary)
+                os.replace(temporary, path)
+                _sync(folder)
+            except OSError as error:
+                raise _failure("write", path, error) from error
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Removes files; folders stay, because another writer may be about to use them."""
+        for key in keys:
+            path = self._path(key)
+            try:
+                os.unlink(path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise _failure("delete", path, error) from error
+
+    def exists(self, key: str) -> bool:
+        """Says whether there is a finished file under the key."""
+        return os.path.isfile(self._path(key))
+
+    def check_writable(self) -> None:
+        """Makes the folder, and writes, syncs and removes a file in it."""
+        probe = f"check-{secrets.token_hex(8)}"
+        self.write(probe, b"written to see whether this folder can be written\n")
+        self.delete([probe])
+
+    def clean_temporary(self, *, older_than_s: float = STALE_AFTER_S) -> int:
+        """Removes temporary files that were last written longer ago than this."""
+        newest = time.time() - older_than_s
+        removed = 0
+        for key, path in _files(self.root, ""):
+            if not is_temporary(key):
+                continue
+            with suppress(FileNotFoundError):
+                try:
+                    if os.lstat(path).st_mtime <= newest:
+                        os.unlink(path)
+                        removed += 1
+                except PermissionError as error:
+                    raise _failure("delete", path, error) from error
+        return removed
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.root, checked_key(key))
+
+
+class _AppendFile(io.FileIO):
+    """A file that can only grow, so that what works here works on S3 too."""
+
+    def seekable(self) -> bool:
+        return False
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        raise io.UnsupportedOperation("an object that is being created cannot seek")
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise _failure("write", str(self.name), error) from error
+
+
+def _files(
+    folder: str, key: str, above: tuple[tuple[int, int], ...] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yields (key, path) of all files below a folder, sorted by key."""
+    try:
+        info = os.stat(folder)
+        with os.scandir(folder) as found:
+            # A folder sorts as `name/`, which is how the keys below it sort among its siblings.
+            entries = sorted((e.name + "/" if e.is_dir() else e.name, e.path) for e in found)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise _failure("list", folder, error) from error
+    identity = (info.st_dev, info.st_ino)
+    if identity in above:
+        return
+    for name, path in entries:
+        child = f"{key}/{name}" if key else name
+        if name.endswith("/"):
+            yield from _files(path, child[:-1], (*above, identity))
+        else:
+            yield child, path
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems cannot sync a folder; the rename itself has succeeded.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+_REMEDIES = {
+    errno.EACCES: "grant this user the permission, or choose another output folder",
+    errno.EPERM: "grant this user the permission, or choose another output folder",
+    errno.EROFS: "the file system is mounted read-only; choose another output folder",
+    errno.ENOSPC: "free some space, or choose another output folder",
+    errno.EDQUOT: "the quota is used up; free some space, or choose another output folder",
+    errno.ENOENT: "something else removed it, or it was never written; start the run again",
+    errno.ENOTDIR: "a file stands where a folder is needed; choose another output folder",
+    errno.EEXIST: "a file stands where a folder is needed; choose another output folder",
+    errno.EISDIR: "a folder stands where an object is to be written; remove it",
+    errno.ENAMETOOLONG: "choose an output folder with a shorter path",
+}
+
+
+def _failure(action: str, path: str, error: OSError) -> StorageError:
+    remedy = _REMEDIES.get(error.errno or 0, "check the disk or the network mount")
+    return StorageError(f"cannot {action} {path!r}: {error.strerror or error}; {remedy}")

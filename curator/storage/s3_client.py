@@ -1,0 +1,200 @@
+"""The S3 client of a process, what its errors mean, and how objects are found."""
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    ReadTimeoutError,
+    TokenRetrievalError,
+)
+
+SCHEME = "s3://"
+ATTEMPTS = 6
+"""Tries of one request, with growing pauses in between."""
+
+S3Errors = (BotoCoreError, ClientError, OSError, ValueError)
+"""What a call can raise; ValueError is a key that cannot be encoded."""
+
+_clients: dict[object, Any] = {}
+_lock = threading.Lock()
+
+
+class Cause(StrEnum):
+    """Why a request failed."""
+
+    MISSING = "missing"
+    NO_BUCKET = "no_bucket"
+    FORBIDDEN = "forbidden"
+    CREDENTIALS = "credentials"
+    CHANGED = "changed"
+    UNREACHABLE = "unreachable"
+    OTHER = "other"
+
+
+class ObjectChangedError(OSError):
+    """The object was replaced while it was read."""
+
+
+class ShortBodyError(OSError):
+    """The answer has other bytes than were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Object:
+    """One object of a bucket; `version` is the ETag without its quotes."""
+
+    key: str
+    bytes: int
+    version: str
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Splits `s3://bucket/key` at the first slash; everything after it is the key, verbatim."""
+    bucket, _, key = uri.removeprefix(SCHEME).partition("/")
+    return bucket, key
+
+
+def client() -> Any:  # noqa: ANN401 - boto3's clients are classes made at run time
+    """Returns this process's client; it is thread-safe.
+
+    The endpoint, credentials and region come from the environment and the files that boto3 reads
+    (`AWS_ENDPOINT_URL`, `AWS_PROFILE`, …). A fork, or a change of these variables, gets its own.
+    """
+    settings = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
+    identity = (os.getpid(), settings)
+    with _lock:
+        if identity not in _clients:
+            _clients[identity] = _new_client()
+        return _clients[identity]
+
+
+def _new_client() -> Any:  # noqa: ANN401
+    import boto3
+    from botocore.config import Config
+
+    options: dict[str, Any] = {
+        "retries": {"mode": "adaptive", "total_max_attempts": ATTEMPTS},
+        "connect_timeout": 10,
+        "read_timeout": 60,
+        "max_pool_connections": 32,
+    }
+    # The checksums that newer clients add by default are refused by many S3 servers that are not
+    # Amazon's. Without them the request signature covers a SHA-256 of the body.
+    if "AWS_REQUEST_CHECKSUM_CALCULATION" not in os.environ:
+        options["request_checksum_calculation"] = "when_required"
+    if "AWS_RESPONSE_CHECKSUM_VALIDATION" not in os.environ:
+        options["response_checksum_validation"] = "when_required"
+    session = boto3.session.Session()
+    region = session.region_name or "us-east-1"
+    return session.client("s3", region_name=region, config=Config(**options))
+
+
+def head(bucket: str, key: str) -> S3Object:
+    """Asks for the size and version of one object."""
+    answer = client().head_object(Bucket=bucket, Key=key)
+    return S3Object(key=key, bytes=answer["ContentLength"], version=bare(answer.get("ETag")))
+
+
+def list_objects(bucket: str, prefix: str) -> Iterator[S3Object]:
+    """Yields the objects whose key starts with `prefix`, in the order of their keys' UTF-8."""
+    pages = client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    for page in pages:
+        for item in page.get("Contents", ()):
+            yield S3Object(key=item["Key"], bytes=item["Size"], version=bare(item.get("ETag")))
+
+
+def bare(etag: str | None) -> str:
+    """Returns an ETag without its quotes, which some answers have and some have not."""
+    return (etag or "").strip('"')
+
+
+_BY_CODE = {
+    "404": Cause.MISSING,
+    "NoSuchKey": Cause.MISSING,
+    "NotFound": Cause.MISSING,
+    "NoSuchBucket": Cause.NO_BUCKET,
+    "403": Cause.FORBIDDEN,
+    "AccessDenied": Cause.FORBIDDEN,
+    "AllAccessDisabled": Cause.FORBIDDEN,
+    "412": Cause.CHANGED,
+    "PreconditionFailed": Cause.CHANGED,
+    "ExpiredToken": Cause.CREDENTIALS,
+    "InvalidAccessKeyId": Cause.CREDENTIALS,
+    "InvalidToken": Cause.CREDENTIALS,
+    "SignatureDoesNotMatch": Cause.CREDENTIALS,
+    "RequestTimeTooSkewed": Cause.CREDENTIALS,
+}
+
+_REMEDIES = {
+    Cause.MISSING: "check the name",
+    Cause.NO_BUCKET: "check the bucket's name and AWS_ENDPOINT_URL, or create it: "
+    "aws s3 mb s3://{bucket}",
+    Cause.FORBIDDEN: "grant these credentials s3:ListBucket on the bucket, and s3:GetObject "
+    "(for outputs also s3:PutObject, s3:DeleteObject) on its objects",
+    Cause.CREDENTIALS: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or a role "
+    "on the machine, and check the clock",
+    Cause.CHANGED: "do not replace objects while a run reads them; start the run again",
+    Cause.UNREACHABLE: "check the network, AWS_ENDPOINT_URL and AWS_DEFAULT_REGION",
+    Cause.OTHER: "see the server's message",
+}
+
+
+def explain(error: Exception, bucket: str) -> tuple[Cause, str]:
+    """Gives the cause of a failed call, and what happened with its remedy in words."""
+    cause = _cause(error)
+    what = _words(error)
+    if _code(error) == "InvalidObjectState":
+        return cause, f"{what}; the object is archived: restore it first"
+    return cause, f"{what}; {_REMEDIES[cause].format(bucket=bucket)}"
+
+
+def _cause(error: Exception) -> Cause:
+    match error:
+        case ClientError():
+            return _BY_CODE.get(_code(error), Cause.OTHER)
+        case NoCredentialsError() | PartialCredentialsError() | ProfileNotFound():
+            return Cause.CREDENTIALS
+        case TokenRetrievalError():
+            return Cause.CREDENTIALS
+        case ObjectChangedError():
+            return Cause.CHANGED
+        case HTTPClientError() | ReadTimeoutError() | OSError():
+            return Cause.UNREACHABLE
+        case _:
+            return Cause.OTHER
+
+
+def _code(error: Exception) -> str:
+    if isinstance(error, ClientError):
+        return str(error.response.get("Error", {}).get("Code", ""))
+    return ""
+
+
+_CODE_WORDS = {
+    "404": "there is no such object",
+    "NoSuchKey": "there is no such object",
+    "NoSuchBucket": "there is no such bucket",
+    "403": "access denied",
+    "412": "the object was replaced",
+    "PreconditionFailed": "the object was replaced",
+}
+
+
+def _words(error: Exception) -> str:
+    code = _code(error)
+    if code in _CODE_WORDS:
+        return _CODE_WORDS[code]
+    if isinstance(error, ClientError):
+        detail = error.response.get("Error", {}).get("Message")
+        return f"{code}: {detail}" if detail else code
+    return str(error) or type(error).__name__

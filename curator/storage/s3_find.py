@@ -1,0 +1,57 @@
+"""Finds S3 objects: below a folder of keys, or by a pattern, in the order of the keys."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from curator.errors import StorageError
+from curator.storage.s3_client import S3Errors, S3Object, explain, list_objects
+from curator.storage.walk import is_hidden, is_pattern, name_matches
+
+
+def find_objects(bucket: str, key: str) -> Iterator[S3Object]:
+    """Yields the objects below a folder `key`, or that match it if it is a pattern.
+
+    Patterns mean what they mean for files: `*` stays within a segment, `**` is any number of
+    them, hidden names need the dot in the pattern, and a folder that matches is listed whole.
+
+    Raises:
+        StorageError: The listing failed or broke off.
+    """
+    segments = key.strip("/").split("/")
+    literal = next((i for i, name in enumerate(segments) if is_pattern(name)), None)
+    if literal is None:
+        prefix = key.rstrip("/") + "/" if key else ""
+        return _below(bucket, prefix, "", lambda names: not any(map(is_hidden, names)))
+    prefix = "".join(f"{segment}/" for segment in segments[:literal])
+    patterns = segments[literal:]
+    begin = re.split(r"[*?\[]", patterns[0], maxsplit=1)[0]
+    return _below(bucket, prefix, begin, lambda names: _matches(names, patterns))
+
+
+def _below(
+    bucket: str, prefix: str, begin: str, is_wanted: Callable[[list[str]], bool]
+) -> Iterator[S3Object]:
+    """Yields the wanted keys below `prefix`, judged by their segments after it."""
+    try:
+        for found in list_objects(bucket, prefix + begin):
+            # An empty object with a slash at the end is how consoles show a folder.
+            is_marker = found.key.endswith("/") and not found.bytes
+            if not is_marker and is_wanted(found.key.removeprefix(prefix).split("/")):
+                yield found
+    except S3Errors as error:
+        raise StorageError(
+            f"cannot list 's3://{bucket}/{prefix}': {explain(error, bucket)[1]}"
+        ) from error
+
+
+def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Says whether a key, or a folder that it is in, matches; what is below must not be hidden."""
+    if not patterns:
+        return not any(map(is_hidden, names))
+    if not names:
+        return False
+    if patterns[0] == "**":
+        return _matches(names, patterns[1:]) or (
+            not is_hidden(names[0]) and _matches(names[1:], patterns)
+        )
+    return name_matches(names[0], patterns[0]) and _matches(names[1:], patterns[1:])

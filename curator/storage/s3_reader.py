@@ -1,0 +1,297 @@
+"""Reads an S3 object by ranges, ahead of the reader, as a seekable stream.
+
+The first request also answers size and version, so that opening costs one round trip. A fetch
+after a jump is small (256 KiB); each fetch that continues where fetched bytes end is four times
+the one before, up to 8 MiB, with the next one under way in a thread. Thus probing a header or
+sampling a large object moves little, and reading through runs at the connection's speed. Two
+positions read in turn (an MP4 whose audio lies apart) each keep their blocks and their growth.
+"""
+
+import io
+import random
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    ResponseStreamingError,
+)
+
+from curator.errors import CuratorError
+from curator.storage.s3_client import (
+    ATTEMPTS,
+    SCHEME,
+    ObjectChangedError,
+    S3Errors,
+    ShortBodyError,
+    bare,
+    client,
+    head,
+    split_uri,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+FIRST_BYTES = 256 << 10
+BLOCK_BYTES = 8 << 20
+CACHED_BLOCKS = 3
+_GROWTH = 4
+_BUFFER_BYTES = 64 << 10
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    start: int
+    data: bytes
+    continues: bool
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+
+class NoRangesError(BotoCoreError):
+    """The server sent the whole object where a part was asked for."""
+
+    fmt = "the server does not answer range requests"
+
+
+class RangeReader(io.RawIOBase):
+    """The raw stream; `open_object` wraps it with a buffer.
+
+    Args:
+        uri: `s3://bucket/key`.
+        failure: Makes the error to raise from a failed request.
+        expected_version: ETag that the object must have; otherwise that of the first answer.
+        probe: Which end of the object the first request fetches.
+        first_bytes: Size of the first fetch, and of one after a jump.
+        block_bytes: Largest fetch. At most `CACHED_BLOCKS` times this is held.
+
+    Raises:
+        CuratorError: What `failure` makes, here and in every read.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        failure: Callable[[Exception, str], CuratorError],
+        expected_version: str | None = None,
+        probe: Literal["head", "tail"] = "head",
+        first_bytes: int = FIRST_BYTES,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        super().__init__()
+        self.name = uri
+        self.version = expected_version or ""
+        self.size = 0
+        self._failure = failure
+        self._bucket, self._key = split_uri(uri)
+        self._first_bytes = first_bytes
+        self._block_bytes = block_bytes
+        self._position = 0
+        self._blocks: OrderedDict[int, _Block] = OrderedDict()
+        self._ahead: tuple[int, int, Future[_Block]] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        try:
+            self._probe(probe)
+        except S3Errors as error:
+            raise failure(error, uri) from error
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """Returns the position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Moves; nothing is fetched until the next read."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"cannot seek to {base + offset}: before the start of {self.name!r}")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        """Copies what the block at the position holds, fetching it if need be."""
+        if self.closed:
+            raise ValueError("read of a closed object")
+        target = memoryview(buffer).cast("B")
+        if self._position >= self.size or not len(target):
+            return 0
+        try:
+            block = self._block_at(self._position)
+        except S3Errors as error:
+            raise self._failure(error, self.name) from error
+        offset = self._position - block.start
+        count = min(len(target), len(block.data) - offset)
+        target[:count] = memoryview(block.data)[offset : offset + count]
+        self._position += count
+        return count
+
+    def close(self) -> None:
+        """Drops the blocks and the fetch under way."""
+        if not self.closed:
+            pool = getattr(self, "_pool", None)
+            if pool is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
+            self._ahead = None
+            self._blocks = OrderedDict()
+        super().close()
+
+    def _probe(self, end: Literal["head", "tail"]) -> None:
+        wanted = f"0-{self._first_bytes - 1}" if end == "head" else f"-{self._first_bytes}"
+        try:
+            start, data, self.size, self.version = self._get(wanted)
+        except ClientError as error:
+            # No range of an empty object can be satisfied.
+            if error.response.get("Error", {}).get("Code") not in ("InvalidRange", "416"):
+                raise
+            found = head(self._bucket, self._key)
+            if found.bytes or self.version not in ("", found.version):
+                raise ObjectChangedError("the object was replaced while it was opened") from error
+            self.version = found.version
+            return
+        if data:
+            self._keep(_Block(start=start, data=data, continues=False))
+
+    def _block_at(self, position: int) -> _Block:
+        block = self._cached(position)
+        if block is None:
+            block = self._load(position)
+        if block.continues:
+            self._fetch_ahead(block)
+        return block
+
+    def _cached(self, position: int) -> _Block | None:
+        for block in reversed(self._blocks.values()):
+            if block.start <= position < block.end:
+                self._blocks.move_to_end(block.start)
+                return block
+        return None
+
+    def _load(self, position: int) -> _Block:
+        if self._ahead is not None:
+            start, end, underway = self._ahead
+            if underway.done() or start <= position < end:
+                self._collect()
+                found = self._cached(position)
+                if found is not None:
+                    return found
+        before = next((block for block in self._blocks.values() if block.end == position), None)
+        block = self._fetch(*self._plan(position, before))
+        self._keep(block)
+        return block
+
+    def _plan(self, position: int, before: _Block | None) -> tuple[int, int, bool]:
+        """Returns start, end and whether this continues a cached block."""
+        size = self._first_bytes
+        if before is not None:
+            size = max(size, min(self._block_bytes, _GROWTH * len(before.data)))
+        following = (block.start for block in self._blocks.values() if block.start > position)
+        end = min(position + size, self.size, min(following, default=self.size))
+        return position, end, before is not None
+
+    def _fetch_ahead(self, block: _Block) -> None:
+        position = block.end
+        if position >= self.size or position in self._blocks:
+            return
+        if self._ahead is not None:
+            if self._ahead[0] == position or not self._ahead[2].done():
+                return
+            self._collect()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="s3-read-ahead")
+        start, end, continues = self._plan(position, block)
+        self._ahead = start, end, self._pool.submit(self._fetch, start, end, continues)
+
+    def _collect(self) -> None:
+        """Keeps what was fetched ahead; if that failed, the read that needs it tries again."""
+        assert self._ahead is not None
+        underway = self._ahead[2]
+        self._ahead = None
+        with suppress(*S3Errors):
+            self._keep(underway.result())
+
+    def _keep(self, block: _Block) -> None:
+        self._blocks[block.start] = block
+        held = sum(len(other.data) for other in self._blocks.values())
+        while held > CACHED_BLOCKS * self._block_bytes and len(self._blocks) > 1:
+            _, dropped = self._blocks.popitem(last=False)
+            held -= len(dropped.data)
+
+    def _fetch(self, start: int, end: int, continues: bool) -> _Block:
+        found, data, size, _ = self._get(f"{start}-{end - 1}")
+        if found != start or len(data) != end - start or size != self.size:
+            raise ObjectChangedError(f"bytes {start}-{end - 1} of {self.size} are no longer there")
+        return _Block(start=start, data=data, continues=continues)
+
+    def _get(self, byte_range: str) -> tuple[int, bytes, int, str]:
+        """Fetches a range; returns its start, its bytes, the object's size and its version.
+
+        boto3 repeats a request that fails, but not one whose body breaks off: that is done here.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            answer = self._request(byte_range)
+            try:
+                return self._body(answer)
+            except (HTTPClientError, IncompleteReadError, ResponseStreamingError, OSError) as error:
+                if attempt == ATTEMPTS or isinstance(error, ObjectChangedError):
+                    raise
+                time.sleep(random.uniform(0.5, 1.0) * 0.1 * 2**attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _request(self, byte_range: str) -> dict[str, Any]:
+        condition = {"IfMatch": f'"{self.version}"'} if self.version else {}
+        answer: dict[str, Any] = client().get_object(
+            Bucket=self._bucket, Key=self._key, Range=f"bytes={byte_range}", **condition
+        )
+        return answer
+
+    def _body(self, answer: dict[str, Any]) -> tuple[int, bytes, int, str]:
+        version = bare(answer.get("ETag"))
+        with answer["Body"] as body:
+            # A server that ignores conditions must not mix two objects.
+            if self.version and version and version != self.version:
+                raise ObjectChangedError("the object was replaced while it was read")
+            placed = _CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
+            if placed is None:
+                # Some servers answer 200 for any range of an empty object.
+                if answer.get("ContentLength") == 0:
+                    return 0, b"", 0, version or self.version
+                raise NoRangesError
+            start, last, size = (int(number) for number in placed.groups())
+            data: bytes = body.read()
+        if len(data) != last + 1 - start:
+            raise ShortBodyError(f"{len(data)} bytes came of {last + 1 - start}")
+        return start, data, size, version or self.version
+
+
+def open_object(
+    uri: str,
+    *,
+    failure: Callable[[Exception, str], CuratorError],
+    expected_version: str | None = None,
+    probe: Literal["head", "tail"] = "head",
+) -> io.BufferedReader:
+    """Opens `s3://bucket/key` as a buffered, seekable stream; see `RangeReader`."""
+    assert uri.startswith(SCHEME), uri
+    raw = RangeReader(uri, failure=failure, expected_version=expected_version, probe=probe)
+    return io.BufferedReader(raw, _BUFFER_BYTES)

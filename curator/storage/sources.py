@@ -1,0 +1,172 @@
+"""Opens sources for reading.
+
+A source's URI is a plain string: an absolute path, or `s3://bucket/key` with the key verbatim.
+Nothing in it is quoted or parsed further, so that any name works.
+"""
+
+import errno
+import io
+import os
+import stat
+from typing import TYPE_CHECKING, BinaryIO
+
+from curator.errors import CuratorError, ErrorCode, SourceError
+from curator.storage.base import has_scheme
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_BUFFER_BYTES = 64 << 10
+_S3 = "s3://"
+
+
+def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
+    """Opens a source as a buffered, seekable stream.
+
+    Args:
+        uri: An absolute path, or `s3://bucket/key`.
+        expected_version: What `stat_source` or the listing gave; None accepts any.
+
+    Raises:
+        SourceError: VANISHED, UNREADABLE or CHANGED; here, and from every read of the stream,
+            which notices a replaced S3 object at once and a changed file at its end.
+    """
+    if uri.startswith(_S3):
+        from curator.storage.s3_reader import open_object
+
+        return open_object(uri, failure=_s3_failure, expected_version=expected_version)
+    _refuse_kinds(uri, _stat(uri))
+    try:
+        raw = _LocalFile(uri)
+    except (OSError, ValueError) as error:
+        raise _local_failure(uri, error) from error
+    if expected_version is not None and raw.version != expected_version:
+        raw.close()
+        raise SourceError(
+            ErrorCode.CHANGED,
+            f"{uri!r} was modified at {raw.version} ns and not, as when it was listed, at "
+            f"{expected_version} ns; do not change files during a run, and run again",
+        )
+    return io.BufferedReader(raw, _BUFFER_BYTES)
+
+
+def stat_source(uri: str) -> tuple[int, str]:
+    """Returns a source's size in bytes and its version.
+
+    The version is the modification time in nanoseconds of a file, the ETag of an S3 object.
+
+    Raises:
+        SourceError: VANISHED or UNREADABLE.
+    """
+    if uri.startswith(_S3):
+        from curator.storage.s3_client import S3Errors, head, split_uri
+
+        try:
+            found = head(*split_uri(uri))
+        except S3Errors as error:
+            raise _s3_failure(error, uri) from error
+        return found.bytes, found.version
+    info = _stat(uri)
+    _refuse_kinds(uri, info)
+    return info.st_size, str(info.st_mtime_ns)
+
+
+class _LocalFile(io.FileIO):
+    """A regular file whose errors are those of a source."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "rb", opener=_open_without_waiting)
+        info = os.fstat(self.fileno())
+        _refuse_kinds(path, info)
+        self._opened = (info.st_size, info.st_mtime_ns)
+        self.version = str(info.st_mtime_ns)
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        try:
+            count = super().readinto(buffer)
+        except OSError as error:
+            raise _local_failure(str(self.name), error) from error
+        if count == 0 and memoryview(buffer).nbytes:
+            self._check_unchanged()
+        return count
+
+    def readall(self) -> bytes:
+        try:
+            data = super().readall()
+        except OSError as error:
+            raise _local_failure(str(self.name), error) from error
+        self._check_unchanged()
+        return data
+
+    def _check_unchanged(self) -> None:
+        info = os.fstat(self.fileno())
+        if (info.st_size, info.st_mtime_ns) != self._opened:
+            raise SourceError(
+                ErrorCode.CHANGED,
+                f"{self.name!r} was changed while it was read: {self._opened[0]} bytes at first, "
+                f"now {info.st_size}; wait until it is complete and run again",
+            )
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    # A pipe that took the file's place after it was looked at must not block the worker.
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _stat(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except (OSError, ValueError) as error:
+        raise _local_failure(path, error) from error
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def _refuse_kinds(path: str, info: os.stat_result) -> None:
+    if not stat.S_ISREG(info.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(info.st_mode), "a special file")
+        raise SourceError(ErrorCode.UNREADABLE, f"{path!r} is {kind}; expected a file")
+
+
+def _local_failure(path: str, error: Exception) -> SourceError:
+    if isinstance(error, SourceError):
+        return error
+    number = error.errno if isinstance(error, OSError) else None
+    if has_scheme(path) and number == errno.ENOENT:
+        scheme = path.partition("://")[0]
+        return SourceError(
+            ErrorCode.UNREADABLE,
+            f"{path!r} cannot be read: {scheme}:// is not supported; expected a path or "
+            "s3://bucket/key",
+        )
+    if number in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+        gone = "is a link to a file that does not exist" if os.path.islink(path) else "is not there"
+        return SourceError(
+            ErrorCode.VANISHED, f"{path!r} {gone}; check the name, or list the folder again"
+        )
+    words = error.strerror if isinstance(error, OSError) else str(error)
+    remedy = (
+        "grant this user the permission to read it"
+        if number in (errno.EACCES, errno.EPERM)
+        else "check the disk or the network mount, and the name"
+    )
+    return SourceError(ErrorCode.UNREADABLE, f"{path!r} cannot be read: {words}; {remedy}")
+
+
+def _s3_failure(error: Exception, uri: str) -> CuratorError:
+    from curator.storage.s3_client import Cause, explain, split_uri
+
+    codes = {
+        Cause.MISSING: ErrorCode.VANISHED,
+        Cause.NO_BUCKET: ErrorCode.VANISHED,
+        Cause.CHANGED: ErrorCode.CHANGED,
+    }
+    cause, words = explain(error, split_uri(uri)[0])
+    return SourceError(codes.get(cause, ErrorCode.UNREADABLE), f"{uri!r} cannot be read: {words}")

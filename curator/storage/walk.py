@@ -1,0 +1,143 @@
+"""Finds local files: below a folder, or by a pattern; in one order, and without loops."""
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+_MAGIC = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A path, and what is there: `info` after links, or the error that hides it."""
+
+    path: str
+    info: os.stat_result | OSError
+
+
+def is_pattern(text: str) -> bool:
+    """Says whether a path or a segment of it has one of the characters of patterns."""
+    return not _MAGIC.isdisjoint(text)
+
+
+def is_hidden(name: str) -> bool:
+    """Says whether a file or folder is left out of listings by its name."""
+    return name.startswith(".")
+
+
+def walk(root: str) -> Iterator[Found]:
+    """Yields what is below a folder and is no folder, sorted; hidden names are left out.
+
+    Links to files and folders are followed. A folder that several ways lead to is listed once:
+    by its own path where that is below `root`, else by the first way to it. A folder that
+    cannot be listed is yielded with its error.
+    """
+    for found in _tree(root):
+        if isinstance(found.info, OSError) or not stat.S_ISDIR(found.info.st_mode):
+            yield found
+
+
+def expand(pattern: str) -> list[str]:
+    """Returns the paths that match an absolute pattern, sorted.
+
+    `*`, `?` and `[…]` match within a name, `**` any number of folders; hidden names match only
+    where the pattern has the dot. Folders that cannot be listed match nothing.
+    """
+    segments = pattern.rstrip("/").split("/")
+    literal = next(i for i, segment in enumerate(segments) if is_pattern(segment))
+    base = "/".join(segments[:literal]) or "/"
+    return sorted(set(_matches(base, segments[literal:])), key=lambda path: path.split("/"))
+
+
+def name_matches(name: str, pattern: str) -> bool:
+    """Says whether one name matches one segment of a pattern."""
+    return fnmatchcase(name, pattern) and (not is_hidden(name) or is_hidden(pattern))
+
+
+def _matches(base: str, segments: list[str]) -> Iterator[str]:
+    if not segments:
+        yield base
+        return
+    first, rest = segments[0], segments[1:]
+    if first == "**":
+        yield from _matches(base, rest)
+        if rest:
+            for found in _tree(base):
+                if not isinstance(found.info, OSError) and stat.S_ISDIR(found.info.st_mode):
+                    yield from _matches(found.path, rest)
+    elif is_pattern(first):
+        try:
+            names = os.listdir(base)
+        except OSError:
+            return
+        for name in names:
+            if name_matches(name, first):
+                yield from _matches(os.path.join(base, name), rest)
+    elif os.path.lexists(path := os.path.join(base, first)):
+        yield from _matches(path, rest)
+
+
+def _tree(root: str) -> Iterator[Found]:
+    """Yields everything below a folder, a folder before what is in it."""
+    real_root = os.path.realpath(root)
+    try:
+        seen = {_identity(os.stat(root))}
+        pending = [iter(_entries(root))]
+    except OSError as error:
+        yield Found(path=root, info=error)
+        return
+    while pending:
+        entry = next(pending[-1], None)
+        if entry is None:
+            pending.pop()
+            continue
+        name, is_link, path = entry
+        found = Found(path=path, info=_stat(path))
+        if isinstance(found.info, OSError) or not name.endswith("/"):
+            yield found
+            continue
+        identity = _identity(found.info)
+        if identity in seen or (is_link and _is_listed_itself(path, real_root)):
+            continue
+        seen.add(identity)
+        yield found
+        try:
+            pending.append(iter(_entries(path)))
+        except OSError as error:
+            yield Found(path=path, info=error)
+
+
+def _entries(folder: str) -> list[tuple[str, bool, str]]:
+    """Lists a folder: name (with a slash if it is a folder), whether it is a link, path."""
+    with os.scandir(folder) as found:
+        return sorted(
+            (entry.name + "/" if _is_folder(entry) else entry.name, entry.is_symlink(), entry.path)
+            for entry in found
+            if not is_hidden(entry.name)
+        )
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _is_listed_itself(link: str, real_root: str) -> bool:
+    """Says whether a link leads to a folder that the walk reaches by the folder's own path."""
+    relative = os.path.relpath(os.path.realpath(link), real_root)
+    return relative == "." or not any(map(is_hidden, relative.split("/")))
+
+
+def _identity(info: os.stat_result) -> tuple[int, int]:
+    return info.st_dev, info.st_ino
+
+
+def _stat(path: str) -> os.stat_result | OSError:
+    try:
+        return os.stat(path)
+    except OSError as error:
+        return error

@@ -1,0 +1,88 @@
+"""What holds for folders alone: temporary files, modes, links and the words of errors."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from curator.errors import StorageError
+from curator.storage import open_store
+
+not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+
+
+def test_left_over_temporary_files_are_unlisted_and_removed_by_age(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.write("a/b", b"x")
+    old = tmp_path / "a" / ".tmp-0123"
+    young = tmp_path / ".tmp-4567"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    assert [info.key for info in store.list()] == ["a/b"]
+    assert list(store.list(".tmp")) == []
+    assert store.clean_temporary() == 1
+    assert young.exists()
+    assert not old.exists()
+    assert store.clean_temporary(older_than_s=0) == 1
+    assert not young.exists()
+
+
+def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    before = os.umask(0o027)
+    try:
+        store.write("a", b"x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
+
+
+def test_linked_folders_are_listed_and_loops_end(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "x").write_bytes(b"1")
+    root = tmp_path / "out"
+    root.mkdir()
+    (root / "shards").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "loop").symlink_to(root)
+    assert [info.key for info in open_store(str(root)).list()] == ["shards/x"]
+
+
+def test_a_file_in_the_place_of_the_root_is_told(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"")
+    with pytest.raises(StorageError, match="cannot write .*choose another output folder"):
+        open_store(str(tmp_path / "out")).check_writable()
+
+
+def test_a_folder_in_the_place_of_an_object_is_told(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.write("a/b", b"")
+    with pytest.raises(StorageError, match="a folder stands where"):
+        store.write("a", b"")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert not store.exists("a")
+
+
+def test_a_name_that_is_too_long_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="shorter path"):
+        open_store(str(tmp_path)).write("x" * 300, b"")
+
+
+def test_a_full_disk_is_a_storage_error() -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    from curator.storage.local import _AppendFile
+
+    with _AppendFile("/dev/full", "wb") as raw:
+        with pytest.raises(StorageError, match="free some space"):
+            raw.write(b"x")
+
+
+@not_root
+def test_a_folder_without_permission_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(StorageError, match="grant this user the permission"):
+            open_store(str(tmp_path)).check_writable()
+    finally:
+        tmp_path.chmod(0o700)
