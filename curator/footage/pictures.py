@@ -24,6 +24,7 @@ PHOTOGRAPHS = {
     "cat": "chelsea.png",
     "coffee": "coffee.png",
     "coins": "coins.png",
+    "grass": "grass.png",
     "gravel": "gravel.png",
     "hubble": "hubble_deep_field.jpg",
     "ihc": "ihc.png",

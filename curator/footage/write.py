@@ -85,9 +85,11 @@ def write_video(
     if (pts is None) != (time_base is None):
         raise ValueError("pts and time_base go together: give both or neither")
     tick = time_base if time_base is not None else 1 / fps
+    source = iter(frames)
+    first = next(source, None)
+    if first is None:
+        raise ValueError(f"{path.name}: no frames; `zero_frames` writes a file without any")
     with _open(path, mux_options) as container:
-        source = iter(frames)
-        first = next(source)
         video = _add_video(container, first, fps=fps, codec=codec, options=options, pix_fmt=pix_fmt)
         context = video.codec_context
         context.time_base = tick
@@ -379,9 +381,13 @@ def one_pixel(path: Path) -> None:
 
 
 def constant_rate(path: Path) -> None:
-    """A sound file at a constant rate; VP9 in webm, which takes no H.264."""
-    codec = "libvpx-vp9" if path.suffix == ".webm" else "libx264"
-    write_video(path, moving_texture(N_FRAMES), codec=codec)
+    """A sound file at a constant rate.
+
+    VP9 in webm, which takes no H.264, and MPEG-4 part 2 in avi, which cannot time B-frames.
+    """
+    codec = {".webm": "libvpx-vp9", ".avi": "mpeg4"}.get(path.suffix, "libx264")
+    options = {"deadline": "realtime", "cpu-used": "8"} if codec == "libvpx-vp9" else None
+    write_video(path, moving_texture(N_FRAMES), codec=codec, options=options)
 
 
 def variable_rate(path: Path) -> None:
