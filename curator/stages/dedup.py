@@ -1,0 +1,226 @@
+"""Near-duplicate clips: of clips that show the same footage the best one is retained.
+
+Clips are visited from best to worst by a rank key. A clip is a duplicate when its embedding has at
+least the configured cosine similarity to a clip *retained* before it, and it names the most similar
+of those. So a chain A ~ B ~ C in which A and C differ loses B only: similarity to a rejected clip
+rejects nothing. The result depends on the set of clips alone, not on the order they come in.
+
+Up to `exact_below` clips the search is exact. Above, retained clips are kept in k-means clusters
+and a clip is compared with those in its nearest `probes` clusters, as in SemDeDup (arXiv
+2303.09540). Either way no matrix larger than a batch by a block of the index is held.
+
+Shape letters: N clips, D embedding dimensions, B clips of a batch.
+"""
+# ruff: noqa: N803, N806 - shape letters
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+_BATCH = 1024
+_CANDIDATES = 4
+_NORM_TOLERANCE = 0.01
+_SLACK = 1e-4
+_TRAIN_PER_CLUSTER = 64
+_SEED = 0
+
+
+class DedupConfig(BaseModel):
+    """How near-duplicate clips are found."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = Field(
+        default=True, description="Reject clips that show the footage of a better clip."
+    )
+    # benchmarks/dedup_descriptor.py: for the descriptor `curate/perceptual-1` only.
+    similarity: float = Field(
+        default=0.8,
+        gt=0,
+        le=1,
+        description="Cosine similarity from which two clips are duplicates; by embedding model.",
+        json_schema_extra={"unit": "cosine"},
+    )
+    # benchmarks/dedup_descriptor.py: minutes on one core at this size.
+    exact_below: int = Field(
+        default=200_000,
+        ge=0,
+        description="Number of clips up to which all pairs are compared; above, clusters are used.",
+        json_schema_extra={"unit": "clips"},
+    )
+    # benchmarks/dedup_descriptor.py: recall of duplicates against the exact search.
+    probes: int = Field(
+        default=32,
+        ge=1,
+        description="Clusters searched for each clip where clusters are used.",
+        json_schema_extra={"unit": "clusters"},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicates:
+    """Which clips are retained, and whose duplicates the others are.
+
+    Attributes:
+        is_duplicate: bool[N], True for the clips to reject.
+        duplicate_of: int64[N], index of the retained clip that a duplicate resembles most; a
+            retained clip's own index.
+        similarity: float32[N], cosine similarity to that clip; 1 for a retained clip.
+    """
+
+    is_duplicate: NDArray[np.bool_]
+    duplicate_of: NDArray[np.int64]
+    similarity: NDArray[np.float32]
+
+
+class _Index(Protocol):
+    def add(self, vectors: NDArray[np.float32]) -> None: ...
+
+    def search(
+        self, vectors: NDArray[np.float32], k: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]: ...
+
+
+RankKey = tuple[int, float, int, str, int]
+
+
+def rank_key(
+    *, pixels: int, bits_per_pixel: float, n_frames: int, source_id: str, start_pts: int
+) -> RankKey:
+    """Sort key that puts the clip to retain first: larger, less compressed, longer.
+
+    Args:
+        pixels: Width times height of the clip.
+        bits_per_pixel: Bits of the coded video per pixel and frame.
+        n_frames: Length of the clip in frames.
+        source_id: Content id of the source; decides what is equal otherwise.
+        start_pts: Start of the clip in its source, in units of the time base.
+
+    Returns:
+        A tuple that sorts ascending from best to worst, unique for each clip.
+
+    Raises:
+        ValueError: `bits_per_pixel` is not finite and so has no order.
+    """
+    if not isfinite(bits_per_pixel):
+        raise ValueError(f"bits_per_pixel is {bits_per_pixel}, expected a finite number")
+    return (-pixels, -bits_per_pixel, -n_frames, source_id, start_pts)
+
+
+def find_duplicates(
+    vectors_ND: NDArray[np.float32] | NDArray[np.float16],
+    rank_keys: Sequence[tuple[Any, ...]],
+    *,
+    similarity: float,
+    exact_below: int = 200_000,
+    probes: int = 32,
+) -> Duplicates:
+    """Finds the clips whose footage a better clip shows.
+
+    Args:
+        vectors_ND: float32 or float16 [N, D], L2-normalised embeddings of one model.
+        rank_keys: N unique tuples that sort ascending from best to worst, see `rank_key`.
+        similarity: Cosine similarity from which two clips are duplicates.
+        exact_below: Number of clips up to which the search is exact.
+        probes: Clusters searched for each clip where it is not.
+
+    Returns:
+        One entry per clip, in the order of the input.
+
+    Raises:
+        ValueError: The vectors are not finite or not normalised, or the keys are not unique.
+    """
+    n = len(vectors_ND)
+    _check(vectors_ND, rank_keys)
+    order = np.array(sorted(range(n), key=rank_keys.__getitem__), dtype=np.int64)
+    sorted_ND = vectors_ND[order].astype(np.float32)
+    sorted_ND /= np.linalg.norm(sorted_ND, axis=1, keepdims=True)
+    found = _greedy(sorted_ND, similarity, exact=n <= exact_below, probes=probes)
+    of, score = np.arange(n, dtype=np.int64), np.ones(n, dtype=np.float32)
+    of[order], score[order] = order[found.duplicate_of], found.similarity
+    is_duplicate = np.zeros(n, dtype=np.bool_)
+    is_duplicate[order] = found.is_duplicate
+    return Duplicates(is_duplicate=is_duplicate, duplicate_of=of, similarity=score)
+
+
+def _check(vectors_ND: NDArray[Any], rank_keys: Sequence[tuple[Any, ...]]) -> None:
+    if vectors_ND.ndim != 2 or vectors_ND.dtype not in (np.float32, np.float16):
+        got = f"{vectors_ND.dtype}{list(vectors_ND.shape)}"
+        raise ValueError(f"embeddings are {got}, expected float32 or float16 [N, D]")
+    if len(rank_keys) != len(vectors_ND):
+        raise ValueError(f"{len(rank_keys)} rank keys for {len(vectors_ND)} embeddings")
+    if len(set(rank_keys)) != len(rank_keys):
+        raise ValueError("rank keys repeat: each clip needs its own, or order would decide")
+    for start in range(0, len(vectors_ND), _BATCH):
+        norms = np.linalg.norm(vectors_ND[start : start + _BATCH].astype(np.float32), axis=1)
+        wrong = np.flatnonzero(~(np.abs(norms - 1) <= _NORM_TOLERANCE))
+        if wrong.size:
+            raise ValueError(
+                f"embedding {start + wrong[0]} has norm {norms[wrong[0]]}, expected 1: leave out "
+                "clips without an embedding, and normalise the others"
+            )
+
+
+def _greedy(
+    ranked_ND: NDArray[np.float32], similarity: float, *, exact: bool, probes: int
+) -> Duplicates:
+    n = len(ranked_ND)
+    is_duplicate = np.zeros(n, dtype=np.bool_)
+    of, score = np.arange(n, dtype=np.int64), np.ones(n, dtype=np.float32)
+    if n == 0:
+        return Duplicates(is_duplicate=is_duplicate, duplicate_of=of, similarity=score)
+    index = _index(ranked_ND, exact=exact, probes=probes)
+    retained = np.zeros(0, dtype=np.int64)
+    for start in range(0, n, _BATCH):
+        batch_BD = ranked_ND[start : start + _BATCH]
+        near = _nearest_retained(index, batch_BD, retained)
+        inside = np.tril(batch_BD @ batch_BD.T, -1) >= similarity - _SLACK
+        for row in range(len(batch_BD)):
+            item = start + row
+            peers = start + np.flatnonzero(inside[row])
+            candidates = np.concatenate([near[row][near[row] >= 0], peers[~is_duplicate[peers]]])
+            if candidates.size == 0:
+                continue
+            # Recomputed in float64 and rounded, so that neither the BLAS nor its number of
+            # threads decides at the threshold or between equals.
+            exact_scores = np.round(
+                ranked_ND[candidates].astype(np.float64) @ ranked_ND[item].astype(np.float64), 6
+            )
+            best = np.lexsort((candidates, -exact_scores))[0]
+            if exact_scores[best] >= similarity:
+                is_duplicate[item] = True
+                of[item], score[item] = candidates[best], exact_scores[best]
+        kept = start + np.flatnonzero(~is_duplicate[start : start + len(batch_BD)])
+        index.add(ranked_ND[kept])
+        retained = np.concatenate([retained, kept])
+    return Duplicates(is_duplicate=is_duplicate, duplicate_of=of, similarity=score)
+
+
+def _index(ranked_ND: NDArray[np.float32], *, exact: bool, probes: int) -> _Index:
+    import faiss
+
+    n, dim = ranked_ND.shape
+    if exact:
+        return faiss.IndexFlatIP(dim)
+    clusters = max(1, round(4 * sqrt(n)))
+    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, clusters, faiss.METRIC_INNER_PRODUCT)
+    index.cp.seed, index.cp.spherical = _SEED, True
+    sample = np.linspace(0, n - 1, min(n, _TRAIN_PER_CLUSTER * clusters)).astype(np.int64)
+    index.train(ranked_ND[sample])
+    index.nprobe = min(probes, clusters)
+    return index
+
+
+def _nearest_retained(
+    index: _Index, batch_BD: NDArray[np.float32], retained: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Ranks of the retained clips most similar to each of a batch, -1 where there are fewer."""
+    if retained.size == 0:
+        return np.full((len(batch_BD), 0), -1, dtype=np.int64)
+    _, slots = index.search(batch_BD, _CANDIDATES)
+    return np.where(slots >= 0, retained[slots], -1)
