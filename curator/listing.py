@@ -300,10 +300,12 @@ def _without_repeats(listed: Iterable[Listed]) -> Iterator[Listed]:
 
 
 def _limited(listed: Iterable[Listed], limit: int | None) -> Iterator[Listed]:
-    count = 0
+    remaining = limit
+    if remaining == 0:
+        return
     for item in listed:
-        if not isinstance(item, SkippedName):
-            if limit is not None and count >= limit:
-                return
-            count += 1
         yield item
+        if remaining is not None and not isinstance(item, SkippedName):
+            remaining -= 1
+            if remaining == 0:
+                return

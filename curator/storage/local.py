@@ -44,11 +44,11 @@ class LocalStore(Store):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yields the finished files whose key starts with `prefix`, sorted by key."""
-        folder = prefix.rpartition("/")[0]
+        folder, _, begin = prefix.rpartition("/")
         if folder:
             checked_key(folder)
-        for key, path in _files(os.path.join(self.root, folder), folder):
-            if not key.startswith(prefix) or is_temporary(key):
+        for key, path in _files(os.path.join(self.root, folder), folder, begin=begin):
+            if is_temporary(key):
                 continue
             with suppress(FileNotFoundError):
                 info = os.stat(path)
@@ -78,27 +78,8 @@ class LocalStore(Store):
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
         """Gives an append-only stream to a file that is renamed into place at the end."""
-        path = self._path(key)
-        folder = os.path.dirname(path)
-        temporary = os.path.join(folder, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
-        try:
-            os.makedirs(folder, exist_ok=True)
-            raw = _AppendFile(temporary, "xb")
-        except OSError as error:
-            raise _failure("write", path, error) from error
-        try:
-            with io.BufferedWriter(raw, _BUFFER_BYTES) as stream:
-                yield stream
-            try:
-                _sync(temporary)
-                os.replace(temporary, path)
-                _sync(folder)
-            except OSError as error:
-                raise _failure("write", path, error) from error
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with _replacing(self._path(key)) as stream:
+            yield stream
 
     def delete(self, keys: Iterable[str]) -> None:
         """Removes files; folders stay, because another writer may be about to use them."""
@@ -117,9 +98,13 @@ class LocalStore(Store):
 
     def check_writable(self) -> None:
         """Makes the folder, and writes, syncs and removes a file in it."""
-        probe = f"check-{secrets.token_hex(8)}"
-        self.write(probe, b"written to see whether this folder can be written\n")
-        self.delete([probe])
+        path = os.path.join(self.root, f"{TEMPORARY_PREFIX}check-{secrets.token_hex(8)}")
+        with _replacing(path) as stream:
+            stream.write(b"written to see whether this folder can be written\n")
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise _failure("delete", path, error) from error
 
     def clean_temporary(self, *, older_than_s: float = STALE_AFTER_S) -> int:
         """Removes temporary files that were last written longer ago than this."""
@@ -157,15 +142,51 @@ class _AppendFile(io.FileIO):
             raise _failure("write", str(self.name), error) from error
 
 
+@contextmanager
+def _replacing(path: str) -> Iterator[BinaryIO]:
+    """Gives a stream to a new file beside `path`, which replaces it when all went well."""
+    folder = os.path.dirname(path)
+    temporary = os.path.join(folder, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        raw = _AppendFile(temporary, "xb")
+    except OSError as error:
+        raise _failure("write", path, error) from error
+    try:
+        with io.BufferedWriter(raw, _BUFFER_BYTES) as stream:
+            yield stream
+        try:
+            _sync(temporary)
+            os.replace(temporary, path)
+            _sync(folder)
+        except OSError as error:
+            raise _failure("write", path, error) from error
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
 def _files(
-    folder: str, key: str, above: tuple[tuple[int, int], ...] = ()
+    folder: str, key: str, above: tuple[tuple[int, int], ...] = (), *, begin: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Yields (key, path) of all files below a folder, sorted by key."""
+    """Yields (key, path) of the files below a folder, sorted by key.
+
+    Args:
+        folder: Where to look.
+        key: The folder's own key, empty for the root.
+        above: The folders that were passed on the way, so that a loop of links ends.
+        begin: What names in this folder, not below, must start with.
+    """
     try:
         info = os.stat(folder)
         with os.scandir(folder) as found:
             # A folder sorts as `name/`, which is how the keys below it sort among its siblings.
-            entries = sorted((e.name + "/" if e.is_dir() else e.name, e.path) for e in found)
+            entries = sorted(
+                (entry.name + "/" if entry.is_dir() else entry.name, entry.path)
+                for entry in found
+                if entry.name.startswith(begin)
+            )
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:

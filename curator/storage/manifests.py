@@ -110,13 +110,14 @@ def _parquet_column(stream: BinaryIO, manifest: str) -> Iterator[str]:
         kind = table.schema_arrow.field(COLUMN).type
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        if kind not in (pa.string(), pa.large_string(), pa.string_view()):
             raise UsageError(
                 f"manifest {manifest!r}: column {COLUMN!r} has type {kind}; expected string"
             )
         for batch in table.iter_batches(batch_size=_BATCH_ROWS, columns=[COLUMN]):
             # As bytes, because Arrow does not promise that a string is valid UTF-8.
-            for value in batch.column(0).cast(kind).cast(pa.large_binary()).to_pylist():
+            column = batch.column(0).cast(pa.large_string()).cast(pa.large_binary())
+            for value in column.to_pylist():
                 if value and value.strip():
                     yield value.decode("utf-8", "surrogateescape")
     except pa.ArrowException as error:

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from botocore.exceptions import ClientError
 
 from curator.errors import StorageError
 from curator.storage.base import (
     STALE_AFTER_S,
+    TEMPORARY_PREFIX,
     ObjectInfo,
     Store,
     checked_key,
@@ -29,7 +30,7 @@ from curator.storage.s3_client import (
     head,
     list_objects,
 )
-from curator.storage.s3_reader import open_object
+from curator.storage.s3_reader import FIRST_BYTES, open_object
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 PART_BYTES = 16 << 20
 """Size of a part of a multipart upload, and so the memory that `create` takes."""
 
-SINGLE_PUT_BYTES = 64 << 20
-"""Up to this size, `write` sends one request."""
+SINGLE_REQUEST_BYTES = 64 << 20
+"""Up to this size, `write` and `read` are one request."""
 
 _DELETE_BATCH = 1000
 _BUFFER_BYTES = 256 << 10
@@ -81,28 +82,20 @@ class S3Store(Store):
 
     def read(self, key: str) -> bytes:
         """Returns the whole object."""
-        with self.open(key) as stream:
+        with self._open(key, probe="head", first_bytes=SINGLE_REQUEST_BYTES) as stream:
             return stream.read()
 
     def open(self, key: str) -> BinaryIO:
         """Opens an object; the first request fetches its end, where Parquet has its footer."""
-
-        def failure(error: Exception, uri: str) -> StorageError:
-            return self._failure("read", key, error)
-
-        return open_object(self._uri(checked_key(key)), failure=failure, probe="tail")
+        return self._open(key, probe="tail", first_bytes=FIRST_BYTES)
 
     def write(self, key: str, data: bytes) -> None:
         """Puts a whole object: in one request, or in parts where it is large."""
-        if len(data) > SINGLE_PUT_BYTES:
+        if len(data) > SINGLE_REQUEST_BYTES:
             with self.create(key) as stream:
                 stream.write(data)
             return
-        full = self._full(checked_key(key))
-        try:
-            client().put_object(Bucket=self.bucket, Key=full, Body=data)
-        except S3Errors as error:
-            raise self._failure("write", key, error) from error
+        self._put(checked_key(key), data)
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
@@ -144,9 +137,12 @@ class S3Store(Store):
         """Lists under the prefix, and writes and removes a small object."""
         for _ in islice(self.list(), 1):
             pass
-        probe = f"check-{secrets.token_hex(8)}"
-        self.write(probe, b"written to see whether this prefix can be written\n")
-        self.delete([probe])
+        probe = f"{TEMPORARY_PREFIX}check-{secrets.token_hex(8)}"
+        self._put(probe, b"written to see whether this prefix can be written\n")
+        try:
+            client().delete_object(Bucket=self.bucket, Key=self._full(probe))
+        except S3Errors as error:
+            raise self._failure("delete", probe, error) from error
 
     def clean_temporary(self, *, older_than_s: float = STALE_AFTER_S) -> int:
         """Aborts multipart uploads under the prefix that began longer ago than this.
@@ -169,6 +165,19 @@ class S3Store(Store):
                 explain(error, self.bucket)[1],
             )
         return removed
+
+    def _open(self, key: str, *, probe: Literal["head", "tail"], first_bytes: int) -> BinaryIO:
+        def failure(error: Exception, uri: str) -> StorageError:
+            return self._failure("read", key, error)
+
+        uri = self._uri(checked_key(key))
+        return open_object(uri, failure=failure, probe=probe, first_bytes=first_bytes)
+
+    def _put(self, key: str, data: bytes) -> None:
+        try:
+            client().put_object(Bucket=self.bucket, Key=self._full(key), Body=data)
+        except S3Errors as error:
+            raise self._failure("write", key, error) from error
 
     def _full(self, key: str) -> str:
         return f"{self.prefix}/{key}" if self.prefix else key
@@ -236,9 +245,7 @@ class _Upload(io.RawIOBase):
     def complete(self) -> None:
         try:
             if self._upload_id is None:
-                client().put_object(
-                    Bucket=self._store.bucket, Key=self._full, Body=bytes(self._part)
-                )
+                self._store._put(self._key, bytes(self._part))
                 return
             self._send()
             client().complete_multipart_upload(

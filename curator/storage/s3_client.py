@@ -11,19 +11,21 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     HTTPClientError,
+    IncompleteReadError,
     NoCredentialsError,
     PartialCredentialsError,
     ProfileNotFound,
-    ReadTimeoutError,
     TokenRetrievalError,
 )
+from botocore.exceptions import ConnectionError as NoConnectionError
 
 SCHEME = "s3://"
 ATTEMPTS = 6
 """Tries of one request, with growing pauses in between."""
 
 S3Errors = (BotoCoreError, ClientError, OSError, ValueError)
-"""What a call can raise; ValueError is a key that cannot be encoded."""
+"""What a call can raise; ValueError is a key that cannot be encoded, or a server
+without range requests."""
 
 _clients: dict[object, Any] = {}
 _lock = threading.Lock()
@@ -38,6 +40,7 @@ class Cause(StrEnum):
     CREDENTIALS = "credentials"
     CHANGED = "changed"
     UNREACHABLE = "unreachable"
+    BUSY = "busy"
     OTHER = "other"
 
 
@@ -128,6 +131,11 @@ _BY_CODE = {
     "AllAccessDisabled": Cause.FORBIDDEN,
     "412": Cause.CHANGED,
     "PreconditionFailed": Cause.CHANGED,
+    "500": Cause.BUSY,
+    "503": Cause.BUSY,
+    "InternalError": Cause.BUSY,
+    "ServiceUnavailable": Cause.BUSY,
+    "SlowDown": Cause.BUSY,
     "ExpiredToken": Cause.CREDENTIALS,
     "InvalidAccessKeyId": Cause.CREDENTIALS,
     "InvalidToken": Cause.CREDENTIALS,
@@ -145,6 +153,7 @@ _REMEDIES = {
     "on the machine, and check the clock",
     Cause.CHANGED: "do not replace objects while a run reads them; start the run again",
     Cause.UNREACHABLE: "check the network, AWS_ENDPOINT_URL and AWS_DEFAULT_REGION",
+    Cause.BUSY: "run again later, or with fewer workers",
     Cause.OTHER: "see the server's message",
 }
 
@@ -162,13 +171,13 @@ def _cause(error: Exception) -> Cause:
     match error:
         case ClientError():
             return _BY_CODE.get(_code(error), Cause.OTHER)
-        case NoCredentialsError() | PartialCredentialsError() | ProfileNotFound():
+        case NoCredentialsError() | PartialCredentialsError():
             return Cause.CREDENTIALS
-        case TokenRetrievalError():
+        case ProfileNotFound() | TokenRetrievalError():
             return Cause.CREDENTIALS
         case ObjectChangedError():
             return Cause.CHANGED
-        case HTTPClientError() | ReadTimeoutError() | OSError():
+        case NoConnectionError() | HTTPClientError() | IncompleteReadError() | OSError():
             return Cause.UNREACHABLE
         case _:
             return Cause.OTHER
@@ -185,6 +194,8 @@ _CODE_WORDS = {
     "NoSuchKey": "there is no such object",
     "NoSuchBucket": "there is no such bucket",
     "403": "access denied",
+    "500": "the server failed",
+    "503": "the server is overloaded",
     "412": "the object was replaced",
     "PreconditionFailed": "the object was replaced",
 }

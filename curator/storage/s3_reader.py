@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from botocore.exceptions import (
-    BotoCoreError,
     ClientError,
     HTTPClientError,
     IncompleteReadError,
@@ -59,12 +58,6 @@ class _Block:
     @property
     def end(self) -> int:
         return self.start + len(self.data)
-
-
-class NoRangesError(BotoCoreError):
-    """The server sent the whole object where a part was asked for."""
-
-    fmt = "the server does not answer range requests"
 
 
 class RangeReader(io.RawIOBase):
@@ -276,7 +269,7 @@ class RangeReader(io.RawIOBase):
                 # Some servers answer 200 for any range of an empty object.
                 if answer.get("ContentLength") == 0:
                     return 0, b"", 0, version or self.version
-                raise NoRangesError
+                raise ValueError("the server does not answer range requests")
             start, last, size = (int(number) for number in placed.groups())
             data: bytes = body.read()
         if len(data) != last + 1 - start:
@@ -290,8 +283,15 @@ def open_object(
     failure: Callable[[Exception, str], CuratorError],
     expected_version: str | None = None,
     probe: Literal["head", "tail"] = "head",
+    first_bytes: int = FIRST_BYTES,
 ) -> io.BufferedReader:
     """Opens `s3://bucket/key` as a buffered, seekable stream; see `RangeReader`."""
     assert uri.startswith(SCHEME), uri
-    raw = RangeReader(uri, failure=failure, expected_version=expected_version, probe=probe)
+    raw = RangeReader(
+        uri,
+        failure=failure,
+        expected_version=expected_version,
+        probe=probe,
+        first_bytes=first_bytes,
+    )
     return io.BufferedReader(raw, _BUFFER_BYTES)

@@ -50,7 +50,7 @@ def test_linked_folders_are_listed_and_loops_end(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_the_root_is_told(tmp_path: Path) -> None:
     (tmp_path / "out").write_bytes(b"")
-    with pytest.raises(StorageError, match="cannot write .*choose another output folder"):
+    with pytest.raises(StorageError, match=r"cannot write .*choose another output folder"):
         open_store(str(tmp_path / "out")).check_writable()
 
 
@@ -73,9 +73,11 @@ def test_a_full_disk_is_a_storage_error() -> None:
         pytest.skip("no /dev/full")
     from curator.storage.local import _AppendFile
 
-    with _AppendFile("/dev/full", "wb") as raw:
-        with pytest.raises(StorageError, match="free some space"):
-            raw.write(b"x")
+    with (
+        _AppendFile("/dev/full", "wb") as raw,
+        pytest.raises(StorageError, match="free some space"),
+    ):
+        raw.write(b"x")
 
 
 @not_root

@@ -147,16 +147,20 @@ def test_create_takes_a_stream_that_was_closed_by_a_writer(store: Store) -> None
 
 def test_create_shows_nothing_before_its_end_and_nothing_after_an_exception(store: Store) -> None:
     store.write("old", b"old")
-    with pytest.raises(KeyError, match="inside"), store.create("old") as stream:
-        stream.write(b"new")
-        stream.flush()
-        assert store.read("old") == b"old"
-        raise KeyError("inside")
+
+    def interrupt(key: str, error: BaseException) -> None:
+        with store.create(key) as stream:
+            stream.write(b"new")
+            stream.flush()
+            assert store.read("old") == b"old"
+            assert [info.key for info in store.list()] == ["old"]
+            raise error
+
+    with pytest.raises(KeyError, match="inside"):
+        interrupt("old", KeyError("inside"))
+    with pytest.raises(KeyboardInterrupt):
+        interrupt("never", KeyboardInterrupt())
     assert store.read("old") == b"old"
-    with pytest.raises(KeyboardInterrupt), store.create("never") as stream:
-        stream.write(b"x")
-        assert [info.key for info in store.list()] == ["old"]
-        raise KeyboardInterrupt
     assert [info.key for info in store.list()] == ["old"]
     assert store.clean_temporary(older_than_s=0) == 0
 
@@ -198,7 +202,9 @@ def test_keys_that_could_leave_the_root_are_refused(store: Store, key: str) -> N
         store.write(key, b"")
 
 
-@pytest.mark.parametrize("uri", ["", "gs://bucket/x", "https://host/x", "file:///x", "s3://", "s3:///x"])
+@pytest.mark.parametrize(
+    "uri", ["", "gs://bucket/x", "https://host/x", "file:///x", "s3://", "s3:///x"]
+)
 def test_other_addresses_are_refused(uri: str) -> None:
     with pytest.raises(UsageError, match="s3://bucket/prefix"):
         open_store(uri)

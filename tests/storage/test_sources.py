@@ -1,0 +1,192 @@
+"""Sources are opened under any name, and fail under the public codes."""
+
+import io
+import os
+import pickle
+import socket
+from pathlib import Path
+
+import pytest
+
+from curator.errors import ErrorCode, SourceError
+from curator.storage import open_source, s3_client, stat_source
+
+NASTY_NAMES = [
+    "plain.mp4",
+    "with space.mp4",
+    " leading and trailing ",
+    "quotes'\".mp4",
+    "hash#fragment.mp4",
+    "percent%20%zz.mp4",
+    "query?a=b&c.mp4",
+    "brackets[1]*.mp4",
+    "line\nbreak.mp4",
+    "tab\tand\rreturn.mp4",
+    "ünïcödé 日本 🎬.mp4",
+    "back\\slash.mp4",
+    "-dash.mp4",
+    "colon:file.mp4",
+    "concat:a|b",
+    "%",
+]
+
+not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+
+
+def code_of(uri: str) -> ErrorCode:
+    with pytest.raises(SourceError) as caught:
+        open_source(uri)
+    with pytest.raises(SourceError) as caught_by_stat:
+        stat_source(uri)
+    assert caught.value.code == caught_by_stat.value.code
+    return caught.value.code
+
+
+@pytest.mark.parametrize("name", NASTY_NAMES)
+def test_any_file_name_works(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(name.encode())
+    with open_source(str(path)) as stream:
+        assert stream.read() == name.encode()
+    assert stat_source(str(path)) == (len(name.encode()), str(path.stat().st_mtime_ns))
+
+
+@pytest.mark.parametrize("name", [name for name in NASTY_NAMES if "\n" not in name])
+def test_any_key_works(s3_bucket: str, name: str) -> None:
+    _check_key(s3_bucket, name)
+
+
+@pytest.mark.needs_s3
+@pytest.mark.parametrize("name", [*NASTY_NAMES, "a//b", "/a", "a/../b", "a/./b"])
+def test_any_key_works_on_a_real_server(real_s3_bucket: str, name: str) -> None:
+    _check_key(real_s3_bucket, name)
+
+
+def _check_key(bucket: str, name: str) -> None:
+    answer = s3_client.client().put_object(Bucket=bucket, Key=name, Body=b"12345")
+    uri = f"s3://{bucket}/{name}"
+    assert stat_source(uri) == (5, answer["ETag"].strip('"'))
+    with open_source(uri, expected_version=stat_source(uri)[1]) as stream:
+        assert stream.read() == b"12345"
+        assert stream.seek(-2, io.SEEK_END) == 3
+        assert stream.read() == b"45"
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert code_of(str(tmp_path / "none")) is ErrorCode.VANISHED
+    (tmp_path / "file").write_bytes(b"")
+    assert code_of(str(tmp_path / "file" / "below")) is ErrorCode.VANISHED
+    assert code_of(str(tmp_path / ("x" * 300))) is ErrorCode.VANISHED
+    (tmp_path / "link").symlink_to(tmp_path / "none")
+    assert code_of(str(tmp_path / "link")) is ErrorCode.VANISHED
+    with pytest.raises(SourceError, match="is a link to a file that does not exist"):
+        open_source(str(tmp_path / "link"))
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    assert code_of(str(tmp_path)) is ErrorCode.UNREADABLE
+    os.mkfifo(tmp_path / "pipe")
+    assert code_of(str(tmp_path / "pipe")) is ErrorCode.UNREADABLE
+    assert code_of("/dev/zero") is ErrorCode.UNREADABLE
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert code_of(str(tmp_path / "loop")) is ErrorCode.UNREADABLE
+    assert code_of(str(tmp_path / "nul\0")) is ErrorCode.UNREADABLE
+    with pytest.raises(SourceError, match="is a pipe; expected a file"):
+        open_source(str(tmp_path / "pipe"))
+
+
+def test_a_socket_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("s")
+        assert code_of(str(tmp_path / "s")) is ErrorCode.UNREADABLE
+
+
+def test_other_schemes_are_told() -> None:
+    with pytest.raises(SourceError, match=r"https:// is not supported; expected a path") as caught:
+        open_source("https://example.org/v.mp4")
+    assert caught.value.code is ErrorCode.UNREADABLE
+
+
+@not_root
+def test_a_file_without_permission(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x")
+    path.chmod(0)
+    with pytest.raises(SourceError, match="grant this user the permission") as caught:
+        open_source(str(path))
+    assert caught.value.code is ErrorCode.UNREADABLE
+
+
+def test_a_file_that_changed_since_it_was_listed(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x")
+    _, version = stat_source(str(path))
+    open_source(str(path), expected_version=version).close()
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceError, match="modified") as caught:
+        open_source(str(path), expected_version=version)
+    assert caught.value.code is ErrorCode.CHANGED
+
+
+@pytest.mark.parametrize("read_to_end", [lambda stream: stream.read(), lambda stream: list(stream)])
+def test_a_file_that_grows_while_it_is_read(tmp_path: Path, read_to_end: object) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * 1_000_000)
+    assert callable(read_to_end)
+    with open_source(str(path)) as stream:
+        stream.read(10)
+        with path.open("ab") as other:
+            other.write(b"more")
+        with pytest.raises(SourceError, match="1000000 bytes at first, now 1000004") as caught:
+            read_to_end(stream)
+    assert caught.value.code is ErrorCode.CHANGED
+
+
+def test_objects_that_are_missing_or_changed(s3_bucket: str) -> None:
+    assert code_of(f"s3://{s3_bucket}/none") is ErrorCode.VANISHED
+    assert code_of(f"s3://{s3_bucket}-none/a") is ErrorCode.VANISHED
+    assert code_of(f"s3://{s3_bucket}/lone\udcffsurrogate") is ErrorCode.UNREADABLE
+    assert code_of(f"s3://{s3_bucket}") is ErrorCode.UNREADABLE
+    s3_client.client().put_object(Bucket=s3_bucket, Key="a", Body=b"old")
+    _, version = stat_source(f"s3://{s3_bucket}/a")
+    s3_client.client().put_object(Bucket=s3_bucket, Key="a", Body=b"new")
+    with pytest.raises(SourceError, match="replaced") as caught:
+        open_source(f"s3://{s3_bucket}/a", expected_version=version)
+    assert caught.value.code is ErrorCode.CHANGED
+
+
+@pytest.mark.parametrize(
+    "bucket", ["s3_bucket", pytest.param("real_s3_bucket", marks=pytest.mark.needs_s3)]
+)
+def test_an_empty_object_is_opened_and_its_version_checked(
+    bucket: str, request: pytest.FixtureRequest
+) -> None:
+    name = request.getfixturevalue(bucket)
+    s3_client.client().put_object(Bucket=name, Key="a", Body=b"")
+    _, version = stat_source(f"s3://{name}/a")
+    with open_source(f"s3://{name}/a", expected_version=version) as stream:
+        assert stream.read() == b""
+    with pytest.raises(SourceError) as caught:
+        open_source(f"s3://{name}/a", expected_version="0" * 32)
+    assert caught.value.code is ErrorCode.CHANGED
+
+
+@pytest.mark.needs_s3
+def test_a_change_is_noticed_on_a_real_server(real_s3_bucket: str) -> None:
+    client = s3_client.client()
+    client.put_object(Bucket=real_s3_bucket, Key="a", Body=bytes(1 << 20))
+    with open_source(f"s3://{real_s3_bucket}/a") as stream:
+        stream.read(10)
+        client.put_object(Bucket=real_s3_bucket, Key="a", Body=b"\1" * (1 << 20))
+        stream.seek(1 << 19)
+        with pytest.raises(SourceError) as caught:
+            stream.read(10)
+    assert caught.value.code is ErrorCode.CHANGED
+
+
+def test_errors_cross_processes(tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as caught:
+        open_source(str(tmp_path / "none"))
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (copy.code, copy.message) == (caught.value.code, caught.value.message)
