@@ -58,12 +58,16 @@ class Parts:
             keys = list(pool.map(self._keys, names))
         return {key: name for name, part in zip(names, keys, strict=True) for key in part}
 
-    def write(self, table: pa.Table, keys: Sequence[str]) -> str:
+    def write(
+        self, table: pa.Table, keys: Sequence[str], *, one_row_groups: bool = False
+    ) -> str:
         """Writes one part, whole.
 
         Args:
             table: Rows.
             keys: What it makes done; rows of other keys are for this run's reader only.
+            one_row_groups: Make each row readable by itself, and compress nothing: for rows that
+                hold encoded video.
 
         Returns:
             The object's name, which follows from fingerprint and keys.
@@ -71,7 +75,8 @@ class Parts:
         named = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:16]
         name = f"{self.stage}/{self.stamp}-{named}.parquet"
         meta = {KEYS: json.dumps(list(keys)), FINGERPRINT: self.stamp}
-        self.store.write(name, to_parquet(table.replace_schema_metadata(meta)))
+        stamped = table.replace_schema_metadata(meta)
+        self.store.write(name, to_parquet(stamped, one_row_groups=one_row_groups))
         return name
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -91,10 +96,17 @@ class Parts:
         return keys
 
 
-def to_parquet(table: pa.Table) -> bytes:
+def to_parquet(table: pa.Table, *, one_row_groups: bool = False) -> bytes:
     """Parquet bytes of a table; the same table gives the same bytes."""
     sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd", row_group_size=65_536)
+    pq.write_table(
+        table,
+        sink,
+        compression="none" if one_row_groups else "zstd",
+        row_group_size=1 if one_row_groups else 65_536,
+        use_dictionary=not one_row_groups,
+        write_statistics=not one_row_groups,
+    )
     return sink.getvalue()
 
 

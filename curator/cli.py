@@ -1,0 +1,239 @@
+"""The command `curate`."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from curator import __version__
+from curator.errors import CuratorError, RecipeError, StorageError, UsageError
+
+EXIT_OK, EXIT_INTERNAL, EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="curate: %(levelname)s %(message)s")
+    try:
+        code: int = options.action(options)
+    except (UsageError, RecipeError, StorageError) as error:
+        print(f"curate: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("curate: stopped; the same command goes on from what was done", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except CuratorError as error:
+        print(f"curate: {error}", file=sys.stderr)
+        return EXIT_INTERNAL
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="curate",
+        description="Turns raw video into clean, captioned, de-duplicated clips in WebDataset "
+        "tars.",
+        epilog="Exit codes: 0 finished; 2 usage, recipe or preflight error, nothing was done; "
+        "3 finished, but more sources failed than --max-failed allows; 1 internal error; "
+        "130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=f"curate {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_run(commands)
+    _add_recipes(commands)
+    _add_demo(commands)
+    return parser
+
+
+def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    run = commands.add_parser(
+        "run",
+        help="curate sources into OUT",
+        description="Curates sources into OUT. What an earlier run into OUT stored and is still "
+        "valid is not done again.",
+    )
+    run.add_argument(
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="file, folder (recursive), glob, s3://bucket/prefix, or a manifest: .txt with a URI "
+        "per line, .csv or .parquet with a column `uri`",
+    )
+    run.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix for all results")
+    run.add_argument(
+        "--recipe",
+        default="quickstart",
+        help="name from `curate recipes`, or a YAML file (default: %(default)s, which needs no "
+        "GPU and no download)",
+    )
+    run.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="change one key of the recipe, such as filters.motion.min=0.3; may be repeated",
+    )
+    run.add_argument(
+        "--ray-address",
+        default=os.environ.get("RAY_ADDRESS") or None,
+        metavar="ADDR",
+        help="Ray cluster to run on, such as ray-head:6379 or auto (default: $RAY_ADDRESS, else "
+        "a cluster of this run's own on this machine)",
+    )
+    run.add_argument(
+        "--shared-out",
+        action="store_true",
+        help="all nodes of the cluster see OUT and the sources under the same paths (a network "
+        "file system); without, a cluster needs s3:// for both",
+    )
+    run.add_argument(
+        "--workers",
+        type=_positive,
+        metavar="N",
+        help="decoding processes (default: one per core, and no more than there is work)",
+    )
+    run.add_argument(
+        "--limit",
+        type=_positive,
+        metavar="N",
+        help="only the first N sources, to try a recipe (default: all)",
+    )
+    run.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check everything and say what would be done; writes nothing",
+    )
+    run.add_argument(
+        "--max-failed",
+        type=_fraction,
+        default=1.0,
+        metavar="FRACTION",
+        help="exit with 3 if a larger share of the sources fails, 0 to 1 (default: %(default)s, "
+        "all may)",
+    )
+    run.set_defaults(action=_run)
+
+
+def _add_recipes(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    recipes = commands.add_parser(
+        "recipes", help="list the recipes, or print one with the meaning of each key"
+    )
+    recipes.add_argument("name", nargs="?", metavar="NAME", help="recipe to print, resolved")
+    recipes.add_argument(
+        "--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE",
+        help="as for `curate run`",
+    )  # fmt: skip
+    recipes.set_defaults(action=_recipes)
+
+
+def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    demo = commands.add_parser(
+        "demo", help="make footage, curate it, and say where to look at the result"
+    )
+    demo.add_argument(
+        "dir", nargs="?", default="demo", metavar="DIR", help="folder (default: %(default)s)"
+    )
+    demo.set_defaults(action=_demo)
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number from 1")
+    return number
+
+
+def _fraction(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a number from 0 to 1")
+    return number
+
+
+def _run(options: argparse.Namespace) -> int:
+    from curator.graph.preflight import dry_run, preflight
+    from curator.recipe import load_recipe
+
+    recipe = load_recipe(options.recipe, options.overrides)
+    store = preflight(
+        options.sources,
+        options.out,
+        ray_address=options.ray_address,
+        shared_out=options.shared_out,
+        writes=not options.dry_run,
+    )
+    if options.dry_run:
+        print(dry_run(options.sources, store, recipe, limit=options.limit))
+        return EXIT_OK
+    summary = _execute(options, store, recipe)
+    return _exit_code(summary, options.max_failed)
+
+
+def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, Any]:  # noqa: ANN401
+    from curator.graph.engine import Engine
+    from curator.graph.run import Run
+    from curator.progress import Progress, format_funnel
+
+    with (
+        Progress() as progress,
+        Engine(address=options.ray_address, workers=options.workers) as engine,
+    ):
+        run = Run(store, recipe, engine, progress)
+        summary = run.execute(options.sources, limit=options.limit)
+    print(format_funnel(summary))
+    for name, what in (
+        ("shards", "WebDataset tars"),
+        ("clips", "decisions and scores of every clip"),
+        ("report/index.html", "what was kept and dropped, to look at"),
+        ("summary.json", "counts, times, list of tables"),
+    ):
+        print(f"{store.uri}/{name}  {what}")
+    return summary
+
+
+def _exit_code(summary: dict[str, Any], max_failed: float) -> int:
+    counts = summary["counts"]
+    if counts["failed"] > max_failed * counts["sources"]:
+        print(
+            f"curate: {counts['failed']} of {counts['sources']} sources failed, more than "
+            f"--max-failed {max_failed:g} allows; see error_code in the table `sources`",
+            file=sys.stderr,
+        )
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def _recipes(options: argparse.Namespace) -> int:
+    from curator.recipe import describe, load_recipe, recipe_names
+
+    if options.name is None:
+        for name in recipe_names():
+            print(f"{name}: {load_recipe(name).about.strip()}")
+        return EXIT_OK
+    for key, value, unit, why in describe(load_recipe(options.name, options.overrides)):
+        print(f"{key} = {value}" + (f"  [{unit}]" if unit else ""))
+        if why:
+            print(f"    {why}")
+    return EXIT_OK
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from curator.footage.demo import make_demo
+
+    folder = Path(options.dir).absolute()
+    print(f"making footage in {folder / 'footage'} ...", flush=True)
+    for file in make_demo(folder / "footage"):
+        print(f"  {file.path.name}: {file.what}")
+    return main(["run", str(folder / "footage"), str(folder / "out")])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,315 @@
+"""Runs chains of steps over units of work on Ray Data. The one module that imports Ray.
+
+A chain streams: a unit leaves one step and enters the next without waiting for the others. Units
+and results are small records and references; frames never cross processes.
+
+Ray is started only when there is work for it. Steps that merely read parts and add up run in the
+driver when there are few units: starting Ray costs seconds of every core.
+"""
+
+import contextlib
+import logging
+import os
+import pickle
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from curator.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+LIGHT_CPUS = 1
+"""Cores that a local Ray counts beyond the machine's: light steps wait and add up, and must find a
+place while every core has a decoder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What one worker of a step takes."""
+
+    cpus: float
+    memory_bytes: int = 0
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step of a chain.
+
+    Args:
+        make: Class whose instances take a unit and give a result; made once per worker.
+        settings: Keyword arguments of `make`.
+        resources: What a worker takes.
+        keeps_state: Whether workers hold a model and are worth keeping; else any process serves.
+    """
+
+    make: type
+    settings: dict[str, Any] = field(default_factory=dict)
+    resources: Resources
+    keeps_state: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What the ledger knows of a key when work on it begins."""
+
+    number: int
+
+
+class _LedgerActor:
+    """Counts attempts outside the workers, so that a worker's death is not forgotten with it."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, int] = {}
+        self._n_done = 0
+        self._seconds = 0.0
+
+    def begin(self, key: str) -> int:
+        self._begun[key] = self._begun.get(key, 0) + 1
+        return self._begun[key]
+
+    def end(self, key: str, seconds: float) -> None:
+        self._begun.pop(key, None)
+        self._n_done += 1
+        self._seconds += seconds
+
+    def progress(self) -> tuple[int, float]:
+        return self._n_done, self._seconds
+
+
+class Ledger:
+    """A worker's side of the ledger."""
+
+    def __init__(self, actor: Any) -> None:  # noqa: ANN401
+        self._actor = actor
+
+    def begin(self, key: str) -> int:
+        """Notes that work on a key begins; returns the number of this attempt, from 1."""
+        import ray
+
+        number: int = ray.get(self._actor.begin.remote(key))
+        return number
+
+    def end(self, key: str, seconds: float) -> None:
+        """Notes that work on a key ended, with the seconds of video in it."""
+        import ray
+
+        ray.get(self._actor.end.remote(key, seconds))
+
+    def progress(self) -> tuple[int, float]:
+        """Keys that ended, and their seconds of video."""
+        import ray
+
+        done: tuple[int, float] = ray.get(self._actor.progress.remote())
+        return done
+
+
+class _InRay:
+    """Calls a step inside a Ray worker: rows of pickled bytes in and out."""
+
+    def __init__(self, make: type, settings: dict[str, Any]) -> None:
+        self._step = make(**settings)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {"data": pickle.dumps(self._step(pickle.loads(row["data"])))}
+
+
+_instances: dict[bytes, _InRay] = {}
+
+
+def _stateless(packed: bytes) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def call(row: dict[str, Any]) -> dict[str, Any]:
+        if packed not in _instances:
+            _instances.clear()
+            make, settings = pickle.loads(packed)
+            _instances[packed] = _InRay(make, settings)
+        return _instances[packed](row)
+
+    return call
+
+
+class Engine:
+    """Ray, started when first needed and stopped on exit.
+
+    Args:
+        address: Cluster to join, or None for one of this process's own.
+        workers: Workers of steps that keep state; None for one per core.
+    """
+
+    def __init__(self, *, address: str | None, workers: int | None) -> None:
+        self._address = address
+        self._workers = workers
+        self._ray: Any = None
+        self._ledger: Ledger | None = None
+        self._own_token = False
+
+    def __enter__(self) -> "Engine":
+        """Starts nothing yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stops Ray, and with it every process it started here."""
+        self.stop()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether Ray runs."""
+        return self._ray is not None
+
+    def ledger(self) -> Ledger:
+        """A fresh ledger for one chain; starts Ray."""
+        ray = self._start()
+        actor = ray.remote(num_cpus=0, max_restarts=3)(_LedgerActor).remote()
+        self._ledger = Ledger(actor)
+        return self._ledger
+
+    def progress(self) -> tuple[int, float]:
+        """Keys that ended in the current ledger, and their seconds of video."""
+        return self._ledger.progress() if self._ledger is not None else (0, 0.0)
+
+    def n_cpus(self) -> int:
+        """Cores for work: the machine's without Ray, the cluster's with it."""
+        if self._ray is not None and self._address is not None:
+            return max(1, int(self._ray.cluster_resources().get("CPU", 1)) - LIGHT_CPUS)
+        return available_cpus()
+
+    def n_workers(self, n_units: int) -> int:
+        """Workers for a step that keeps state: no more than units, cores or what was asked."""
+        wanted = self._workers if self._workers is not None else self.n_cpus()
+        return max(1, min(wanted, n_units))
+
+    def run(self, steps: Sequence[Step], units: Sequence[Any]) -> Iterator[Any]:
+        """Streams units through a chain on Ray.
+
+        Args:
+            steps: Chain.
+            units: Picklable inputs.
+
+        Yields:
+            Results, in any order.
+        """
+        if not units:
+            return
+        self._start()
+        import ray.data
+
+        rows = [{"data": pickle.dumps(unit)} for unit in units]
+        dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
+        for step in steps:
+            dataset = self._add(dataset, step, len(units))
+        for row in dataset.iter_rows():
+            yield pickle.loads(row["data"])
+
+    def run_here(self, steps: Sequence[Step], units: Sequence[Any]) -> Iterator[Any]:
+        """Runs a chain in this process, one unit at a time."""
+        made = [step.make(**step.settings) for step in steps]
+        for unit in units:
+            result = unit
+            for step in made:
+                result = step(result)
+            yield result
+
+    def stop(self) -> None:
+        """Stops Ray if it was started."""
+        if self._ray is not None:
+            self._ray.shutdown()
+            self._ray, self._ledger = None, None
+        if self._own_token:
+            os.environ.pop("RAY_AUTH_TOKEN", None)
+            os.environ.pop("RAY_AUTH_MODE", None)
+            self._own_token = False
+
+    def _add(self, dataset: Any, step: Step, n_units: int) -> Any:  # noqa: ANN401
+        from ray.data import ActorPoolStrategy
+
+        options: dict[str, Any] = {"num_cpus": step.resources.cpus}
+        if step.resources.gpus:
+            options["num_gpus"] = step.resources.gpus
+        if not step.keeps_state:
+            return dataset.map(_stateless(pickle.dumps((step.make, step.settings))), **options)
+        return dataset.map(
+            _InRay,
+            fn_constructor_kwargs={"make": step.make, "settings": step.settings},
+            compute=ActorPoolStrategy(
+                size=self.n_workers(n_units), max_tasks_in_flight_per_actor=2
+            ),
+            **options,
+        )
+
+    def _start(self) -> Any:  # noqa: ANN401
+        if self._ray is not None:
+            return self._ray
+        if self._address is None:
+            self._use_own_token()
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        import ray
+
+        common = {"log_to_driver": False, "logging_level": logging.ERROR}
+        try:
+            if self._address is None:
+                ray.init(
+                    address="local",
+                    num_cpus=available_cpus() + LIGHT_CPUS,
+                    include_dashboard=False,
+                    object_store_memory=_object_store_bytes(),
+                    **common,
+                )
+            else:
+                ray.init(address=self._address, **common)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            where = self._address or "this machine"
+            raise UsageError(
+                f"Ray does not start on {where}: {error}; check --ray-address, and that the "
+                "cluster runs the same Ray and Python versions"
+            ) from error
+        self._ray = ray
+        _quiet_data()
+        return ray
+
+    def _use_own_token(self) -> None:
+        """Gives a cluster of our own a token of its own.
+
+        Ray's default writes and reads one in the home folder, where a stale or foreign one makes
+        the start fail.
+        """
+        if "RAY_AUTH_MODE" in os.environ or "RAY_AUTH_TOKEN" in os.environ:
+            return
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        self._own_token = True
+
+
+def available_cpus() -> int:
+    """Cores that this process may use."""
+    if sys.platform == "linux":
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def _object_store_bytes() -> int:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(min(2 << 30, max(256 << 20, pages // 16)))
+
+
+def _quiet_data() -> None:
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    # A unit may be hours of video; the watchdog of the step bounds it, not this.
+    with contextlib.suppress(AttributeError):
+        context.execution_no_progress_timeout_s = -1
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    context.scheduling_strategy = "SPREAD"

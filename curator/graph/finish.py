@@ -1,0 +1,163 @@
+"""Commits a run: tables, report and `summary.json`, then the removal of what no longer counts."""
+
+import json
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+import curator
+from curator.lake import rows_to_table, write_table
+from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
+from curator.recipe import Recipe
+from curator.stages.report import render_report
+from curator.storage import Store
+from curator.tables import CLIPS_SCHEMA, SOURCES_SCHEMA, embeddings_schema
+
+SUMMARY = "summary.json"
+TABLES = ("sources", "shots", "clips", "embeddings")
+VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """All that a finished run leaves behind."""
+
+    store: Store
+    recipe: Recipe
+    sources: list[dict[str, Any]]
+    shots: pa.Table
+    clips: list[dict[str, Any]]
+    embeddings: Mapping[str, NDArray[np.float32]]
+    thumbnails: Mapping[str, bytes]
+    shards: list[dict[str, Any]]
+    n_skipped_names: int
+    seconds: Mapping[str, float]
+    counts: Mapping[str, int]
+    stamps: Mapping[str, str]
+
+
+def read_summary(store: Store) -> dict[str, Any]:
+    """Summary of the last finished run, or an empty one."""
+    if not store.exists(SUMMARY):
+        return {}
+    summary: dict[str, Any] = json.loads(store.read(SUMMARY))
+    return summary
+
+
+def commit_run(run: Commit) -> dict[str, Any]:
+    """Writes what readers see, `summary.json` last, and removes what an older run left.
+
+    Returns:
+        The summary.
+    """
+    sources = sorted(run.sources, key=lambda row: row["uri"])
+    tables = {
+        "sources": rows_to_table(_only(SOURCES_SCHEMA, sources), SOURCES_SCHEMA),
+        "shots": run.shots,
+        "clips": rows_to_table(run.clips, CLIPS_SCHEMA),
+        "embeddings": _embeddings(run),
+    }
+    names = {name: write_table(run.store, name, table) for name, table in tables.items()}
+    summary = _summary(run, sources, names)
+    page = render_report(
+        summary=summary, sources=sources, clips=run.clips, thumbnails=run.thumbnails
+    )
+    run.store.write("report/index.html", page.encode())
+    run.store.write("config.json", _json(_config(run)))
+    run.store.write(SUMMARY, _json(summary))
+    run.store.delete(_leftovers(run.store, names, run.stamps, run.shards))
+    return summary
+
+
+def _only(schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    known = set(schema.names)
+    return [{key: value for key, value in row.items() if key in known} for row in rows]
+
+
+def _embeddings(run: Commit) -> pa.Table:
+    names = sorted(run.embeddings)
+    vectors = [run.embeddings[name] for name in names]
+    dim = len(vectors[0]) if vectors else DIM
+    flat = np.concatenate(vectors) if vectors else np.zeros(0, np.float32)
+    schema = embeddings_schema(dim)
+    return pa.table(
+        [
+            pa.array(names, pa.string()),
+            pa.array([PERCEPTUAL_MODEL] * len(names), pa.string()),
+            pa.FixedSizeListArray.from_arrays(pa.array(flat, pa.float32()), dim),
+        ],
+        schema=schema,
+    )
+
+
+def _summary(
+    run: Commit, sources: Sequence[dict[str, Any]], names: Mapping[str, list[str]]
+) -> dict[str, Any]:
+    failed = [row for row in sources if row["outcome"] == "failed"]
+    kept = [clip for clip in run.clips if clip["decision"] == "kept"]
+    return {
+        "curate_version": curator.__version__,
+        "recipe": run.recipe.model_dump(mode="json"),
+        "fingerprints": dict(run.stamps),
+        "counts": {
+            "sources": len(sources),
+            "done": len(sources) - len(failed),
+            "failed": len(failed),
+            "skipped_names": run.n_skipped_names,
+            "by_error": _count(row["error_code"] for row in failed),
+            "by_note": _count(note for row in sources for note in row.get("notes") or ()),
+            "clips": len(run.clips),
+            "kept": len(kept),
+            "rejected": len(run.clips) - len(kept),
+            "by_reason": _count(c["reason"] for c in run.clips if c["decision"] == "rejected"),
+            "by_any_reason": _count(reason for c in run.clips for reason in c["reasons"]),
+        },
+        "work": dict(run.counts),
+        "video_s": round(sum(row.get("duration_s") or 0.0 for row in sources), 3),
+        "source_bytes": sum(row.get("bytes") or 0 for row in sources),
+        "kept_s": round(sum(clip["end_s"] - clip["start_s"] for clip in kept), 3),
+        "stage_seconds": dict(run.seconds),
+        "shards": run.shards,
+        "tables": dict(names),
+        "versions": {"python": platform.python_version(), **{n: version(n) for n in VERSIONS}},
+    }
+
+
+def _count(values: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(values).items(), key=lambda item: (-item[1], item[0])))
+
+
+def _config(run: Commit) -> dict[str, Any]:
+    return {"recipe": run.recipe.model_dump(mode="json"), "fingerprints": dict(run.stamps)}
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def _leftovers(
+    store: Store,
+    names: Mapping[str, list[str]],
+    stamps: Mapping[str, str],
+    shards: Sequence[Mapping[str, Any]],
+) -> list[str]:
+    """Objects of older runs: other parts of tables, other fingerprints, shards no longer named.
+
+    Encoded clips lie in the shards now, so that no part of `cuts` stays.
+    """
+    current = {part for parts in names.values() for part in parts}
+    current |= {shard["name"] for shard in shards}
+    old = [i.key for table in TABLES for i in store.list(f"{table}/") if i.key not in current]
+    old += [info.key for info in store.list("shards/") if info.key not in current]
+    old += [info.key for info in store.list("cuts/")]
+    for stage in ("scan", "tracks"):
+        prefix = f"{stage}/{stamps[stage]}-"
+        old += [i.key for i in store.list(f"{stage}/") if not i.key.startswith(prefix)]
+    return old

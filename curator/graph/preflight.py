@@ -1,0 +1,77 @@
+"""Checks that a run can start, before any work."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from curator.errors import UsageError
+from curator.lake import Parts
+from curator.listing import ListedSource, SkippedName, list_sources
+from curator.recipe import Recipe
+from curator.stages.analyze import analyze_fingerprint
+from curator.stages.scan import scan_fingerprint, scan_key
+from curator.storage import Store, open_store
+
+
+def preflight(
+    sources: Sequence[str], out: str, *, ray_address: str | None, shared_out: bool, writes: bool
+) -> Store:
+    """Checks places; the recipe has been checked when it was loaded.
+
+    Args:
+        sources: As the user named them.
+        out: Output root.
+        ray_address: Cluster to run on, or None for this machine alone.
+        shared_out: The user says that all nodes see the same folders.
+        writes: Whether something will be written.
+
+    Returns:
+        The output root.
+
+    Raises:
+        UsageError: A place does not exist, or a cluster could not reach it.
+        StorageError: The output root cannot be written.
+    """
+    store = open_store(out)
+    if ray_address is not None and not shared_out:
+        local = [place for place in (*sources, out) if not place.startswith("s3://")]
+        if local:
+            raise UsageError(
+                f"{local[0]!r} is on this machine and the cluster {ray_address!r} may not see it; "
+                "use s3://bucket/prefix, or add --shared-out if every node has the same path"
+            )
+    list_sources(sources, limit=1)
+    if writes:
+        store.check_writable()
+    return store
+
+
+def dry_run(sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None) -> str:
+    """Says what a run would do, from the listing and from what is stored."""
+    scanned = Parts(store, "scan", scan_fingerprint())
+    probes = scanned.done()
+    tracks = Parts(store, "tracks", analyze_fingerprint(recipe.analyze)).done()
+    counts: Counter[str] = Counter()
+    known: dict[str, dict[str, str]] = {}
+    for item in list_sources(sources, limit=limit):
+        if isinstance(item, SkippedName):
+            counts["skipped"] += 1
+        elif not isinstance(item, ListedSource):
+            counts["unreadable"] += 1
+        else:
+            counts["sources"] += 1
+            counts["bytes"] += item.bytes
+            part = probes.get(scan_key(item.uri, item.version))
+            if part is None:
+                continue
+            if part not in known:
+                table = scanned.read(part, ["uri", "source_id"])
+                known[part] = dict(
+                    zip(table["uri"].to_pylist(), table["source_id"].to_pylist(), strict=True)
+                )
+            counts["analyzed"] += known[part].get(item.uri) in tracks
+    return (
+        f"{counts['sources']} sources, {counts['bytes'] / 1e9:.3f} GB; "
+        f"{counts['analyzed']} are analyzed already; "
+        f"{counts['unreadable']} cannot be read; "
+        f"{counts['skipped']} skipped by name; nothing was written to {store.uri}"
+    )

@@ -1,0 +1,173 @@
+"""Decisions over all clips at once: duplicates, captions, and the samples of the shards."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import curator
+from curator.models.perceptual import PERCEPTUAL_MODEL
+from curator.models.transnet import transnet_model_name
+from curator.recipe import Recipe
+from curator.records import Reason
+from curator.stages.caption import MEASURED_MODEL, CaptionConfig, measured_caption
+from curator.stages.dedup import DedupConfig, find_duplicates, rank_key
+from curator.stages.filters import SCORES
+from curator.stages.shard import Bucket, Location, Sample, ShardPlan, tar_layout
+
+
+def reject(clip: dict[str, Any], reason: Reason, *, detail: str | None = None) -> None:
+    """Turns a kept clip into a rejected one."""
+    clip |= {
+        "decision": "rejected",
+        "reason": str(reason),
+        "reasons": [*clip["reasons"], str(reason)],
+        "reason_detail": detail,
+    }
+
+
+def mark_duplicates(
+    clips: Sequence[dict[str, Any]],
+    embeddings: Mapping[str, NDArray[np.float32]],
+    config: DedupConfig,
+) -> None:
+    """Rejects clips that show the footage of a better clip.
+
+    Args:
+        clips: All clips; those that are kept so far are compared.
+        embeddings: Vector of each clip that could be described.
+        config: Settings.
+    """
+    if not config.enabled:
+        return
+    kept = [c for c in clips if c["decision"] == "kept" and c["clip_id"] in embeddings]
+    if not kept:
+        return
+    duplicates = find_duplicates(
+        np.stack([embeddings[clip["clip_id"]] for clip in kept]),
+        [
+            rank_key(
+                pixels=clip["width"] * clip["height"],
+                bits_per_pixel=clip["bits_per_pixel"] or 0.0,
+                n_frames=clip["n_frames"],
+                source_id=clip["source_id"],
+                start_pts=clip["start_pts"],
+            )
+            for clip in kept
+        ],
+        similarity=config.similarity,
+        exact_below=config.exact_below,
+        probes=config.probes,
+    )
+    for clip, is_duplicate, of, similarity in zip(
+        kept,
+        duplicates.is_duplicate,
+        duplicates.duplicate_of,
+        duplicates.similarity,
+        strict=True,
+    ):
+        if is_duplicate:
+            reject(clip, Reason.DUPLICATE)
+            clip |= {
+                "reason_score": float(similarity),
+                "reason_threshold": config.similarity,
+                "duplicate_of": kept[int(of)]["clip_id"],
+                "duplicate_similarity": float(similarity),
+            }
+
+
+def caption_clips(clips: Sequence[dict[str, Any]], config: CaptionConfig) -> None:
+    """Writes captions of the clips that are kept."""
+    for clip in clips:
+        if clip["decision"] == "kept" and config.enabled:
+            clip["caption"] = measured_caption(
+                {name: clip[name] for name in SCORES},
+                width=clip["width"],
+                height=clip["height"],
+                duration_s=clip["end_s"] - clip["start_s"],
+                fps=clip["fps"],
+            )
+            clip["caption_model"] = MEASURED_MODEL
+
+
+def plan_samples(
+    clips: Sequence[dict[str, Any]], locations: Mapping[str, Location], recipe: Recipe
+) -> Iterator[tuple[Bucket, Sample]]:
+    """Samples of the clips that are kept, with their buckets."""
+    from curator.stages.shard import bucket_of
+
+    for clip in clips:
+        if clip["decision"] != "kept":
+            continue
+        bucket = bucket_of(clip["width"], clip["height"], clip["n_frames"], recipe.shard)
+        if bucket is None:
+            raise AssertionError(f"clip {clip['clip_id']} was kept and fits no bucket")
+        yield (
+            bucket,
+            Sample(
+                key=clip["clip_id"],
+                metadata=sample_metadata(clip, bucket),
+                caption=clip.get("caption") or "",
+                mp4_bytes=clip["mp4_bytes"],
+                mp4_sha256=clip["mp4_sha256"],
+                location=locations[clip["clip_id"]],
+            ),
+        )
+
+
+def sample_metadata(clip: Mapping[str, Any], bucket: Bucket) -> dict[str, Any]:
+    """What a sample's JSON holds; numbers are rounded so that it reads well."""
+    n_frames, fps = clip["n_frames"], Fraction(clip["fps_fraction"])
+    return {
+        "key": clip["clip_id"],
+        "clip_id": clip["clip_id"],
+        "source_id": clip["source_id"],
+        "source_uri": clip["source_uri"],
+        "source_start_s": round(clip["start_s"], 6),
+        "source_end_s": round(clip["end_s"], 6),
+        "source_start_pts": clip["start_pts"],
+        "source_end_pts": clip["end_pts"],
+        "source_time_base": clip["time_base"],
+        "source_is_vfr": clip["is_vfr"],
+        "n_frames": n_frames,
+        "fps": float(fps),
+        "fps_fraction": str(fps),
+        "duration": round(float(n_frames / fps), 6),
+        "width": clip["width"],
+        "height": clip["height"],
+        "bucket": {
+            "resolution": bucket.resolution,
+            "aspect": bucket.aspect,
+            "min_frames": bucket.min_frames,
+        },
+        "scores": {
+            name: None if clip[name] is None else float(f"{clip[name]:.4g}")
+            for name in SCORES
+            if name != "fps"
+        },
+        "caption": clip.get("caption") or "",
+        "caption_model": clip.get("caption_model"),
+        "mp4_sha256": clip["mp4_sha256"],
+        "models": {"shots": transnet_model_name(), "descriptor": PERCEPTUAL_MODEL},
+        "made_by": f"curate {curator.__version__}",
+    }
+
+
+def place_samples(plan: ShardPlan, clips: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Notes in the clips where a shard holds them; returns the shard's facts for the summary."""
+    offsets, n_bytes = tar_layout(plan)
+    for sample in plan.samples:
+        clips[sample.key] |= {
+            "shard": plan.name,
+            "key": sample.key,
+            "mp4_offset": offsets[sample.key],
+        }
+    return {
+        "name": plan.name,
+        "bucket": plan.bucket,
+        "n_samples": len(plan.samples),
+        "n_frames": sum(sample.metadata["n_frames"] for sample in plan.samples),
+        "bytes": n_bytes,
+    }

@@ -1,0 +1,134 @@
+"""Makes the row of a candidate clip: span, timing, size, scores and the filter's decision."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.media.decode import upright_size
+from curator.records import CutRequest, Reason, Span, Track, nominal_fps
+from curator.stages.cut import target_n_frames
+from curator.stages.filters import Rule, Verdict, judge, score_clip
+from curator.stages.propose import ProposeConfig, clip_id, duration_s
+from curator.stages.shard import ShardConfig, bucket_of
+
+
+def clip_row(
+    track: Track,
+    span: Span,
+    uri: str,
+    *,
+    propose: ProposeConfig,
+    rules: Mapping[str, Rule],
+    shard: ShardConfig,
+) -> dict[str, Any]:
+    """Row of `clips` for one candidate, decided by length, rules and buckets.
+
+    Args:
+        track: What was measured.
+        span: The candidate.
+        uri: Its source.
+        propose: Length rules.
+        rules: Bounds of scores, in the order in which their reasons count.
+        shard: Buckets; a clip that fits none is rejected.
+
+    Returns:
+        Columns of `CLIPS_SCHEMA`; `n_frames`, `fps`, `width` and `height` are those that the clip
+        would be written with.
+    """
+    start_pts = int(track.frame_pts[span.start_frame])
+    end_pts = track.pts_of_end(span.end_frame)
+    request = cut_request(track, clip_id(track.source_id, start_pts, end_pts), span)
+    width, height = upright_size(track.width, track.height, 0, track.pixel_aspect)
+    width, height = width - width % 2, height - height % 2
+    n_frames = target_n_frames(request)
+    scores = score_clip(track, span)
+    verdicts = _too_short(track, span, propose) + judge(scores, rules)
+    bucket = bucket_of(width, height, n_frames, shard) if min(width, height) > 0 else None
+    if bucket is None:
+        verdicts.append(_no_bucket(width, height, n_frames, shard))
+    row: dict[str, Any] = {
+        "clip_id": request.clip_id,
+        "source_id": track.source_id,
+        "source_uri": uri,
+        "shot": span.shot,
+        "start_frame": span.start_frame,
+        "end_frame": span.end_frame,
+        "start_s": track.seconds(start_pts),
+        "end_s": track.seconds(end_pts),
+        "start_pts": start_pts,
+        "end_pts": end_pts,
+        "time_base": str(track.time_base),
+        "n_frames": n_frames,
+        "fps_fraction": str(request.fps),
+        "is_vfr": request.is_vfr,
+        "width": width,
+        "height": height,
+        **scores,
+        "fps": float(request.fps),
+        "decision": "kept",
+        "reasons": [],
+        "bucket": bucket.name if bucket is not None else None,
+    }
+    return row | decision_columns(verdicts)
+
+
+def decision_columns(verdicts: list[Verdict]) -> dict[str, Any]:
+    """Columns that say why a clip is rejected; empty for one that is kept."""
+    if not verdicts:
+        return {}
+    first = verdicts[0]
+    return {
+        "decision": "rejected",
+        "reason": str(first.reason),
+        "reason_score": first.score,
+        "reason_threshold": first.threshold,
+        "reasons": list(dict.fromkeys(str(v.reason) for v in verdicts)),
+    }
+
+
+def cut_request(track: Track, name: str, span: Span) -> CutRequest:
+    """What is needed to write a span: its timestamps, and the rate it is written at."""
+    frame_pts = track.frame_pts[span.start_frame : span.end_frame]
+    end_pts = track.pts_of_end(span.end_frame)
+    is_vfr = track.is_vfr and _varies(frame_pts, track.time_base)
+    fps = nominal_fps(frame_pts, end_pts, track.time_base) if track.is_vfr else track.fps
+    return CutRequest(
+        clip_id=name,
+        start_pts=int(frame_pts[0]),
+        end_pts=end_pts,
+        frame_pts=frame_pts,
+        time_base=track.time_base,
+        fps=fps,
+        is_vfr=is_vfr,
+        rotation_deg=track.rotation_deg,
+        is_interlaced=track.is_interlaced,
+    )
+
+
+def _varies(frame_pts: NDArray[np.int64], time_base: Fraction) -> bool:
+    if len(frame_pts) < 3:
+        return False
+    intervals = np.diff(frame_pts)
+    tolerance = max(0.002, 2 * float(time_base)) / float(time_base)
+    return bool(np.max(np.abs(intervals - np.median(intervals))) > tolerance)
+
+
+def _too_short(track: Track, span: Span, propose: ProposeConfig) -> list[Verdict]:
+    seconds = duration_s(track, span.start_frame, span.end_frame)
+    if seconds >= propose.min_s - 1e-6:
+        return []
+    return [Verdict(reason=Reason.TOO_SHORT, score=seconds, threshold=propose.min_s)]
+
+
+def _no_bucket(width: int, height: int, n_frames: int, shard: ShardConfig) -> Verdict:
+    smallest = min(shard.resolutions)
+    if min(width, height) < smallest:
+        return Verdict(
+            reason=Reason.NO_BUCKET, score=float(min(width, height)), threshold=float(smallest)
+        )
+    return Verdict(
+        reason=Reason.NO_BUCKET, score=float(n_frames), threshold=float(min(shard.lengths) + 1)
+    )

@@ -1,0 +1,112 @@
+"""Schemas of the tables that readers see. Public: columns may be added, never changed."""
+
+import pyarrow as pa
+
+from curator.stages.filters import SCORES
+
+SOURCES_SCHEMA = pa.schema(
+    [
+        ("source_id", pa.string()),
+        ("uri", pa.string()),
+        ("bytes", pa.int64()),
+        ("version", pa.string()),
+        ("sha256", pa.string()),
+        ("container", pa.string()),
+        ("codec", pa.string()),
+        ("pixel_format", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("rotation_deg", pa.int16()),
+        ("pixel_aspect", pa.string()),
+        ("duration_s", pa.float64()),
+        ("n_frames", pa.int64()),
+        ("fps", pa.float64()),
+        ("is_vfr", pa.bool_()),
+        ("is_hdr", pa.bool_()),
+        ("is_interlaced", pa.bool_()),
+        ("has_audio", pa.bool_()),
+        ("header_duration_s", pa.float64()),
+        ("header_n_frames", pa.int64()),
+        ("n_decode_errors", pa.int32()),
+        ("n_shots", pa.int32()),
+        ("n_clips", pa.int32()),
+        ("n_kept", pa.int32()),
+        ("notes", pa.list_(pa.string())),
+        ("outcome", pa.string()),
+        ("error_stage", pa.string()),
+        ("error_code", pa.string()),
+        ("error_message", pa.string()),
+    ]
+)
+"""A row per input, whatever became of it. `width`, `height` are after rotation; `duration_s`,
+`n_frames`, `fps` and `is_vfr` are measured from decoded frames; `header_*` are the container's
+claims. Two URIs with the same bytes have two rows; the clips stand under the first URI."""
+
+SHOTS_SCHEMA = pa.schema(
+    [
+        ("source_id", pa.string()),
+        ("shot", pa.int32()),
+        ("start_frame", pa.int64()),
+        ("end_frame", pa.int64()),
+        ("start_s", pa.float64()),
+        ("end_s", pa.float64()),
+        ("transition_in", pa.string()),
+        ("transition_out", pa.string()),
+    ]
+)
+"""A row per shot: frames [start_frame, end_frame) in decode order; seconds from the first frame."""
+
+CLIPS_SCHEMA = pa.schema(
+    [
+        ("clip_id", pa.string()),
+        ("source_id", pa.string()),
+        ("source_uri", pa.string()),
+        ("shot", pa.int32()),
+        ("start_frame", pa.int64()),
+        ("end_frame", pa.int64()),
+        ("start_s", pa.float64()),
+        ("end_s", pa.float64()),
+        ("start_pts", pa.int64()),
+        ("end_pts", pa.int64()),
+        ("time_base", pa.string()),
+        ("n_frames", pa.int64()),
+        ("fps", pa.float64()),
+        ("fps_fraction", pa.string()),
+        ("is_vfr", pa.bool_()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        *((name, pa.float64()) for name in SCORES if name != "fps"),
+        ("decision", pa.string()),
+        ("reason", pa.string()),
+        ("reason_score", pa.float64()),
+        ("reason_threshold", pa.float64()),
+        ("reasons", pa.list_(pa.string())),
+        ("reason_detail", pa.string()),
+        ("duplicate_of", pa.string()),
+        ("duplicate_similarity", pa.float64()),
+        ("caption", pa.string()),
+        ("caption_model", pa.string()),
+        ("bucket", pa.string()),
+        ("shard", pa.string()),
+        ("key", pa.string()),
+        ("mp4_offset", pa.int64()),
+        ("mp4_bytes", pa.int64()),
+        ("mp4_sha256", pa.string()),
+        ("cut_fingerprint", pa.string()),
+    ]
+)
+"""A row per candidate clip. `start_frame`, `end_frame` count the source's frames in decode order;
+seconds are from the source's first frame; `start_pts`, `end_pts` are the container's own, in
+`time_base`. `n_frames`, `fps`, `width` and `height` are those of the clip as written. `reasons`
+lists all reasons against it, `reason` the first. `mp4_offset` is where its MP4 begins in `shard`."""
+
+
+def embeddings_schema(dim: int) -> pa.Schema:
+    """Schema of `embeddings`: one vector per clip that could be described."""
+    return pa.schema(
+        [
+            ("clip_id", pa.string()),
+            ("model", pa.string()),
+            ("vector", pa.list_(pa.float32(), dim)),
+        ]
+    )
