@@ -1,0 +1,50 @@
+# Two commands do all the set-up: `make demo` and `make test`. Only Python 3.11 or newer is needed.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INPUTS := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test lint types unit format clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+env: $(VENV)/.env ## make .venv with everything that `curate` and its demo need
+
+$(VENV)/.uv:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet uv
+	touch $@
+
+$(VENV)/.env: $(VENV)/.uv $(INPUTS)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.uv $(INPUTS)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,test]'
+	touch $@
+
+demo: env ## make footage, curate it, print the funnel, say where the results lie
+	$(BIN)/curate demo demo
+
+test: lint types unit ## ruff, mypy and pytest, as CI runs them
+
+lint: $(VENV)/.test ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test ## mypy, strict
+	$(BIN)/mypy
+
+unit: $(VENV)/.test ## pytest
+	$(BIN)/python -m pytest
+
+format: $(VENV)/.test ## let ruff mend and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv, the demo's results and caches
+	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache
