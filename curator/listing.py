@@ -18,7 +18,7 @@ from typing import TypeVar
 from curator.errors import ErrorCode, SourceError, StorageError, UsageError
 from curator.storage.base import has_scheme
 from curator.storage.manifests import absolute_path, is_manifest, manifest_uris
-from curator.storage.sources import stat_source
+from curator.storage.sources import local_failure, stat_source
 from curator.storage.walk import Found, expand, is_pattern, walk
 
 _SKIPPED = {
@@ -138,8 +138,12 @@ def _looked_up(argument: str) -> _Part:
         what = "is a link to nothing" if os.path.islink(path) else "does not exist"
         raise UsageError(f"input {argument!r} {what} (looked for {path!r})") from error
     except (OSError, ValueError) as error:
-        raise UsageError(f"input {argument!r} cannot be read: {error}") from error
+        raise UsageError(f"input {local_failure(path, error).message}") from error
     if stat.S_ISDIR(info.st_mode):
+        try:
+            os.scandir(path).close()
+        except OSError as error:
+            raise UsageError(f"input {local_failure(path, error).message}") from error
         return _Part(_at_least_one(map(_by_name, walk(path)), argument, "has no files in it"))
     if not stat.S_ISREG(info.st_mode):
         raise UsageError(f"input {argument!r} is no file and no folder")
@@ -185,21 +189,24 @@ def _by_name(found: Found) -> Listed:
 
 
 def _local(found: Found) -> Listed:
-    if not isinstance(found.info, OSError) and stat.S_ISREG(found.info.st_mode):
-        return _checked_text(
-            ListedSource(
-                uri=found.path, bytes=found.info.st_size, version=str(found.info.st_mtime_ns)
-            )
-        )
-    return _describe(found.path)
+    if isinstance(found.info, OSError):
+        return _failed(found.path, local_failure(found.path, found.info))
+    if not stat.S_ISREG(found.info.st_mode):
+        return _describe(found.path)
+    version = str(found.info.st_mtime_ns)
+    return _checked_text(ListedSource(uri=found.path, bytes=found.info.st_size, version=version))
 
 
 def _describe(uri: str) -> Listed:
     try:
         size, version = stat_source(uri)
     except SourceError as error:
-        return _checked_text(UnlistedSource(uri=uri, code=error.code, message=error.message))
+        return _failed(uri, error)
     return _checked_text(ListedSource(uri=uri, bytes=size, version=version))
+
+
+def _failed(uri: str, error: SourceError) -> Listed:
+    return _checked_text(UnlistedSource(uri=uri, code=error.code, message=error.message))
 
 
 def _checked_text(listed: Listed) -> Listed:

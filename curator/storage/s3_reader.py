@@ -2,9 +2,10 @@
 
 The first request also answers size and version, so that opening costs one round trip. A fetch
 after a jump is small (256 KiB); each fetch that continues where fetched bytes end is four times
-the one before, up to 8 MiB, with the next one under way in a thread. Thus probing a header or
-sampling a large object moves little, and reading through runs at the connection's speed. Two
-positions read in turn (an MP4 whose audio lies apart) each keep their blocks and their growth.
+the one before, up to 8 MiB; from the third in a row on, the next is under way in a thread. Thus
+probing a header or sampling a large object moves little, and reading through runs at the
+connection's speed. Two positions read in turn (an MP4 whose audio lies apart) each keep their
+blocks and their growth.
 """
 
 import io
@@ -45,6 +46,7 @@ FIRST_BYTES = 256 << 10
 BLOCK_BYTES = 8 << 20
 CACHED_BLOCKS = 3
 _GROWTH = 4
+_AHEAD_RUN = 2
 _BUFFER_BYTES = 64 << 10
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
@@ -53,7 +55,8 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 class _Block:
     start: int
     data: bytes
-    continues: bool
+    run: int
+    """How many fetched blocks in a row it continues."""
 
     @property
     def end(self) -> int:
@@ -163,13 +166,13 @@ class RangeReader(io.RawIOBase):
             self.version = found.version
             return
         if data:
-            self._keep(_Block(start=start, data=data, continues=False))
+            self._keep(_Block(start=start, data=data, run=0))
 
     def _block_at(self, position: int) -> _Block:
         block = self._cached(position)
         if block is None:
             block = self._load(position)
-        if block.continues:
+        if block.run >= _AHEAD_RUN:
             self._fetch_ahead(block)
         return block
 
@@ -193,14 +196,14 @@ class RangeReader(io.RawIOBase):
         self._keep(block)
         return block
 
-    def _plan(self, position: int, before: _Block | None) -> tuple[int, int, bool]:
-        """Returns start, end and whether this continues a cached block."""
+    def _plan(self, position: int, before: _Block | None) -> tuple[int, int, int]:
+        """Returns start, end and run of the block to fetch."""
         size = self._first_bytes
         if before is not None:
             size = max(size, min(self._block_bytes, _GROWTH * len(before.data)))
         following = (block.start for block in self._blocks.values() if block.start > position)
         end = min(position + size, self.size, min(following, default=self.size))
-        return position, end, before is not None
+        return position, end, before.run + 1 if before is not None else 0
 
     def _fetch_ahead(self, block: _Block) -> None:
         position = block.end
@@ -212,8 +215,8 @@ class RangeReader(io.RawIOBase):
             self._collect()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="s3-read-ahead")
-        start, end, continues = self._plan(position, block)
-        self._ahead = start, end, self._pool.submit(self._fetch, start, end, continues)
+        start, end, run = self._plan(position, block)
+        self._ahead = start, end, self._pool.submit(self._fetch, start, end, run)
 
     def _collect(self) -> None:
         """Keeps what was fetched ahead; if that failed, the read that needs it tries again."""
@@ -230,11 +233,11 @@ class RangeReader(io.RawIOBase):
             _, dropped = self._blocks.popitem(last=False)
             held -= len(dropped.data)
 
-    def _fetch(self, start: int, end: int, continues: bool) -> _Block:
+    def _fetch(self, start: int, end: int, run: int) -> _Block:
         found, data, size, _ = self._get(f"{start}-{end - 1}")
         if found != start or len(data) != end - start or size != self.size:
             raise ObjectChangedError(f"bytes {start}-{end - 1} of {self.size} are no longer there")
-        return _Block(start=start, data=data, continues=continues)
+        return _Block(start=start, data=data, run=run)
 
     def _get(self, byte_range: str) -> tuple[int, bytes, int, str]:
         """Fetches a range; returns its start, its bytes, the object's size and its version.

@@ -39,7 +39,7 @@ def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
     try:
         raw = _LocalFile(uri)
     except (OSError, ValueError) as error:
-        raise _local_failure(uri, error) from error
+        raise local_failure(uri, error) from error
     if expected_version is not None and raw.version != expected_version:
         raw.close()
         raise SourceError(
@@ -85,7 +85,7 @@ class _LocalFile(io.FileIO):
         try:
             count = super().readinto(buffer)
         except OSError as error:
-            raise _local_failure(str(self.name), error) from error
+            raise local_failure(str(self.name), error) from error
         if count == 0 and memoryview(buffer).nbytes:
             self._check_unchanged()
         return count
@@ -94,7 +94,7 @@ class _LocalFile(io.FileIO):
         try:
             data = super().readall()
         except OSError as error:
-            raise _local_failure(str(self.name), error) from error
+            raise local_failure(str(self.name), error) from error
         self._check_unchanged()
         return data
 
@@ -117,7 +117,7 @@ def _stat(path: str) -> os.stat_result:
     try:
         return os.stat(path)
     except (OSError, ValueError) as error:
-        raise _local_failure(path, error) from error
+        raise local_failure(path, error) from error
 
 
 _KINDS = {
@@ -135,7 +135,8 @@ def _refuse_kinds(path: str, info: os.stat_result) -> None:
         raise SourceError(ErrorCode.UNREADABLE, f"{path!r} is {kind}; expected a file")
 
 
-def _local_failure(path: str, error: Exception) -> SourceError:
+def local_failure(path: str, error: Exception) -> SourceError:
+    """Says of a file or folder why it cannot be read, under the public code."""
     if isinstance(error, SourceError):
         return error
     number = error.errno if isinstance(error, OSError) else None

@@ -1,6 +1,8 @@
 """What holds for folders alone: temporary files, modes, links and the words of errors."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,24 @@ def test_left_over_temporary_files_are_unlisted_and_removed_by_age(tmp_path: Pat
     assert not old.exists()
     assert store.clean_temporary(older_than_s=0) == 1
     assert not young.exists()
+
+
+def test_a_killed_writer_leaves_nothing_that_is_listed(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from curator.storage import open_store\n"
+        "with open_store(sys.argv[1]).create('a/b') as stream:\n"
+        "    stream.write(bytes(1 << 20))\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert ended.returncode == -9
+    store = open_store(str(tmp_path))
+    assert list(store.list()) == []
+    assert len(list((tmp_path / "a").iterdir())) == 1
+    assert store.clean_temporary() == 0
+    assert store.clean_temporary(older_than_s=0) == 1
+    assert list((tmp_path / "a").iterdir()) == []
 
 
 def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
