@@ -1,0 +1,73 @@
+"""The funnel of a run: candidates, what each reason takes in the recipe's order, what is left."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from curator.records import Reason
+from curator.stages.filters import SCORES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunnelStep:
+    """What one reason takes.
+
+    Attributes:
+        reason: Public name of the reason.
+        n_first: Clips of which it is the first reason: those that it takes out of the funnel.
+        n_any: Clips against which it stands at all, whatever took them out.
+        n_left: Clips that are left after it.
+    """
+
+    reason: str
+    n_first: int
+    n_any: int
+    n_left: int
+
+
+def funnel_steps(summary: Mapping[str, Any]) -> list[FunnelStep]:
+    """Steps of the funnel, in the order in which reasons count.
+
+    Args:
+        summary: What `summary.json` holds; reads `recipe` and `counts`.
+
+    Returns:
+        A step for each reason that the recipe can give, zeros included. The last one's `n_left` is
+        the number of clips kept.
+    """
+    counts = summary.get("counts") or {}
+    first, at_all = counts.get("by_reason") or {}, counts.get("by_any_reason") or {}
+    n_left = counts.get("clips") or 0
+    steps = []
+    for reason in reason_order(summary):
+        n_first = first.get(reason) or 0
+        n_left -= n_first
+        n_any = max(n_first, at_all.get(reason) or 0)
+        steps.append(FunnelStep(reason=reason, n_first=n_first, n_any=n_any, n_left=n_left))
+    return steps
+
+
+def reason_order(summary: Mapping[str, Any]) -> list[str]:
+    """Reasons that the recipe can give or the run gave, in the order in which they count."""
+    counts = summary.get("counts") or {}
+    given = {**(counts.get("by_reason") or {}), **(counts.get("by_any_reason") or {})}
+    last = [Reason.NOT_MEASURED, Reason.NO_BUCKET, Reason.DUPLICATE, Reason.CUT_FAILED]
+    order = [str(reason) for reason in (Reason.TOO_SHORT, *_rule_reasons(summary))]
+    known = {*order, *map(str, last)}
+    order += sorted(reason for reason in given if reason not in known)
+    dedup = ((summary.get("recipe") or {}).get("dedup") or {}).get("enabled", True)
+    for reason in map(str, last):
+        if reason in given or (reason == Reason.DUPLICATE and dedup):
+            order.append(reason)
+    return list(dict.fromkeys(order))
+
+
+def _rule_reasons(summary: Mapping[str, Any]) -> Iterator[Reason]:
+    rules = (summary.get("recipe") or {}).get("filters") or {}
+    for name, rule in rules.items():
+        if (spec := SCORES.get(name)) is None:
+            continue
+        if rule.get("min") is not None:
+            yield spec.low
+        if rule.get("max") is not None:
+            yield spec.high

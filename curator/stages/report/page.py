@@ -1,0 +1,117 @@
+"""The report page: headline, funnel, sources, contact sheets, distributions, shards, times."""
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from curator.stages.report.histogram import histograms
+from curator.stages.report.markup import Markup, esc, joined
+from curator.stages.report.sheets import Sheets
+from curator.stages.report.tables import (
+    failed_sources,
+    funnel_table,
+    notes_table,
+    recipe_text,
+    shards_table,
+    stages_table,
+)
+from curator.stages.report.words import amount, count, length, share, size
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+"""Names and captions are escaped; should one slip through, nothing of it is run or fetched."""
+
+
+def render_report(
+    *,
+    summary: dict[str, Any],
+    sources: Sequence[dict[str, Any]],
+    clips: Sequence[dict[str, Any]],
+    thumbnails: Mapping[str, bytes],
+    max_per_group: int = 24,
+) -> str:
+    """Makes the page that shows what a run kept, what it dropped, and why.
+
+    Args:
+        summary: What `summary.json` holds.
+        sources: Rows of `sources`.
+        clips: Rows of `clips`.
+        thumbnails: JPEG of a clip by its id; a clip may have none.
+        max_per_group: Most clips on a contact sheet, and most failed sources of one error code:
+            the first by id, which is a hash and so a fair sample, or by URI.
+
+    Returns:
+        One HTML document that refers to nothing outside itself.
+    """
+    sheets = Sheets(clips=clips, thumbnails=thumbnails, max_per_group=max_per_group)
+    sections = [
+        ("funnel", "Funnel", funnel_table(summary)),
+        ("kept", "Kept clips", sheets.kept()),
+        ("rejected", "Rejected clips", sheets.rejected(summary)),
+        ("scores", "Scores", _scores(summary, clips)),
+        ("sources", "Sources", joined([
+            failed_sources(summary, sources, max_per_code=max_per_group), notes_table(summary)])),
+        ("shards", "Shards", shards_table(summary)),
+        ("run", "Run", joined([stages_table(summary), recipe_text(summary)])),
+    ]  # fmt: skip
+    links = joined(Markup(f'<a href="#{name}">{title}</a>') for name, title, _ in sections)
+    body = joined(
+        Markup(f'<section id="{name}"><h2>{title}</h2>{content}</section>\n')
+        for name, title, content in sections
+    )
+    style = files("curator.stages.report").joinpath("style.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>curate report</title><style>\n{style}</style></head><body>\n"
+        f"<header>{_title(summary)}{_headline(summary)}<nav>{links}</nav></header>\n"
+        f"<main>\n{body}</main></body></html>\n"
+    )
+
+
+def _title(summary: Mapping[str, Any]) -> Markup:
+    about = (summary.get("recipe") or {}).get("about") or ""
+    version = summary.get("curate_version")
+    made_by = f"curate {version}" if version else "curate"
+    return Markup(
+        f'<p class="made">{esc(made_by)}</p><h1>Curation report</h1>'
+        f'<p class="about">{esc(about)}</p>'
+    )
+
+
+def _headline(summary: Mapping[str, Any]) -> Markup:
+    counts = summary.get("counts") or {}
+    n_sources, n_failed = counts.get("sources") or 0, counts.get("failed") or 0
+    n_clips, n_kept = counts.get("clips") or 0, counts.get("kept") or 0
+    video_s, kept_s = summary.get("video_s") or 0.0, summary.get("kept_s") or 0.0
+    shards = summary.get("shards") or []
+    seconds = sum((summary.get("stage_seconds") or {}).values())
+    tiles = [
+        ("sources", f"{count(counts.get('done') or 0)}",
+         f"of {amount(n_sources, 'source')}; {count(n_failed)} failed"),
+        ("video in", length(video_s), "measured from decoded frames"),
+        ("clips kept", count(n_kept),
+         f"of {count(n_clips)}, {share(n_kept, n_clips)}; {count(n_clips - n_kept)} rejected"),
+        ("video kept", length(kept_s), f"{share(kept_s, video_s)} of what came in"),
+        ("shards", count(len(shards)), size(sum(shard.get("bytes") or 0 for shard in shards))),
+        ("run time", length(seconds), "all stages together"),
+    ]  # fmt: skip
+    items = joined(
+        Markup(
+            f"<div><dt>{esc(name)}</dt><dd><b>{esc(value)}</b><span>{esc(said)}</span></dd></div>"
+        )
+        for name, value, said in tiles
+    )
+    return Markup(f'<dl class="headline">{items}</dl>')
+
+
+def _scores(summary: Mapping[str, Any], clips: Sequence[Mapping[str, Any]]) -> Markup:
+    figures = histograms(summary, clips)
+    if not figures:
+        return Markup('<p class="none">No clip was measured.</p>')
+    legend = (
+        '<p class="legend"><i class="kept"></i>kept <i class="rejected"></i>rejected, for any '
+        'reason <i class="bound"></i>bound of the rule</p>'
+    )
+    return Markup(f'{legend}<div class="histograms">{figures}</div>')

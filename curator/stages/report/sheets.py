@@ -1,0 +1,173 @@
+"""Contact sheets: clips as pictures with what was measured, kept ones and those of each reason."""
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from curator.records import Reason
+from curator.stages.filters import SCORES
+from curator.stages.report.funnel import reason_order
+from curator.stages.report.markup import Markup, esc, joined
+from curator.stages.report.words import clock, count, length, score
+
+Clip = Mapping[str, Any]
+
+_SAID_ELSEWHERE = {"short_side_px", "aspect", "fps", "hdr"}
+"""Scores that a clip's size and rate tell already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheets:
+    """Draws clips.
+
+    Attributes:
+        clips: All rows of `clips`.
+        thumbnails: JPEG of a clip by its id.
+        max_per_group: Most clips on a sheet.
+    """
+
+    clips: Sequence[Clip]
+    thumbnails: Mapping[str, bytes]
+    max_per_group: int
+
+    def kept(self) -> Markup:
+        """Sheet of clips that are kept."""
+        kept = [clip for clip in self.clips if clip.get("decision") == "kept"]
+        if not kept:
+            return Markup('<p class="none">No clip was kept.</p>')
+        shown = self._sample(kept)
+        cards = joined(self._card(clip, self._kept_facts(clip)) for clip in shown)
+        return Markup(f'{_of(len(shown), len(kept))}<div class="sheet">{cards}</div>')
+
+    def rejected(self, summary: Mapping[str, Any]) -> Markup:
+        """A sheet for each reason, in the order in which reasons count."""
+        groups: dict[str, list[Clip]] = {reason: [] for reason in reason_order(summary)}
+        for clip in self.clips:
+            if clip.get("decision") != "kept":
+                groups.setdefault(str(clip.get("reason")), []).append(clip)
+        sheets = [self._reason(reason, clips) for reason, clips in groups.items() if clips]
+        return joined(sheets) if sheets else Markup('<p class="none">No clip was rejected.</p>')
+
+    def _reason(self, reason: str, clips: Sequence[Clip]) -> Markup:
+        shown = self._sample(clips)
+        if reason == Reason.DUPLICATE:
+            by_id = {clip.get("clip_id"): clip for clip in self.clips}
+            cards = joined(self._pair(clip, by_id.get(clip.get("duplicate_of"))) for clip in shown)
+            kind = "sheet pairs"
+        else:
+            cards = joined(self._card(clip, self._rejected_facts(clip)) for clip in shown)
+            kind = "sheet"
+        return Markup(
+            f'<section class="reason" id="{anchor(reason)}"><h3>{esc(reason)} '
+            f'{_of(len(shown), len(clips))}</h3><div class="{kind}">{cards}</div></section>'
+        )
+
+    def _sample(self, clips: Iterable[Clip]) -> list[Clip]:
+        return sorted(clips, key=lambda clip: str(clip.get("clip_id")))[: self.max_per_group]
+
+    def _pair(self, clip: Clip, retained: Clip | None) -> Markup:
+        said = Markup(
+            f'<p class="why">similarity {score(clip.get("duplicate_similarity"))}, '
+            f"duplicate from {score(clip.get('reason_threshold'))}</p>"
+        )
+        own = self._card(clip, Markup('<p class="role">rejected</p>'))
+        if retained is None:
+            other = Markup('<p class="none">The clip it duplicates is not in this run.</p>')
+        else:
+            role = "kept" if retained.get("decision") == "kept" else "retained, rejected later"
+            other = self._card(retained, Markup(f'<p class="role {role}">{role}</p>'))
+        return Markup(f'<div class="pair">{said}{own}{other}</div>')
+
+    def _card(self, clip: Clip, facts: Markup) -> Markup:
+        name = str(clip.get("clip_id"))
+        jpeg = self.thumbnails.get(name)
+        if jpeg:
+            data = base64.b64encode(jpeg).decode()
+            picture = f'<img alt="" loading="lazy" src="data:image/jpeg;base64,{data}">'
+        else:
+            picture = "<span>no picture</span>"
+        seconds = _clip_s(clip)
+        return Markup(
+            f'<figure class="clip"><div class="picture">{picture}<b>{length(seconds)}</b></div>'
+            f"<figcaption>{facts}{_origin(clip)}</figcaption></figure>"
+        )
+
+    def _kept_facts(self, clip: Clip) -> Markup:
+        caption = clip.get("caption")
+        text = (
+            Markup(f'<p class="caption" title="{esc(clip.get("caption_model") or "")}">'
+                   f"{esc(caption)}</p>")
+            if caption
+            else Markup('<p class="caption none">no caption</p>')
+        )  # fmt: skip
+        scores = joined(
+            Markup(f"<div><dt>{esc(name)}</dt><dd>{score(clip.get(name))}</dd></div>")
+            for name in SCORES
+            if name not in _SAID_ELSEWHERE
+        )
+        return Markup(f'{text}{_format(clip)}<dl class="scores">{scores}</dl>')
+
+    def _rejected_facts(self, clip: Clip) -> Markup:
+        reason = clip.get("reason")
+        others = [str(other) for other in clip.get("reasons") or () if other != reason]
+        parts = [Markup(f'<p class="why">{esc(_why(clip))}</p>')]
+        if detail := clip.get("reason_detail"):
+            parts.append(Markup(f"<p>{esc(detail)}</p>"))
+        if others:
+            parts.append(Markup(f'<p class="also">also {esc(", ".join(others))}</p>'))
+        return joined([*parts, _format(clip)])
+
+
+def anchor(reason: str) -> Markup:
+    """Name of a reason's sheet within the page."""
+    return Markup("rejected-" + "".join(c if c.isalnum() else "-" for c in reason))
+
+
+def _of(n_shown: int, n_all: int) -> Markup:
+    said = f"{count(n_shown)} of {count(n_all)}" if n_shown < n_all else f"{count(n_all)}"
+    return Markup(f'<span class="of">{said}</span>')
+
+
+def _clip_s(clip: Clip) -> float | None:
+    start_s, end_s = clip.get("start_s"), clip.get("end_s")
+    return end_s - start_s if start_s is not None and end_s is not None else None
+
+
+def _format(clip: Clip) -> Markup:
+    width, height, fps = clip.get("width"), clip.get("height"), clip.get("fps")
+    size = f"{width}\N{MULTIPLICATION SIGN}{height}" if width and height else "size unknown"
+    rate = f"{fps:.4g} fps" if fps is not None else "rate unknown"
+    return Markup(f'<p class="format">{esc(size)} \N{MIDDLE DOT} {esc(rate)}</p>')
+
+
+def _origin(clip: Clip) -> Markup:
+    uri = str(clip.get("source_uri") or "")
+    name = unquote(uri).rstrip("/").rsplit("/", 1)[-1] or "unknown source"
+    at = f" at {clock(clip['start_s'])}" if clip.get("start_s") is not None else ""
+    return Markup(
+        f'<p class="origin"><bdi title="{esc(uri)}">{esc(name)}</bdi>{at}'
+        f"<code>{esc(clip.get('clip_id'))}</code></p>"
+    )
+
+
+def _why(clip: Clip) -> str:
+    """The first reason against a clip: its score and the bound it misses."""
+    reason, value = str(clip.get("reason")), clip.get("reason_score")
+    bound = clip.get("reason_threshold")
+    if bound is None:
+        return reason.replace("_", " ")
+    name = score_of(reason)
+    if value is None:
+        return f"{name} not measured"
+    sign = "<" if value < bound else ">"
+    return f"{name} {score(value)} {sign} {score(bound)}"
+
+
+def score_of(reason: str) -> str:
+    """Name of the score that a reason is about."""
+    if reason == Reason.TOO_SHORT:
+        return "seconds"
+    names = (name for name, spec in SCORES.items() if reason in (spec.low, spec.high))
+    return next(names, "size or frames" if reason == Reason.NO_BUCKET else "score")

@@ -1,0 +1,218 @@
+"""Tables of the report: funnel, failed sources, notes, buckets, stages, and the recipe."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from curator.records import Note, Reason
+from curator.stages.filters import SCORES
+from curator.stages.report.funnel import FunnelStep, funnel_steps
+from curator.stages.report.markup import Markup, bar, esc, joined, table
+from curator.stages.report.sheets import anchor
+from curator.stages.report.words import amount, count, length, score, share, size
+
+MAX_SHARDS = 100
+
+_NOTES = {
+    Note.TRUNCATED: "the container promises more than there is; what decodes is used",
+    Note.DECODE_ERRORS: "some packets do not decode; the frames around them are used",
+    Note.CORRUPT_FRAMES: "the decoder concealed damage in some frames",
+    Note.DURATION_DIFFERS: "the header's duration is not that of the frames",
+    Note.FRAME_COUNT_DIFFERS: "the header's frame count is not what decodes",
+    Note.TIMESTAMPS_REPAIRED: "missing, repeated or backward timestamps were replaced",
+    Note.SIZE_CHANGES: "the picture size changes within the stream",
+    Note.SAME_BYTES: "another source has the same bytes; its clips stand under that one",
+}
+
+
+def funnel_table(summary: Mapping[str, Any]) -> Markup:
+    """From all candidates to what was kept, a row per reason."""
+    counts = summary.get("counts") or {}
+    n_clips, n_kept = counts.get("clips") or 0, counts.get("kept") or 0
+    if not n_clips:
+        return Markup('<p class="none">No candidate clip was found.</p>')
+    rows: list[Sequence[object]] = [
+        (_strong("candidate clips"), "", "", count(n_clips), bar(("kept", 1.0)), "100%")
+    ]
+    rows += [_funnel_row(step, summary, n_clips) for step in funnel_steps(summary)]
+    final = bar(("kept", n_kept / n_clips))
+    rows.append((_strong("kept"), "", "", _strong(count(n_kept)), final, share(n_kept, n_clips)))
+    headings = ("reason", "#rejected first", "#at all", "#left", "", "#left")
+    note = (
+        '<p class="hint">A clip is counted under the first reason against it; <em>at all</em> '
+        "counts every clip with that reason.</p>"
+    )
+    return Markup(f"{table(headings, rows, kind='funnel')}{note}")
+
+
+def _strong(text: str) -> Markup:
+    return Markup(f"<strong>{esc(text)}</strong>")
+
+
+def _funnel_row(step: FunnelStep, summary: Mapping[str, Any], n_clips: int) -> Sequence[object]:
+    name: Markup = esc(step.reason)
+    if step.n_first:
+        name = Markup(f'<a href="#{anchor(step.reason)}">{name}</a>')
+    return (
+        Markup(f"{name}<small>{esc(_rule(step.reason, summary))}</small>"),
+        count(step.n_first),
+        count(step.n_any),
+        count(step.n_left),
+        bar(("kept", step.n_left / n_clips), ("rejected", step.n_first / n_clips)),
+        share(step.n_left, n_clips),
+    )
+
+
+def _rule(reason: str, summary: Mapping[str, Any]) -> str:
+    """The bound behind a reason, in words."""
+    recipe = summary.get("recipe") or {}
+    if reason == Reason.TOO_SHORT:
+        shortest = (recipe.get("propose") or {}).get("min_s")
+        return f"shorter than {score(shortest)} s" if shortest is not None else ""
+    if reason == Reason.DUPLICATE:
+        similarity = (recipe.get("dedup") or {}).get("similarity")
+        return f"similarity from {score(similarity)} to a better clip" if similarity else ""
+    fixed: dict[str, str] = {
+        Reason.NOT_MEASURED: "a rule asks for a score that the clip has not",
+        Reason.NO_BUCKET: "smaller or shorter than every bucket",
+        Reason.CUT_FAILED: "could not be written",
+    }
+    for name, rule in (recipe.get("filters") or {}).items():
+        spec = SCORES.get(name)
+        if spec is None:
+            continue
+        why = f"; {rule['why']}" if rule.get("why") else ""
+        if reason == spec.low and rule.get("min") is not None:
+            return f"{name} below {score(rule['min'])} {spec.unit}{why}"
+        if reason == spec.high and rule.get("max") is not None:
+            return f"{name} above {score(rule['max'])} {spec.unit}{why}"
+    return fixed.get(reason, "")
+
+
+def failed_sources(
+    summary: Mapping[str, Any], sources: Sequence[Mapping[str, Any]], *, max_per_code: int
+) -> Markup:
+    """Sources that could not be used, with the stage, code and message of each."""
+    counts = summary.get("counts") or {}
+    by_code: dict[str, list[Mapping[str, Any]]] = {}
+    for row in sources:
+        if row.get("outcome") == "failed":
+            by_code.setdefault(str(row.get("error_code")), []).append(row)
+    skipped = counts.get("skipped_names") or 0
+    hint = (
+        f"{amount(skipped, 'name')} skipped in the listing: not named like video."
+        if skipped
+        else ""
+    )
+    if not by_code:
+        return Markup(f'<p class="none">No source failed.</p><p class="hint">{esc(hint)}</p>')
+    rows: list[Sequence[object]] = []
+    said = []
+    for code, failed in sorted(by_code.items(), key=lambda item: (-len(item[1]), item[0])):
+        shown = sorted(failed, key=lambda row: str(row.get("uri")))[:max_per_code]
+        of = f"{count(len(shown))} of " if len(shown) < len(failed) else ""
+        said.append(f"{code} {of}{count(len(failed))}")
+        rows += [
+            (
+                Markup(f'<bdi class="uri">{esc(row.get("uri"))}</bdi>'),
+                row.get("error_stage") or "-",
+                Markup(f"<code>{esc(code)}</code>"),
+                row.get("error_message") or "",
+            )
+            for row in shown
+        ]
+    return Markup(
+        f'<h3>Failed <span class="of">{esc(", ".join(said))}</span></h3>'
+        f"{table(('source', 'stage', 'code', 'message'), rows, kind='failed')}"
+        f'<p class="hint">{esc(hint)}</p>'
+    )
+
+
+def notes_table(summary: Mapping[str, Any]) -> Markup:
+    """What was odd about sources that were used all the same."""
+    notes = (summary.get("counts") or {}).get("by_note") or {}
+    if not notes:
+        return Markup("")
+    meanings: dict[str, str] = {str(note): meaning for note, meaning in _NOTES.items()}
+    rows = [
+        (Markup(f"<code>{esc(note)}</code>"), count(n), meanings.get(note, ""))
+        for note, n in notes.items()
+    ]
+    return Markup(f"<h3>Notes</h3>{table(('note', '#sources', 'meaning'), rows)}")
+
+
+def shards_table(summary: Mapping[str, Any]) -> Markup:
+    """Buckets with what is in them, and the shards by name."""
+    shards = summary.get("shards") or []
+    if not shards:
+        return Markup('<p class="none">No shard was written.</p>')
+    buckets: dict[str, list[Mapping[str, Any]]] = {}
+    for shard in shards:
+        buckets.setdefault(str(shard.get("bucket")), []).append(shard)
+    most = max(_total(group, "n_samples") for group in buckets.values())
+    rows = [
+        (
+            Markup(f"<code>{esc(bucket)}</code>"),
+            count(len(group)),
+            count(_total(group, "n_samples")),
+            count(_total(group, "n_frames")),
+            size(_total(group, "bytes")),
+            bar(("kept", _total(group, "n_samples") / most if most else 0)),
+        )
+        for bucket, group in sorted(buckets.items())
+    ]
+    headings = ("bucket", "#shards", "#clips", "#frames", "#size", "")
+    names = [
+        (Markup(f"<code>{esc(s.get('name'))}</code>"), count(s.get("n_samples")),
+         count(s.get("n_frames")), size(s.get("bytes")))
+        for s in shards[:MAX_SHARDS]
+    ]  # fmt: skip
+    of = f"{MAX_SHARDS} of {count(len(shards))}" if len(shards) > MAX_SHARDS else "all"
+    listed = table(("shard", "#clips", "#frames", "#size"), names)
+    return Markup(
+        f"{table(headings, rows)}<details><summary>Shards by name, {of}</summary>{listed}</details>"
+    )
+
+
+def _total(shards: Sequence[Mapping[str, Any]], key: str) -> int:
+    return sum(shard.get(key) or 0 for shard in shards)
+
+
+def stages_table(summary: Mapping[str, Any]) -> Markup:
+    """Where the time went, and how much of the work was new."""
+    seconds = summary.get("stage_seconds") or {}
+    if not seconds:
+        return Markup("")
+    total = sum(seconds.values())
+    rows = [
+        (stage, length(s), bar(("time", s / total if total else 0)), share(s, total))
+        for stage, s in seconds.items()
+    ]
+    work = summary.get("work") or {}
+    done = [
+        f"{verb} {amount(work[key], noun)}"
+        for key, verb, noun in (
+            ("sources_scanned", "probed", "source"),
+            ("sources_analyzed", "analyzed", "source"),
+            ("clips_cut", "wrote", "clip"),
+            ("shards_written", "packed", "shard"),
+        )
+        if key in work
+    ]
+    hint = f"This run {', '.join(done)}; the rest stood from earlier runs." if done else ""
+    times = table(("stage", "#time", "", "#of all"), rows)
+    return Markup(f'{times}<p class="hint">{esc(hint)}</p>')
+
+
+def recipe_text(summary: Mapping[str, Any]) -> Markup:
+    """The resolved recipe, to be unfolded."""
+    recipe = summary.get("recipe")
+    if not recipe:
+        return Markup("")
+    text = json.dumps(recipe, indent=2, ensure_ascii=False, default=str)
+    versions = summary.get("versions") or {}
+    used = joined((f"{name} {number}" for name, number in versions.items()), " \N{MIDDLE DOT} ")
+    return Markup(
+        f"<details><summary>Recipe as it was used</summary><pre>{esc(text)}</pre></details>"
+        f'<p class="hint">{used}</p>'
+    )

@@ -1,0 +1,53 @@
+"""Numbers in words, for people: pages, terminals and logs."""
+
+
+def count(number: int | None) -> str:
+    """A whole number with separators; a dash for none."""
+    return "-" if number is None else f"{number:,}"
+
+
+def amount(number: int, noun: str) -> str:
+    """A number and its noun, in the plural where it is not one."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def length(seconds: float | None) -> str:
+    """Seconds in the unit that reads best: `0.25 s`, `4.2 min`, `40.1 h`."""
+    if seconds is None:
+        return "-"
+    if abs(seconds) < 60:
+        return f"{seconds:.2f} s" if abs(seconds) < 1 else f"{seconds:.1f} s"
+    if abs(seconds) < 3600:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:,.1f} h"
+
+
+def clock(seconds: float) -> str:
+    """A time as `h:mm:ss`."""
+    whole = max(0, round(seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def size(n_bytes: int | None) -> str:
+    """Bytes in decimal units: `1.2 GB`."""
+    if n_bytes is None:
+        return "-"
+    value = float(n_bytes)
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if value < 999.5 or unit == "TB":
+            break
+        value /= 1000
+    return f"{n_bytes:,} bytes" if unit == "bytes" else f"{value:,.3g} {unit}"
+
+
+def score(value: float | None) -> str:
+    """A measured value in three digits; a dash where nothing was measured."""
+    return "-" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def share(part: float, whole: float) -> str:
+    """A part in percent; a dash of nothing."""
+    if not whole:
+        return "-"
+    percent = 100 * part / whole
+    return f"{percent:.2g}%" if 0 < percent < 1 else f"{percent:.0f}%"
