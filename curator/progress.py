@@ -20,6 +20,7 @@ from curator.stages.report.words import amount, clock, count, length, share, siz
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
+    from rich.text import Text
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ NOUNS = {"scan": "source", "analyze": "source", "cut": "clip"}
 
 POLL_S = 0.5
 LINE_EVERY_S = 10.0
+SAY_TOOK_S = 10.0
+"""Stages that took longer have their time in the display: all would not fit into 80 columns."""
 JOIN_S = 2.0
 """Longest wait for a poll that hangs, such as one of a cluster that went away."""
 
@@ -198,8 +201,11 @@ class Progress:
         with self._lock:
             is_due = time.monotonic() - self._last_line >= LINE_EVERY_S
             if is_due and self._shown.stage is not None:
-                facts = ", ".join(self._facts())
-                self._write_line(f"{self._shown.stage}: {facts}" if facts else self._shown.stage)
+                facts = list(self._facts())
+                if (left_s := self._shown.work.left_s(time.monotonic())) is not None:
+                    facts.append(f"{clock(left_s)} left")
+                said = f": {', '.join(facts)}" if facts else ""
+                self._write_line(f"{self._shown.stage}{said}")
 
     def _facts(self) -> Iterator[str]:
         """How far the current stage is, in words."""
@@ -217,8 +223,6 @@ class Progress:
             yield f"{rate:.3g}x real time"
         if shown.n_kept is not None:
             yield f"{amount(shown.n_kept, 'clip')} kept"
-        if (left_s := work.left_s(now)) is not None:
-            yield f"{clock(left_s)} left"
 
     def _write_line(self, text: str) -> None:
         self._last_line = time.monotonic()
@@ -255,28 +259,33 @@ class Progress:
         from rich.text import Text
 
         with self._lock:
-            shown, now = self._shown, time.monotonic()
-            stages = Text("  ")
-            for name in dict.fromkeys([*STAGES, *shown.ended]):
-                if name == shown.stage:
-                    stages.append(name, "bold cyan")
-                    stages.append(f" {clock(now - shown.began)}", "cyan")
-                elif name in shown.ended:
-                    stages.append(name, "green")
-                    stages.append(f" {length(shown.ended[name])}", "dim")
-                else:
-                    stages.append(name, "dim")
-                stages.append("  ")
-            if shown.stage is None:
+            stages, work, now = self._render_stages(), self._shown.work, time.monotonic()
+            if self._shown.stage is None:
                 return stages
-            done = shown.work.share_done()
-            bar = ProgressBar(
-                total=None if done is None else 1.0, completed=done or 0.0, width=30, pulse=not done
-            )
-            facts = Table.grid(padding=(0, 2))
+            done, left_s = work.share_done(), work.left_s(now)
+            bar = ProgressBar(total=1.0, completed=done or 0.0, width=40, pulse=not done)
             percent = "" if done is None else f"{100 * done:3.0f}%"
-            facts.add_row("", bar, percent, Text(" · ".join(self._facts())))
-            return Group(stages, facts)
+            left = "" if left_s is None else f"{clock(left_s)} left"
+            row = Table.grid(padding=(0, 2))
+            row.add_row("", bar, percent, left)
+            return Group(stages, row, Text("  " + " \N{MIDDLE DOT} ".join(self._facts())))
+
+    def _render_stages(self) -> "Text":
+        from rich.text import Text
+
+        shown, line = self._shown, Text("  ")
+        for name in dict.fromkeys([*STAGES, *shown.ended]):
+            if name == shown.stage:
+                line.append(name, "bold cyan")
+                line.append(f" {clock(time.monotonic() - shown.began)}", "cyan")
+            elif name in shown.ended:
+                line.append(name, "green")
+                if shown.ended[name] >= SAY_TOOK_S:
+                    line.append(f" {length(shown.ended[name])}", "dim")
+            else:
+                line.append(name, "dim")
+            line.append("  ")
+        return line
 
 
 def _can_redraw(stream: TextIO) -> bool:

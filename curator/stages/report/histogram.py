@@ -1,9 +1,12 @@
 """Histograms of scores as inline SVG, kept against rejected clips, with the bounds of the rule."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from curator.stages.filters import SCORES
 from curator.stages.report.markup import Markup, esc, joined
@@ -14,6 +17,8 @@ WIDTH, HEIGHT, TOP, BOTTOM = 320, 112, 14, 16
 LOG_FROM = 30.0
 """Ratio of the 95th to the 5th percentile from which the axis is logarithmic."""
 
+Values = NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Axis:
@@ -21,20 +26,24 @@ class _Axis:
     high: float
     is_log: bool
 
-    def place(self, value: float) -> float:
-        """Where a value lies on the axis: 0 to 1, and at its ends when beyond."""
+    def place(self, values: Values | float) -> Values:
+        """Where values lie on the axis: 0 to 1, and at its ends when beyond."""
+        low, high, at = self.low, self.high, np.clip(values, self.low, self.high)
         if self.is_log:
-            value = math.log(max(value, self.low))
-            low, high = math.log(self.low), math.log(self.high)
-        else:
-            low, high = self.low, self.high
-        return min(1.0, max(0.0, (value - low) / (high - low)))
+            low, high, at = math.log(low), math.log(high), np.log(at)
+        placed: Values = (at - low) / (high - low)
+        return placed
 
     def at(self, place: float) -> float:
         """The value at a place."""
         if self.is_log:
             return float(self.low * (self.high / self.low) ** place)
         return self.low + (self.high - self.low) * place
+
+    def bins(self, values: Values) -> list[int]:
+        """How many of the values lie in each of the bins."""
+        numbers = np.minimum(BINS - 1, (self.place(values) * BINS).astype(np.int64))
+        return [int(n) for n in np.bincount(numbers, minlength=BINS)]
 
 
 def histograms(summary: Mapping[str, Any], clips: Sequence[Mapping[str, Any]]) -> Markup:
@@ -47,12 +56,13 @@ def histograms(summary: Mapping[str, Any], clips: Sequence[Mapping[str, Any]]) -
     recipe = summary.get("recipe") or {}
     rules = recipe.get("filters") or {}
     shortest = {"min": (recipe.get("propose") or {}).get("min_s")}
+    is_kept = np.array([clip.get("decision") == "kept" for clip in clips], dtype=np.bool_)
     lengths = [_clip_s(clip) for clip in clips]
-    parts = [_figure("duration", "s", "length of the clip", shortest, lengths, clips)]
+    parts = [_figure("duration", "s", "length of the clip", shortest, lengths, is_kept)]
     for name, spec in SCORES.items():
         values = [clip.get(name) for clip in clips]
         rule = rules.get(name) or {}
-        parts.append(_figure(name, spec.unit, spec.meaning, rule, values, clips))
+        parts.append(_figure(name, spec.unit, spec.meaning, rule, values, is_kept))
     return joined(parts)
 
 
@@ -66,95 +76,47 @@ def _figure(
     unit: str,
     meaning: str,
     rule: Mapping[str, Any],
-    values: Sequence[float | None],
-    clips: Sequence[Mapping[str, Any]],
+    scores: Sequence[float | None],
+    is_kept: NDArray[np.bool_],
 ) -> Markup:
-    kept: list[float] = []
-    rejected: list[float] = []
-    for value, clip in zip(values, clips, strict=True):
-        if value is not None and math.isfinite(value):
-            (kept if clip.get("decision") == "kept" else rejected).append(value)
-    n_measured = len(kept) + len(rejected)
-    if n_measured == 0:
+    values = np.array(scores, dtype=np.float64)
+    measured = np.isfinite(values)
+    if not measured.any():
         return Markup("")
-    bounds = {key: rule[key] for key in ("min", "max") if rule.get(key) is not None}
+    bounds = {key: float(rule[key]) for key in ("min", "max") if rule.get(key) is not None}
     said = [f"{key} {score(value)}" for key, value in bounds.items()] or ["no bound"]
-    if n_measured < len(clips):
-        said.append(f"{count(len(clips) - n_measured)} not measured")
-    distinct = {*kept, *rejected}
-    if len(distinct) == 1:
-        picture = Markup(f'<p class="same">all clips: {score(distinct.pop())}</p>')
+    if n_missing := int(np.sum(~measured)):
+        said.append(f"{count(n_missing)} not measured")
+    values, is_kept = values[measured], is_kept[measured]
+    if values.min() == values.max():
+        picture = Markup(f'<p class="same">all clips: {score(float(values[0]))}</p>')
     else:
-        picture = _svg(name, kept, rejected, bounds)
+        axis = _axis(values, list(bounds.values()), may_be_log=not unit.startswith("0 "))
+        picture = _svg(name, axis, values[is_kept], values[~is_kept], bounds)
     return Markup(
         f'<figure class="histogram"><figcaption><b>{esc(name)}</b> <span>{esc(unit)}</span>'
         f"<small>{esc(meaning)}; {esc(', '.join(said))}</small></figcaption>{picture}</figure>"
     )
 
 
-def _axis(values: list[float], bounds: Mapping[str, float]) -> _Axis:
-    values = sorted(values)
-    low, high = values[0], values[-1]
-    p5, p95 = (values[round(q * (len(values) - 1))] for q in (0.05, 0.95))
-    positive = [value for value in values if value > 0]
-    least = max(p5, positive[0]) if positive else 0.0
-    is_log = low >= 0 and least > 0 and p95 > LOG_FROM * least
-    is_log = is_log and all(bound > 0 for bound in bounds.values())
-    if is_log:
-        low = positive[0]
+def _axis(values: Values, bounds: Sequence[float], *, may_be_log: bool) -> _Axis:
+    """An axis that shows all values, and those bounds that are not far from them."""
+    low, high = float(values.min()), float(values.max())
+    p5, p95 = (float(p) for p in np.percentile(values, [5, 95]))
+    if may_be_log and low > 0 and p95 > LOG_FROM * p5 and all(bound > 0 for bound in bounds):
         span = math.sqrt(high / low)
-        near = [b for b in bounds.values() if low / span <= b <= high * span]
-    else:
-        span = 0.5 * (high - low)
-        near = [b for b in bounds.values() if low - span <= b <= high + span]
-    return _Axis(low=min([low, *near]), high=max([high, *near]), is_log=is_log)
-
-
-def _binned(values: Sequence[float], axis: _Axis) -> list[int]:
-    counts = [0] * BINS
-    for value in values:
-        counts[min(BINS - 1, int(axis.place(value) * BINS))] += 1
-    return counts
+        near = [bound for bound in bounds if low / span <= bound <= high * span]
+        return _Axis(low=min([low, *near]), high=max([high, *near]), is_log=True)
+    span = 0.5 * (high - low)
+    near = [bound for bound in bounds if low - span <= bound <= high + span]
+    return _Axis(low=min([low, *near]), high=max([high, *near]), is_log=False)
 
 
 def _svg(
-    name: str, kept: list[float], rejected: list[float], bounds: Mapping[str, float]
+    name: str, axis: _Axis, kept: Values, rejected: Values, bounds: Mapping[str, float]
 ) -> Markup:
-    axis = _axis(kept + rejected, bounds)
-    kept_bins, rejected_bins = _binned(kept, axis), _binned(rejected, axis)
-    highest = max(k + r for k, r in zip(kept_bins, rejected_bins, strict=True))
-    scale = (HEIGHT - TOP - BOTTOM) / highest
-    base, step = HEIGHT - BOTTOM, WIDTH / BINS
-    marks = []
-    for number, (k, r) in enumerate(zip(kept_bins, rejected_bins, strict=True)):
-        if k + r == 0:
-            continue
-        ends = score(axis.at(number / BINS)), score(axis.at((number + 1) / BINS))
-        x, height_k, height_r = number * step, k * scale, r * scale
-        rects = [
-            f'<rect class="{css}" x="{x + 0.4:.2f}" y="{y:.2f}" width="{step - 0.8:.2f}" '
-            f'height="{max(height, 0.75):.2f}"/>'
-            for css, y, height, n in (
-                ("kept", base - height_k, height_k, k),
-                ("rejected", base - height_k - height_r, height_r, r),
-            )
-            if n
-        ]
-        title = f"{ends[0]} to {ends[1]}: {k:,} kept, {r:,} rejected"
-        marks.append(Markup(f"<g><title>{esc(title)}</title>{''.join(rects)}</g>"))
-    for key, bound in bounds.items():
-        place = axis.place(bound)
-        if axis.low <= bound <= axis.high:
-            x = min(WIDTH - 0.5, max(0.5, place * WIDTH))
-            anchor = "end" if place > 0.8 else "start"
-            shift = -3 if anchor == "end" else 3
-            marks.append(
-                Markup(
-                    f'<line class="bound" x1="{x:.2f}" x2="{x:.2f}" y1="2" y2="{base}"/>'
-                    f'<text x="{x + shift:.2f}" y="9" text-anchor="{anchor}">'
-                    f"{esc(key)} {score(bound)}</text>"
-                )
-            )
+    base = HEIGHT - BOTTOM
+    marks = [*_columns(axis, axis.bins(kept), axis.bins(rejected)), *_bounds(axis, bounds)]
     label = f"Histogram of {name}: {len(kept):,} kept and {len(rejected):,} rejected clips"
     middle = f"{score(axis.at(0.5))}{' (log)' if axis.is_log else ''}"
     return Markup(
@@ -164,3 +126,37 @@ def _svg(
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 4}" text-anchor="middle">{middle}</text>'
         f'<text x="{WIDTH}" y="{HEIGHT - 4}" text-anchor="end">{score(axis.high)}</text></svg>'
     )
+
+
+def _columns(axis: _Axis, kept: Sequence[int], rejected: Sequence[int]) -> Iterator[Markup]:
+    base, step = HEIGHT - BOTTOM, WIDTH / BINS
+    scale = (base - TOP) / max(k + r for k, r in zip(kept, rejected, strict=True))
+    for number, (k, r) in enumerate(zip(kept, rejected, strict=True)):
+        if k + r == 0:
+            continue
+        top, rects = float(base), []
+        for css, n in (("kept", k), ("rejected", r)):
+            if n:
+                # A single clip among thousands is seen too.
+                height = max(1.2, n * scale)
+                top -= height
+                rects.append(
+                    f'<rect class="{css}" x="{number * step + 0.4:.2f}" y="{top:.2f}" '
+                    f'width="{step - 0.8:.2f}" height="{height:.2f}"/>'
+                )
+        ends = score(axis.at(number / BINS)), score(axis.at((number + 1) / BINS))
+        title = f"{ends[0]} to {ends[1]}: {k:,} kept, {r:,} rejected"
+        yield Markup(f"<g><title>{esc(title)}</title>{''.join(rects)}</g>")
+
+
+def _bounds(axis: _Axis, bounds: Mapping[str, float]) -> Iterator[Markup]:
+    for key, bound in bounds.items():
+        if not axis.low <= bound <= axis.high:
+            continue
+        x = min(WIDTH - 0.5, max(0.5, float(axis.place(bound)) * WIDTH))
+        anchor, shift = ("end", -3) if x > 0.8 * WIDTH else ("start", 3)
+        yield Markup(
+            f'<line class="bound" x1="{x:.2f}" x2="{x:.2f}" y1="2" y2="{HEIGHT - BOTTOM}"/>'
+            f'<text x="{x + shift:.2f}" y="9" text-anchor="{anchor}">'
+            f"{esc(key)} {score(bound)}</text>"
+        )

@@ -15,7 +15,7 @@ from curator.stages.report.tables import (
     shards_table,
     stages_table,
 )
-from curator.stages.report.words import amount, count, length, share, size
+from curator.stages.report.words import count, length, share, size
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """Names and captions are escaped; should one slip through, nothing of it is run or fetched."""
@@ -88,11 +88,9 @@ def _headline(summary: Mapping[str, Any]) -> Markup:
     shards = summary.get("shards") or []
     seconds = sum((summary.get("stage_seconds") or {}).values())
     tiles = [
-        ("sources", f"{count(counts.get('done') or 0)}",
-         f"of {amount(n_sources, 'source')}; {count(n_failed)} failed"),
-        ("video in", length(video_s), "measured from decoded frames"),
-        ("clips kept", count(n_kept),
-         f"of {count(n_clips)}, {share(n_kept, n_clips)}; {count(n_clips - n_kept)} rejected"),
+        ("sources done", count(counts.get("done") or 0), _of_sources(n_sources, n_failed)),
+        ("video in", length(video_s), "of the sources done"),
+        ("clips kept", count(n_kept), f"{share(n_kept, n_clips)} of {count(n_clips)}"),
         ("video kept", length(kept_s), f"{share(kept_s, video_s)} of what came in"),
         ("shards", count(len(shards)), size(sum(shard.get("bytes") or 0 for shard in shards))),
         ("run time", length(seconds), "all stages together"),
@@ -104,6 +102,13 @@ def _headline(summary: Mapping[str, Any]) -> Markup:
         for name, value, said in tiles
     )
     return Markup(f'<dl class="headline">{items}</dl>')
+
+
+def _of_sources(n_sources: int, n_failed: int) -> Markup:
+    failed = "none failed"
+    if n_failed:
+        failed = f'<a class="bad" href="#sources">{count(n_failed)} failed</a>'
+    return Markup(f"of {count(n_sources)}; {failed}")
 
 
 def _scores(summary: Mapping[str, Any], clips: Sequence[Mapping[str, Any]]) -> Markup:

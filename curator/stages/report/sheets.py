@@ -1,16 +1,16 @@
 """Contact sheets: clips as pictures with what was measured, kept ones and those of each reason."""
 
 import base64
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
 from curator.records import Reason
 from curator.stages.filters import SCORES
 from curator.stages.report.funnel import reason_order
 from curator.stages.report.markup import Markup, esc, joined
-from curator.stages.report.words import clock, count, length, score
+from curator.stages.report.words import beside, clock, count, length, score
 
 Clip = Mapping[str, Any]
 
@@ -38,8 +38,13 @@ class Sheets:
         if not kept:
             return Markup('<p class="none">No clip was kept.</p>')
         shown = self._sample(kept)
-        cards = joined(self._card(clip, self._kept_facts(clip)) for clip in shown)
-        return Markup(f'{_of(len(shown), len(kept))}<div class="sheet">{cards}</div>')
+        cards = joined(self._card(clip, _kept_facts(clip)) for clip in shown)
+        models = sorted({str(clip["caption_model"]) for clip in kept if clip.get("caption_model")})
+        said = f"captions by {', '.join(models)}" if models else "no captions"
+        return Markup(
+            f'<p class="hint">{_of(len(shown), len(kept))}; {esc(said)}</p>'
+            f'<div class="sheet">{cards}</div>'
+        )
 
     def rejected(self, summary: Mapping[str, Any]) -> Markup:
         """A sheet for each reason, in the order in which reasons count."""
@@ -57,7 +62,7 @@ class Sheets:
             cards = joined(self._pair(clip, by_id.get(clip.get("duplicate_of"))) for clip in shown)
             kind = "sheet pairs"
         else:
-            cards = joined(self._card(clip, self._rejected_facts(clip)) for clip in shown)
+            cards = joined(self._card(clip, _rejected_facts(clip)) for clip in shown)
             kind = "sheet"
         return Markup(
             f'<section class="reason" id="{anchor(reason)}"><h3>{esc(reason)} '
@@ -65,19 +70,20 @@ class Sheets:
         )
 
     def _sample(self, clips: Iterable[Clip]) -> list[Clip]:
-        return sorted(clips, key=lambda clip: str(clip.get("clip_id")))[: self.max_per_group]
+        return heapq.nsmallest(self.max_per_group, clips, key=lambda c: str(c.get("clip_id")))
 
     def _pair(self, clip: Clip, retained: Clip | None) -> Markup:
         said = Markup(
             f'<p class="why">similarity {score(clip.get("duplicate_similarity"))}, '
             f"duplicate from {score(clip.get('reason_threshold'))}</p>"
         )
-        own = self._card(clip, Markup('<p class="role">rejected</p>'))
+        own = self._card(clip, Markup(f'<p class="role">rejected</p>{_quality(clip)}'))
         if retained is None:
             other = Markup('<p class="none">The clip it duplicates is not in this run.</p>')
         else:
             role = "kept" if retained.get("decision") == "kept" else "retained, rejected later"
-            other = self._card(retained, Markup(f'<p class="role {role}">{role}</p>'))
+            facts = Markup(f'<p class="role {role}">{role}</p>{_quality(retained)}')
+            other = self._card(retained, facts)
         return Markup(f'<div class="pair">{said}{own}{other}</div>')
 
     def _card(self, clip: Clip, facts: Markup) -> Markup:
@@ -85,7 +91,7 @@ class Sheets:
         jpeg = self.thumbnails.get(name)
         if jpeg:
             data = base64.b64encode(jpeg).decode()
-            picture = f'<img alt="" loading="lazy" src="data:image/jpeg;base64,{data}">'
+            picture = f'<img alt="" decoding="async" src="data:image/jpeg;base64,{data}">'
         else:
             picture = "<span>no picture</span>"
         seconds = _clip_s(clip)
@@ -93,31 +99,6 @@ class Sheets:
             f'<figure class="clip"><div class="picture">{picture}<b>{length(seconds)}</b></div>'
             f"<figcaption>{facts}{_origin(clip)}</figcaption></figure>"
         )
-
-    def _kept_facts(self, clip: Clip) -> Markup:
-        caption = clip.get("caption")
-        text = (
-            Markup(f'<p class="caption" title="{esc(clip.get("caption_model") or "")}">'
-                   f"{esc(caption)}</p>")
-            if caption
-            else Markup('<p class="caption none">no caption</p>')
-        )  # fmt: skip
-        scores = joined(
-            Markup(f"<div><dt>{esc(name)}</dt><dd>{score(clip.get(name))}</dd></div>")
-            for name in SCORES
-            if name not in _SAID_ELSEWHERE
-        )
-        return Markup(f'{text}{_format(clip)}<dl class="scores">{scores}</dl>')
-
-    def _rejected_facts(self, clip: Clip) -> Markup:
-        reason = clip.get("reason")
-        others = [str(other) for other in clip.get("reasons") or () if other != reason]
-        parts = [Markup(f'<p class="why">{esc(_why(clip))}</p>')]
-        if detail := clip.get("reason_detail"):
-            parts.append(Markup(f"<p>{esc(detail)}</p>"))
-        if others:
-            parts.append(Markup(f'<p class="also">also {esc(", ".join(others))}</p>'))
-        return joined([*parts, _format(clip)])
 
 
 def anchor(reason: str) -> Markup:
@@ -128,6 +109,35 @@ def anchor(reason: str) -> Markup:
 def _of(n_shown: int, n_all: int) -> Markup:
     said = f"{count(n_shown)} of {count(n_all)}" if n_shown < n_all else f"{count(n_all)}"
     return Markup(f'<span class="of">{said}</span>')
+
+
+def _kept_facts(clip: Clip) -> Markup:
+    caption = clip.get("caption")
+    text = (
+        Markup(f'<p class="caption" title="{esc(caption)}">{esc(caption)}</p>')
+        if caption
+        else Markup('<p class="caption none">no caption</p>')
+    )
+    scores = joined(
+        (
+            Markup(f"<div><dt>{esc(name)}</dt> <dd>{score(clip.get(name))}</dd></div>")
+            for name in SCORES
+            if name not in _SAID_ELSEWHERE
+        ),
+        " ",
+    )
+    return Markup(f'{text}{_format(clip)}<dl class="scores">{scores}</dl>')
+
+
+def _rejected_facts(clip: Clip) -> Markup:
+    reason = clip.get("reason")
+    others = [str(other) for other in clip.get("reasons") or () if other != reason]
+    parts = [Markup(f'<p class="why">{esc(_why(clip))}</p>')]
+    if detail := clip.get("reason_detail"):
+        parts.append(Markup(f"<p>{esc(detail)}</p>"))
+    if others:
+        parts.append(Markup(f'<p class="also">also {esc(", ".join(others))}</p>'))
+    return joined([*parts, _format(clip)])
 
 
 def _clip_s(clip: Clip) -> float | None:
@@ -142,9 +152,15 @@ def _format(clip: Clip) -> Markup:
     return Markup(f'<p class="format">{esc(size)} \N{MIDDLE DOT} {esc(rate)}</p>')
 
 
+def _quality(clip: Clip) -> Markup:
+    """What decides which of two clips is retained: size first, then bits per pixel."""
+    bits = score(clip.get("bits_per_pixel"))
+    return Markup(f'{_format(clip)}<p class="format">{bits} bits per pixel</p>')
+
+
 def _origin(clip: Clip) -> Markup:
     uri = str(clip.get("source_uri") or "")
-    name = unquote(uri).rstrip("/").rsplit("/", 1)[-1] or "unknown source"
+    name = uri.rstrip("/").rsplit("/", 1)[-1] or "unknown source"
     at = f" at {clock(clip['start_s'])}" if clip.get("start_s") is not None else ""
     return Markup(
         f'<p class="origin"><bdi title="{esc(uri)}">{esc(name)}</bdi>{at}'
@@ -156,16 +172,14 @@ def _why(clip: Clip) -> str:
     """The first reason against a clip: its score and the bound it misses."""
     reason, value = str(clip.get("reason")), clip.get("reason_score")
     bound = clip.get("reason_threshold")
-    if bound is None:
+    if reason == Reason.NOT_MEASURED:
+        return f"not measured: {', '.join(n for n in SCORES if clip.get(n) is None)}"
+    if value is None or bound is None:
         return reason.replace("_", " ")
-    name = score_of(reason)
-    if value is None:
-        return f"{name} not measured"
-    sign = "<" if value < bound else ">"
-    return f"{name} {score(value)} {sign} {score(bound)}"
+    return f"{_score_of(reason)} {beside(value, bound)}"
 
 
-def score_of(reason: str) -> str:
+def _score_of(reason: str) -> str:
     """Name of the score that a reason is about."""
     if reason == Reason.TOO_SHORT:
         return "seconds"

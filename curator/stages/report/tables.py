@@ -13,7 +13,7 @@ from curator.stages.report.words import amount, count, length, score, share, siz
 
 MAX_SHARDS = 100
 
-_NOTES = {
+NOTES = {
     Note.TRUNCATED: "the container promises more than there is; what decodes is used",
     Note.DECODE_ERRORS: "some packets do not decode; the frames around them are used",
     Note.CORRUPT_FRAMES: "the decoder concealed damage in some frames",
@@ -37,12 +37,16 @@ def funnel_table(summary: Mapping[str, Any]) -> Markup:
     rows += [_funnel_row(step, summary, n_clips) for step in funnel_steps(summary)]
     final = bar(("kept", n_kept / n_clips))
     rows.append((_strong("kept"), "", "", _strong(count(n_kept)), final, share(n_kept, n_clips)))
-    headings = ("reason", "#rejected first", "#at all", "#left", "", "#left")
+    headings = ("reason", "#rejected", "#at all", "#left", "", "#of all")
     note = (
         '<p class="hint">A clip is counted under the first reason against it; <em>at all</em> '
         "counts every clip with that reason.</p>"
     )
     return Markup(f"{table(headings, rows, kind='funnel')}{note}")
+
+
+def _dim_zero(number: int) -> Markup:
+    return esc(count(number)) if number else Markup('<span class="zero">0</span>')
 
 
 def _strong(text: str) -> Markup:
@@ -55,8 +59,8 @@ def _funnel_row(step: FunnelStep, summary: Mapping[str, Any], n_clips: int) -> S
         name = Markup(f'<a href="#{anchor(step.reason)}">{name}</a>')
     return (
         Markup(f"{name}<small>{esc(_rule(step.reason, summary))}</small>"),
-        count(step.n_first),
-        count(step.n_any),
+        _dim_zero(step.n_first),
+        _dim_zero(step.n_any),
         count(step.n_left),
         bar(("kept", step.n_left / n_clips), ("rejected", step.n_first / n_clips)),
         share(step.n_left, n_clips),
@@ -81,11 +85,12 @@ def _rule(reason: str, summary: Mapping[str, Any]) -> str:
         spec = SCORES.get(name)
         if spec is None:
             continue
+        unit = "" if spec.unit.startswith("0 ") else f" {spec.unit}"
         why = f"; {rule['why']}" if rule.get("why") else ""
         if reason == spec.low and rule.get("min") is not None:
-            return f"{name} below {score(rule['min'])} {spec.unit}{why}"
+            return f"{name} below {score(rule['min'])}{unit}{why}"
         if reason == spec.high and rule.get("max") is not None:
-            return f"{name} above {score(rule['max'])} {spec.unit}{why}"
+            return f"{name} above {score(rule['max'])}{unit}{why}"
     return fixed.get(reason, "")
 
 
@@ -133,7 +138,7 @@ def notes_table(summary: Mapping[str, Any]) -> Markup:
     notes = (summary.get("counts") or {}).get("by_note") or {}
     if not notes:
         return Markup("")
-    meanings: dict[str, str] = {str(note): meaning for note, meaning in _NOTES.items()}
+    meanings: dict[str, str] = {str(note): meaning for note, meaning in NOTES.items()}
     rows = [
         (Markup(f"<code>{esc(note)}</code>"), count(n), meanings.get(note, ""))
         for note, n in notes.items()
@@ -167,10 +172,11 @@ def shards_table(summary: Mapping[str, Any]) -> Markup:
          count(s.get("n_frames")), size(s.get("bytes")))
         for s in shards[:MAX_SHARDS]
     ]  # fmt: skip
-    of = f"{MAX_SHARDS} of {count(len(shards))}" if len(shards) > MAX_SHARDS else "all"
+    of = f"{MAX_SHARDS} of " if len(shards) > MAX_SHARDS else ""
     listed = table(("shard", "#clips", "#frames", "#size"), names)
     return Markup(
-        f"{table(headings, rows)}<details><summary>Shards by name, {of}</summary>{listed}</details>"
+        f"{table(headings, rows)}<details><summary>{of}{amount(len(shards), 'shard')} by name"
+        f"</summary>{listed}</details>"
     )
 
 
@@ -182,7 +188,7 @@ def stages_table(summary: Mapping[str, Any]) -> Markup:
     """Where the time went, and how much of the work was new."""
     seconds = summary.get("stage_seconds") or {}
     if not seconds:
-        return Markup("")
+        return Markup('<p class="none">No stage was timed.</p>')
     total = sum(seconds.values())
     rows = [
         (stage, length(s), bar(("time", s / total if total else 0)), share(s, total))
@@ -190,18 +196,18 @@ def stages_table(summary: Mapping[str, Any]) -> Markup:
     ]
     work = summary.get("work") or {}
     done = [
-        f"{verb} {amount(work[key], noun)}"
-        for key, verb, noun in (
-            ("sources_scanned", "probed", "source"),
-            ("sources_analyzed", "analyzed", "source"),
-            ("clips_cut", "wrote", "clip"),
-            ("shards_written", "packed", "shard"),
+        f"{amount(work[key], noun)} {verb}"
+        for key, noun, verb in (
+            ("sources_scanned", "source", "probed"),
+            ("sources_analyzed", "source", "analyzed"),
+            ("clips_cut", "clip", "written"),
+            ("shards_written", "shard", "packed"),
         )
         if key in work
     ]
-    hint = f"This run {', '.join(done)}; the rest stood from earlier runs." if done else ""
-    times = table(("stage", "#time", "", "#of all"), rows)
-    return Markup(f'{times}<p class="hint">{esc(hint)}</p>')
+    hint = f"Done in this run: {', '.join(done)}. What earlier runs stored was not done again."
+    times = table(("stage", "#time", "", "#of all"), rows, kind="times")
+    return Markup(f'{times}<p class="hint">{esc(hint if done else "")}</p>')
 
 
 def recipe_text(summary: Mapping[str, Any]) -> Markup:

@@ -15,6 +15,8 @@ def length(seconds: float | None) -> str:
     """Seconds in the unit that reads best: `0.25 s`, `4.2 min`, `40.1 h`."""
     if seconds is None:
         return "-"
+    if seconds == 0:
+        return "0 s"
     if abs(seconds) < 60:
         return f"{seconds:.2f} s" if abs(seconds) < 1 else f"{seconds:.1f} s"
     if abs(seconds) < 3600:
@@ -32,12 +34,14 @@ def size(n_bytes: int | None) -> str:
     """Bytes in decimal units: `1.2 GB`."""
     if n_bytes is None:
         return "-"
-    value = float(n_bytes)
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+    if n_bytes < 1000:
+        return amount(n_bytes, "byte")
+    value = n_bytes / 1000
+    for unit in ("kB", "MB", "GB", "TB"):
         if value < 999.5 or unit == "TB":
             break
         value /= 1000
-    return f"{n_bytes:,} bytes" if unit == "bytes" else f"{value:,.3g} {unit}"
+    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
 
 
 def score(value: float | None) -> str:
@@ -46,8 +50,19 @@ def score(value: float | None) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A part in percent; a dash of nothing."""
+    """A part in percent; 0% of nothing."""
     if not whole:
-        return "-"
+        return "0%"
     percent = 100 * part / whole
-    return f"{percent:.2g}%" if 0 < percent < 1 else f"{percent:.0f}%"
+    if 0 < percent < 0.1:
+        return "<0.1%"
+    return f"{percent:.1f}%" if percent < 10 else f"{percent:.0f}%"
+
+
+def beside(value: float, bound: float) -> str:
+    """A score beside the bound that it misses, in as many digits as tell them apart."""
+    for digits in (3, 4, 6, 9):
+        left, right = f"{value:.{digits}g}", f"{bound:.{digits}g}"
+        if left != right:
+            break
+    return f"{left} {'<' if value < bound else '>'} {right}"
