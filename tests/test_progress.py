@@ -34,9 +34,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def fast_polls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "POLL_S", 0.005)
-    before = threading.active_count()
     yield
-    assert threading.active_count() == before
+    assert not _polls()
 
 
 def test_plain_progress_writes_a_line_per_stage(clock: Clock) -> None:
@@ -146,6 +145,7 @@ def test_poll_that_hangs_does_not_hold_the_exit(monkeypatch: pytest.MonkeyPatch)
             assert hangs.wait(5)
         release.set()
         progress.stage("shard")
+        _wait(lambda: not _polls())
     assert "99" not in stream.getvalue()
 
 
@@ -240,6 +240,10 @@ def test_funnel_as_text() -> None:
 
 def test_funnel_of_nothing() -> None:
     assert format_funnel({}).splitlines()[0].split() == ["sources", "0"]
+
+
+def _polls() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "progress"]
 
 
 def _wait_for(stream: io.StringIO, text: str) -> None:
