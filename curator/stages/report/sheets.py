@@ -42,7 +42,7 @@ class Sheets:
         models = sorted({str(clip["caption_model"]) for clip in kept if clip.get("caption_model")})
         said = f"captions by {', '.join(models)}" if models else "no captions"
         return Markup(
-            f'<p class="hint">{_of(len(shown), len(kept))}; {esc(said)}</p>'
+            f'<p class="hint">{_of(len(shown), len(kept))} kept; {esc(said)}</p>'
             f'<div class="sheet">{cards}</div>'
         )
 
