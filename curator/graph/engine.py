@@ -240,7 +240,7 @@ class Engine:
             _InRay,
             fn_constructor_kwargs={"make": step.make, "settings": step.settings},
             compute=ActorPoolStrategy(
-                size=self.n_workers(n_units), max_tasks_in_flight_per_actor=2
+                size=self.n_workers(n_units), max_tasks_in_flight_per_actor=1
             ),
             **options,
         )
@@ -312,4 +312,3 @@ def _quiet_data() -> None:
     with contextlib.suppress(AttributeError):
         context.execution_no_progress_timeout_s = -1
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    context.scheduling_strategy = "SPREAD"
