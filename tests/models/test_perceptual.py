@@ -1,0 +1,228 @@
+"""What copies of a picture or clip the descriptor recognises, and what it tells apart."""
+
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from curator.footage.pictures import photograph
+from curator.models.perceptual import CLIP_DIM, DIM, aggregate, cut_borders, describe
+from curator.stages.dedup import DedupConfig
+
+Picture = NDArray[np.uint8]
+
+SIMILARITY = DedupConfig().similarity
+NAMES = ("astronaut", "camera", "cat", "coffee", "coins", "hubble", "ihc", "motorcycle", "rocket")
+
+
+def frame(name: str) -> Picture:
+    """The middle of a photograph at the size that the pipeline describes."""
+    picture = photograph(name)
+    height = min(picture.shape[0], picture.shape[1] * 9 // 16)
+    top = (picture.shape[0] - height) // 2
+    return cv2.resize(picture[top : top + height], (320, 180), interpolation=cv2.INTER_AREA)
+
+
+def jpeg(picture: Picture, quality: int) -> Picture:
+    _, coded = cv2.imencode(".jpg", picture[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
+    return cv2.imdecode(coded, cv2.IMREAD_COLOR)[:, :, ::-1]
+
+
+def rescaled(picture: Picture) -> Picture:
+    return cv2.resize(
+        jpeg(cv2.resize(picture, (107, 60), interpolation=cv2.INTER_AREA), 40), (320, 180)
+    )
+
+
+def cropped(picture: Picture, share: float) -> Picture:
+    height, width = (round(side * share) for side in picture.shape[:2])
+    top, left = (picture.shape[0] - height) // 2, (picture.shape[1] - width) // 2
+    return cv2.resize(picture[top : top + height, left : left + width], (320, 180))
+
+
+def graded(picture: Picture) -> Picture:
+    gray = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY).astype(np.float32)
+    return np.repeat(np.clip(gray * 1.2 - 20, 0, 255).astype(np.uint8)[:, :, None], 3, axis=2)
+
+
+def with_logo(picture: Picture) -> Picture:
+    marked = picture.copy()
+    cv2.rectangle(marked, (262, 9), (310, 36), (255, 220, 0), -1)
+    cv2.putText(marked, "TV1", (266, 31), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (0, 0, 0), 1)
+    return marked
+
+
+def with_banner(picture: Picture) -> Picture:
+    marked = picture.copy()
+    marked[153:] = (30, 30, 140)
+    cv2.putText(marked, "BREAKING NEWS", (20, 172), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (255,) * 3, 1)
+    return marked
+
+
+def boxed(picture: Picture, top: int, left: int) -> Picture:
+    return cv2.copyMakeBorder(picture, top, top, left, left, cv2.BORDER_CONSTANT)
+
+
+COPIES: dict[str, Callable[[Picture], Picture]] = {
+    "re-encoded": lambda p: jpeg(p, 15),
+    "rescaled to a third": rescaled,
+    "blurred": lambda p: cv2.GaussianBlur(p, (0, 0), 2),
+    "darker": lambda p: (p * 0.5).astype(np.uint8),
+    "gray with more contrast": graded,
+    "logo": with_logo,
+    "banner": with_banner,
+    "cropped to 90%": lambda p: cropped(p, 0.9),
+    "letterboxed": lambda p: jpeg(boxed(p, 30, 0), 50),
+    "pillarboxed": lambda p: jpeg(boxed(p, 0, 50), 50),
+    "squeezed": lambda p: cv2.resize(p, (240, 180), interpolation=cv2.INTER_AREA),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_copy_of_a_picture_is_recognised(name: str, copy: str) -> None:
+    picture = frame(name)
+    assert float(describe(picture) @ describe(COPIES[copy](picture))) >= SIMILARITY
+
+
+def test_crop_to_80_percent_is_recognised_in_most_pictures() -> None:
+    alike = [float(describe(frame(n)) @ describe(cropped(frame(n), 0.8))) for n in NAMES]
+    assert np.median(alike) >= SIMILARITY
+
+
+def test_different_pictures_stay_far_below_the_threshold() -> None:
+    vectors = np.stack([describe(frame(name)) for name in NAMES])
+    unlike = (vectors @ vectors.T)[np.triu_indices(len(NAMES), 1)]
+    assert unlike.max() < 0.75 * SIMILARITY
+
+
+def test_descriptor_has_unit_length_and_is_repeatable() -> None:
+    picture = frame("coffee")
+    first, again = describe(picture), describe(picture.copy())
+    assert first.shape == (DIM,)
+    assert first.dtype == np.float32
+    assert np.linalg.norm(first) == pytest.approx(1, abs=1e-5)
+    assert np.array_equal(first, again)
+
+
+def test_views_with_negative_strides_are_accepted() -> None:
+    picture = frame("cat")
+    assert np.array_equal(describe(np.rot90(picture)), describe(np.rot90(picture).copy()))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (6, 10), (31, 320), (4320, 240)])
+def test_odd_sizes_are_described(size: tuple[int, int]) -> None:
+    picture = cv2.resize(frame("camera"), size[::-1], interpolation=cv2.INTER_AREA)
+    vector = describe(picture)
+    assert np.isfinite(vector).all()
+    assert np.linalg.norm(vector) == pytest.approx(0 if size == (1, 1) else 1, abs=1e-5)
+
+
+def noisy(level: int) -> Picture:
+    noise = np.random.default_rng(0).normal(0, 3, (180, 320, 3))
+    return np.clip(level + noise, 0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    "flat",
+    [
+        np.zeros((180, 320, 3), np.uint8),
+        np.full((180, 320, 3), (20, 200, 90), np.uint8),
+        noisy(16),
+        boxed(np.full((140, 320, 3), 90, np.uint8), 20, 0),
+    ],
+    ids=["black", "one colour", "grain", "grey in bars"],
+)
+def test_picture_without_structure_has_the_zero_vector(flat: Picture) -> None:
+    assert not describe(flat).any()
+
+
+def test_bars_are_cut_to_the_line() -> None:
+    luma = cv2.cvtColor(frame("cat"), cv2.COLOR_RGB2GRAY)
+    inside = cut_borders(cv2.copyMakeBorder(luma, 30, 24, 50, 50, cv2.BORDER_CONSTANT, value=3))
+    assert np.array_equal(inside, luma)
+
+
+def test_plain_background_is_not_taken_for_bars() -> None:
+    luma = np.full((180, 320), 240, np.uint8)
+    cv2.circle(luma, (160, 90), 40, 30, -1)
+    assert cut_borders(luma).shape == luma.shape
+
+
+def panned(name: str, positions: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Descriptors of a pan over a photograph; positions are shares of its way."""
+    picture = photograph(name)
+    side = min(picture.shape[:2]) * 2 // 3
+    way = picture.shape[1] - side * 4 // 3
+    views = [
+        picture[side // 4 : side // 4 + side, round(x * way) : round(x * way) + side * 4 // 3]
+        for x in positions
+    ]
+    return np.stack(
+        [describe(cv2.resize(v, (320, 240), interpolation=cv2.INTER_AREA)) for v in views]
+    )
+
+
+def clip(descriptors: NDArray[np.float32]) -> NDArray[np.float32]:
+    vector = aggregate(descriptors)
+    assert vector is not None
+    return vector
+
+
+def test_embedding_of_a_clip_has_unit_length() -> None:
+    vector = clip(panned("motorcycle", np.linspace(0, 1, 12)))
+    assert vector.shape == (CLIP_DIM,)
+    assert vector.dtype == np.float32
+    assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
+
+
+def test_clip_is_recognised_at_another_speed_and_sampling_phase() -> None:
+    original = clip(panned("motorcycle", np.linspace(0, 1, 20)))
+    faster = clip(panned("motorcycle", np.linspace(0, 1, 16)))
+    later = clip(panned("motorcycle", np.linspace(0.02, 0.98, 20)))
+    assert float(original @ faster) >= 0.9
+    assert float(original @ later) >= 0.9
+
+
+def test_excerpt_of_a_slow_clip_is_recognised() -> None:
+    whole = clip(panned("motorcycle", np.linspace(0, 0.3, 20)))
+    excerpt = clip(panned("motorcycle", np.linspace(0.09, 0.21, 8)))
+    assert float(whole @ excerpt) >= SIMILARITY
+
+
+def scene(name: str, centres: list[tuple[int, int]]) -> NDArray[np.float32]:
+    """Descriptors of a fixed camera before which a disc stands at each of the places."""
+    samples = []
+    for x, y in centres:
+        picture = frame(name).copy()
+        cv2.circle(picture, (x, y), 30, (250, 250, 250), -1)
+        cv2.circle(picture, (x, y), 14, (10, 10, 10), -1)
+        samples.append(describe(picture))
+    return np.stack(samples)
+
+
+def test_clips_of_a_fixed_camera_are_told_apart_by_what_happens() -> None:
+    leftward = clip(scene("coins", [(290 - 26 * i, 60) for i in range(10)]))
+    downward = clip(scene("coins", [(110, 10 + 17 * i) for i in range(10)]))
+    again = clip(scene("coins", [(287 - 26 * i, 60) for i in range(10)]))
+    assert float(leftward @ again) >= SIMILARITY
+    assert float(leftward @ downward) < SIMILARITY
+
+
+def test_still_clips_match_whatever_their_length() -> None:
+    picture = frame("rocket")
+    long, short = np.stack([describe(picture)] * 9), describe(jpeg(picture, 40))[None]
+    assert float(clip(long) @ clip(short)) >= 0.9
+
+
+def test_frames_without_structure_do_not_count() -> None:
+    shown = panned("cat", np.linspace(0, 1, 6))
+    faded = np.concatenate([np.zeros((3, DIM), np.float32), shown])
+    assert np.array_equal(clip(faded), clip(shown))
+
+
+def test_clip_of_nothing_but_black_has_no_embedding() -> None:
+    assert aggregate(np.zeros((5, DIM), np.float32)) is None
+    assert aggregate(np.zeros((0, DIM), np.float32)) is None
