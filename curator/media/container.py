@@ -35,7 +35,7 @@ def open_container(
     """Opens a source for demuxing.
 
     Args:
-        reader: Seekable binary file.
+        reader: Seekable binary file, at any position; it is read from its start.
         uri: Name for messages.
         n_bytes: Size of the file.
 
@@ -49,6 +49,8 @@ def open_container(
         raise SourceError(
             ErrorCode.EMPTY_FILE, f"{uri} has 0 bytes; expected a video; fetch or copy it again"
         )
+    # FFmpeg takes the reader's position for the start of the file.
+    reader.seek(0)
     try:
         container = av.open(
             reader,
@@ -75,9 +77,7 @@ def _words(error: av.error.FFmpegError) -> str:
     return (error.strerror or type(error).__name__).lower()
 
 
-def video_stream(
-    container: av.container.InputContainer, uri: str
-) -> av.video.stream.VideoStream:
+def video_stream(container: av.container.InputContainer, uri: str) -> av.video.stream.VideoStream:
     """Picks the first video stream that is no cover picture.
 
     Raises:
