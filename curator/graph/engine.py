@@ -251,7 +251,7 @@ class Engine:
         if self._address is None:
             self._use_own_token()
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         logging.getLogger("ray").setLevel(logging.ERROR)
         import ray
 
@@ -262,6 +262,7 @@ class Engine:
                     address="local",
                     num_cpus=available_cpus() + LIGHT_CPUS,
                     include_dashboard=False,
+                    _node_ip_address="127.0.0.1",
                     object_store_memory=_object_store_bytes(),
                     **common,
                 )

@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 INLINE_UNITS = 64
 """Units of stored tracks up to which arithmetic runs in the driver: cheaper than starting Ray."""
-ANALYZE_UNIT_BYTES = 64 << 20
+ANALYZE_UNIT_FRAMES = 1800
 ANALYZE_UNIT_SOURCES = 32
 SCAN_UNIT_SOURCES = 64
 CUT_UNIT_S = 30.0
@@ -203,14 +203,14 @@ class Run:
         self._progress.work(len(pending), sum(self._header_s(ref) for ref in pending))
         light = [AnalyzeUnit(sources=tuple(refs), part=part) for part, refs in stored.items()]
         self._propose(light, pending=False)
-        pending.sort(key=lambda ref: -ref.n_bytes)
+        pending.sort(key=lambda ref: (-self._header_frames(ref), ref.uri))
         units = [
             AnalyzeUnit(sources=tuple(group))
             for group in pack(
                 pending,
                 max_items=self._sources_per_unit(len(pending)),
-                weight=lambda ref: ref.n_bytes,
-                max_weight=ANALYZE_UNIT_BYTES,
+                weight=self._header_frames,
+                max_weight=ANALYZE_UNIT_FRAMES,
             )
         ]
         self._propose(units, pending=True)
@@ -222,6 +222,11 @@ class Run:
 
     def _header_s(self, ref: SourceRef) -> float:
         return self._state.sources[ref.uri].get("header_duration_s") or 0.0
+
+    def _header_frames(self, ref: SourceRef) -> float:
+        """About how many frames: the longest are begun first, so that none is left alone."""
+        row = self._state.sources[ref.uri]
+        return row.get("header_n_frames") or 30.0 * (row.get("header_duration_s") or 0.0)
 
     def _first_of_each_content(self) -> list[SourceRef]:
         first: dict[str, SourceRef] = {}
