@@ -4,13 +4,13 @@ from fractions import Fraction
 from typing import BinaryIO
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from curator.errors import DecodeError, ErrorCode
 from curator.lake import fingerprint
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import DecodeReport, FrameReader
-from curator.models.perceptual import PERCEPTUAL_MODEL
+from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
 from curator.models.transnet import ShotNetwork, transnet_model_name
 from curator.records import Note, Track
 from curator.stages.measure import Measurer
@@ -70,6 +70,15 @@ class AnalyzeConfig(BaseModel):
         json_schema_extra={"unit": "s"},
     )
 
+    @model_validator(mode="after")
+    def _pairs_fit(self) -> "AnalyzeConfig":
+        if self.motion_pair_s * self.samples_per_s > 1:
+            raise ValueError(
+                f"samples_per_s is {self.samples_per_s} and motion_pair_s {self.motion_pair_s}; a "
+                f"pair must end before the next sample, in {1 / self.samples_per_s:.3g} s"
+            )
+        return self
+
 
 def analyze_fingerprint(config: AnalyzeConfig) -> str:
     """Fingerprint of tracks: settings, code version and models."""
@@ -79,6 +88,7 @@ def analyze_fingerprint(config: AnalyzeConfig) -> str:
         config.model_dump(mode="json"),
         transnet_model_name(),
         PERCEPTUAL_MODEL,
+        DIM,
     )
 
 
@@ -102,7 +112,8 @@ def analyze_source(
         n_bytes: Its size.
         network: Shot network of this worker.
         config: Settings.
-        decoder_threads: Threads of the decoder; changes no result.
+        decoder_threads: Threads of the decoder; changes no result, because a source that turns
+            out damaged is decoded again with one.
 
     Returns:
         The track.
@@ -137,7 +148,19 @@ def analyze_source(
                     thumbnail_every=config.thumbnail_every,
                 )
             measurer.add(frame, frames.report)
+            if decoder_threads > 1 and frames.report.is_damaged:
+                break
         report = frames.report
+    if decoder_threads > 1 and report.is_damaged:
+        return analyze_source(
+            reader,
+            uri,
+            source_id=source_id,
+            n_bytes=n_bytes,
+            network=network,
+            config=config,
+            decoder_threads=1,
+        )
     if measurer is None:
         raise DecodeError(
             ErrorCode.NO_FRAMES,
@@ -220,4 +243,3 @@ def _track(
         thumbnails=tuple(measurer.thumbnails),
         thumbnail_frame=np.array(measurer.thumbnail_frame, np.int32),
     )
-
