@@ -212,12 +212,9 @@ class Track:
         return bool(np.max(np.abs(intervals - np.median(intervals))) > tolerance)
 
 
-STANDARD_FPS = tuple(
-    Fraction(n, d)
-    for n, d in (
-        (24000, 1001), (24, 1), (25, 1), (30000, 1001), (30, 1), (48, 1), (50, 1), (60000, 1001),
-        (60, 1), (12, 1), (15, 1), (10, 1), (20, 1), (120, 1), (100, 1),
-    )  # fmt: skip
+STANDARD_FPS = (
+    *(Fraction(n) for n in (10, 12, 15, 20, 24, 25, 30, 48, 50, 60, 100, 120)),
+    *(Fraction(n, 1001) for n in (24_000, 30_000, 60_000)),
 )
 
 
@@ -230,8 +227,8 @@ def nominal_fps(frame_pts: NDArray[np.int64], end_pts: int, time_base: Fraction)
         time_base: Seconds per tick.
 
     Returns:
-        The standard rate within 0.04% of the typical interval's, else that rate itself with a
-        denominator up to 1001.
+        The standard rate within 0.04% of the typical interval's, or within what rounding to ticks
+        can do to it; else that rate itself with a denominator up to 1001.
     """
     if len(frame_pts) < 2:
         ticks = max(1, end_pts - int(frame_pts[0]))
@@ -241,7 +238,9 @@ def nominal_fps(frame_pts: NDArray[np.int64], end_pts: int, time_base: Fraction)
     typical = intervals[np.abs(intervals - median) <= max(2.0, 0.1 * median)]
     rate = 1 / (float(np.mean(typical)) * float(time_base))
     nearest = min(STANDARD_FPS, key=lambda fps: (abs(float(fps) - rate), fps.denominator))
-    if abs(float(nearest) - rate) <= 0.0004 * rate:
+    # Intervals of a variable rate in Matroska's milliseconds are off by up to half a tick each.
+    rounding = 0.5 / (median * len(typical) ** 0.5)
+    if abs(float(nearest) - rate) <= max(0.0004, rounding) * rate:
         return nearest
     return Fraction(rate).limit_denominator(1001)
 
