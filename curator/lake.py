@@ -58,9 +58,7 @@ class Parts:
             keys = list(pool.map(self._keys, names))
         return {key: name for name, part in zip(names, keys, strict=True) for key in part}
 
-    def write(
-        self, table: pa.Table, keys: Sequence[str], *, one_row_groups: bool = False
-    ) -> str:
+    def write(self, table: pa.Table, keys: Sequence[str], *, one_row_groups: bool = False) -> str:
         """Writes one part, whole.
 
         Args:

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from curator.errors import ErrorCode
 from curator.records import Failure, Note, Track
@@ -108,8 +110,8 @@ def _record(row: pa.Table, source_id: str, uri: str) -> Track | Failure:
     def scalar(name: str) -> object:
         return row[name][0].as_py()
 
-    def array(name: str) -> np.ndarray:
-        return row[name][0].values.to_numpy(zero_copy_only=False)
+    def array(name: str) -> NDArray[Any]:
+        return np.asarray(row[name][0].values.to_numpy(zero_copy_only=False))
 
     code = scalar("error_code")
     if code is not None:
@@ -120,10 +122,11 @@ def _record(row: pa.Table, source_id: str, uri: str) -> Track | Failure:
             message=str(scalar("error_message")),
         )
     dim = row["descriptor_dim"][0].as_py()
+    values: dict[str, Any] = {name: scalar(name) for name in _SCALARS}
+    values |= {name: array(name) for name in _FRAMES | _SAMPLES}
     return Track(
         source_id=source_id,
-        **{name: scalar(name) for name in _SCALARS},  # type: ignore[arg-type]
-        **{name: array(name) for name in _FRAMES | _SAMPLES},
+        **values,
         time_base=Fraction(str(scalar("time_base"))),
         pixel_aspect=Fraction(str(scalar("pixel_aspect"))),
         notes=tuple(Note(note) for note in row["notes"][0].as_py()),

@@ -5,15 +5,17 @@ Timestamps are exact: the container's own ticks, repaired only where they are mi
 increase. Frames are handed on as FFmpeg holds them; nothing is converted at full size.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
-import av
 import av.container
 import av.error
 import av.video.frame
 import av.video.stream
+from av.packet import Packet
 
 from curator.errors import DecodeError, ErrorCode
 from curator.media.container import quarter_turns_deg
@@ -46,6 +48,13 @@ class DecodeReport:
     is_hdr: bool = False
     sizes: list[tuple[int, int]] = field(default_factory=list)
     n_frames: int = 0
+    n_lost_at_end: int = 0
+    """Packets among the last that no frame came from, and no error either."""
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether frames are missing or concealed; then decoder threads change what comes."""
+        return self.ended_early or self.n_errors + self.n_concealed + self.n_lost_at_end > 0
 
 
 HDR_TRANSFERS = (16, 18)
@@ -53,6 +62,9 @@ HDR_TRANSFERS = (16, 18)
 
 MAX_CONSECUTIVE_ERRORS = 1000
 """Packets in a row without a frame after which a stream is given up."""
+
+_LAST_PACKETS = 64
+"""More than any decoder holds back: an error among them can be lost when it is flushed."""
 
 
 class FrameReader:
@@ -62,7 +74,9 @@ class FrameReader:
         container: Opened for reading.
         stream: Its video stream.
         uri: Name for messages.
-        threads: Decoder threads; 1 for none beside the caller's.
+        threads: Decoder threads; 1 for none beside the caller's. Frames of a sound stream are the
+            same with any number. In a damaged one, pictures differ from run to run with more than
+            one, and frames near the damage or the end are lost; see `DecodeReport.is_damaged`.
         max_pixels: Largest frame, in pixels.
         max_frames: Largest number of frames, or None for no limit.
     """
@@ -85,6 +99,7 @@ class FrameReader:
         self.report = DecodeReport()
         self.time_base = stream.time_base or Fraction(1, 90_000)
         self._packet_bytes: dict[int, int] = {}
+        self._last_packet_pts: deque[int] = deque(maxlen=_LAST_PACKETS)
         self._last_pts: int | None = None
         self._last_duration = 0
         self._check_size(stream.width, stream.height)
@@ -112,8 +127,9 @@ class FrameReader:
             for picture in pictures:
                 failed_in_a_row = 0
                 yield self._place(picture)
+        self.report.n_lost_at_end = self._lost_at_end()
 
-    def _packets(self) -> Iterator[av.Packet]:
+    def _packets(self) -> Iterator["Packet[Any]"]:
         packets = self.container.demux(self.stream)
         while True:
             try:
@@ -127,14 +143,21 @@ class FrameReader:
                 return
             if packet is None:
                 return
-            if packet.pts is not None and packet.size:
+            if packet.pts is not None and packet.size and not packet.is_discard:
                 self._packet_bytes[packet.pts] = packet.size
+                self._last_packet_pts.append(packet.pts)
                 if len(self._packet_bytes) > 4096:
                     self._packet_bytes.pop(next(iter(self._packet_bytes)))
             yield packet
 
-    def _flush(self) -> Iterator[av.Packet]:
-        flush = av.Packet()
+    def _lost_at_end(self) -> int:
+        # VP8's hidden reference frames are packets of their own.
+        if self.stream.codec_context.name in ("vp8", "libvpx"):
+            return 0
+        return sum(pts in self._packet_bytes for pts in self._last_packet_pts)
+
+    def _flush(self) -> Iterator["Packet[Any]"]:
+        flush: Packet[Any] = Packet()
         flush.stream = self.stream
         yield flush
 

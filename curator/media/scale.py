@@ -46,7 +46,7 @@ class Scaler:
         scaled = self._graph.pull()
         if not isinstance(scaled, av.video.frame.VideoFrame):
             raise TypeError(f"scale gave a {type(scaled).__name__}, expected a video frame")
-        rgb: NDArray[np.uint8] = scaled.to_ndarray()
+        rgb = np.asarray(scaled.to_ndarray(), np.uint8)
         if self._turns:
             rgb = np.rot90(rgb, k=-self._turns)
         return np.ascontiguousarray(rgb)

@@ -125,7 +125,6 @@ def analyze_source(
     with open_container(hashing, uri, n_bytes=n_bytes) as container:
         stream = video_stream(container, uri)
         header_frames = stream.frames or None
-        header_s = float(stream.duration * stream.time_base) if stream.duration else None
         frames = FrameReader(
             container,
             stream,
@@ -134,6 +133,7 @@ def analyze_source(
             max_pixels=config.max_pixels,
             max_frames=config.max_frames,
         )
+        header_s = float(stream.duration * frames.time_base) if stream.duration else None
         measurer: Measurer | None = None
         pixel_aspect = Fraction(1)
         for frame in frames:

@@ -62,4 +62,4 @@ def measured_caption(
 def _word(score: float | None, steps: tuple[tuple[float, str], ...]) -> str:
     if score is None:
         return ""
-    return next(word for limit, word in steps if score < limit)
+    return next((word for limit, word in steps if score < limit), steps[-1][1])

@@ -1,8 +1,8 @@
 """Writes the clips that survived: exactly the frames of their spans, verified by decoding.
 
-Each clip seeks to the key frame before its span, or goes on where the one before it ended. What a
-seek brings is compared with the timestamps that the analysis saw: a frame that is missing, extra or
-damaged sends the clip to an earlier seek, and in the end to the start of the file.
+Each clip seeks to the key frame before its span. What a seek brings is compared with the timestamps
+that the analysis saw: a frame that is missing, extra or damaged sends the clip to an earlier seek,
+and in the end to the start of the file.
 """
 
 import hashlib
@@ -37,10 +37,11 @@ class CutConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    # 20: near-transparent with x264's veryfast; a constant rate would starve or bloat clips.
+    # 20: near-transparent with x264's veryfast; a constant rate would starve or bloat clips. 0 is
+    # lossless, which H.264 High is not.
     crf: int = Field(
         20,
-        ge=0,
+        ge=1,
         le=51,
         description="x264 constant rate factor; lower is better and larger",
         json_schema_extra={"unit": "x264 CRF"},
@@ -81,7 +82,8 @@ def frame_plan(request: CutRequest) -> NDArray[np.int64]:
     n_frames = max(1, round(span / ticks))
     times = request.frame_pts[0] + (np.arange(n_frames) + 0.25) * ticks
     plan = np.searchsorted(request.frame_pts, times, side="right") - 1
-    return np.clip(plan, 0, n_source - 1)
+    within: NDArray[np.int64] = np.clip(plan, 0, n_source - 1)
+    return within
 
 
 class ClipCutter:
@@ -143,16 +145,14 @@ class ClipCutter:
             )
         raise AssertionError("the last attempt returns or raises")
 
-    def _encode(
-        self, request: CutRequest, earlier_s: float | None
-    ) -> tuple[bytes, int, int, int]:
+    def _encode(self, request: CutRequest, earlier_s: float | None) -> tuple[bytes, int, int, int]:
         with open_container(self._reader, self._uri, n_bytes=self._n_bytes) as container:
             stream = video_stream(container, self._uri)
             frames = FrameReader(
                 container,
                 stream,
                 self._uri,
-                threads=self._threads,
+                threads=1 if earlier_s is None else self._threads,
                 max_pixels=self._max_pixels,
             )
             if earlier_s is not None:
@@ -192,12 +192,14 @@ class ClipCutter:
     def _verify(self, mp4: bytes, request: CutRequest, n_encoded: int) -> None:
         meant = target_n_frames(request)
         try:
-            with av.open(io.BytesIO(mp4)) as container:
+            with av.open(io.BytesIO(mp4), mode="r") as container:
                 stream = container.streams.video[0]
                 stream.codec_context.thread_count = self._threads
                 times = [frame.pts for frame in container.decode(stream)]
         except av.error.FFmpegError as error:
-            raise CutError(f"{self._uri}: clip {request.clip_id} does not decode: {error}") from error
+            raise CutError(
+                f"{self._uri}: clip {request.clip_id} does not decode: {error}"
+            ) from error
         if len(times) != meant or n_encoded != meant or times[0] != 0:
             raise CutError(
                 f"{self._uri}: clip {request.clip_id} decodes to {len(times)} frames from time "
@@ -229,8 +231,9 @@ def _exact_frames(
                 raise _WrongFramesError(
                     f"frame at {frame.pts}, where {int(wanted[position])} was analyzed"
                 )
-            if not tolerant and (frame.picture.is_corrupt or frames.report.n_errors):
-                raise _WrongFramesError(f"damage at {frame.pts}")
+            # A frame before the span counts too: what refers to a concealed frame shows its damage.
+            if not tolerant and frames.report.is_damaged:
+                raise _WrongFramesError(f"damage at or before {frame.pts}")
             yield frame
             position += 1
             if position == len(wanted):

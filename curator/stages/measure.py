@@ -6,6 +6,8 @@ pixels times duration: full-size frames are dropped as they come, and what stays
 frame.
 """
 
+# ruff: noqa: N802, N803, N806 - shape letters
+
 from fractions import Fraction
 from math import ceil
 
@@ -56,7 +58,7 @@ class Measurer:
         self._pair_ticks = max(1, round(pair_s / time_base))
         self._tick_s = float(time_base)
         self._thumbnail_every = thumbnail_every
-        self._flow = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+        self._flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
         self._tiny: Scaler | None = None
         self._next_sample_pts: int | None = None
         self._pending: tuple[int, int, NDArray[np.uint8]] | None = None
@@ -94,9 +96,7 @@ class Measurer:
         self.luma_spread.append(float(luma.std()) / 255)
         self.frame_pts.append(frame.pts)
         self.frame_bytes.append(frame.n_bytes)
-        self.frame_flags.append(
-            int(frame.picture.key_frame) | int(frame.picture.is_corrupt) << 1
-        )
+        self.frame_flags.append(int(frame.picture.key_frame) | int(frame.picture.is_corrupt) << 1)
         if self._pending is not None and frame.pts >= self._pending[1] + self._pair_ticks:
             self._pair(frame, self._gray(frame))
         if frame.pts >= self._next_sample_pts:
@@ -114,7 +114,7 @@ class Measurer:
             self._drop_pending()
         return self._shots.finish()
 
-    def descriptors_SD(self) -> NDArray[np.float32]:  # noqa: N802
+    def descriptors_SD(self) -> NDArray[np.float32]:
         """The samples' descriptors, float32 [S, D]."""
         if not self.descriptor:
             return np.zeros((0, DIM), np.float32)
@@ -133,18 +133,15 @@ class Measurer:
         self._next_sample_pts = frame.pts
 
     def _gray(self, frame: DecodedFrame) -> NDArray[np.uint8]:
-        gray: NDArray[np.uint8] = cv2.cvtColor(
-            self._small.rgb_HWC(frame.picture), cv2.COLOR_RGB2GRAY
-        )
-        return gray
+        return _gray_of(self._small.rgb_HWC(frame.picture))
 
     def _sample(self, frame: DecodedFrame) -> None:
         if self._pending is not None:
             self._drop_pending()
         picture = self._picture.rgb_HWC(frame.picture)
-        small = cv2.resize(picture, self._small_size, interpolation=cv2.INTER_AREA)
-        gray = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
-        self._pending = (frame.index, frame.pts, cv2.cvtColor(small, cv2.COLOR_RGB2GRAY))
+        small = _shrunk(picture, self._small_size)
+        gray = _gray_of(picture)
+        self._pending = (frame.index, frame.pts, _gray_of(small))
         if len(self.sample_frame) % self._thumbnail_every == 0:
             self._thumbnail(frame.index, small)
         self.sample_frame.append(frame.index)
@@ -164,9 +161,9 @@ class Measurer:
     def _motion(self, before: NDArray[np.uint8], after: NDArray[np.uint8], seconds: float) -> float:
         if min(before.shape) < 16:
             return 0.0 if np.array_equal(before, after) else float("nan")
-        flow_HW2 = self._flow.calc(before, after, None)
+        flow_HW2 = np.asarray(self._flow.calc(before, after, None))  # type: ignore[call-overload]
         pixels = float(np.mean(np.hypot(flow_HW2[..., 0], flow_HW2[..., 1])))
-        return pixels / min(before.shape) / seconds
+        return pixels / int(min(before.shape)) / seconds
 
     def _drop_pending(self) -> None:
         for column in (
@@ -178,12 +175,18 @@ class Measurer:
 
     def _thumbnail(self, index: int, small: NDArray[np.uint8]) -> None:
         size = fit_inside(small.shape[1], small.shape[0], THUMBNAIL_PX)
-        bgr = cv2.cvtColor(
-            cv2.resize(small, size, interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2BGR
-        )
+        bgr = cv2.cvtColor(_shrunk(small, size), cv2.COLOR_RGB2BGR)
         _, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 70])
         self.thumbnails.append(jpeg.tobytes())
         self.thumbnail_frame.append(index)
+
+
+def _gray_of(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.asarray(cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2GRAY), np.uint8)
+
+
+def _shrunk(rgb_HWC: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    return np.asarray(cv2.resize(rgb_HWC, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def sharpness(gray_HW: NDArray[np.uint8]) -> float:

@@ -1,6 +1,7 @@
 """Turns a track into shots, and shots into candidate clips. Arithmetic only."""
 
 import hashlib
+from itertools import pairwise
 from math import ceil
 
 import numpy as np
@@ -88,7 +89,8 @@ def find_shots(
         return []
     gaps = _gaps(shot_probability, transition_probability, config)
     shots: list[Shot] = []
-    start, kind_in = 0, "none"
+    start = 0
+    kind_in: Transition = "none"
     for gap_start, gap_end in [*gaps, (n_frames, n_frames)]:
         at_end = gap_start >= n_frames
         kind_out: Transition = "none" if at_end else "cut" if gap_start == gap_end else "gradual"
@@ -97,7 +99,7 @@ def find_shots(
                 Shot(
                     start_frame=start,
                     end_frame=gap_start,
-                    transition_in=kind_in,  # type: ignore[arg-type]
+                    transition_in=kind_in,
                     transition_out=kind_out,
                 )
             )
@@ -150,9 +152,7 @@ def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> lis
         pieces = max(1, ceil(seconds / config.max_s - 1e-9))
         edges = _even_edges(track, start, end, pieces)
         spans += [
-            Span(start_frame=a, end_frame=b, shot=number)
-            for a, b in zip(edges, edges[1:], strict=False)
-            if b > a
+            Span(start_frame=a, end_frame=b, shot=number) for a, b in pairwise(edges) if b > a
         ]
     return spans
 

@@ -91,9 +91,7 @@ def failure_columns(failure: Failure) -> dict[str, object]:
     }
 
 
-def probe_source(
-    reader: BinaryIO, uri: str, source_id: str, n_bytes: int, version: str
-) -> Probe:
+def probe_source(reader: BinaryIO, uri: str, source_id: str, n_bytes: int, version: str) -> Probe:
     """Reads what a container says of its video.
 
     Raises:

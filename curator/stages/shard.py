@@ -152,9 +152,7 @@ class ShardPlan:
     samples: tuple[Sample, ...]
 
 
-def plan_shards(
-    samples: Iterable[tuple[Bucket, Sample]], config: ShardConfig
-) -> list[ShardPlan]:
+def plan_shards(samples: Iterable[tuple[Bucket, Sample]], config: ShardConfig) -> list[ShardPlan]:
     """Groups samples into tars.
 
     Args:
@@ -190,13 +188,9 @@ def _groups(samples: Sequence[Sample], max_bytes: int) -> Iterator[tuple[Sample,
 
 
 def _plan(bucket: str, number: int, group: tuple[Sample, ...]) -> ShardPlan:
-    content = [
-        (s.key, s.mp4_sha256, s.json().decode(), s.caption) for s in group
-    ]
+    content = [(s.key, s.mp4_sha256, s.json().decode(), s.caption) for s in group]
     stamp = fingerprint("shard", SHARD_VERSION, content)[:8]
-    return ShardPlan(
-        name=f"shards/{bucket}/{number:06d}-{stamp}.tar", bucket=bucket, samples=group
-    )
+    return ShardPlan(name=f"shards/{bucket}/{number:06d}-{stamp}.tar", bucket=bucket, samples=group)
 
 
 def tar_layout(plan: ShardPlan) -> tuple[dict[str, int], int]:
@@ -223,9 +217,7 @@ def _members(sample: Sample) -> list[tuple[str, int]]:
     ]
 
 
-def write_shard(
-    plan: ShardPlan, output: BinaryIO, read_clip: Callable[[Sample], bytes]
-) -> int:
+def write_shard(plan: ShardPlan, output: BinaryIO, read_clip: Callable[[Sample], bytes]) -> int:
     """Writes a tar as a stream; memory is one clip.
 
     Args:
@@ -260,5 +252,3 @@ def _header(name: str, size: int) -> bytes:
     info.uid = info.gid = 0
     info.uname = info.gname = ""
     return info.tobuf(format=tarfile.USTAR_FORMAT)
-
-
