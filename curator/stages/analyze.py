@@ -4,6 +4,8 @@ from fractions import Fraction
 from typing import BinaryIO
 
 import numpy as np
+from av.container import InputContainer
+from av.video.stream import VideoStream
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from curator.errors import DecodeError, ErrorCode
@@ -15,6 +17,10 @@ from curator.models.transnet import ShotNetwork, transnet_model_name
 from curator.records import Note, Track
 from curator.stages.measure import Measurer
 from curator.storage import HashingReader
+
+FEWER = 0.95
+"""Share of what a header promises below which a file counts as truncated; headers of sound files
+miss by a frame or two."""
 
 ANALYZE_VERSION = 1
 """Raised when the same settings would give another track."""
@@ -133,7 +139,7 @@ def analyze_source(
             max_pixels=config.max_pixels,
             max_frames=config.max_frames,
         )
-        header_s = float(stream.duration * frames.time_base) if stream.duration else None
+        header_s = _header_duration_s(container, stream, frames.time_base)
         measurer: Measurer | None = None
         pixel_aspect = Fraction(1)
         for frame in frames:
@@ -172,6 +178,15 @@ def analyze_source(
                   _notes(report, header_frames, header_s, frames.time_base, measurer))  # fmt: skip
 
 
+def _header_duration_s(
+    container: InputContainer, stream: VideoStream, time_base: Fraction
+) -> float | None:
+    """Duration that the header claims for the video: Matroska has only one for the whole file."""
+    if stream.duration:
+        return float(stream.duration * time_base)
+    return container.duration / 1_000_000 if container.duration else None
+
+
 def _notes(
     report: DecodeReport,
     header_frames: int | None,
@@ -182,7 +197,9 @@ def _notes(
     notes = []
     assert report.end_pts is not None
     measured_s = float((report.end_pts - measurer.frame_pts[0]) * time_base)
-    if report.ended_early or (header_frames is not None and report.n_frames < 0.98 * header_frames):
+    promised = header_frames is not None and report.n_frames < FEWER * header_frames
+    promised |= header_frames is None and header_s is not None and measured_s < FEWER * header_s
+    if report.ended_early or promised:
         notes.append(Note.TRUNCATED)
     if report.n_errors:
         notes.append(Note.DECODE_ERRORS)
