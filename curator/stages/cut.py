@@ -223,10 +223,15 @@ def _exact_frames(
     """
     wanted = request.frame_pts
     position = 0
+    is_anchored = tolerant
     try:
         for frame in frames:
+            is_anchored |= bool(frame.picture.key_frame)
             if frame.pts < wanted[0]:
                 continue
+            # Streams refreshed piece by piece give frames after a seek that are not yet whole.
+            if not is_anchored:
+                raise _WrongFramesError(f"no key frame at or before {frame.pts}")
             if frame.pts != wanted[position]:
                 raise _WrongFramesError(
                     f"frame at {frame.pts}, where {int(wanted[position])} was analyzed"
