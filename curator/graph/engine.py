@@ -256,19 +256,9 @@ class Engine:
         logging.getLogger("ray").setLevel(logging.ERROR)
         import ray
 
-        common = {"log_to_driver": False, "logging_level": logging.ERROR}
         try:
-            if self._address is None:
-                ray.init(
-                    address="local",
-                    num_cpus=available_cpus() + LIGHT_CPUS,
-                    include_dashboard=False,
-                    _node_ip_address="127.0.0.1",
-                    object_store_memory=_object_store_bytes(),
-                    **common,
-                )
-            else:
-                ray.init(address=self._address, **common)
+            with _native_stderr_aside():
+                self._init(ray)
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = self._address or "this machine"
             raise UsageError(
@@ -278,6 +268,20 @@ class Engine:
         self._ray = ray
         _quiet_data()
         return ray
+
+    def _init(self, ray: Any) -> None:  # noqa: ANN401
+        common = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self._address is not None:
+            ray.init(address=self._address, **common)
+        else:
+            ray.init(
+                address="local",
+                num_cpus=available_cpus() + LIGHT_CPUS,
+                include_dashboard=False,
+                _node_ip_address="127.0.0.1",
+                object_store_memory=_object_store_bytes(),
+                **common,
+            )
 
     def _use_own_token(self) -> None:
         """Gives a cluster of our own a token of its own.
@@ -290,6 +294,23 @@ class Engine:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         self._own_token = True
+
+
+@contextlib.contextmanager
+def _native_stderr_aside() -> Iterator[None]:
+    """Keeps what Ray's native code says while it starts out of the user's terminal.
+
+    It announces its own log level there. What goes wrong is raised, or in Ray's log files.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def available_cpus() -> int:
