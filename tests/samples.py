@@ -1,0 +1,73 @@
+"""Tracks for tests: of real files without the shot network, and synthetic ones without a file."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.records import Track
+from curator.stages.analyze import AnalyzeConfig, analyze_source
+
+
+class StillNetwork:
+    """Stands for the shot network where shots do not matter: no transition anywhere."""
+
+    def window(
+        self,
+        frames_THWC: NDArray[np.uint8],  # noqa: N803 - shape letters
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Zeros, one for each frame."""
+        zeros = np.zeros(len(frames_THWC), np.float32)
+        return zeros, zeros
+
+
+def analyzed(path: Path, *, threads: int = 1, config: AnalyzeConfig | None = None) -> Track:
+    """The track of a file, by the stage itself."""
+    with path.open("rb") as reader:
+        return analyze_source(
+            reader,
+            str(path),
+            source_id=path.name,
+            n_bytes=path.stat().st_size,
+            network=StillNetwork(),  # type: ignore[arg-type]
+            config=config or AnalyzeConfig(),
+            decoder_threads=threads,
+        )
+
+
+def made_track(n_frames: int = 300, **changes: object) -> Track:
+    """A track of 30 frames/s in 1/15360 s with two samples a second, and what is changed."""
+    pts = np.arange(n_frames, dtype=np.int64) * 512
+    samples = np.arange(0, max(1, n_frames - 3), 15, dtype=np.int32)
+    values: dict[str, object] = {
+        "source_id": "5" * 32,
+        "sha256": "a" * 64,
+        "time_base": Fraction(1, 15360),
+        "end_pts": n_frames * 512,
+        "width": 1280,
+        "height": 720,
+        "rotation_deg": 0,
+        "pixel_aspect": Fraction(1),
+        "is_interlaced": False,
+        "is_hdr": False,
+        "notes": (),
+        "n_decode_errors": 0,
+        "frame_pts": pts,
+        "frame_bytes": np.full(n_frames, 4000, np.int32),
+        "frame_flags": np.zeros(n_frames, np.uint8),
+        "shot_probability": np.zeros(n_frames, np.float32),
+        "transition_probability": np.zeros(n_frames, np.float32),
+        "luma_mean": np.full(n_frames, 0.5, np.float32),
+        "luma_spread": np.full(n_frames, 0.2, np.float32),
+        "sample_frame": samples,
+        "sample_pair_frame": samples + 3,
+        "motion": np.full(len(samples), 0.1, np.float32),
+        "sharpness": np.full(len(samples), 0.4, np.float32),
+        "dark_fraction": np.full(len(samples), 0.02, np.float32),
+        "bright_fraction": np.full(len(samples), 0.01, np.float32),
+        "descriptor": np.eye(1, 8, dtype=np.float32).repeat(len(samples), 0),
+        "thumbnails": (b"jpeg",),
+        "thumbnail_frame": np.zeros(1, np.int32),
+    }
+    return Track(**(values | changes))  # type: ignore[arg-type]
