@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import curator
 from curator.lake import rows_to_table, write_table
-from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
+from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL
 from curator.recipe import Recipe
 from curator.stages.report import render_report
 from curator.storage import Store
@@ -84,7 +84,7 @@ def _only(schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> list[dict[str, A
 def _embeddings(run: Commit) -> pa.Table:
     names = sorted(run.embeddings)
     vectors = [run.embeddings[name] for name in names]
-    dim = len(vectors[0]) if vectors else DIM
+    dim = len(vectors[0]) if vectors else CLIP_DIM
     flat = np.concatenate(vectors) if vectors else np.zeros(0, np.float32)
     schema = embeddings_schema(dim)
     return pa.table(
