@@ -148,13 +148,21 @@ def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> lis
         end = shot.end_frame - (config.guard_frames if shot.transition_out != "none" else 0)
         if end <= start:
             start, end = shot.start_frame, shot.end_frame
-        seconds = duration_s(track, start, end)
-        pieces = max(1, ceil(seconds / config.max_s - 1e-9))
-        edges = _even_edges(track, start, end, pieces)
         spans += [
-            Span(start_frame=a, end_frame=b, shot=number) for a, b in pairwise(edges) if b > a
+            Span(start_frame=a, end_frame=b, shot=number)
+            for a, b in _pieces(track, start, end, config.max_s)
         ]
     return spans
+
+
+def _pieces(track: Track, start: int, end: int, max_s: float) -> list[tuple[int, int]]:
+    """Frames of even pieces; only at a variable rate can one be longer than `max_s`."""
+    n_pieces = max(1, ceil(duration_s(track, start, end) / max_s - 1e-9))
+    edges = _even_edges(track, start, end, n_pieces)
+    if any(duration_s(track, a, b) > max_s + 1e-6 for a, b in pairwise(edges)):
+        # An edge that moved to the next frame made a piece too long.
+        edges = _even_edges(track, start, end, n_pieces + 1)
+    return [(a, b) for a, b in pairwise(edges) if b > a]
 
 
 def _even_edges(track: Track, start: int, end: int, pieces: int) -> list[int]:

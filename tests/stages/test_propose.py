@@ -1,0 +1,230 @@
+"""Shots from probabilities, and candidate clips from shots: conventions at every edge."""
+
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from samples import made_track
+
+from curator.records import Shot, Span
+from curator.stages.propose import (
+    ProposeConfig,
+    clip_id,
+    duration_s,
+    find_shots,
+    propose_clips,
+)
+
+F = 100
+CONFIG = ProposeConfig()
+Heads = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+
+def heads(
+    single: dict[int, float] | None = None, many: tuple[int, int] | None = None, n: int = F
+) -> Heads:
+    """Probabilities: the first head at frames, the second on an inclusive run."""
+    first, second = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    for frame, value in (single or {}).items():
+        first[frame] = value
+    if many is not None:
+        second[many[0] : many[1] + 1] = 0.9
+    return first, second
+
+
+def spans(shots: list[Shot]) -> list[tuple[int, int, str, str]]:
+    return [(s.start_frame, s.end_frame, s.transition_in, s.transition_out) for s in shots]
+
+
+def test_a_peak_marks_the_last_frame_before_a_cut() -> None:
+    """Pins the network's convention, turned into half-open spans: frame 39 ends the shot."""
+    assert spans(find_shots(*heads({39: 0.9}), CONFIG)) == [
+        (0, 40, "none", "cut"),
+        (40, F, "cut", "none"),
+    ]
+
+
+def test_a_gradual_transition_belongs_to_no_shot() -> None:
+    """Pins that the second head's run widens the peak, and is named gradual on both sides."""
+    assert spans(find_shots(*heads({45: 0.7}, many=(40, 50)), CONFIG)) == [
+        (0, 41, "none", "gradual"),
+        (51, F, "gradual", "none"),
+    ]
+
+
+def test_a_run_of_peaks_is_one_transition() -> None:
+    """Pins that neighbouring frames above the threshold make no shot of one frame."""
+    assert spans(find_shots(*heads({39: 0.9, 40: 0.8}), CONFIG)) == [
+        (0, 40, "none", "gradual"),
+        (41, F, "gradual", "none"),
+    ]
+
+
+def test_the_second_head_alone_makes_no_transition() -> None:
+    """Pins that only the first head decides whether there is one."""
+    assert spans(find_shots(*heads(many=(40, 50)), CONFIG)) == [(0, F, "none", "none")]
+
+
+def test_a_run_beside_the_peak_still_widens_it() -> None:
+    """Pins that runs touch when no frame lies between them, and not when one does."""
+    assert spans(find_shots(*heads({39: 0.9}, many=(40, 45)), CONFIG))[0][:2] == (0, 40)
+    assert spans(find_shots(*heads({39: 0.9}, many=(40, 45)), CONFIG))[1][:2] == (46, F)
+    assert spans(find_shots(*heads({39: 0.9}, many=(41, 45)), CONFIG))[1][:2] == (40, F)
+
+
+def test_two_peaks_in_one_run_are_one_transition() -> None:
+    """Pins that a dissolve with two peaks of the first head leaves no shot inside."""
+    assert spans(find_shots(*heads({42: 0.8, 47: 0.8}, many=(40, 50)), CONFIG)) == [
+        (0, 41, "none", "gradual"),
+        (51, F, "gradual", "none"),
+    ]
+
+
+def test_thresholds_are_exclusive() -> None:
+    """Pins that a probability at the threshold is none."""
+    config = ProposeConfig(shot_threshold=0.5)
+    assert len(find_shots(*heads({39: 0.5}), config)) == 1
+    assert len(find_shots(*heads({39: 0.501}), config)) == 2
+
+
+def test_a_peak_on_the_last_frame_is_the_end_of_the_film() -> None:
+    """Pins that no shot stands after the last frame, and that the film ends without transition."""
+    assert spans(find_shots(*heads({F - 1: 0.9}), CONFIG)) == [(0, F, "none", "none")]
+
+
+def test_a_transition_at_the_end_ends_the_last_shot() -> None:
+    """Pins a fade-out: its frames belong to no shot."""
+    assert spans(find_shots(*heads({F - 4: 0.9}, many=(F - 8, F - 1)), CONFIG)) == [
+        (0, F - 7, "none", "gradual")
+    ]
+
+
+def test_a_transition_at_the_start_leaves_its_first_frame_as_a_shot() -> None:
+    """Pins that a fade-in costs one shot of one frame, which is later rejected as too short."""
+    assert spans(find_shots(*heads({3: 0.9}, many=(0, 6)), CONFIG)) == [
+        (0, 1, "none", "gradual"),
+        (7, F, "gradual", "none"),
+    ]
+
+
+def test_no_frames_are_no_shots() -> None:
+    """Pins the empty film."""
+    assert find_shots(*heads(n=0), CONFIG) == []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_shots_are_disjoint_ordered_inside_and_not_empty(seed: int) -> None:
+    """Pins, for any probabilities, what later stages rely on."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 400))
+    sharpness = rng.uniform(0.5, 12)
+    single = (rng.random(n) ** sharpness).astype(np.float32)
+    many = (np.repeat(rng.random(n), int(rng.integers(1, 9)))[:n] ** 2).astype(np.float32)
+    shots = find_shots(single, many, CONFIG)
+    assert shots[0].start_frame == 0
+    assert shots[0].transition_in == "none"
+    assert all(0 <= s.start_frame < s.end_frame <= n for s in shots)
+    for before, after in pairwise(shots):
+        gap = after.start_frame - before.end_frame
+        assert gap >= 0
+        assert before.transition_out == after.transition_in == ("gradual" if gap else "cut")
+    for frame in np.flatnonzero(single[:-1] > CONFIG.shot_threshold):
+        assert not any(s.start_frame <= frame and frame + 1 < s.end_frame for s in shots)
+    clips = propose_clips(made_track(n), shots, CONFIG)
+    for clip in clips:
+        shot = shots[clip.shot]
+        assert shot.start_frame <= clip.start_frame < clip.end_frame <= shot.end_frame
+    assert all(a.end_frame <= b.start_frame for a, b in pairwise(clips))
+    assert {clip.shot for clip in clips} == set(range(len(shots)))
+
+
+def shot(start: int, end: int, kind_in: str = "cut", kind_out: str = "cut") -> Shot:
+    return Shot(
+        start_frame=start,
+        end_frame=end,
+        transition_in=kind_in,  # type: ignore[arg-type]
+        transition_out=kind_out,  # type: ignore[arg-type]
+    )
+
+
+def test_guards_stand_beside_transitions_only() -> None:
+    """Pins that the film's own start and end give up no frame."""
+    track = made_track(300)
+    shots = [shot(0, 100, "none", "cut"), shot(100, 200), shot(200, 300, "gradual", "none")]
+    clips = propose_clips(track, shots, ProposeConfig(guard_frames=3))
+    assert [(c.start_frame, c.end_frame) for c in clips] == [(0, 97), (103, 197), (203, 300)]
+    assert [c.shot for c in clips] == [0, 1, 2]
+
+
+def test_a_shot_that_its_guards_use_up_is_proposed_whole() -> None:
+    """Pins that every shot leaves a row, so that nothing is dropped without a reason."""
+    clips = propose_clips(made_track(300), [shot(10, 16)], ProposeConfig(guard_frames=3))
+    assert clips == [Span(start_frame=10, end_frame=16, shot=0)]
+
+
+def test_long_shots_are_split_evenly() -> None:
+    """Pins equal pieces that cover the shot: 9 s at most 4 s long are three of 3 s."""
+    track = made_track(270)
+    config = ProposeConfig(min_s=1, max_s=4)
+    clips = propose_clips(track, [shot(0, 270, "none", "none")], config)
+    assert [(c.start_frame, c.end_frame) for c in clips] == [(0, 90), (90, 180), (180, 270)]
+
+
+def test_a_shot_of_exactly_the_longest_length_stays_whole() -> None:
+    """Pins that rounding of seconds splits nothing."""
+    track = made_track(
+        240, time_base=Fraction(1, 90_000), frame_pts=np.arange(240) * 3003, end_pts=240 * 3003
+    )
+    config = ProposeConfig(min_s=1, max_s=240 * 3003 / 90_000)
+    assert len(propose_clips(track, [shot(0, 240, "none", "none")], config)) == 1
+
+
+@pytest.mark.parametrize("n_frames", [181, 239, 240, 241, 359, 360, 361, 479, 480])
+def test_no_piece_is_longer_than_the_limit(n_frames: int) -> None:
+    """Pins the limit at a constant rate, wherever the edges fall between frames."""
+    config = ProposeConfig(min_s=1, max_s=4.01)
+    track = made_track(n_frames)
+    clips = propose_clips(track, [shot(0, n_frames, "none", "none")], config)
+    lengths = [duration_s(track, c.start_frame, c.end_frame) for c in clips]
+    assert max(lengths) <= config.max_s
+    assert min(lengths) >= config.min_s
+    assert sum(c.n_frames for c in clips) == n_frames
+
+
+def test_variable_rate_is_split_by_time_not_by_count() -> None:
+    """Pins halves of equal time where the second half has a tenth of the frames."""
+    pts = np.concatenate([np.arange(100) * 10, 1000 + np.arange(10) * 100]).astype(np.int64)
+    track = made_track(110, time_base=Fraction(1, 100), frame_pts=pts, end_pts=2000)
+    clips = propose_clips(
+        track, [shot(0, 110, "none", "none")], ProposeConfig(min_s=2, max_s=10, guard_frames=0)
+    )
+    assert [(c.start_frame, c.end_frame) for c in clips] == [(0, 100), (100, 110)]
+    assert [duration_s(track, c.start_frame, c.end_frame) for c in clips] == [10, 10]
+
+
+def test_a_frame_longer_than_the_limit_is_no_endless_split() -> None:
+    """Pins a slide show: one frame cannot be cut, and no clip is empty."""
+    pts = np.array([0, 1, 2, 5000, 5001], np.int64)
+    track = made_track(5, time_base=Fraction(1, 100), frame_pts=pts, end_pts=5002)
+    clips = propose_clips(track, [shot(0, 5, "none", "none")], ProposeConfig(min_s=1, max_s=4))
+    assert sum(c.n_frames for c in clips) == 5
+    assert all(c.n_frames > 0 for c in clips)
+
+
+def test_ids_come_from_content_and_span() -> None:
+    """Pins clip ids: stable, 24 hex digits without a dot, and other for every other span."""
+    assert clip_id("abc", 0, 512) == "b55380bb150d1b20865141cd"
+    ids = {clip_id(s, a, b) for s in ("x", "y") for a in range(9) for b in range(10, 19)}
+    assert len(ids) == 2 * 9 * 9
+    assert all(len(i) == 24 and i.isalnum() for i in ids)
+
+
+def test_lengths_that_cannot_be_met_are_refused() -> None:
+    """Pins that a split shot's halves must be long enough, with both values in the message."""
+    with pytest.raises(ValidationError, match=r"max_s is 3\.0 and min_s 2\.0; max_s must be at"):
+        ProposeConfig(min_s=2, max_s=3)
+    with pytest.raises(ValidationError, match="less than 1"):
+        ProposeConfig(shot_threshold=1.0)
