@@ -1,0 +1,168 @@
+"""Scores of clips, and the reasons that rules find against them."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from samples import made_track
+
+from curator.records import Reason, Span
+from curator.stages.filters import (
+    SCORES,
+    FilterConfig,
+    Rule,
+    Verdict,
+    judge,
+    samples_of,
+    score_clip,
+    unknown_key,
+)
+
+
+def span(start: int, end: int) -> Span:
+    return Span(start_frame=start, end_frame=end, shot=0)
+
+
+def test_every_score_is_produced_and_is_what_the_track_says() -> None:
+    """Pins all scores of a clip by hand-made measurements, in `SCORES`' order."""
+    flags = np.zeros(300, np.uint8)
+    flags[0:300:10] = 1
+    flags[60:66] |= 2
+    scores = score_clip(made_track(300, frame_flags=flags), span(60, 120))
+    assert list(scores) == list(SCORES)
+    assert scores == {
+        "short_side_px": 720.0,
+        "aspect": pytest.approx(16 / 9),
+        "fps": 30.0,
+        "hdr": 0.0,
+        "bits_per_pixel": pytest.approx(8 * 4000 / (1280 * 720)),
+        "corrupt_fraction": pytest.approx(0.1),
+        "luma": pytest.approx(0.5),
+        "contrast": pytest.approx(0.2),
+        "clipped_fraction": pytest.approx(0.03),
+        "sharpness": pytest.approx(0.4),
+        "motion": pytest.approx(0.1),
+    }
+
+
+def test_samples_count_only_with_both_frames_inside() -> None:
+    """Pins that motion across a cut is no motion of the clip: frames 60, 75 with pairs 63, 78."""
+    track = made_track(300)
+    assert track.sample_frame[samples_of(track, span(60, 79))].tolist() == [60, 75]
+    assert track.sample_frame[samples_of(track, span(60, 78))].tolist() == [60]
+    assert track.sample_frame[samples_of(track, span(61, 79))].tolist() == [75]
+
+
+def test_scores_without_samples_are_absent_not_zero() -> None:
+    """Pins that a short clip has no motion score, rather than a false one."""
+    scores = score_clip(made_track(300), span(1, 10))
+    assert {name for name, value in scores.items() if value is None} == {
+        "clipped_fraction",
+        "sharpness",
+        "motion",
+    }
+
+
+def test_measurements_that_failed_do_not_count() -> None:
+    """Pins that NaN (a picture too small for flow) is left out, and alone gives no score."""
+    motion = made_track(300).motion.copy()
+    motion[0] = np.nan
+    assert score_clip(made_track(300, motion=motion), span(0, 60))["motion"] == pytest.approx(0.1)
+    motion[:] = np.nan
+    assert score_clip(made_track(300, motion=motion), span(0, 60))["motion"] is None
+
+
+def test_unknown_packet_sizes_give_no_bits_per_pixel() -> None:
+    """Pins that a container without packet sizes is not taken for a badly compressed one."""
+    track = made_track(300, frame_bytes=np.zeros(300, np.int32))
+    assert score_clip(track, span(0, 60))["bits_per_pixel"] is None
+
+
+def test_sizes_are_upright_with_square_pixels() -> None:
+    """Pins that 720x576 with 16:15 pixels is 768x576."""
+    scores = score_clip(
+        made_track(300, width=720, height=576, pixel_aspect=Fraction(16, 15)), span(0, 60)
+    )
+    assert (scores["short_side_px"], scores["aspect"]) == (576.0, pytest.approx(4 / 3))
+
+
+def test_the_rate_of_a_variable_clip_is_its_own() -> None:
+    """Pins frames by seconds of the span, not of the film, where steps vary."""
+    pts = np.concatenate([np.arange(60) * 512, 60 * 512 + np.arange(60) * 1024]).astype(np.int64)
+    track = made_track(120, frame_pts=pts, end_pts=60 * 512 + 60 * 1024)
+    assert track.is_vfr
+    assert score_clip(track, span(0, 60))["fps"] == pytest.approx(30)
+    assert score_clip(track, span(60, 120))["fps"] == pytest.approx(15)
+
+
+def rules(**bounds: dict[str, float | None]) -> dict[str, Rule]:
+    return FilterConfig.model_validate(bounds).root
+
+
+def scores_with(**values: float | None) -> dict[str, float | None]:
+    return dict.fromkeys(SCORES, 1.0) | values
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_bounds_are_inclusive_and_each_side_has_its_reason(name: str) -> None:
+    """Pins, for every score, that a clip at a bound is kept, and the reasons beyond the bounds."""
+    bounds = rules(**{name: {"min": 2.0, "max": 3.0}})
+    spec = SCORES[name]
+    assert judge(scores_with(**{name: 2.0}), bounds) == []
+    assert judge(scores_with(**{name: 3.0}), bounds) == []
+    below, above = (judge(scores_with(**{name: value}), bounds) for value in (1.999, 3.001))
+    assert below == [Verdict(reason=spec.low, score=1.999, threshold=2.0)]
+    assert above == [Verdict(reason=spec.high, score=3.001, threshold=3.0)]
+
+
+def test_zero_is_a_bound_like_any_other() -> None:
+    """Pins that a bound of 0 is not taken for none: `hdr: {max: 0}` rejects HDR."""
+    assert judge(scores_with(hdr=1.0), rules(hdr={"max": 0}))[0].reason == Reason.HIGH_DYNAMIC_RANGE
+    assert judge(scores_with(hdr=0.0), rules(hdr={"max": 0})) == []
+
+
+def test_reasons_come_in_the_order_of_the_rules() -> None:
+    """Pins that the recipe's order decides which reason is named first, and all are named."""
+    scores = scores_with(motion=0.0, luma=0.0, fps=5.0)
+    low = {"min": 9.0}
+    found = [v.reason for v in judge(scores, rules(luma=low, fps=low, motion=low))]
+    assert found == [Reason.TOO_DARK, Reason.FPS_TOO_LOW, Reason.MOTION_TOO_LOW]
+    found = [v.reason for v in judge(scores, rules(motion=low, luma=low, fps=low))]
+    assert found == [Reason.MOTION_TOO_LOW, Reason.TOO_DARK, Reason.FPS_TOO_LOW]
+
+
+def test_a_rule_on_an_absent_score_rejects_as_not_measured() -> None:
+    """Pins that a clip is never kept on a score it has not, with the bound that asked for it."""
+    verdicts = judge(scores_with(motion=None), rules(motion={"min": 0.1, "max": 4}))
+    assert verdicts == [Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=0.1)]
+    verdicts = judge(scores_with(motion=None), rules(motion={"max": 4}))
+    assert verdicts == [Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=4)]
+
+
+def test_a_rule_without_bounds_rejects_nothing() -> None:
+    """Pins that `motion: {}` and nulls are no rule, even for a score that is absent."""
+    assert judge(scores_with(motion=None), rules(motion={})) == []
+    assert judge(scores_with(), rules(motion={"min": None, "max": None})) == []
+
+
+def test_unknown_scores_name_the_nearest() -> None:
+    """Pins the message for a misspelt score, and for one that is like no other."""
+    with pytest.raises(ValidationError, match=r"unknown score 'motoin'; did you mean 'motion'\?"):
+        rules(motoin={"min": 1})
+    with pytest.raises(ValidationError, match="unknown score 'zzz'; known: short_side_px, aspect"):
+        rules(zzz={"min": 1})
+    assert unknown_key("a", ["b"], "key") == "unknown key 'a'; known: b"
+
+
+def test_bounds_that_keep_nothing_are_refused() -> None:
+    """Pins that crossed bounds and unknown bounds are errors, not empty results."""
+    with pytest.raises(ValidationError, match=r"min 3\.0 is above max 2\.0; no clip could be kept"):
+        rules(luma={"min": 3, "max": 2})
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        rules(luma={"minimum": 3})
+
+
+def test_every_score_says_its_unit_and_meaning() -> None:
+    """Pins that no column of scores is without explanation."""
+    assert all(spec.unit and spec.meaning for spec in SCORES.values())
