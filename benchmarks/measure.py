@@ -4,6 +4,7 @@ import os
 import platform
 import secrets
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,32 +39,29 @@ def measured(command: list[str], *, interval_s: float = 0.25) -> Cost:
     seen: dict[tuple[int, str], float] = {}
     peak = 0
     start = time.monotonic()
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert process.stdout is not None
-    os.set_blocking(process.stdout.fileno(), False)
-    output: list[str] = []
-    while True:
-        ended = process.poll() is not None
-        text = process.stdout.read()
-        if text:
-            output.append(text)
-        resident = 0
-        for key, cpu_s, rss in _marked(token):
-            seen[key] = max(cpu_s, seen.get(key, 0.0))
-            resident += rss
-        peak = max(peak, resident)
-        if ended:
-            break
-        time.sleep(interval_s)
-    return Cost(
-        wall_s=time.monotonic() - start,
-        cpu_s=sum(seen.values()),
-        peak_rss_bytes=peak,
-        code=process.returncode,
-        output="".join(output),
-    )
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+        while True:
+            ended = process.poll() is not None
+            resident = 0
+            for key, cpu_s, rss in _marked(token):
+                seen[key] = max(cpu_s, seen.get(key, 0.0))
+                resident += rss
+            peak = max(peak, resident)
+            if ended:
+                break
+            time.sleep(interval_s)
+        wall_s = time.monotonic() - start
+        output.seek(0)
+        return Cost(
+            wall_s=wall_s,
+            cpu_s=sum(seen.values()),
+            peak_rss_bytes=peak,
+            code=process.returncode,
+            output=output.read().decode(errors="replace"),
+        )
 
 
 def _marked(token: str) -> list[tuple[tuple[int, str], float, int]]:

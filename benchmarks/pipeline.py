@@ -3,9 +3,9 @@
 
     pipeline.py --films FILMS --work DIR [--workers N]
 
-FILMS holds edited films and `truth.json`, which says which shots are one still frame held and which
-repeat an earlier shot. In one run: the `ffmpeg` command decodes the films (if it is installed), then
-`curate run` makes OUT, runs again unchanged, and runs with one changed threshold. Times are those of
+FILMS holds edited films and `truth.json`, which says which shots are one still frame held and
+which repeat an earlier shot. In one run: the `ffmpeg` command decodes the films (if it is there),
+then `curate run` makes OUT, runs again unchanged, and runs with one changed threshold. Times are those of
 all processes together; decisions are compared with the truth.
 """
 
@@ -49,9 +49,8 @@ def common_share(a: tuple[str, float, float], b: tuple[str, float, float]) -> fl
 
 def decisions(out: Path, truth: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Compares decisions with the truth."""
-    names = {
-        row["source_id"]: Path(row["uri"]).name for row in pq.read_table(out / "sources").to_pylist()
-    }
+    sources = pq.read_table(out / "sources").to_pylist()
+    names = {row["source_id"]: Path(row["uri"]).name for row in sources}
     clips = pq.read_table(out / "clips").to_pylist()
     placed = {c["clip_id"]: (c, shot_of(c, truth[names[c["source_id"]]])) for c in clips}
     static = {"static": 0, "static_rejected": 0, "static_named_motion": 0, "moving_rejected": 0}
@@ -64,15 +63,14 @@ def decisions(out: Path, truth: dict[str, list[dict[str, Any]]]) -> dict[str, An
             static["static_named_motion"] += clip["reason"] == "motion_too_low"
         else:
             static["moving_rejected"] += still
-    return {"static_shots": static, "duplicates": _duplicates(placed, truth, names)}
+    return {"static_shots": static, "duplicates": _duplicates(placed, truth)}
 
 
 def _duplicates(
     placed: dict[str, tuple[dict[str, Any], dict[str, Any] | None]],
     truth: dict[str, list[dict[str, Any]]],
-    names: dict[str, str],
 ) -> dict[str, Any]:
-    shots = {f"{film}:{i}": s for film, film_shots in truth.items() for i, s in enumerate(film_shots)}
+    shots = {f"{film}:{i}": s for film, cut in truth.items() for i, s in enumerate(cut)}
     by_shot: dict[int, list[dict[str, Any]]] = {}
     for clip, shot in placed.values():
         if shot is not None and clip["reason"] in (None, "duplicate"):
@@ -97,7 +95,6 @@ def _duplicates(
             related += 1
         else:
             wrong += 1
-    del names
     return {
         "repeated_shots": repeats,
         "repeated_found": found,
@@ -141,7 +138,7 @@ def main() -> None:
     results: dict[str, Any] = {"machine": machine(), "films": len(films), "video_s": video_s}
     print(f"{'':34} {'wall s':>8} {'CPU s':>8} {'x realtime':>10} {'peak GiB':>8}")
     if shutil.which("ffmpeg"):
-        script = "for f in \"$@\"; do ffmpeg -v error -i \"$f\" -an -f null - || exit 1; done"
+        script = 'for f in "$@"; do ffmpeg -v error -i "$f" -an -f null - || exit 1; done'
         results["ffmpeg_decode"] = row(
             "ffmpeg -f null (decode alone)", measured(["sh", "-c", script, "sh", *films]), video_s
         )

@@ -4,8 +4,8 @@
     shots.py --media MEDIA --films FILMS --work DIR [--set propose.shot_threshold=0.4]...
 
 MEDIA holds `shots.json` and `shots_ignore.json` beside labelled videos; FILMS holds `truth.json`
-beside edited films. Detection is `curate run` into DIR, which keeps its tracks, so that a second call
-with another `--set` decodes nothing. Scoring is apart from it and reads the table `shots`.
+beside edited films. Detection is `curate run` into DIR, which keeps its tracks, so that a second
+call with another `--set` decodes nothing. Scoring is apart from it and reads the table `shots`.
 
 Scoring convention: a labelled transition is the gap [end of a shot, start of the next]; a detection
 within 2 frames of the gap is right, and several in one gap count once. A detection is a cut's

@@ -9,7 +9,7 @@ class ErrorCode(StrEnum):
     EMPTY_FILE = "empty_file"
     """The object has no bytes."""
     NOT_A_VIDEO = "not_a_video"
-    """No accepted demuxer recognises the bytes (text, an image, noise, a header without its index)."""
+    """No accepted demuxer recognises the bytes: text, an image, noise, a header without index."""
     NO_VIDEO_STREAM = "no_video_stream"
     """A media file without video, such as audio alone."""
     UNSUPPORTED_CODEC = "unsupported_codec"
@@ -37,7 +37,7 @@ class CuratorError(Exception):
 
 
 class RecipeError(CuratorError):
-    """A recipe or an override of it is wrong; the message names the file, the key and the remedy."""
+    """A recipe or an override is wrong; the message names the file, the key and the remedy."""
 
 
 class UsageError(CuratorError):

@@ -98,7 +98,8 @@ CLIPS_SCHEMA = pa.schema(
 """A row per candidate clip. `start_frame`, `end_frame` count the source's frames in decode order;
 seconds are from the source's first frame; `start_pts`, `end_pts` are the container's own, in
 `time_base`. `n_frames`, `fps`, `width` and `height` are those of the clip as written. `reasons`
-lists all reasons against it, `reason` the first. `mp4_offset` is where its MP4 begins in `shard`."""
+lists all reasons against it, `reason` the first. `mp4_offset` is where its MP4 begins in
+`shard`."""
 
 
 def embeddings_schema(dim: int) -> pa.Schema:

@@ -384,9 +384,7 @@ class Run:
                 written[row["clip_id"]] = (_cut_facts(row), location)
         return written
 
-    def _cut_parts(
-        self, only: set[str] | None
-    ) -> dict[str, tuple[dict[str, Any], Location]]:
+    def _cut_parts(self, only: set[str] | None) -> dict[str, tuple[dict[str, Any], Location]]:
         parts = Parts(self._store, "cuts", self._cut_stamp)
         written: dict[str, tuple[dict[str, Any], Location]] = {}
         columns = ("clip_id", "n_frames", "width", "height", "mp4_bytes", "mp4_sha256")
@@ -399,16 +397,12 @@ class Run:
 
     def _shard(self, locations: Mapping[str, Location]) -> list[dict[str, Any]]:
         state = self._state
-        plans = plan_shards(
-            plan_samples(state.clips, locations, self._recipe), self._recipe.shard
-        )
+        plans = plan_shards(plan_samples(state.clips, locations, self._recipe), self._recipe.shard)
         shards = []
         standing = {info.key for info in self._store.list("shards/")}
         missing = [plan for plan in plans if plan.name not in standing]
         state.counts["shards_written"] = len(missing)
-        step = Step(
-            make=ShardStep, settings={"store": self._store}, resources=Resources(cpus=0.5)
-        )
+        step = Step(make=ShardStep, settings={"store": self._store}, resources=Resources(cpus=0.5))
         run = self._engine.run if self._engine.is_started else self._engine.run_here
         for _ in run([step], missing):
             pass
@@ -460,6 +454,4 @@ class Run:
 
 
 def _cut_facts(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: row[name] for name in ("n_frames", "width", "height", "mp4_bytes", "mp4_sha256")
-    }
+    return {name: row[name] for name in ("n_frames", "width", "height", "mp4_bytes", "mp4_sha256")}

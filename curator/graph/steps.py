@@ -1,13 +1,12 @@
 """What a worker does with one unit of work: thin classes around the stages' functions.
 
-A unit holds several small sources or one large one. Whatever goes wrong with one source ends in that
-source's row; the others of its unit go on.
+A unit holds several small sources or one large one. Whatever goes wrong with one source ends in
+that source's row; the others of its unit go on.
 """
 
 import faulthandler
 import hashlib
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,8 +23,8 @@ from curator.models.transnet import ShotNetwork
 from curator.recipe import Recipe
 from curator.records import Failure, Shot, Span, Track
 from curator.stages.analyze import AnalyzeConfig, analyze_source
-from curator.stages.cut import ClipCutter, CutConfig
 from curator.stages.clips import clip_row, cut_request
+from curator.stages.cut import ClipCutter, CutConfig
 from curator.stages.filters import samples_of
 from curator.stages.propose import find_shots, propose_clips
 from curator.stages.scan import SCAN_SCHEMA, scan_key, scan_source
@@ -80,6 +79,7 @@ class ScanStep:
         self._parts = Parts(store, "scan", stamp)
 
     def __call__(self, unit: Sequence[SourceRef]) -> pa.Table:
+        """Probes a unit; returns rows of `SCAN_SCHEMA`."""
         rows = [self._scan(source) for source in unit]
         table = rows_to_table(rows, SCAN_SCHEMA)
         done = [
@@ -142,6 +142,7 @@ class AnalyzeStep:
         self._network: ShotNetwork | None = None
 
     def __call__(self, unit: AnalyzeUnit) -> AnalyzedUnit:
+        """Analyzes a unit, or passes on the part that has it already."""
         if unit.part is not None:
             return AnalyzedUnit(sources=unit.sources, part=unit.part, failed=())
         results = [self._analyze(source) for source in unit.sources]
@@ -191,9 +192,7 @@ class AnalyzeStep:
                     decoder_threads=self._threads,
                 )
         except SourceError as error:
-            return Failure(
-                uri=source.uri, stage="analyze", code=error.code, message=error.message
-            )
+            return Failure(uri=source.uri, stage="analyze", code=error.code, message=error.message)
         except Exception as error:  # noqa: BLE001 - becomes the source's failed outcome
             return _internal(source.uri, "analyze", error)
 
@@ -211,7 +210,7 @@ def _watchdog(limit_s: float, *, armed: bool) -> Iterator[None]:
     if not armed:
         yield
         return
-    faulthandler.dump_traceback_later(limit_s, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(limit_s, exit=True)
     try:
         yield
     finally:
@@ -248,6 +247,7 @@ class ProposeStep:
         self._recipe = recipe
 
     def __call__(self, unit: AnalyzedUnit) -> ProposedUnit:
+        """Makes the rows of a unit."""
         uris = {str(source.source_id): source.uri for source in unit.sources}
         made = ProposedUnit(
             part=unit.part,
@@ -404,6 +404,7 @@ class CutStep:
         self._log = log
 
     def __call__(self, unit: Sequence[CutGroup]) -> list[CutOutcome]:
+        """Writes the clips of a unit; returns one outcome for each."""
         outcomes: list[CutOutcome] = []
         rows: list[dict[str, Any]] = []
         for group in unit:
@@ -468,6 +469,7 @@ class ShardStep:
         self._store = store
 
     def __call__(self, plan: ShardPlan) -> tuple[str, int]:
+        """Writes a tar unless it stands; returns its name and the bytes written."""
         if self._store.exists(plan.name):
             return plan.name, 0
         with self._store.create(plan.name) as output:
