@@ -20,6 +20,8 @@ SHARD_VERSION = 1
 """Raised when the same clips would give other bytes."""
 
 BLOCK = tarfile.BLOCKSIZE
+END_BYTES = 2 * BLOCK
+"""Empty blocks that end a tar."""
 
 
 class ShardConfig(BaseModel):
@@ -130,6 +132,11 @@ class Sample:
     mp4_sha256: str
     location: Location
 
+    def __post_init__(self) -> None:
+        """Refuses keys that readers of WebDataset would split or skip."""
+        if not self.key.isalnum():
+            raise ValueError(f"key {self.key!r}; expected letters and digits only")
+
     @property
     def n_bytes(self) -> int:
         """Bytes that the sample takes in a tar."""
@@ -176,11 +183,11 @@ def plan_shards(samples: Iterable[tuple[Bucket, Sample]], config: ShardConfig) -
 
 def _groups(samples: Sequence[Sample], max_bytes: int) -> Iterator[tuple[Sample, ...]]:
     group: list[Sample] = []
-    total = 0
+    total = END_BYTES
     for sample in samples:
         if group and total + sample.n_bytes > max_bytes:
             yield tuple(group)
-            group, total = [], 0
+            group, total = [], END_BYTES
         group.append(sample)
         total += sample.n_bytes
     if group:
@@ -206,7 +213,7 @@ def tar_layout(plan: ShardPlan) -> tuple[dict[str, int], int]:
             if suffix == "mp4":
                 offsets[sample.key] = position
             position += math.ceil(size / BLOCK) * BLOCK
-    return offsets, position + 2 * BLOCK
+    return offsets, position + END_BYTES
 
 
 def _members(sample: Sample) -> list[tuple[str, int]]:
@@ -242,8 +249,8 @@ def write_shard(plan: ShardPlan, output: BinaryIO, read_clip: Callable[[Sample],
             padding = -len(data) % BLOCK
             output.write(b"\0" * padding)
             n_bytes += BLOCK + len(data) + padding
-    output.write(b"\0" * (2 * BLOCK))
-    return n_bytes + 2 * BLOCK
+    output.write(b"\0" * END_BYTES)
+    return n_bytes + END_BYTES
 
 
 def _header(name: str, size: int) -> bytes:

@@ -1,0 +1,232 @@
+"""Buckets, plans and bytes of shards."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from curator.stages.shard import (
+    Bucket,
+    Location,
+    Sample,
+    ShardConfig,
+    ShardPlan,
+    bucket_of,
+    plan_shards,
+    tar_layout,
+    write_shard,
+)
+
+CONFIG = ShardConfig()
+WIDE = Bucket(resolution=720, aspect="16,9", min_frames=121)
+CAPTIONS = ("A shot.", 'Größe: 日本語, 🎬, "quoted"\n', "")
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "n_frames", "name"),
+    [
+        (1280, 720, 122, "720p_16-9_121f"),
+        (1280, 720, 121, "720p_16-9_49f"),
+        (1280, 720, 50, "720p_16-9_49f"),
+        (1280, 720, 49, "720p_16-9_33f"),
+        (1280, 720, 18, "720p_16-9_17f"),
+        (1280, 718, 18, "480p_16-9_17f"),
+        (720, 1280, 18, "720p_9-16_17f"),
+        (1440, 1080, 18, "1080p_4-3_17f"),
+        (480, 640, 18, "480p_3-4_17f"),
+        (500, 500, 18, "480p_1-1_17f"),
+        (426, 240, 18, "240p_16-9_17f"),
+        (4096, 2160, 18, "2160p_16-9_17f"),
+        (2560, 1080, 18, "1080p_16-9_17f"),
+        (550, 480, 18, "480p_1-1_17f"),
+        (560, 480, 18, "480p_4-3_17f"),
+    ],
+)
+def test_buckets_are_the_largest_class_reached_and_the_nearest_shape(
+    width: int, height: int, n_frames: int, name: str
+) -> None:
+    """Pins N+1 frames for class N, shorter sides, and nearness of shapes by ratio."""
+    bucket = bucket_of(width, height, n_frames, CONFIG)
+    assert bucket is not None
+    assert bucket.name == name
+
+
+@pytest.mark.parametrize(("width", "height", "n_frames"), [(1280, 720, 17), (424, 238, 500)])
+def test_clips_below_the_smallest_class_have_no_bucket(
+    width: int, height: int, n_frames: int
+) -> None:
+    """Pins that nothing is put into a class it does not reach."""
+    assert bucket_of(width, height, n_frames, CONFIG) is None
+
+
+def test_classes_need_no_order() -> None:
+    """Pins that a recipe may list classes in any order."""
+    config = ShardConfig(resolutions=(720, 240), lengths=(49, 17))
+    bucket = bucket_of(1280, 720, 60, config)
+    assert bucket == Bucket(resolution=720, aspect="16,9", min_frames=49)
+
+
+@pytest.mark.parametrize("aspect", ["16:9", "16", "0,9", "a,b", "-1,2"])
+def test_shapes_that_are_no_two_numbers_are_refused(aspect: str) -> None:
+    """Pins the message for a misspelt shape."""
+    with pytest.raises(ValidationError, match="expected two whole numbers such as '16,9'"):
+        ShardConfig(aspects=(aspect,))
+
+
+def mp4_of(key: str) -> bytes:
+    """Stands for an encoded clip: other bytes and another size for each key."""
+    return key.encode() * (100 + int(key, 16) % 97)
+
+
+def sample(number: int, *, caption: str | None = None, **metadata: object) -> Sample:
+    key = f"{number:024x}"
+    return Sample(
+        key=key,
+        metadata={"clip_id": key, "fps": 30.0, **metadata},
+        caption=CAPTIONS[number % 3] if caption is None else caption,
+        mp4_bytes=len(mp4_of(key)),
+        mp4_sha256=f"{number:064x}",
+        location=Location(name="cuts/part.parquet", row=number),
+    )
+
+
+def plan_of(n: int) -> ShardPlan:
+    (plan,) = plan_shards([(WIDE, sample(i)) for i in range(n)], CONFIG)
+    return plan
+
+
+def written(plan: ShardPlan) -> bytes:
+    output = io.BytesIO()
+    n_bytes = write_shard(plan, output, lambda s: mp4_of(s.key))
+    assert n_bytes == len(output.getvalue())
+    return output.getvalue()
+
+
+def test_plans_do_not_depend_on_the_order_of_samples() -> None:
+    """Pins deterministic names and contents for any order of arrival."""
+    tall = Bucket(resolution=480, aspect="9,16", min_frames=17)
+    samples = [(WIDE if i % 3 else tall, sample(i)) for i in range(40)]
+    config = ShardConfig(max_bytes=1 << 16)
+    plans = plan_shards(samples, config)
+    assert plans == plan_shards(samples[::-1], config)
+    assert len(plans) > 2
+    assert [plan.name for plan in plans] == sorted(plan.name for plan in plans)
+    assert {plan.bucket for plan in plans} == {WIDE.name, tall.name}
+    assert all(plan.name.startswith(f"shards/{plan.bucket}/00000") for plan in plans)
+    keys = [s.key for plan in plans for s in plan.samples]
+    assert sorted(keys) == sorted(s.key for _, s in samples)
+    for plan in plans:
+        assert [s.key for s in plan.samples] == sorted(s.key for s in plan.samples)
+
+
+def test_names_end_in_the_hash_of_what_is_inside() -> None:
+    """Pins that another caption, clip or score makes another name, and nothing else does."""
+    base = [(WIDE, sample(i)) for i in range(3)]
+    name = plan_shards(base, CONFIG)[0].name
+    assert name == plan_shards(list(base), CONFIG)[0].name
+    for other in (sample(1, caption="Other."), sample(1, luma=0.5), sample(9)):
+        assert plan_shards([base[0], (WIDE, other), base[2]], CONFIG)[0].name != name
+
+
+def test_no_tar_is_larger_than_its_limit() -> None:
+    """Pins the limit for every tar, and that tars are filled."""
+    config = ShardConfig(max_bytes=1 << 16)
+    plans = plan_shards([(WIDE, sample(i)) for i in range(60)], config)
+    sizes = [len(written(plan)) for plan in plans]
+    assert max(sizes) <= config.max_bytes
+    assert min(sizes[:-1]) > config.max_bytes - 20_000
+
+
+def test_a_clip_larger_than_the_limit_has_a_tar_of_its_own() -> None:
+    """Pins that no clip is lost for being large."""
+    large = Sample(
+        key="f" * 24,
+        metadata={},
+        caption="",
+        mp4_bytes=1 << 20,
+        mp4_sha256="0" * 64,
+        location=Location(name="cuts/part.parquet", row=0),
+    )
+    plans = plan_shards([(WIDE, large), (WIDE, sample(1))], ShardConfig(max_bytes=1 << 16))
+    assert [len(plan.samples) for plan in plans] == [1, 1]
+
+
+def test_no_samples_are_no_shards() -> None:
+    """Pins that no empty tar is ever planned: Energon fails on one."""
+    assert plan_shards([], CONFIG) == []
+
+
+def test_tarfile_reads_members_adjacent_and_unchanged() -> None:
+    """Pins order, contents and headers of the members, which name no user, time or machine."""
+    plan = plan_of(5)
+    with tarfile.open(fileobj=io.BytesIO(written(plan))) as tar:
+        members = tar.getmembers()
+        expected = [f"{s.key}.{part}" for s in plan.samples for part in ("json", "mp4", "txt")]
+        assert [member.name for member in members] == expected
+        contents = {}
+        for member in members:
+            assert (member.mtime, member.uid, member.gid, member.uname) == (0, 0, 0, "")
+            assert (member.mode, member.isreg()) == (0o644, True)
+            stored = tar.extractfile(member)
+            assert stored is not None
+            contents[member.name] = stored.read()
+    for s in plan.samples:
+        assert contents[f"{s.key}.mp4"] == mp4_of(s.key)
+        assert contents[f"{s.key}.txt"].decode() == s.caption
+        assert json.loads(contents[f"{s.key}.json"]) == s.metadata
+
+
+def test_webdataset_reads_samples(tmp_path: Path) -> None:
+    """Pins that a trainer's loader finds each sample whole, with its key and caption."""
+    wds = pytest.importorskip("webdataset")
+    plan = plan_of(5)
+    path = tmp_path / "000000.tar"
+    path.write_bytes(written(plan))
+    samples = list(wds.WebDataset(str(path), shardshuffle=False).decode())
+    assert [s["__key__"] for s in samples] == [s.key for s in plan.samples]
+    for read, meant in zip(samples, plan.samples, strict=True):
+        assert read["mp4"] == mp4_of(meant.key)
+        assert read["txt"] == meant.caption
+        assert read["json"] == meant.metadata
+
+
+def test_the_layout_says_where_clips_lie() -> None:
+    """Pins the offsets in `clips.mp4_offset` and the size, without writing the tar."""
+    plan = plan_of(7)
+    offsets, size = tar_layout(plan)
+    data = written(plan)
+    assert size == len(data)
+    for s in plan.samples:
+        assert data[offsets[s.key] : offsets[s.key] + s.mp4_bytes] == mp4_of(s.key)
+
+
+def test_tars_end_with_two_empty_blocks_and_the_same_plan_gives_the_same_bytes() -> None:
+    """Pins the end of the archive, and determinism."""
+    plan = plan_of(4)
+    assert written(plan) == written(plan)
+    assert len(written(plan)) % 512 == 0
+    assert written(plan)[-1024:] == b"\0" * 1024
+
+
+def test_sample_json_is_canonical() -> None:
+    """Pins sorted keys, no spaces and unescaped text, so that equal metadata is equal bytes."""
+    assert sample(1, zeta="é", alpha=[1, None]).json() == (
+        '{"alpha":[1,null],"clip_id":"000000000000000000000001","fps":30.0,"zeta":"é"}'.encode()
+    )
+
+
+@pytest.mark.parametrize("key", ["a.b", "a/b", "__a__", "", "a b"])
+def test_keys_that_readers_would_split_or_skip_are_refused(key: str) -> None:
+    """Pins that a key is plain: webdataset cuts names at the first dot and skips `__x__`."""
+    with pytest.raises(ValueError, match="expected letters and digits only"):
+        Sample(
+            key=key,
+            metadata={},
+            caption="",
+            mp4_bytes=1,
+            mp4_sha256="",
+            location=Location(name="cuts/part.parquet", row=0),
+        )
