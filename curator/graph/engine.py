@@ -145,7 +145,6 @@ class Engine:
         self._workers = workers
         self._ray: Any = None
         self._ledger: Ledger | None = None
-        self._own_token = False
 
     def __enter__(self) -> "Engine":
         """Starts nothing yet."""
@@ -223,10 +222,6 @@ class Engine:
         if self._ray is not None:
             self._ray.shutdown()
             self._ray, self._ledger = None, None
-        if self._own_token:
-            os.environ.pop("RAY_AUTH_TOKEN", None)
-            os.environ.pop("RAY_AUTH_MODE", None)
-            self._own_token = False
 
     def _add(self, dataset: Any, step: Step, n_units: int) -> Any:  # noqa: ANN401
         from ray.data import ActorPoolStrategy
@@ -249,7 +244,7 @@ class Engine:
         if self._ray is not None:
             return self._ray
         if self._address is None:
-            self._use_own_token()
+            _use_own_token()
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
@@ -283,17 +278,18 @@ class Engine:
                 **common,
             )
 
-    def _use_own_token(self) -> None:
-        """Gives a cluster of our own a token of its own.
 
-        Ray's default writes and reads one in the home folder, where a stale or foreign one makes
-        the start fail.
-        """
-        if "RAY_AUTH_MODE" in os.environ or "RAY_AUTH_TOKEN" in os.environ:
-            return
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-        self._own_token = True
+def _use_own_token() -> None:
+    """Gives clusters of this process a token of their own, unless the user named one.
+
+    Ray's default writes and reads one in the home folder, where a stale or foreign one makes the
+    start fail. Ray's native code reads the token once per process, so that it stays the same for
+    every cluster that this process starts.
+    """
+    if "RAY_AUTH_MODE" in os.environ or "RAY_AUTH_TOKEN" in os.environ:
+        return
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 @contextlib.contextmanager
