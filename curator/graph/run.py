@@ -369,6 +369,7 @@ class Run:
     def _written_clips(self) -> dict[str, tuple[dict[str, Any], Location]]:
         """Encoded clips that exist: in shards of the last finished run, or in parts of `cuts`."""
         written = self._cut_parts(None)
+        standing = {info.key for info in self._store.list("shards/")}
         columns = (
             "clip_id", "n_frames", "width", "height", "mp4_bytes", "mp4_sha256", "shard",
             "mp4_offset", "cut_fingerprint",
@@ -376,7 +377,7 @@ class Run:
         for name in self._previous.get("tables", {}).get("clips", []):
             table = Parts(self._store, "clips", "").read(name, columns)
             for row in table_rows(table):
-                if row["shard"] is None or row["cut_fingerprint"] != self._cut_stamp:
+                if row["shard"] not in standing or row["cut_fingerprint"] != self._cut_stamp:
                     continue
                 location = Location(
                     name=row["shard"], offset=row["mp4_offset"], n_bytes=row["mp4_bytes"]

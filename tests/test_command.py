@@ -1,0 +1,125 @@
+"""The command line: what is refused before any work, in one line and with a remedy."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from curator.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, main
+from curator.footage.write import empty_file, png_file, text_file
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for make, name in ((empty_file, "a.mp4"), (text_file, "b.mp4"), (png_file, "c.mp4")):
+        make(folder / name)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--recipe", "quikstart"], ["'quikstart'", "did you mean 'quickstart'"]),
+        (["--recipe", "no/such.yaml"], ["no/such.yaml", "does not exist"]),
+        (["--set", "filters.moton.min=1"], ["filters", "moton", "did you mean 'motion'"]),
+        (["--set", "propose.minimum_s=1"], ["propose", "minimum_s", "did you mean 'min_s'"]),
+        (["--set", "propose.min_s"], ["propose.min_s", "key=value"]),
+        (["--set", "propose.min_s=-1"], ["propose.min_s", "-1", "greater than 0"]),
+        (["--set", "filters.motion.min=9"], ["filters.motion", "min 9.0 is above max 4.0"]),
+        (["--ray-address", "10.0.0.1:6379"], ["10.0.0.1:6379", "s3://", "--shared-out"]),
+    ],
+)
+def test_refusals_are_one_line_that_names_the_value_and_the_remedy(
+    broken: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    words: list[str],
+) -> None:
+    assert main(["run", str(broken), str(tmp_path / "out"), *more]) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert error.startswith("curate: ")
+    assert error.count("\n") == 1
+    for word in words:
+        assert word in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("source", ["nothing here.mp4", "*.mkv"])
+def test_a_source_that_names_nothing_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str
+) -> None:
+    assert main(["run", str(tmp_path / source), str(tmp_path / "out")]) == EXIT_USAGE
+    assert source in capsys.readouterr().err
+
+
+def test_a_file_in_the_place_of_out_is_refused(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").write_text("in the way")
+    assert main(["run", str(broken), str(tmp_path / "out")]) == EXIT_USAGE
+    assert str(tmp_path / "out") in capsys.readouterr().err
+    assert (tmp_path / "out").read_text() == "in the way"
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(broken), str(tmp_path / "out"), "--dry-run"]) == EXIT_OK
+    assert "3 sources" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_sources_that_all_fail_make_a_whole_output_and_max_failed_an_exit_code(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["run", str(broken), str(out)]) == EXIT_OK
+    assert main(["run", str(broken), str(out), "--max-failed", "0.5"]) == EXIT_FAILED
+    assert "3 of 3 sources failed" in capsys.readouterr().err
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["counts"]["by_error"] == {"not_a_video": 2, "empty_file": 1}
+    assert summary["shards"] == []
+    assert (out / "report" / "index.html").exists()
+
+
+def test_the_limit_takes_the_first_sources(broken: Path, tmp_path: Path) -> None:
+    assert main(["run", str(broken), str(tmp_path / "out"), "--limit", "2"]) == EXIT_OK
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["counts"]["sources"] == 2
+
+
+def test_recipes_lists_names_and_prints_each_key_with_its_unit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["recipes"]) == EXIT_OK
+    assert "quickstart: " in capsys.readouterr().out
+    assert main(["recipes", "quickstart", "--set", "filters.motion.min=0.25"]) == EXIT_OK
+    printed = capsys.readouterr().out
+    for line in (
+        "propose.min_s = 2.0  [s]",
+        "filters.motion.min = 0.25  [short sides/s]",
+        "dedup.similarity = 0.6  [cosine]",
+        "shard.max_bytes = 1000000000  [bytes]",
+        "cut.crf = 20  [x264 CRF]",
+    ):
+        assert line in printed
+
+
+def test_help_needs_no_heavy_package() -> None:
+    program = (
+        "import sys, curator.cli\n"
+        "try: curator.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'ray', 'av', 'cv2', 'pyarrow', 'numpy', 'faiss', 'pydantic', 'boto3'}\n"
+        "print('loaded:', sorted(heavy & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "loaded: []" in result.stdout
+    assert "Exit codes" in result.stdout
