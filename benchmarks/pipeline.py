@@ -5,8 +5,8 @@
 
 FILMS holds edited films and `truth.json`, which says which shots are one still frame held and
 which repeat an earlier shot. In one run: the `ffmpeg` command decodes the films (if it is there),
-then `curate run` makes OUT, runs again unchanged, and runs with one changed threshold. Times are those of
-all processes together; decisions are compared with the truth.
+then `curate run` makes OUT, runs again unchanged, and runs with one changed threshold. Times are
+those of all processes together; decisions are compared with the truth.
 """
 
 import argparse

@@ -28,7 +28,7 @@ LIGHT_CPUS = 1
 place while every core has a decoder."""
 
 WORKER_BYTES = 2 << 30
-"""Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4 GB, with 8K 1.7 GB."""
+"""Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
