@@ -48,8 +48,12 @@ def mark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
 
 def start(sources: Path, out: Path, *more: str) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "curator.cli", "run", str(sources), str(out)]
+    # A test run in the background ignores interrupts, and so would what it starts.
     return subprocess.Popen(
-        [*command, *SETTINGS, *more], stdout=subprocess.DEVNULL, start_new_session=True
+        [*command, *SETTINGS, *more],
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
