@@ -1,0 +1,278 @@
+"""Decoding: every frame once, in order, at its exact time, whatever state the file is in."""
+
+import struct
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from curator.errors import DecodeError, ErrorCode
+from curator.footage import write
+from curator.footage.write import MAKERS, moving_texture, variable_pts, write_video
+from curator.media import decode
+from curator.media.container import open_container, video_stream
+from curator.media.decode import DecodedFrame, FrameReader, upright_size
+
+N = write.N_FRAMES
+Maker = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Maker:
+    """Makes a file of `MAKERS` when it is first asked for."""
+    folder = tmp_path_factory.mktemp("decode")
+
+    def make(name: str) -> Path:
+        path = folder / name
+        if not path.exists():
+            maker = MAKERS.get(name) or getattr(write, path.stem)
+            maker(path)
+        return path
+
+    return make
+
+
+def decoded(
+    path: Path,
+    *,
+    threads: int = 1,
+    max_pixels: int = 10**7,
+    max_frames: int | None = None,
+) -> tuple[FrameReader, list[DecodedFrame]]:
+    with (
+        path.open("rb") as file,
+        open_container(file, path.name, n_bytes=path.stat().st_size) as container,
+    ):
+        frames = FrameReader(
+            container,
+            video_stream(container, path.name),
+            path.name,
+            threads=threads,
+            max_pixels=max_pixels,
+            max_frames=max_frames,
+        )
+        return frames, list(frames)
+
+
+def times(path: Path) -> list[Fraction]:
+    """Time of each frame from the first, in seconds."""
+    reader, frames = decoded(path)
+    return [(frame.pts - frames[0].pts) * reader.time_base for frame in frames]
+
+
+CONSTANT = [
+    "constant_rate.mp4",
+    "constant_rate.mov",
+    "constant_rate.ts",
+    "constant_rate.avi",
+    "b_frames.mp4",
+    "b_frames.mkv",
+    "b_frames.ts",
+    "open_gop.mp4",
+    "open_gop.ts",
+    "interlaced.mp4",
+    "ten_bit.mp4",
+    "one_pixel.mp4",
+]
+
+
+@pytest.mark.parametrize("name", CONSTANT)
+def test_a_constant_rate_gives_every_frame_at_its_exact_time(name: str, made: Maker) -> None:
+    """Pins count and times: to the tick, or to the millisecond that Matroska rounds to."""
+    reader, frames = decoded(made(name))
+    assert [frame.index for frame in frames] == list(range(N))
+    tolerance = Fraction(1, 1000) if name.endswith("mkv") else 0
+    found = times(made(name))
+    assert all(abs(t - Fraction(i, 30)) <= tolerance for i, t in enumerate(found))
+    assert reader.report.n_frames == N
+    assert not reader.report.is_damaged
+    assert reader.report.n_repaired_pts == 0
+    assert reader.report.end_pts is not None
+    end = (reader.report.end_pts - frames[0].pts) * reader.time_base
+    assert abs(end - Fraction(N, 30)) <= tolerance
+
+
+@pytest.mark.parametrize(("name", "tick"), [("variable_rate.mp4", 0), ("variable_rate.mkv", 1000)])
+def test_a_variable_rate_keeps_every_time(name: str, tick: int, made: Maker) -> None:
+    """Pins the times of frames that no constant rate fits."""
+    meant = [Fraction(t, 600) for t in variable_pts(N)]
+    tolerance = Fraction(1, tick) if tick else 0
+    found = times(made(name))
+    assert len(found) == N
+    assert all(abs(a - b) <= tolerance for a, b in zip(found, meant, strict=True))
+
+
+def test_transport_streams_keep_their_own_clock(made: Maker) -> None:
+    """Pins that an offset is not taken away: seeks need the container's own ticks."""
+    reader, frames = decoded(made("constant_rate.ts"))
+    assert reader.time_base == Fraction(1, 90_000)
+    assert frames[0].pts > 0
+    assert frames[1].pts - frames[0].pts == 3000
+
+
+def test_frames_come_in_the_order_of_presentation(made: Maker) -> None:
+    """Pins that B-frames are put in order: each picture is most like the one that was filmed."""
+    _, frames = decoded(made("b_frames.mp4"))
+    filmed = np.stack([picture[::4, ::4] for picture in moving_texture(N)]).astype(np.float32)
+    for frame in frames:
+        shown = frame.picture.to_ndarray(format="rgb24")[::4, ::4]
+        assert np.abs(filmed - shown).mean(axis=(1, 2, 3)).argmin() == frame.index
+
+
+def test_an_edit_list_hides_frames(made: Maker, tmp_path: Path) -> None:
+    """Pins that frames before an edit's start are not shown, and that time starts at the edit."""
+    data = bytearray(made("b_frames.mp4").read_bytes())
+    place = data.index(b"elst") + 4 + 8
+    duration, media_time = struct.unpack_from(">Ii", data, place)
+    struct.pack_into(">Ii", data, place, duration, media_time + 5 * 512)
+    path = tmp_path / "edited.mp4"
+    path.write_bytes(data)
+    reader, frames = decoded(path)
+    assert [frame.pts for frame in frames] == [i * 512 for i in range(N - 5)]
+    assert not reader.report.is_damaged
+
+
+@pytest.mark.parametrize("name", ["constant_rate.mp4", "b_frames.ts", "constant_rate.avi"])
+def test_every_frame_has_the_size_of_its_packet(name: str, made: Maker) -> None:
+    """Pins bytes per frame: all of them together are all packets."""
+    _, frames = decoded(made(name))
+    with av.open(str(made(name))) as container:
+        sizes = [packet.size for packet in container.demux(video=0) if packet.size]
+    assert sorted(frame.n_bytes for frame in frames) == sorted(sizes)
+    assert frames[0].n_bytes == max(sizes)
+
+
+@pytest.mark.parametrize("name", ["b_frames.mp4", "open_gop.ts", "variable_rate.mp4"])
+def test_threads_change_nothing_in_a_sound_file(name: str, made: Maker) -> None:
+    """Pins times, sizes and pixels for one thread and for four."""
+    one, four = (decoded(made(name), threads=threads) for threads in (1, 4))
+    assert len(one[1]) == len(four[1])
+    for a, b in zip(one[1], four[1], strict=True):
+        assert (a.pts, a.n_bytes) == (b.pts, b.n_bytes)
+        np.testing.assert_array_equal(a.picture.to_ndarray(), b.picture.to_ndarray())
+
+
+def test_times_that_go_back_are_repaired_and_counted(made: Maker, tmp_path: Path) -> None:
+    """Pins two recordings in one file: no frame is lost, and time goes on."""
+    path = tmp_path / "twice.ts"
+    path.write_bytes(made("constant_rate.ts").read_bytes() * 2)
+    reader, frames = decoded(path)
+    assert len(frames) == 2 * N
+    assert reader.report.n_repaired_pts > 0
+    steps = np.diff([frame.pts for frame in frames])
+    assert steps.min() > 0
+    assert np.median(steps) == 3000
+
+
+def test_a_change_of_size_is_recorded(made: Maker, tmp_path: Path) -> None:
+    """Pins that a stream whose picture size changes is decoded on, with both sizes noted."""
+    small = tmp_path / "small.ts"
+    write_video(small, moving_texture(20, width_px=160, height_px=96))
+    path = tmp_path / "both.ts"
+    path.write_bytes(made("constant_rate.ts").read_bytes() + small.read_bytes())
+    reader, frames = decoded(path)
+    assert reader.report.sizes == [(320, 180), (160, 96)]
+    assert len(frames) == N + 20
+    assert frames[-1].picture.width == 160
+
+
+def test_a_truncated_file_gives_what_it_holds(made: Maker) -> None:
+    """Pins that the frames before the end are there, whole, and that the damage is known."""
+    reader, frames = decoded(made("truncated.mp4"))
+    assert 10 < len(frames) < N
+    assert reader.report.is_damaged
+    assert reader.report.n_errors + reader.report.n_lost_at_end >= 1
+    filmed = list(moving_texture(N))
+    for frame in frames:
+        shown = frame.picture.to_ndarray(format="rgb24").astype(np.float32)
+        assert np.abs(shown - filmed[frame.index]).mean() < 8
+
+
+def test_threads_that_swallow_an_error_are_found_out(made: Maker) -> None:
+    """Pins that damage in a truncated file is known with any number of threads."""
+    for threads in (2, 4, 8):
+        assert decoded(made("truncated.mp4"), threads=threads)[0].report.is_damaged
+
+
+def test_flipped_bytes_cost_only_the_frames_around_them(made: Maker) -> None:
+    """Pins that decoding goes on after packets that do not decode, and counts what it met."""
+    reader, frames = decoded(made("flipped.mp4"))
+    assert N - 10 <= len(frames) <= N
+    assert reader.report.n_concealed > 0
+    assert sum(frame.picture.is_corrupt for frame in frames) == reader.report.n_concealed
+    assert np.diff([frame.pts for frame in frames]).min() > 0
+
+
+def test_a_stream_without_an_end_of_errors_is_given_up(
+    made: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that hours of undecodable packets do not take hours."""
+    data = bytearray(made("constant_rate.mov").read_bytes())
+    place = data.index(b"mdat") + 2000
+    data[place : data.index(b"moov") - 4] = bytes(data.index(b"moov") - 4 - place)
+    path = tmp_path / "zeros.mov"
+    path.write_bytes(data)
+    monkeypatch.setattr(decode, "MAX_CONSECUTIVE_ERRORS", 5)
+    reader, frames = decoded(path)
+    assert reader.report.ended_early
+    assert reader.report.n_errors == 5 + (len(frames) > 0) * (reader.report.n_errors - 5)
+    assert len(frames) < N
+
+
+def test_frames_larger_than_allowed_are_refused(made: Maker) -> None:
+    """Pins the limit, inclusive, with its code, the numbers and the remedy."""
+    decoded(made("one_frame.mp4"), max_pixels=320 * 180)
+    with pytest.raises(
+        DecodeError, match=r"one_frame\.mp4 is 320x180, more than 57599 pixels; raise analyze\.max"
+    ) as caught:
+        decoded(made("one_frame.mp4"), max_pixels=320 * 180 - 1)
+    assert caught.value.code == ErrorCode.TOO_MANY_PIXELS
+
+
+def test_a_size_that_grows_later_is_refused_then(made: Maker, tmp_path: Path) -> None:
+    """Pins that a small header does not let a large frame in."""
+    small = tmp_path / "small.ts"
+    write_video(small, moving_texture(20, width_px=160, height_px=96))
+    path = tmp_path / "grows.ts"
+    path.write_bytes(small.read_bytes() + made("constant_rate.ts").read_bytes())
+    with pytest.raises(DecodeError, match="is 320x180, more than 20000 pixels"):
+        decoded(path, max_pixels=20_000)
+
+
+def test_more_frames_than_allowed_are_refused(made: Maker) -> None:
+    """Pins the limit of frames, inclusive, with its code and remedy."""
+    assert len(decoded(made("constant_rate.mp4"), max_frames=N)[1]) == N
+    with pytest.raises(
+        DecodeError, match=r"more than 47 frames; raise analyze\.max_frames or split the file"
+    ) as caught:
+        decoded(made("constant_rate.mp4"), max_frames=N - 1)
+    assert caught.value.code == ErrorCode.TOO_LONG
+
+
+def test_no_frame_is_no_error_here(made: Maker) -> None:
+    """Pins that an empty stream ends at once; the stage makes the failure of it."""
+    reader, frames = decoded(made("zero_frames.mp4"))
+    assert frames == []
+    assert reader.report.end_pts is None
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "rotation_deg", "aspect", "size"),
+    [
+        (320, 180, 0, Fraction(1), (320, 180)),
+        (320, 180, 90, Fraction(1), (180, 320)),
+        (320, 180, 180, Fraction(1), (320, 180)),
+        (720, 576, 0, Fraction(16, 15), (768, 576)),
+        (720, 480, 0, Fraction(8, 9), (720, 540)),
+        (720, 576, 270, Fraction(15, 16), (576, 768)),
+        (1, 1, 0, Fraction(1, 8), (1, 8)),
+    ],
+)
+def test_upright_sizes_enlarge_the_shorter_sampled_side(
+    width: int, height: int, rotation_deg: int, aspect: Fraction, size: tuple[int, int]
+) -> None:
+    """Pins that square pixels lose no detail in either direction."""
+    assert upright_size(width, height, rotation_deg, aspect) == size
