@@ -9,7 +9,7 @@ changes before the last step, which writes `summary.json` and then removes what 
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -161,8 +161,12 @@ class Run:
         parts = Parts(self._store, "scan", scan_fingerprint())
         done = parts.done()
         wanted = {scan_key(ref.uri, ref.version): ref for ref in self._state.listed}
-        for name in sorted({done[key] for key in wanted if key in done}):
-            self._take_probes(parts.read(name), wanted)
+        stored: dict[str, set[str]] = {}
+        for key in wanted:
+            if key in done:
+                stored.setdefault(done[key], set()).add(key)
+        for name, keys in stored.items():
+            self._take_probes(parts.read(name), keys)
         pending = [ref for key, ref in wanted.items() if key not in done]
         self._state.counts["sources_scanned"] = len(pending)
         step = Step(
@@ -177,7 +181,8 @@ class Run:
         for table in run([step], units):
             self._take_probes(table, wanted)
 
-    def _take_probes(self, table: pa.Table, wanted: Mapping[str, SourceRef]) -> None:
+    def _take_probes(self, table: pa.Table, wanted: Container[str]) -> None:
+        # A part also has rows that it does not make done, such as of a file that was locked then.
         for row in table_rows(table.select(SCAN_SCHEMA.names)):
             if scan_key(row["uri"], row["version"]) not in wanted:
                 continue
