@@ -1,6 +1,7 @@
 """Commits a run: tables, report and `summary.json`, then the removal of what no longer counts."""
 
 import json
+import logging
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +14,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import curator
+from curator.errors import StorageError
 from curator.lake import rows_to_table, write_table
 from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL
 from curator.recipe import Recipe
 from curator.stages.report import render_report
 from curator.storage import Store
 from curator.tables import CLIPS_SCHEMA, SOURCES_SCHEMA, embeddings_schema
+
+logger = logging.getLogger(__name__)
 
 SUMMARY = "summary.json"
 TABLES = ("sources", "shots", "clips", "embeddings")
@@ -73,6 +77,11 @@ def commit_run(run: Commit) -> dict[str, Any]:
     run.store.write("config.json", _json(_config(run)))
     run.store.write(SUMMARY, _json(summary))
     run.store.delete(_leftovers(run.store, names, run.stamps, run.shards))
+    try:
+        run.store.clean_temporary()
+    except StorageError as error:
+        # What killed writers left costs space, not correctness.
+        logger.warning("unfinished objects were not all removed: %s", error)
     return summary
 
 
