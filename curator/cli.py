@@ -3,15 +3,19 @@
 import argparse
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from curator import __version__
-from curator.errors import CuratorError, RecipeError, StorageError, UsageError
+from curator.errors import CuratorError, RecipeError, UsageError
 
-EXIT_OK, EXIT_INTERNAL, EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+EXIT_OK, EXIT_BROKEN_OFF, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
+EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,16 +24,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="curate: %(levelname)s %(message)s")
     try:
         code: int = options.action(options)
-    except (UsageError, RecipeError, StorageError) as error:
+    except (UsageError, RecipeError) as error:
         print(f"curate: {error}", file=sys.stderr)
         return EXIT_USAGE
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("curate: stopped; the same command goes on from what was done", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return EXIT_TERMINATED if isinstance(stop, _Terminated) else EXIT_INTERRUPTED
     except CuratorError as error:
-        print(f"curate: {error}", file=sys.stderr)
-        return EXIT_INTERNAL
+        print(f"curate: {error}; the same command goes on from what was done", file=sys.stderr)
+        return EXIT_BROKEN_OFF
     return code
+
+
+class _Terminated(KeyboardInterrupt):
+    """A scheduler asked the process to end; it is to end like an interrupted one."""
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    def stop(number: int, frame: object) -> None:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,8 +61,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Turns raw video into clean, captioned, de-duplicated clips in WebDataset "
         "tars.",
         epilog="Exit codes: 0 finished; 2 usage, recipe or preflight error, nothing was done; "
-        "3 finished, but more sources failed than --max-failed allows; 1 internal error; "
-        "130 interrupted.",
+        "3 finished, but more sources failed than --max-failed allows; 1 broken off by the "
+        "storage or an internal error; 130 interrupted, 143 terminated. "
+        "After 1, 130 and 143 the same command goes on from what was done.",
     )
     parser.add_argument("--version", action="version", version=f"curate {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -183,6 +207,7 @@ def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, 
     from curator.progress import Progress, format_funnel
 
     with (
+        _sigterm_raises(),
         Progress() as progress,
         Engine(address=options.ray_address, workers=options.workers) as engine,
     ):

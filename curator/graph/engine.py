@@ -12,20 +12,22 @@ import logging
 import os
 import pickle
 import secrets
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from curator.errors import UsageError
+from curator.errors import CuratorError, UsageError
 
 logger = logging.getLogger(__name__)
 
 LIGHT_CPUS = 1
-"""Cores that a local Ray counts beyond the machine's: light steps wait and add up, and must find a
-place while every core has a decoder."""
+"""Cores that a local Ray counts beyond those of the machine, or of `--workers` if that is more:
+light steps wait and add up, and must find a place while every core has a decoder."""
 
 WORKER_BYTES = 2 << 30
 """Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""
@@ -119,7 +121,15 @@ class _InRay:
         self._step = make(**settings)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        return {"data": pickle.dumps(self._step(pickle.loads(row["data"])))}
+        unit = pickle.loads(row["data"])
+        if isinstance(unit, CuratorError):
+            return row
+        try:
+            result = self._step(unit)
+        except CuratorError as error:
+            # Ray would raise an error of its own with this one's text in a page of traceback.
+            result = error
+        return {"data": pickle.dumps(result)}
 
 
 _instances: dict[bytes, _InRay] = {}
@@ -203,6 +213,9 @@ class Engine:
 
         Yields:
             Results, in any order.
+
+        Raises:
+            CuratorError: The first that a step raised, as it was.
         """
         if not units:
             return
@@ -214,7 +227,10 @@ class Engine:
         for step in steps:
             dataset = self._add(dataset, step, len(units))
         for row in dataset.iter_rows():
-            yield pickle.loads(row["data"])
+            result = pickle.loads(row["data"])
+            if isinstance(result, CuratorError):
+                raise result
+            yield result
 
     def run_here(self, steps: Sequence[Step], units: Sequence[Any]) -> Iterator[Any]:
         """Runs a chain in this process, one unit at a time."""
@@ -260,7 +276,7 @@ class Engine:
         import ray
 
         try:
-            with _native_stderr_aside():
+            with _native_stderr_aside(), _own_sigterm():
                 self._init(ray)
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = self._address or "this machine"
@@ -279,7 +295,7 @@ class Engine:
         else:
             ray.init(
                 address="local",
-                num_cpus=available_cpus() + LIGHT_CPUS,
+                num_cpus=max(available_cpus(), self._workers or 0) + LIGHT_CPUS,
                 include_dashboard=False,
                 _node_ip_address="127.0.0.1",
                 object_store_memory=_object_store_bytes(),
@@ -315,6 +331,19 @@ def _native_stderr_aside() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Puts back this process's handler of SIGTERM, where it has one.
+
+    Ray's prints a native stack trace and leaves with 15; a handler that raises lets the run end
+    like an interrupted one.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def available_cpus() -> int:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from curator.errors import UsageError
+from curator.errors import StorageError, UsageError
 from curator.lake import Parts
 from curator.listing import ListedSource, SkippedName, list_sources
 from curator.recipe import Recipe
@@ -28,8 +28,8 @@ def preflight(
         The output root.
 
     Raises:
-        UsageError: A place does not exist, or a cluster could not reach it.
-        StorageError: The output root cannot be written.
+        UsageError: A place does not exist, a cluster could not reach it, or the output root cannot
+            be written.
     """
     store = open_store(out)
     if ray_address is not None and not shared_out:
@@ -41,7 +41,10 @@ def preflight(
             )
     list_sources(sources, limit=1)
     if writes:
-        store.check_writable()
+        try:
+            store.check_writable()
+        except StorageError as error:
+            raise UsageError(str(error)) from error
     return store
 
 
