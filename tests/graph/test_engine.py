@@ -1,0 +1,114 @@
+"""The engine: errors as they were raised, workers as they were asked for, nothing left behind."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from curator.errors import CuratorError, ErrorCode, SourceError, StorageError
+from curator.graph.engine import (
+    Engine,
+    Resources,
+    Step,
+    _InRay,
+    _LedgerActor,
+    _own_sigterm,
+    available_cpus,
+)
+
+
+class Half:
+    """Halves even numbers."""
+
+    def __init__(self, *, wanted: str) -> None:
+        self._wanted = wanted
+
+    def __call__(self, unit: int) -> int:
+        """Halves one."""
+        if unit % 2:
+            raise StorageError(f"{unit} is odd; expected {self._wanted}")
+        return unit // 2
+
+
+HALF = Step(make=Half, settings={"wanted": "an even one"}, resources=Resources(cpus=0.5))
+KEEPS = Step(make=Half, settings={"wanted": "2"}, resources=Resources(cpus=1), keeps_state=True)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets workers import this module."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+def children() -> set[int]:
+    """Processes whose parent is this one."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == os.getpid() and state != "Z":
+            found.add(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.usefixtures("here")
+def test_chains_run_on_ray_with_more_workers_than_cores_and_raise_what_a_step_raised() -> None:
+    before = children()
+    with Engine(address=None, workers=available_cpus() + 2) as engine:
+        assert not engine.is_started
+        assert list(engine.run([HALF], [])) == []
+        assert not engine.is_started
+        units = [0, 4, 8, 12]
+        assert sorted(engine.run([KEEPS, HALF], units)) == [0, 1, 2, 3]
+        with pytest.raises(StorageError, match=r"^7 is odd; expected 2$"):
+            list(engine.run([KEEPS, HALF], [4, 7]))
+        assert engine.is_started
+        assert engine.n_workers(100) == available_cpus() + 2
+        assert children() > before
+    assert children() == before
+
+
+def test_chains_run_in_this_process_too() -> None:
+    engine = Engine(address=None, workers=None)
+    assert list(engine.run_here([HALF, HALF], [4, 8])) == [1, 2]
+    with pytest.raises(StorageError, match="5 is odd"):
+        list(engine.run_here([HALF], [5]))
+
+
+def test_an_error_passes_the_steps_behind_it() -> None:
+    import pickle
+
+    error = SourceError(ErrorCode.VANISHED, "gone")
+    row = {"data": pickle.dumps(error)}
+    passed = pickle.loads(_InRay(Half, {"wanted": "2"})(row)["data"])
+    assert isinstance(passed, CuratorError)
+    assert (passed.code, passed.message) == (ErrorCode.VANISHED, "gone")
+
+
+def test_workers_are_no_more_than_units_and_at_least_one() -> None:
+    assert Engine(address=None, workers=8).n_workers(3) == 3
+    assert Engine(address=None, workers=8).n_workers(0) == 1
+    assert 1 <= Engine(address=None, workers=None).n_workers(1000) <= available_cpus()
+
+
+def test_the_ledger_counts_attempts_until_one_ends() -> None:
+    ledger = _LedgerActor()
+    assert [ledger.begin("a"), ledger.begin("b"), ledger.begin("a")] == [1, 1, 2]
+    ledger.end("a", 2.5)
+    assert ledger.begin("a") == 1
+    assert ledger.progress() == (1, 2.5)
+
+
+def test_a_handler_of_sigterm_outlives_the_start_of_ray() -> None:
+    def handler(number: int, frame: object) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with _own_sigterm():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
