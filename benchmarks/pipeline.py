@@ -4,20 +4,41 @@
     pipeline.py --films FILMS --work DIR [--workers N]
 
 FILMS holds edited films and `truth.json`, which says which shots are one still frame held and
-which repeat an earlier shot. In one run: the `ffmpeg` command decodes the films (if it is there),
-then `curate run` makes OUT, runs again unchanged, and runs with one changed threshold. Times are
-those of all processes together; decisions are compared with the truth.
+which repeat an earlier shot. In one run: the `ffmpeg` command decodes the films, then what a user
+would script splits them (`scenedetect` with its adaptive detector, and `ffmpeg` for each scene; if
+both are there), then `curate run` makes OUT in both modes of cutting, runs again unchanged, and
+runs with one changed threshold. Times are those of all processes together; decisions are compared
+with the truth.
 """
 
 import argparse
 import json
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 from measure import Cost, machine, measured
+
+SPLIT = """
+import subprocess, sys
+from pathlib import Path
+from scenedetect import AdaptiveDetector, detect
+folder = Path(sys.argv[1])
+folder.mkdir()
+for film in sys.argv[2:]:
+    for number, (start, end) in enumerate(detect(film, AdaptiveDetector())):
+        seconds = end.get_seconds() - start.get_seconds()
+        subprocess.run(
+            ["ffmpeg", "-v", "error", "-ss", str(start.get_seconds()), "-i", film, "-t",
+             str(seconds), "-c:v", "libx264", "-preset", "veryfast", "-crf", "23", "-an",
+             str(folder / f"{Path(film).stem}-{number:03d}.mp4")],
+            check=True,
+        )
+"""
+"""What a user would script: every scene as a file."""
 
 SAME_FOOTAGE = 0.5
 """Share of the shorter clip that two clips of one file must have in common to be duplicates."""
@@ -119,6 +140,12 @@ def row(name: str, cost: Cost, video_s: float) -> dict[str, Any]:
     }
 
 
+def profile(out: Path) -> dict[str, Any]:
+    """Where a run says that its time went."""
+    summary = json.loads((out / "summary.json").read_text())
+    return {name: summary[name] for name in ("stage_seconds", "cpu_seconds", "cut")}
+
+
 def main() -> None:
     """Runs, compares and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -142,6 +169,18 @@ def main() -> None:
         results["ffmpeg_decode"] = row(
             "ffmpeg -f null (decode alone)", measured(["sh", "-c", script, "sh", *films]), video_s
         )
+    if shutil.which("ffmpeg") and find_spec("scenedetect"):
+        cost = measured([sys.executable, "-c", SPLIT, str(args.work / "scenes"), *films])
+        if cost.code != 0:
+            raise SystemExit(cost.output)
+        results["scenedetect"] = row("scenedetect + ffmpeg, split only", cost, video_s)
+    encode = [*command[:-1], str(args.work / "encoded")] if not args.workers else None
+    if encode is not None:
+        cost = measured([*encode, "--set", "cut.mode=encode"])
+        if cost.code != 0:
+            raise SystemExit(cost.output)
+        results["encode"] = row("curate run, cut.mode encode", cost, video_s)
+        results["encode"] |= profile(args.work / "encoded")
     for key, title, more in (
         ("run", "curate run", []),
         ("rerun", "curate run, again", []),
@@ -152,9 +191,8 @@ def main() -> None:
             raise SystemExit(f"curate failed with {cost.code}:\n{cost.output}")
         results[key] = row(title, cost, video_s)
         summary = json.loads((out / "summary.json").read_text())
-        results[key] |= {
+        results[key] |= profile(out) | {
             "work": summary["work"],
-            "stage_seconds": summary["stage_seconds"],
             "kept": summary["counts"]["kept"],
             "by_reason": summary["counts"]["by_reason"],
         }
@@ -162,6 +200,9 @@ def main() -> None:
             results["decisions"] = decisions(out, truth)
     for key, counts in results["decisions"].items():
         print(f"{key}: {json.dumps(counts)}")
+    spent = results["run"]["cpu_seconds"]
+    print("CPU-seconds of the run: " + ", ".join(f"{name} {s:.1f}" for name, s in spent.items()))
+    print(f"cut: {json.dumps(results['run']['cut'])}")
     for key in ("run", "rerun", "refilter"):
         print(f"{key}: {json.dumps(results[key]['work'])}, {results[key]['kept']} clips kept")
     print(json.dumps(results))

@@ -203,7 +203,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, Any]:  # noqa: ANN401
     from curator.graph.engine import Engine
-    from curator.graph.run import Run
+    from curator.lake import SUMMARY
     from curator.progress import Progress, format_funnel
 
     with (
@@ -211,6 +211,11 @@ def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, 
         Progress() as progress,
         Engine(address=options.ray_address, workers=options.workers) as engine,
     ):
+        if not store.exists(SUMMARY):
+            # A first run has something to probe; the process for it loads while this one does.
+            engine.prestart()
+        from curator.graph.run import Run
+
         run = Run(store, recipe, engine, progress)
         summary = run.execute(options.sources, limit=options.limit)
     print(format_funnel(summary))

@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 from curator.errors import StorageError
 from curator.storage import Store
 
+SUMMARY = "summary.json"
+"""Written last: it makes a run a finished one."""
 KEYS = b"curate.keys"
 FINGERPRINT = b"curate.fingerprint"
 ROWS_PER_TABLE_PART = 200_000
@@ -55,7 +57,7 @@ class Parts:
         """Keys that are done, and the part that holds each."""
         names = self.names()
         with ThreadPoolExecutor(max_workers=16) as pool:
-            keys = list(pool.map(self._keys, names))
+            keys = list(pool.map(self.keys, names))
         return {key: name for name, part in zip(names, keys, strict=True) for key in part}
 
     def write(self, table: pa.Table, keys: Sequence[str], *, one_row_groups: bool = False) -> str:
@@ -81,7 +83,8 @@ class Parts:
         """Reads a part's rows."""
         return read_parquet(self.store, name, columns)
 
-    def _keys(self, name: str) -> list[str]:
+    def keys(self, name: str) -> list[str]:
+        """What a part makes done, from its footer."""
         with self.store.open(name) as reader:
             try:
                 metadata = pq.read_metadata(reader).metadata or {}
@@ -125,14 +128,25 @@ def write_table(store: Store, name: str, table: pa.Table) -> list[str]:
     Returns:
         Names of the objects that make up the table: deterministic, by content.
     """
-    names = []
-    for number, start in enumerate(range(0, max(1, table.num_rows), ROWS_PER_TABLE_PART)):
-        data = to_parquet(table.slice(start, ROWS_PER_TABLE_PART))
-        part = f"{name}/part-{number:05d}-{hashlib.sha256(data).hexdigest()[:12]}.parquet"
-        if not store.exists(part):
-            store.write(part, data)
-        names.append(part)
-    return names
+    starts = range(0, max(1, table.num_rows), ROWS_PER_TABLE_PART)
+    parts = (table.slice(start, ROWS_PER_TABLE_PART) for start in starts)
+    return [write_table_part(store, name, number, part) for number, part in enumerate(parts)]
+
+
+def write_table_part(store: Store, name: str, number: int, rows: pa.Table) -> str:
+    """Writes the next rows of a table for readers; returns the object's name.
+
+    Args:
+        store: Output root.
+        name: Table and folder name.
+        number: Position of the part in the table, from 0.
+        rows: At most `ROWS_PER_TABLE_PART`.
+    """
+    data = to_parquet(rows)
+    part = f"{name}/part-{number:05d}-{hashlib.sha256(data).hexdigest()[:12]}.parquet"
+    if not store.exists(part):
+        store.write(part, data)
+    return part
 
 
 def rows_to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:

@@ -93,13 +93,18 @@ CLIPS_SCHEMA = pa.schema(
         ("mp4_bytes", pa.int64()),
         ("mp4_sha256", pa.string()),
         ("cut_fingerprint", pa.string()),
+        ("cut_mode", pa.string()),
+        ("copy_frames", pa.int32()),
     ]
 )
 """A row per candidate clip. `start_frame`, `end_frame` count the source's frames in decode order;
 seconds are from the source's first frame; `start_pts`, `end_pts` are the container's own, in
 `time_base`. `n_frames`, `fps`, `width` and `height` are those of the clip as written. `reasons`
 lists all reasons against it, `reason` the first. `mp4_offset` is where its MP4 begins in
-`shard`."""
+`shard`. `cut_mode` is how a kept clip was written, `copy` or `encode`. A copy begins at a key frame
+and may be shorter than what was proposed: its span is the one written, while `clip_id` and the
+scores stay those of the span proposed. `copy_frames` is how many frames a copy would have had,
+where it was encoded because those were too few."""
 
 
 def embeddings_schema(dim: int) -> pa.Schema:

@@ -10,16 +10,30 @@ from curator.records import Track
 from curator.stages.analyze import AnalyzeConfig, analyze_source
 
 
-class StillNetwork:
-    """Stands for the shot network where shots do not matter: no transition anywhere."""
+class StillStream:
+    """Sees no transition anywhere."""
 
-    def window(
-        self,
-        frames_THWC: NDArray[np.uint8],  # noqa: N803 - shape letters
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    cpu_s = 0.0
+
+    def __init__(self) -> None:
+        self._n_frames = 0
+
+    def push(self, frame_HWC: NDArray[np.uint8]) -> None:  # noqa: N803 - shape letters
+        """Counts a frame."""
+        assert frame_HWC.shape == (27, 48, 3)
+        self._n_frames += 1
+
+    def finish(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Zeros, one for each frame."""
-        zeros = np.zeros(len(frames_THWC), np.float32)
-        return zeros, zeros
+        return np.zeros(self._n_frames, np.float32), np.zeros(self._n_frames, np.float32)
+
+
+class StillNetwork:
+    """Stands for the shot network where shots do not matter."""
+
+    def stream(self, *, in_background: bool) -> StillStream:
+        """Begins a video."""
+        return StillStream()
 
 
 def analyzed(path: Path, *, threads: int = 1, config: AnalyzeConfig | None = None) -> Track:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from curator.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, main
+from curator.cli import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE, main
 from curator.footage.write import empty_file, png_file, text_file
 
 
@@ -64,6 +64,18 @@ def test_a_file_in_the_place_of_out_is_refused(
     assert main(["run", str(broken), str(tmp_path / "out")]) == EXIT_USAGE
     assert str(tmp_path / "out") in capsys.readouterr().err
     assert (tmp_path / "out").read_text() == "in the way"
+
+
+def test_storage_that_fails_during_the_run_ends_it_in_one_line(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "scan").write_text("in the way")
+    assert main(["run", str(broken), str(tmp_path / "out")]) == EXIT_BROKEN_OFF
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"curate: cannot write '{tmp_path / 'out' / 'scan'}")
+    assert "the same command goes on" in error
+    assert not (tmp_path / "out" / "summary.json").exists()
 
 
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(

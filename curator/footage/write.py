@@ -143,6 +143,10 @@ def _add_video(
     stream.pix_fmt = pix_fmt
     context = stream.codec_context
     context.options = {**defaults, **(options or {})}
+    if codec == "libx264":
+        # x264's AVX-512 code makes other bytes of the same pictures now and then.
+        given = context.options.get("x264-params")
+        context.options["x264-params"] = f"{given}:asm=avx2" if given else "asm=avx2"
     context.thread_count = 1
     context.flags |= Flags.bitexact
     if pix_fmt.startswith("yuv"):

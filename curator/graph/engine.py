@@ -1,7 +1,7 @@
-"""Runs chains of steps over units of work on Ray Data. The one module that imports Ray.
+"""Runs chains of steps over units of work on Ray. The one module that imports it.
 
-A chain streams: a unit leaves one step and enters the next without waiting for the others. Units
-and results are small records and references; frames never cross processes.
+A unit passes all steps of a chain in one process, and its result streams back while others are
+worked on. Units and results are small records and references; frames never cross processes.
 
 Ray is started only when there is work for it. Steps that merely read parts and add up run in the
 driver when there are few units: starting Ray costs seconds of every core.
@@ -9,26 +9,44 @@ driver when there are few units: starting Ray costs seconds of every core.
 
 import contextlib
 import logging
+import math
 import os
 import pickle
 import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import islice
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from curator.errors import CuratorError, UsageError
+from curator.graph.child import Child, FileLedger
+from curator.graph.machine import available_cpus, memory_bytes, object_store_bytes
 
 logger = logging.getLogger(__name__)
+
+_Unit = TypeVar("_Unit")
 
 LIGHT_CPUS = 1
 """Cores that a local Ray counts beyond those of the machine, or of `--workers` if that is more:
 light steps wait and add up, and must find a place while every core has a decoder."""
 
+UNITS_PER_CPU = 2
+"""Units of a stream that are under way for each core: one is worked on, one waits."""
+
+TASK_RETRIES = 3
+"""How often Ray repeats a unit of light work whose process died."""
+
+GROWTH_CHECK_S = 10.0
+"""Time between looks at the size of the cluster while workers are busy."""
+
+SMALL_FRAMES = 1800.0
+"""Work, in frames of 1080p, that one process does while a cluster would still be starting."""
+SMALL_SOURCES = 32
 WORKER_BYTES = 2 << 30
 """Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""
 
@@ -59,13 +77,6 @@ class Step:
     keeps_state: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """What the ledger knows of a key when work on it begins."""
-
-    number: int
-
-
 class _LedgerActor:
     """Counts attempts outside the workers, so that a worker's death is not forgotten with it."""
 
@@ -73,6 +84,9 @@ class _LedgerActor:
         self._begun: dict[str, int] = {}
         self._n_done = 0
         self._seconds = 0.0
+
+    def reset(self) -> None:
+        self._begun, self._n_done, self._seconds = {}, 0, 0.0
 
     def begin(self, key: str) -> int:
         self._begun[key] = self._begun.get(key, 0) + 1
@@ -93,6 +107,10 @@ class Ledger:
     def __init__(self, actor: Any) -> None:  # noqa: ANN401
         self._actor = actor
 
+    def reset(self) -> None:
+        """Forgets everything: another chain begins."""
+        self._actor.reset.remote()
+
     def begin(self, key: str) -> int:
         """Notes that work on a key begins; returns the number of this attempt, from 1."""
         import ray
@@ -101,10 +119,12 @@ class Ledger:
         return number
 
     def end(self, key: str, seconds: float) -> None:
-        """Notes that work on a key ended, with the seconds of video in it."""
-        import ray
+        """Notes that work on a key ended, with the seconds of video in it.
 
-        ray.get(self._actor.end.remote(key, seconds))
+        It does not wait: an actor takes the calls of one worker in their order, so that it is
+        noted before the next beginning is.
+        """
+        self._actor.end.remote(key, seconds)
 
     def progress(self) -> tuple[int, float]:
         """Keys that ended, and their seconds of video."""
@@ -114,36 +134,42 @@ class Ledger:
         return done
 
 
-class _InRay:
-    """Calls a step inside a Ray worker: rows of pickled bytes in and out."""
+Chain = Sequence[Step]
 
-    def __init__(self, make: type, settings: dict[str, Any]) -> None:
-        self._step = make(**settings)
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        unit = pickle.loads(row["data"])
-        if isinstance(unit, CuratorError):
-            return row
+def _pack(steps: Chain) -> bytes:
+    return pickle.dumps([(step.make, step.settings) for step in steps])
+
+
+class _Worker:
+    """A chain in a Ray process: units and results are pickled bytes."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._steps = [make(**settings) for make, settings in pickle.loads(packed)]
+
+    def ready(self) -> None:
+        """Answers when the process is up."""
+
+    def run(self, unit: bytes) -> bytes:
+        result = pickle.loads(unit)
         try:
-            result = self._step(unit)
+            for step in self._steps:
+                result = step(result)
         except CuratorError as error:
             # Ray would raise an error of its own with this one's text in a page of traceback.
             result = error
-        return {"data": pickle.dumps(result)}
+        return pickle.dumps(result)
 
 
-_instances: dict[bytes, _InRay] = {}
+_kept: dict[bytes, _Worker] = {}
 
 
-def _stateless(packed: bytes) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    def call(row: dict[str, Any]) -> dict[str, Any]:
-        if packed not in _instances:
-            _instances.clear()
-            make, settings = pickle.loads(packed)
-            _instances[packed] = _InRay(make, settings)
-        return _instances[packed](row)
-
-    return call
+def _call(packed: bytes, unit: bytes) -> bytes:
+    """Runs a chain that keeps no model, in whatever Ray process is free."""
+    if packed not in _kept:
+        _kept.clear()
+        _kept[packed] = _Worker(packed)
+    return _kept[packed].run(unit)
 
 
 class Engine:
@@ -158,7 +184,8 @@ class Engine:
         self._address = address
         self._workers = workers
         self._ray: Any = None
-        self._ledger: Ledger | None = None
+        self._child = Child()
+        self._ledger: Ledger | FileLedger | None = None
 
     def __enter__(self) -> "Engine":
         """Starts nothing yet."""
@@ -178,11 +205,34 @@ class Engine:
         """Whether Ray runs."""
         return self._ray is not None
 
-    def ledger(self) -> Ledger:
-        """A fresh ledger for one chain; starts Ray."""
+    def is_small(self, n_items: int, frames: float) -> bool:
+        """Whether work is done sooner by one process than by a cluster that has to start first.
+
+        Args:
+            n_items: Sources or clips.
+            frames: Their frames, weighted by size: 1 for 1080p.
+        """
+        may = self._address is None and self._workers is None and self._ray is None
+        return may and n_items <= SMALL_SOURCES and frames <= SMALL_FRAMES
+
+    def prestart(self) -> None:
+        """Starts the process for small work, which loads what probing needs."""
+        self._child.load(("curator.graph.scan_step",))
+
+    def preload(self) -> None:
+        """Lets the process for small work load what analysis needs."""
+        self._child.load(("torch", "cv2", "curator.graph.analysis_steps"))
+
+    def ledger(self, *, small: bool = False) -> "Ledger | FileLedger":
+        """A fresh ledger for one chain; starts Ray unless the work is small."""
+        if small:
+            self._ledger = self._child.ledger()
+            return self._ledger
         ray = self._start()
-        actor = ray.remote(num_cpus=0, max_restarts=3)(_LedgerActor).remote()
-        self._ledger = Ledger(actor)
+        if isinstance(self._ledger, Ledger):
+            self._ledger.reset()
+        else:
+            self._ledger = Ledger(ray.remote(num_cpus=0, max_restarts=3)(_LedgerActor).remote())
         return self._ledger
 
     def progress(self) -> tuple[int, float]:
@@ -204,12 +254,15 @@ class Engine:
                 wanted = min(wanted, memory_bytes() // WORKER_BYTES)
         return max(1, min(wanted, n_units))
 
-    def run(self, steps: Sequence[Step], units: Sequence[Any]) -> Iterator[Any]:
-        """Streams units through a chain on Ray.
+    def run(
+        self, steps: Sequence[Step], units: Sequence[Any], *, small: bool = False
+    ) -> Iterator[Any]:
+        """Streams units through a chain on Ray, or in one process of its own if they are small.
 
         Args:
             steps: Chain.
             units: Picklable inputs.
+            small: What `is_small` said.
 
         Yields:
             Results, in any order.
@@ -219,17 +272,19 @@ class Engine:
         """
         if not units:
             return
+        if small:
+            yield from self._child.run(steps, units)
+            return
         self._start()
-        import ray.data
-
-        rows = [{"data": pickle.dumps(unit)} for unit in units]
-        dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
-        for step in steps:
-            dataset = self._add(dataset, step, len(units))
-        for row in dataset.iter_rows():
-            result = pickle.loads(row["data"])
-            if isinstance(result, CuratorError):
-                raise result
+        if any(step.keeps_state for step in steps):
+            yield from self._on_workers(steps, units)
+            return
+        for unit, result in self._as_tasks(steps, units, retries=TASK_RETRIES):
+            if result is None:
+                raise CuratorError(
+                    f"the process of a unit died {TASK_RETRIES + 1} times: {unit!r:.200}; is there "
+                    "enough memory? the same command goes on from what was done"
+                )
             yield result
 
     def run_here(self, steps: Sequence[Step], units: Sequence[Any]) -> Iterator[Any]:
@@ -241,32 +296,116 @@ class Engine:
                 result = step(result)
             yield result
 
+    def attempts(
+        self, step: Step, units: Iterable[_Unit], *, few: bool
+    ) -> Iterator[tuple[_Unit, Any]]:
+        """Streams units through one light step, and says which of them ended their process.
+
+        Units are taken as there is room for them: neither they nor their results pile up, and
+        their number need not be known.
+
+        Args:
+            step: One that keeps no state.
+            units: Picklable inputs.
+            few: Whether one process of its own does them sooner than a cluster starts.
+
+        Yields:
+            Each unit with its result, or with None where its process died; in any order.
+
+        Raises:
+            CuratorError: The first that the step raised, as it was.
+        """
+        if few:
+            yield from self._child.attempts(step, units)
+            return
+        self._start()
+        yield from self._as_tasks([step], units, retries=0)
+
+    def _as_tasks(
+        self, steps: Chain, units: Iterable[_Unit], *, retries: int
+    ) -> Iterator[tuple[_Unit, Any]]:
+        """Streams units through any processes that are free; None where all tries died."""
+        cpus = max(step.resources.cpus for step in steps)
+        call = self._ray.remote(num_cpus=cpus, max_retries=retries)(_call)
+        packed = _pack(steps)
+        room = math.ceil(UNITS_PER_CPU * self.n_cpus() / cpus)
+        under_way: dict[Any, _Unit] = {}
+        remaining = iter(units)
+        while True:
+            for unit in islice(remaining, room - len(under_way)):
+                under_way[call.remote(packed, pickle.dumps(unit))] = unit
+            if not under_way:
+                return
+            (ready,), _ = self._ray.wait(list(under_way), num_returns=1)
+            yield under_way.pop(ready), self._result(ready)
+
+    def _on_workers(self, steps: Chain, units: Sequence[Any]) -> Iterator[Any]:
+        """Streams units through processes that keep what the chain loads, one unit each.
+
+        Ray starts a process that died again, and gives it the same unit: steps give up by the
+        ledger. On a cluster that grows, workers are added.
+        """
+        waiting = deque(units)
+        under_way: dict[Any, tuple[Any, bool]] = {}
+        workers: list[Any] = []
+        try:
+            while waiting or any(has_unit for _, has_unit in under_way.values()):
+                while waiting and len(workers) < self.n_workers(len(units)):
+                    workers.append(self._worker(steps))
+                    under_way[workers[-1].ready.remote()] = workers[-1], False
+                ready, _ = self._ray.wait(list(under_way), num_returns=1, timeout=GROWTH_CHECK_S)
+                for reference in ready:
+                    worker, has_unit = under_way.pop(reference)
+                    result = self._result(reference, or_raise=True)
+                    if waiting:
+                        unit = pickle.dumps(waiting.popleft())
+                        under_way[worker.run.remote(unit)] = worker, True
+                    if has_unit:
+                        yield result
+        finally:
+            for worker in workers:
+                self._ray.kill(worker)
+
+    def _worker(self, steps: Chain) -> Any:  # noqa: ANN401
+        options: dict[str, Any] = {
+            "num_cpus": max(step.resources.cpus for step in steps),
+            "max_restarts": -1,
+            "max_task_retries": -1,
+        }
+        if any(step.resources.gpus for step in steps):
+            options["num_gpus"] = max(step.resources.gpus for step in steps)
+        return self._ray.remote(**options)(_Worker).remote(_pack(steps))
+
+    def _result(self, reference: Any, *, or_raise: bool = False) -> Any:  # noqa: ANN401
+        """What a process answered; None if it died, and Ray may not repeat it."""
+        try:
+            answer = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError:
+            raise
+        except self._ray.exceptions.RayError as error:
+            line = str(error).splitlines()[0]
+            if or_raise:
+                raise CuratorError(
+                    f"a worker cannot be started: {line}; are all nodes set up alike?"
+                ) from error
+            logger.warning("a worker process died: %s", line)
+            return None
+        result = pickle.loads(answer) if answer is not None else None
+        if isinstance(result, CuratorError):
+            raise result
+        return result
+
     def stop(self) -> None:
-        """Stops Ray if it was started."""
+        """Stops Ray and the process for small work, if they were started."""
+        self._child.stop()
         if self._ray is not None:
             self._ray.shutdown()
             self._ray, self._ledger = None, None
 
-    def _add(self, dataset: Any, step: Step, n_units: int) -> Any:  # noqa: ANN401
-        from ray.data import ActorPoolStrategy
-
-        options: dict[str, Any] = {"num_cpus": step.resources.cpus}
-        if step.resources.gpus:
-            options["num_gpus"] = step.resources.gpus
-        if not step.keeps_state:
-            return dataset.map(_stateless(pickle.dumps((step.make, step.settings))), **options)
-        return dataset.map(
-            _InRay,
-            fn_constructor_kwargs={"make": step.make, "settings": step.settings},
-            compute=ActorPoolStrategy(
-                size=self.n_workers(n_units), max_tasks_in_flight_per_actor=1
-            ),
-            **options,
-        )
-
     def _start(self) -> Any:  # noqa: ANN401
         if self._ray is not None:
             return self._ray
+        self._child.stop()
         if self._address is None:
             _use_own_token()
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -285,7 +424,6 @@ class Engine:
                 "cluster runs the same Ray and Python versions"
             ) from error
         self._ray = ray
-        _quiet_data()
         return ray
 
     def _init(self, ray: Any) -> None:  # noqa: ANN401
@@ -298,7 +436,7 @@ class Engine:
                 num_cpus=max(available_cpus(), self._workers or 0) + LIGHT_CPUS,
                 include_dashboard=False,
                 _node_ip_address="127.0.0.1",
-                object_store_memory=_object_store_bytes(),
+                object_store_memory=object_store_bytes(),
                 **common,
             )
 
@@ -344,34 +482,3 @@ def _own_sigterm() -> Iterator[None]:
     yield
     if callable(handler) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
-
-
-def available_cpus() -> int:
-    """Cores that this process may use."""
-    if sys.platform == "linux":
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
-
-
-def memory_bytes() -> int:
-    """Memory of this machine, or of the container that this process runs in."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return total
-
-
-def _object_store_bytes() -> int:
-    return min(2 << 30, max(256 << 20, memory_bytes() // 16))
-
-
-def _quiet_data() -> None:
-    import ray.data
-
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    # A unit may be hours of video; the watchdog of the step bounds it, not this.
-    with contextlib.suppress(AttributeError):
-        context.execution_no_progress_timeout_s = -1
-    logging.getLogger("ray.data").setLevel(logging.ERROR)

@@ -4,7 +4,7 @@ import json
 import logging
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 import curator
 from curator.errors import StorageError
-from curator.lake import rows_to_table, write_table
+from curator.graph.source_table import SourceTable, SourceTotals
+from curator.lake import SUMMARY, rows_to_table, write_table, write_table_part
 from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL
 from curator.recipe import Recipe
 from curator.stages.report import render_report
 from curator.storage import Store
-from curator.tables import CLIPS_SCHEMA, SOURCES_SCHEMA, embeddings_schema
+from curator.tables import CLIPS_SCHEMA, embeddings_schema
 
 logger = logging.getLogger(__name__)
 
-SUMMARY = "summary.json"
 TABLES = ("sources", "shots", "clips", "embeddings")
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
@@ -35,7 +35,7 @@ class Commit:
 
     store: Store
     recipe: Recipe
-    sources: list[dict[str, Any]]
+    sources: SourceTable
     shots: pa.Table
     clips: list[dict[str, Any]]
     embeddings: Mapping[str, NDArray[np.float32]]
@@ -44,6 +44,10 @@ class Commit:
     n_skipped_names: int
     seconds: Mapping[str, float]
     counts: Mapping[str, int]
+    long_whole: Mapping[str, int]
+    cpu_s: Callable[[], Mapping[str, float]]
+    """CPU-seconds of the run up to the call, by what they went into."""
+    cut: Mapping[str, Any]
     stamps: Mapping[str, str]
 
 
@@ -61,17 +65,21 @@ def commit_run(run: Commit) -> dict[str, Any]:
     Returns:
         The summary.
     """
-    sources = sorted(run.sources, key=lambda row: row["uri"])
+    kept = Counter(clip["source_id"] for clip in run.clips if clip["decision"] == "kept")
+    totals = SourceTotals()
+    names: dict[str, list[str]] = {"sources": []}
+    for number, rows in enumerate(run.sources.rows(kept)):
+        names["sources"].append(write_table_part(run.store, "sources", number, rows))
+        totals.add(rows)
     tables = {
-        "sources": rows_to_table(_only(SOURCES_SCHEMA, sources), SOURCES_SCHEMA),
         "shots": run.shots,
         "clips": rows_to_table(run.clips, CLIPS_SCHEMA),
         "embeddings": _embeddings(run),
     }
-    names = {name: write_table(run.store, name, table) for name, table in tables.items()}
-    summary = _summary(run, sources, names)
+    names |= {name: write_table(run.store, name, table) for name, table in tables.items()}
+    summary = _summary(run, totals, names)
     page = render_report(
-        summary=summary, sources=sources, clips=run.clips, thumbnails=run.thumbnails
+        summary=summary, sources=totals.failed_rows, clips=run.clips, thumbnails=run.thumbnails
     )
     run.store.write("report/index.html", page.encode())
     run.store.write("config.json", _json(_config(run)))
@@ -83,11 +91,6 @@ def commit_run(run: Commit) -> dict[str, Any]:
         # What killed writers left costs space, not correctness.
         logger.warning("unfinished objects were not all removed: %s", error)
     return summary
-
-
-def _only(schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    known = set(schema.names)
-    return [{key: value for key, value in row.items() if key in known} for row in rows]
 
 
 def _embeddings(run: Commit) -> pa.Table:
@@ -106,40 +109,41 @@ def _embeddings(run: Commit) -> pa.Table:
     )
 
 
-def _summary(
-    run: Commit, sources: Sequence[dict[str, Any]], names: Mapping[str, list[str]]
-) -> dict[str, Any]:
-    failed = [row for row in sources if row["outcome"] == "failed"]
+def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]]) -> dict[str, Any]:
     kept = [clip for clip in run.clips if clip["decision"] == "kept"]
     return {
         "curate_version": curator.__version__,
         "recipe": run.recipe.model_dump(mode="json"),
         "fingerprints": dict(run.stamps),
         "counts": {
-            "sources": len(sources),
-            "done": len(sources) - len(failed),
-            "failed": len(failed),
+            "sources": sources.n_sources,
+            "done": sources.n_sources - sources.n_failed,
+            "failed": sources.n_failed,
             "skipped_names": run.n_skipped_names,
-            "by_error": _count(row["error_code"] for row in failed),
-            "by_note": _count(note for row in sources for note in row.get("notes") or ()),
+            "by_error": _count(sources.by_error),
+            "by_note": _count(sources.by_note),
             "clips": len(run.clips),
             "kept": len(kept),
             "rejected": len(run.clips) - len(kept),
             "by_reason": _count(c["reason"] for c in run.clips if c["decision"] == "rejected"),
+            "by_cut_mode": _count(clip["cut_mode"] for clip in kept),
             "by_any_reason": _count(reason for c in run.clips for reason in c["reasons"]),
         },
         "work": dict(run.counts),
-        "video_s": round(sum(row.get("duration_s") or 0.0 for row in sources), 3),
-        "source_bytes": sum(row.get("bytes") or 0 for row in sources),
+        "long_sources_analyzed_whole": dict(run.long_whole),
+        "cut": dict(run.cut),
+        "video_s": round(sources.video_s, 3),
+        "source_bytes": sources.n_bytes,
         "kept_s": round(sum(clip["end_s"] - clip["start_s"] for clip in kept), 3),
         "stage_seconds": dict(run.seconds),
+        "cpu_seconds": dict(run.cpu_s()),
         "shards": run.shards,
         "tables": dict(names),
         "versions": {"python": platform.python_version(), **{n: version(n) for n in VERSIONS}},
     }
 
 
-def _count(values: Iterable[str]) -> dict[str, int]:
+def _count(values: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(Counter(values).items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -159,13 +163,14 @@ def _leftovers(
 ) -> list[str]:
     """Objects of older runs: other parts of tables, other fingerprints, shards no longer named.
 
-    Encoded clips lie in the shards now, so that no part of `cuts` stays.
+    Encoded clips lie in the shards now and segments in whole tracks, so that no part of `cuts` and
+    of `segments` stays.
     """
     current = {part for parts in names.values() for part in parts}
     current |= {shard["name"] for shard in shards}
     old = [i.key for table in TABLES for i in store.list(f"{table}/") if i.key not in current]
     old += [info.key for info in store.list("shards/") if info.key not in current]
-    old += [info.key for info in store.list("cuts/")]
+    old += [info.key for stage in ("cuts", "segments") for info in store.list(f"{stage}/")]
     for stage in ("scan", "tracks"):
         prefix = f"{stage}/{stamps[stage]}-"
         old += [i.key for i in store.list(f"{stage}/") if not i.key.startswith(prefix)]

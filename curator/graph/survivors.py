@@ -131,6 +131,7 @@ def sample_metadata(clip: Mapping[str, Any], bucket: Bucket) -> dict[str, Any]:
         "source_end_pts": clip["end_pts"],
         "source_time_base": clip["time_base"],
         "source_is_vfr": clip["is_vfr"],
+        "cut_mode": clip["cut_mode"],
         "n_frames": n_frames,
         "fps": float(fps),
         "fps_fraction": str(fps),

@@ -74,11 +74,14 @@ class FrameReader:
         container: Opened for reading.
         stream: Its video stream.
         uri: Name for messages.
-        threads: Decoder threads; 1 for none beside the caller's. Frames of a sound stream are the
+        threads: Decoder threads, unless the stream was decoded from before and has its own; 1 for
+            none beside the caller's. Frames of a sound stream are the
             same with any number. In a damaged one, pictures differ from run to run with more than
             one, and frames near the damage or the end are lost; see `DecodeReport.is_damaged`.
         max_pixels: Largest frame, in pixels.
         max_frames: Largest number of frames, or None for no limit.
+        smooths_all: False leaves out the loop filter of frames that no other refers to, in codecs
+            that can: a seventh of H.264's decoding time. Edges of blocks stay visible at full size.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class FrameReader:
         threads: int,
         max_pixels: int,
         max_frames: int | None = None,
+        smooths_all: bool = True,
     ) -> None:
         self.container = container
         self.stream = stream
@@ -103,8 +107,11 @@ class FrameReader:
         self._last_pts: int | None = None
         self._last_duration = 0
         self._check_size(stream.width, stream.height)
-        stream.codec_context.thread_type = "AUTO"
-        stream.codec_context.thread_count = threads
+        if not stream.codec_context.is_open:
+            stream.codec_context.thread_type = "AUTO"
+            stream.codec_context.thread_count = threads
+            if not smooths_all:
+                stream.codec_context.options = {"skip_loop_filter": "noref"}
 
     def __iter__(self) -> Iterator[DecodedFrame]:
         """Yields frames in presentation order.

@@ -2,8 +2,7 @@
 
 H.264 High, 8-bit 4:2:0, constant frame rate, closed GOPs of at most a second, first frame a key
 frame at time 0, no edit list, index in front, square pixels, upright, even sizes, BT.709.
-B-frames would need an edit list or negative composition offsets, on which decoders disagree, so
-there are none.
+No B-frames, so that packets stand in the order of their frames and need no offsets.
 """
 
 import tempfile
@@ -16,6 +15,9 @@ import av
 import av.filter
 import av.video.frame
 import av.video.stream
+
+MP4_OPTIONS = {"movflags": "+faststart", "fflags": "+bitexact", "use_editlist": "0"}
+"""The muxer's: index in front, no date and no version, no edit list."""
 
 BT709 = 1
 """ITU-T H.273 code of BT.709 primaries, transfer and matrix."""
@@ -148,16 +150,7 @@ def encode_mp4(
     """
     with tempfile.NamedTemporaryFile(suffix=".mp4") as file:
         n_frames = 0
-        with av.open(
-            file.name,
-            "w",
-            format="mp4",
-            container_options={
-                "movflags": "+faststart",
-                "fflags": "+bitexact",
-                "use_editlist": "0",
-            },
-        ) as output:
+        with av.open(file.name, "w", format="mp4", container_options=MP4_OPTIONS) as output:
             stream = _add_stream(output, width, height, fps, settings)
             for picture in pictures:
                 picture.pts = n_frames

@@ -1,5 +1,7 @@
 """Decodes each source once and stores its track."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import BinaryIO
 
@@ -11,18 +13,18 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from curator.errors import DecodeError, ErrorCode
 from curator.lake import fingerprint
 from curator.media.container import open_container, pixel_aspect_of, video_stream
-from curator.media.decode import DecodeReport, FrameReader
+from curator.media.decode import DecodedFrame, DecodeReport, FrameReader
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
-from curator.models.transnet import ShotNetwork, transnet_model_name
+from curator.models.transnet import Precision, ShotNetwork, transnet_model_name
 from curator.records import Note, Track
-from curator.stages.measure import Measurer
+from curator.stages.measure import Measurer, needs_smoothing
 from curator.storage import HashingReader
 
 FEWER = 0.95
 """Share of what a header promises below which a file counts as truncated; headers of sound files
 miss by a frame or two."""
 
-ANALYZE_VERSION = 1
+ANALYZE_VERSION = 2
 """Raised when the same settings would give another track."""
 
 
@@ -52,6 +54,20 @@ class AnalyzeConfig(BaseModel):
         ge=1,
         description="samples per stored thumbnail, which the report shows",
         json_schema_extra={"unit": "samples"},
+    )
+    # 120 s: at 30 frames/s the overlap of two segments is 3% of one.
+    segment_s: float = Field(
+        120.0,
+        ge=10,
+        description="a longer source is cut at key frames into segments of at most this length, "
+        "which are analyzed in parallel; changes no result",
+        json_schema_extra={"unit": "s"},
+    )
+    shot_precision: Precision = Field(
+        "auto",
+        description="arithmetic of the shot network: float32, bfloat16, or auto for bfloat16 where "
+        "the CPU has instructions for it; name one if unlike machines must agree to the bit",
+        json_schema_extra={"unit": "name"},
     )
     # 8192x4608 is 37.7 million: 8K UHD and DCI 8K pass, a decompression bomb does not.
     max_pixels: int = Field(
@@ -91,11 +107,144 @@ def analyze_fingerprint(config: AnalyzeConfig) -> str:
     return fingerprint(
         "analyze",
         ANALYZE_VERSION,
-        config.model_dump(mode="json"),
+        config.model_dump(mode="json", exclude={"segment_s"}),
         transnet_model_name(),
         PERCEPTUAL_MODEL,
         DIM,
     )
+
+
+class Measuring:
+    """One decode of a source, or of a segment of it, and what is measured on the way.
+
+    Args:
+        container: Opened for reading.
+        uri: Name for messages.
+        network: Shot network of this worker.
+        config: Settings.
+        threads: Threads of the decoder; with more than one the network runs beside it.
+        anchor_pts: Where the sampling grid begins; None for the first frame that comes.
+    """
+
+    def __init__(
+        self,
+        container: InputContainer,
+        uri: str,
+        network: ShotNetwork,
+        config: AnalyzeConfig,
+        *,
+        threads: int,
+        anchor_pts: int | None = None,
+    ) -> None:
+        self.stream = video_stream(container, uri)
+        self.frames = FrameReader(
+            container,
+            self.stream,
+            uri,
+            threads=threads,
+            max_pixels=config.max_pixels,
+            max_frames=config.max_frames,
+            smooths_all=needs_smoothing(self.stream),
+        )
+        self.header = HeaderClaims(
+            n_frames=self.stream.frames or None,
+            duration_s=_header_duration_s(container, self.stream, self.frames.time_base),
+        )
+        self._network = network
+        self._config = config
+        self._in_background = threads > 1
+        self._anchor_pts = anchor_pts
+        self._pixel_aspect = Fraction(1)
+        self.measurer: Measurer | None = None
+
+    def take(self, frame: DecodedFrame) -> None:
+        """Measures the next frame."""
+        report = self.frames.report
+        if self.measurer is None:
+            self._pixel_aspect = pixel_aspect_of(self.stream, report.rotation_deg)
+            self.measurer = Measurer(
+                self._network,
+                time_base=self.frames.time_base,
+                pixel_aspect=self._pixel_aspect,
+                samples_per_s=self._config.samples_per_s,
+                pair_s=self._config.motion_pair_s,
+                thumbnail_every=self._config.thumbnail_every,
+                anchor_pts=self._anchor_pts,
+                in_background=self._in_background,
+            )
+        self.measurer.add(frame, report)
+
+    def account(self, spent: dict[str, float] | None) -> None:
+        """Adds the CPU-seconds of the measurements to `spent`."""
+        if spent is not None and self.measurer is not None:
+            for name, seconds in self.measurer.cpu_seconds().items():
+                spent[name] = spent.get(name, 0.0) + seconds
+
+    def track(self, source_id: str, sha256: str) -> Track:
+        """The track of what was taken; its notes say nothing of the header's claims."""
+        report, measurer = self.frames.report, self.measurer
+        assert measurer is not None
+        assert report.end_pts is not None
+        shot_probability, transition_probability = measurer.finish()
+        width, height = report.sizes[0]
+        if report.rotation_deg % 180:
+            width, height = height, width
+        return Track(
+            source_id=source_id,
+            sha256=sha256,
+            time_base=self.frames.time_base,
+            end_pts=report.end_pts,
+            width=width,
+            height=height,
+            rotation_deg=report.rotation_deg,
+            pixel_aspect=self._pixel_aspect,
+            is_interlaced=report.is_interlaced,
+            is_hdr=report.is_hdr,
+            notes=tuple(_decoding_notes(report)),
+            n_decode_errors=report.n_errors,
+            frame_pts=np.array(measurer.frame_pts, np.int64),
+            frame_bytes=np.array(measurer.frame_bytes, np.int32),
+            frame_flags=np.array(measurer.frame_flags, np.uint8),
+            shot_probability=shot_probability,
+            transition_probability=transition_probability,
+            luma_mean=np.array(measurer.luma_mean, np.float32),
+            luma_spread=np.array(measurer.luma_spread, np.float32),
+            sample_frame=np.array(measurer.sample_frame, np.int32),
+            sample_pair_frame=np.array(measurer.sample_pair_frame, np.int32),
+            motion=np.array(measurer.motion, np.float32),
+            sharpness=np.array(measurer.sharpness, np.float32),
+            dark_fraction=np.array(measurer.dark_fraction, np.float32),
+            bright_fraction=np.array(measurer.bright_fraction, np.float32),
+            descriptor=measurer.descriptors_SD(),
+            thumbnails=tuple(measurer.thumbnails),
+            thumbnail_frame=np.array(measurer.thumbnail_frame, np.int32),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderClaims:
+    """What a container promises of its video."""
+
+    n_frames: int | None
+    duration_s: float | None
+
+    def notes(self, track: Track) -> tuple[Note, ...]:
+        """The notes of a track, with those on promises that were not kept."""
+        n_frames, duration_s = self.n_frames, self.duration_s
+        notes = list(track.notes)
+        promised = n_frames is not None and track.n_frames < FEWER * n_frames
+        promised |= (
+            n_frames is None and duration_s is not None and track.duration_s < FEWER * duration_s
+        )
+        if promised and Note.TRUNCATED not in notes:
+            notes.insert(0, Note.TRUNCATED)
+        if duration_s is not None and abs(duration_s - track.duration_s) > max(
+            0.5, 0.02 * duration_s
+        ):
+            notes.append(Note.DURATION_DIFFERS)
+        if n_frames is not None and n_frames != track.n_frames:
+            notes.append(Note.FRAME_COUNT_DIFFERS)
+        return tuple(notes)
 
 
 def analyze_source(
@@ -107,6 +256,7 @@ def analyze_source(
     network: ShotNetwork,
     config: AnalyzeConfig,
     decoder_threads: int,
+    spent: dict[str, float] | None = None,
 ) -> Track:
     """Decodes a source once and measures it.
 
@@ -118,8 +268,9 @@ def analyze_source(
         n_bytes: Its size.
         network: Shot network of this worker.
         config: Settings.
-        decoder_threads: Threads of the decoder; changes no result, because a source that turns
-            out damaged is decoded again with one.
+        decoder_threads: Threads of the decoder; with more than one the network runs beside it.
+            Changes no result, because a source that turns out damaged is decoded again with one.
+        spent: Takes the CPU-seconds of the measurements, by name.
 
     Returns:
         The track.
@@ -129,35 +280,14 @@ def analyze_source(
     """
     hashing = HashingReader(reader)
     with open_container(hashing, uri, n_bytes=n_bytes) as container:
-        stream = video_stream(container, uri)
-        header_frames = stream.frames or None
-        frames = FrameReader(
-            container,
-            stream,
-            uri,
-            threads=decoder_threads,
-            max_pixels=config.max_pixels,
-            max_frames=config.max_frames,
-        )
-        header_s = _header_duration_s(container, stream, frames.time_base)
-        measurer: Measurer | None = None
-        pixel_aspect = Fraction(1)
-        for frame in frames:
-            if measurer is None:
-                pixel_aspect = pixel_aspect_of(stream, frames.report.rotation_deg)
-                measurer = Measurer(
-                    network,
-                    time_base=frames.time_base,
-                    pixel_aspect=pixel_aspect,
-                    samples_per_s=config.samples_per_s,
-                    pair_s=config.motion_pair_s,
-                    thumbnail_every=config.thumbnail_every,
-                )
-            measurer.add(frame, frames.report)
-            if decoder_threads > 1 and frames.report.is_damaged:
+        measuring = Measuring(container, uri, network, config, threads=decoder_threads)
+        for frame in measuring.frames:
+            measuring.take(frame)
+            if decoder_threads > 1 and measuring.frames.report.is_damaged:
                 break
-        report = frames.report
+        report = measuring.frames.report
     if decoder_threads > 1 and report.is_damaged:
+        measuring.account(spent)
         return analyze_source(
             reader,
             uri,
@@ -166,16 +296,19 @@ def analyze_source(
             network=network,
             config=config,
             decoder_threads=1,
+            spent=spent,
         )
-    if measurer is None:
+    if measuring.measurer is None:
+        promised = measuring.header.n_frames
         raise DecodeError(
             ErrorCode.NO_FRAMES,
             f"{uri}: no frame decodes ({report.n_errors} of its packets are damaged, "
-            f"{header_frames if header_frames is not None else 'an unknown number'} were "
-            "promised); fetch the file again or leave it out",
+            f"{promised if promised is not None else 'an unknown number'} were promised); fetch "
+            "the file again or leave it out",
         )
-    return _track(source_id, hashing.finish(), frames, measurer, pixel_aspect,
-                  _notes(report, header_frames, header_s, frames.time_base, measurer))  # fmt: skip
+    track = measuring.track(source_id, hashing.finish())
+    measuring.account(spent)
+    return replace(track, notes=measuring.header.notes(track))
 
 
 def _header_duration_s(
@@ -187,76 +320,14 @@ def _header_duration_s(
     return container.duration / 1_000_000 if container.duration else None
 
 
-def _notes(
-    report: DecodeReport,
-    header_frames: int | None,
-    header_s: float | None,
-    time_base: Fraction,
-    measurer: Measurer,
-) -> tuple[Note, ...]:
-    notes = []
-    assert report.end_pts is not None
-    measured_s = float((report.end_pts - measurer.frame_pts[0]) * time_base)
-    promised = header_frames is not None and report.n_frames < FEWER * header_frames
-    promised |= header_frames is None and header_s is not None and measured_s < FEWER * header_s
-    if report.ended_early or promised:
-        notes.append(Note.TRUNCATED)
+def _decoding_notes(report: DecodeReport) -> Iterator[Note]:
+    if report.ended_early:
+        yield Note.TRUNCATED
     if report.n_errors:
-        notes.append(Note.DECODE_ERRORS)
+        yield Note.DECODE_ERRORS
     if report.n_concealed:
-        notes.append(Note.CORRUPT_FRAMES)
-    if header_s is not None and abs(header_s - measured_s) > max(0.5, 0.02 * header_s):
-        notes.append(Note.DURATION_DIFFERS)
-    if header_frames is not None and header_frames != report.n_frames:
-        notes.append(Note.FRAME_COUNT_DIFFERS)
+        yield Note.CORRUPT_FRAMES
     if report.n_repaired_pts:
-        notes.append(Note.TIMESTAMPS_REPAIRED)
+        yield Note.TIMESTAMPS_REPAIRED
     if len(report.sizes) > 1:
-        notes.append(Note.SIZE_CHANGES)
-    return tuple(notes)
-
-
-def _track(
-    source_id: str,
-    sha256: str,
-    frames: FrameReader,
-    measurer: Measurer,
-    pixel_aspect: Fraction,
-    notes: tuple[Note, ...],
-) -> Track:
-    report = frames.report
-    assert report.end_pts is not None
-    shot_probability, transition_probability = measurer.finish()
-    width, height = report.sizes[0]
-    if report.rotation_deg % 180:
-        width, height = height, width
-    return Track(
-        source_id=source_id,
-        sha256=sha256,
-        time_base=frames.time_base,
-        end_pts=report.end_pts,
-        width=width,
-        height=height,
-        rotation_deg=report.rotation_deg,
-        pixel_aspect=pixel_aspect,
-        is_interlaced=report.is_interlaced,
-        is_hdr=report.is_hdr,
-        notes=notes,
-        n_decode_errors=report.n_errors,
-        frame_pts=np.array(measurer.frame_pts, np.int64),
-        frame_bytes=np.array(measurer.frame_bytes, np.int32),
-        frame_flags=np.array(measurer.frame_flags, np.uint8),
-        shot_probability=shot_probability,
-        transition_probability=transition_probability,
-        luma_mean=np.array(measurer.luma_mean, np.float32),
-        luma_spread=np.array(measurer.luma_spread, np.float32),
-        sample_frame=np.array(measurer.sample_frame, np.int32),
-        sample_pair_frame=np.array(measurer.sample_pair_frame, np.int32),
-        motion=np.array(measurer.motion, np.float32),
-        sharpness=np.array(measurer.sharpness, np.float32),
-        dark_fraction=np.array(measurer.dark_fraction, np.float32),
-        bright_fraction=np.array(measurer.bright_fraction, np.float32),
-        descriptor=measurer.descriptors_SD(),
-        thumbnails=tuple(measurer.thumbnails),
-        thumbnail_frame=np.array(measurer.thumbnail_frame, np.int32),
-    )
+        yield Note.SIZE_CHANGES

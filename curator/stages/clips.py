@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from fractions import Fraction
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -89,8 +90,15 @@ def decision_columns(verdicts: list[Verdict]) -> dict[str, Any]:
     }
 
 
-def cut_request(track: Track, name: str, span: Span) -> CutRequest:
-    """What is needed to write a span: its timestamps, and the rate it is written at."""
+def cut_request(track: Track, name: str, span: Span, *, min_frames: int = 1) -> CutRequest:
+    """What is needed to write a span: its timestamps, and the rate it is written at.
+
+    Args:
+        track: What was measured.
+        name: The clip's id.
+        span: Its frames.
+        min_frames: Fewest frames that a copy may have.
+    """
     frame_pts = track.frame_pts[span.start_frame : span.end_frame]
     end_pts = track.pts_of_end(span.end_frame)
     is_vfr = track.is_vfr and _varies(frame_pts, track.time_base)
@@ -100,12 +108,29 @@ def cut_request(track: Track, name: str, span: Span) -> CutRequest:
         start_pts=int(frame_pts[0]),
         end_pts=end_pts,
         frame_pts=frame_pts,
+        frame_luma=track.luma_mean[span.start_frame : span.end_frame],
         time_base=track.time_base,
         fps=fps,
         is_vfr=is_vfr,
         rotation_deg=track.rotation_deg,
         is_interlaced=track.is_interlaced,
+        is_hdr=track.is_hdr,
+        min_frames=min_frames,
     )
+
+
+def least_frames(clip: Mapping[str, Any], *, min_s: float, shard: ShardConfig) -> int:
+    """Fewest frames with which a clip stays as long as clips must be, and in its bucket.
+
+    Args:
+        clip: Row of `clips` as proposed.
+        min_s: Shortest clip, in seconds.
+        shard: Buckets.
+    """
+    bucket = bucket_of(clip["width"], clip["height"], clip["n_frames"], shard)
+    in_bucket = bucket.min_frames + 1 if bucket is not None else 1
+    long_enough = ceil(Fraction(clip["fps_fraction"]) * Fraction(min_s) - Fraction(1, 1000))
+    return min(max(in_bucket, long_enough), int(clip["n_frames"]))
 
 
 def _varies(frame_pts: NDArray[np.int64], time_base: Fraction) -> bool:

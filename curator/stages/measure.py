@@ -8,17 +8,18 @@ frame.
 
 # ruff: noqa: N802, N803, N806 - shape letters
 
+import time
 from fractions import Fraction
-from math import ceil
 
 import cv2
 import numpy as np
+from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from curator.media.decode import DecodedFrame, DecodeReport, upright_size
 from curator.media.scale import Scaler, fit_inside
 from curator.models.perceptual import DIM, describe
-from curator.models.transnet import HEIGHT, WIDTH, ShotNetwork, ShotStream
+from curator.models.transnet import HEIGHT, WIDTH, ShotNetwork
 
 PICTURE_PX = 640
 """Longer side of the picture for sharpness and exposure: out-of-focus edges still show at it."""
@@ -30,6 +31,14 @@ LUMA = np.array([0.2126, 0.7152, 0.0722], np.float32)
 """ITU-R BT.709 luma weights."""
 
 
+def needs_smoothing(stream: VideoStream) -> bool:
+    """Whether a stream is so small that the loop filter of all frames shows in a measurement.
+
+    At half the size and below, what it does to a block's edge is gone.
+    """
+    return max(stream.width, stream.height) < 2 * PICTURE_PX
+
+
 class Measurer:
     """Collects the measurements of one source.
 
@@ -39,7 +48,9 @@ class Measurer:
         pixel_aspect: Width of a pixel by its height, after rotation.
         samples_per_s: Samples per second of video.
         pair_s: Distance from a sample to the frame its motion is measured to, in seconds.
-        thumbnail_every: One thumbnail for so many samples.
+        thumbnail_every: One thumbnail for so many steps of the sampling grid.
+        anchor_pts: Where the sampling grid begins; None for the first frame that comes.
+        in_background: Run the network in a thread of its own.
     """
 
     def __init__(
@@ -51,8 +62,10 @@ class Measurer:
         samples_per_s: float,
         pair_s: float,
         thumbnail_every: int,
+        anchor_pts: int | None = None,
+        in_background: bool = False,
     ) -> None:
-        self._shots = ShotStream(network)
+        self._shots = network.stream(in_background=in_background)
         self._pixel_aspect = pixel_aspect
         self._sample_ticks = max(1, round(1 / samples_per_s / time_base))
         self._pair_ticks = max(1, round(pair_s / time_base))
@@ -60,9 +73,13 @@ class Measurer:
         self._thumbnail_every = thumbnail_every
         self._flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
         self._tiny: Scaler | None = None
+        self._anchor_pts = anchor_pts
         self._next_sample_pts: int | None = None
+        self._thumbnail_block: int | None = None
         self._pending: tuple[int, int, NDArray[np.uint8]] | None = None
         self._last_small: tuple[int, int, NDArray[np.uint8]] | None = None
+        self.scale_s = 0.0
+        self.measure_s = 0.0
         self.frame_pts: list[int] = []
         self.frame_bytes: list[int] = []
         self.frame_flags: list[int] = []
@@ -89,11 +106,14 @@ class Measurer:
             self._prepare(frame, report)
         assert self._tiny is not None
         assert self._next_sample_pts is not None
+        begun_s = time.thread_time()
         tiny = self._tiny.rgb_HWC(frame.picture)
+        self.scale_s += time.thread_time() - begun_s
         self._shots.push(tiny)
-        luma = tiny.astype(np.float32) @ LUMA
-        self.luma_mean.append(float(luma.mean()) / 255)
-        self.luma_spread.append(float(luma.std()) / 255)
+        begun_s = time.thread_time()
+        luma_mean, luma_spread = tiny_luma(tiny)
+        self.luma_mean.append(luma_mean)
+        self.luma_spread.append(luma_spread)
         self.frame_pts.append(frame.pts)
         self.frame_bytes.append(frame.n_bytes)
         self.frame_flags.append(int(frame.picture.key_frame) | int(frame.picture.is_corrupt) << 1)
@@ -101,8 +121,8 @@ class Measurer:
             self._pair(frame, self._gray(frame))
         if frame.pts >= self._next_sample_pts:
             self._sample(frame)
-            steps = ceil((frame.pts + 1 - self._next_sample_pts) / self._sample_ticks)
-            self._next_sample_pts += steps * self._sample_ticks
+            self._next_sample_pts = self._grid_after(frame.pts)
+        self.measure_s += time.thread_time() - begun_s
 
     def finish(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Ends the source; drops a last sample that found no frame to measure motion to.
@@ -113,6 +133,14 @@ class Measurer:
         if self._pending is not None:
             self._drop_pending()
         return self._shots.finish()
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU-seconds of scaling for the network, of the network, and of all other measurements."""
+        return {
+            "scale": self.scale_s,
+            "shot_network": self._shots.cpu_s,
+            "measure": self.measure_s,
+        }
 
     def descriptors_SD(self) -> NDArray[np.float32]:
         """The samples' descriptors, float32 [S, D]."""
@@ -125,12 +153,20 @@ class Measurer:
         width, height = upright_size(
             frame.picture.width, frame.picture.height, turn, self._pixel_aspect
         )
-        self._tiny = Scaler(WIDTH, HEIGHT, rotation_deg=turn)
+        self._tiny = tiny_scaler(turn)
         picture = fit_inside(width, height, PICTURE_PX)
         self._small_size = fit_inside(width, height, SMALL_PX)
         self._picture = Scaler(*picture, method="area", rotation_deg=turn)
         self._small = Scaler(*self._small_size, method="area", rotation_deg=turn)
-        self._next_sample_pts = frame.pts
+        if self._anchor_pts is None:
+            self._anchor_pts = frame.pts
+        self._next_sample_pts = self._grid_after(frame.pts - 1)
+
+    def _grid_after(self, pts: int) -> int:
+        """The first point of the sampling grid after a timestamp."""
+        assert self._anchor_pts is not None
+        steps = (pts - self._anchor_pts) // self._sample_ticks + 1
+        return self._anchor_pts + steps * self._sample_ticks
 
     def _gray(self, frame: DecodedFrame) -> NDArray[np.uint8]:
         return _gray_of(self._small.rgb_HWC(frame.picture))
@@ -138,11 +174,14 @@ class Measurer:
     def _sample(self, frame: DecodedFrame) -> None:
         if self._pending is not None:
             self._drop_pending()
+        assert self._anchor_pts is not None
         picture = self._picture.rgb_HWC(frame.picture)
         small = _shrunk(picture, self._small_size)
         gray = _gray_of(picture)
         self._pending = (frame.index, frame.pts, _gray_of(small))
-        if len(self.sample_frame) % self._thumbnail_every == 0:
+        block = (frame.pts - self._anchor_pts) // (self._sample_ticks * self._thumbnail_every)
+        if block != self._thumbnail_block:
+            self._thumbnail_block = block
             self._thumbnail(frame.index, small)
         self.sample_frame.append(frame.index)
         self.sharpness.append(sharpness(gray))
@@ -181,6 +220,25 @@ class Measurer:
         self.thumbnail_frame.append(index)
 
 
+def tiny_scaler(rotation_deg: int) -> Scaler:
+    """Scaler to the shot network's picture, which luma is measured on too.
+
+    Args:
+        rotation_deg: Clockwise rotation that shows the source upright.
+    """
+    return Scaler(WIDTH, HEIGHT, rotation_deg=rotation_deg)
+
+
+def tiny_luma(rgb_HWC: NDArray[np.uint8]) -> tuple[float, float]:
+    """Mean and standard deviation of luma, 0 (black) to 1 (white).
+
+    Args:
+        rgb_HWC: uint8 RGB, of the size that `tiny_scaler` gives.
+    """
+    luma = rgb_HWC.astype(np.float32) @ LUMA
+    return float(luma.mean()) / 255, float(luma.std()) / 255
+
+
 def _gray_of(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.asarray(cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2GRAY), np.uint8)
 
@@ -203,8 +261,16 @@ def sharpness(gray_HW: NDArray[np.uint8]) -> float:
     """
     if min(gray_HW.shape) < 3:
         return 0.0
-    low, high = np.percentile(gray_HW, (1, 99))
+    low, high = _quantile(gray_HW, 0.01, 256), _quantile(gray_HW, 0.99, 256)
     if high - low < 8:
         return 0.0
-    edges = np.abs(cv2.Laplacian(gray_HW, cv2.CV_16S, ksize=1))
-    return float(np.percentile(edges, 99) / (high - low))
+    edges = np.abs(cv2.Laplacian(gray_HW, cv2.CV_16S, ksize=1)).astype(np.uint16)
+    return _quantile(edges, 0.99, 4 * 255 + 1) / (high - low)
+
+
+def _quantile(
+    values_HW: NDArray[np.uint8] | NDArray[np.uint16], share: float, n_levels: int
+) -> int:
+    """Smallest level that at least this share of the values does not exceed."""
+    counts = cv2.calcHist([values_HW], [0], None, [n_levels], [0, n_levels])
+    return int(np.searchsorted(np.cumsum(counts), share * values_HW.size))

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from curator.records import Shot, Span, Track, Transition
 
+MAX_KEY_SHARE = 0.1
+"""Share of key frames up to which one at a cut is no coincidence."""
+
 
 class ProposeConfig(BaseModel):
     """Thresholds of shot detection, and the length rules of clips."""
@@ -49,7 +52,8 @@ class ProposeConfig(BaseModel):
     guard_frames: int = Field(
         3,
         ge=0,
-        description="frames given up beside each transition, so that none of it leaks in",
+        description="frames given up beside each transition, so that none of it leaks in; none "
+        "after a cut at which the source's encoder saw the scene change too, and put a key frame",
         json_schema_extra={"unit": "frames"},
     )
 
@@ -144,7 +148,8 @@ def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> lis
     """
     spans = []
     for number, shot in enumerate(shots):
-        start = shot.start_frame + (config.guard_frames if shot.transition_in != "none" else 0)
+        is_guarded = shot.transition_in != "none" and not _is_confirmed(track, shot)
+        start = shot.start_frame + (config.guard_frames if is_guarded else 0)
         end = shot.end_frame - (config.guard_frames if shot.transition_out != "none" else 0)
         if end <= start:
             start, end = shot.start_frame, shot.end_frame
@@ -153,6 +158,17 @@ def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> lis
             for a, b in _pieces(track, start, end, config.max_s)
         ]
     return spans
+
+
+def _is_confirmed(track: Track, shot: Shot) -> bool:
+    """Whether a shot begins with a cut at a key frame, in a source where these are rare.
+
+    Encoders put key frames where the picture changes. So the cut stands where it was found, to the
+    frame, and the clip can be copied from there.
+    """
+    is_key = track.frame_flags & 1
+    is_rare = np.count_nonzero(is_key) <= MAX_KEY_SHARE * track.n_frames
+    return shot.transition_in == "cut" and bool(is_key[shot.start_frame]) and bool(is_rare)
 
 
 def _pieces(track: Track, start: int, end: int, max_s: float) -> list[tuple[int, int]]:

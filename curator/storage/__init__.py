@@ -6,13 +6,14 @@ from curator.errors import UsageError
 from curator.storage.base import ObjectInfo, Store, has_scheme
 from curator.storage.content import HashingReader, content_id
 from curator.storage.local import LocalStore
-from curator.storage.sources import open_source, stat_source
+from curator.storage.sources import expect_end, open_source, stat_source
 
 __all__ = [
     "HashingReader",
     "ObjectInfo",
     "Store",
     "content_id",
+    "expect_end",
     "open_source",
     "open_store",
     "stat_source",

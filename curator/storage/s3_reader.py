@@ -99,6 +99,8 @@ class RangeReader(io.RawIOBase):
         self._position = 0
         self._blocks: OrderedDict[int, _Block] = OrderedDict()
         self._ahead: tuple[int, int, Future[_Block]] | None = None
+        self.expected_end: int | None = None
+        """Where the caller expects to stop: large fetches end there, later ones are small."""
         self._pool: ThreadPoolExecutor | None = None
         try:
             self._probe(probe)
@@ -202,12 +204,15 @@ class RangeReader(io.RawIOBase):
         if before is not None:
             size = max(size, min(self._block_bytes, _GROWTH * len(before.data)))
         following = (block.start for block in self._blocks.values() if block.start > position)
+        if self.expected_end is not None and position + size > self.expected_end:
+            size = max(self._first_bytes, self.expected_end - position)
         end = min(position + size, self.size, min(following, default=self.size))
         return position, end, before.run + 1 if before is not None else 0
 
     def _fetch_ahead(self, block: _Block) -> None:
         position = block.end
-        if position >= self.size or position in self._blocks:
+        last = self.size if self.expected_end is None else min(self.size, self.expected_end)
+        if position >= last or position in self._blocks:
             return
         if self._ahead is not None:
             if self._ahead[0] == position or not self._ahead[2].done():

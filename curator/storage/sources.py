@@ -50,6 +50,18 @@ def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
     return io.BufferedReader(raw, _BUFFER_BYTES)
 
 
+def expect_end(reader: BinaryIO, end: int) -> None:
+    """Says that reading will go on to about this byte and stop; S3 objects fetch no further ahead.
+
+    Args:
+        reader: From `open_source`.
+        end: Offset in bytes; reading beyond it stays possible.
+    """
+    raw = getattr(reader, "raw", None)
+    if raw is not None and hasattr(raw, "expected_end"):
+        raw.expected_end = end
+
+
 def stat_source(uri: str) -> tuple[int, str]:
     """Returns a source's size in bytes and its version.
 

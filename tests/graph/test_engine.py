@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from curator.errors import CuratorError, ErrorCode, SourceError, StorageError
+from curator.graph.child import FileLedger
 from curator.graph.engine import (
     Engine,
     Resources,
     Step,
-    _InRay,
     _LedgerActor,
     _own_sigterm,
+    _pack,
+    _Worker,
     available_cpus,
 )
 
@@ -78,12 +80,57 @@ def test_chains_run_in_this_process_too() -> None:
         list(engine.run_here([HALF], [5]))
 
 
+class Fragile:
+    """Dies over a unit as often as its ledger has not seen it begin three times."""
+
+    def __init__(self, *, log: FileLedger) -> None:
+        self._log = log
+
+    def __call__(self, unit: str) -> tuple[str, int]:
+        """Says at which attempt it was done."""
+        attempt = self._log.begin(unit)
+        if unit == "deadly" and attempt < 3:
+            os.abort()
+        self._log.end(unit, 1.5)
+        return unit, attempt
+
+
+def test_small_work_runs_in_one_child_that_is_started_again_when_it_dies() -> None:
+    before = children()
+    with Engine(address=None, workers=None) as engine:
+        assert engine.is_small(3, 900.0)
+        assert not engine.is_small(3, 1e6)
+        assert not engine.is_small(1000, 900.0)
+        log = engine.ledger(small=True)
+        step = Step(make=Fragile, settings={"log": log}, resources=Resources(cpus=1))
+        results = list(engine.run([step], ["a", "deadly", "b"], small=True))
+        assert results == [("a", 1), ("deadly", 3), ("b", 1)]
+        assert engine.progress() == (3, 4.5)
+        with pytest.raises(StorageError, match="3 is odd"):
+            list(engine.run([HALF], [2, 3], small=True))
+        assert not engine.is_started
+        assert len(children() - before) >= 1
+    assert children() == before
+
+
+def test_named_workers_and_clusters_are_never_left_out() -> None:
+    assert not Engine(address=None, workers=1).is_small(1, 1.0)
+    assert not Engine(address="auto", workers=None).is_small(1, 1.0)
+
+
+class Missing:
+    """Finds nothing."""
+
+    def __call__(self, unit: int) -> int:
+        """Raises."""
+        raise SourceError(ErrorCode.VANISHED, "gone")
+
+
 def test_an_error_passes_the_steps_behind_it() -> None:
     import pickle
 
-    error = SourceError(ErrorCode.VANISHED, "gone")
-    row = {"data": pickle.dumps(error)}
-    passed = pickle.loads(_InRay(Half, {"wanted": "2"})(row)["data"])
+    worker = _Worker(_pack([Step(make=Missing, resources=HALF.resources), HALF]))
+    passed = pickle.loads(worker.run(pickle.dumps(2)))
     assert isinstance(passed, CuratorError)
     assert (passed.code, passed.message) == (ErrorCode.VANISHED, "gone")
 

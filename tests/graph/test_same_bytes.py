@@ -123,14 +123,15 @@ def test_a_killed_run_with_one_worker_goes_on_to_the_bytes_of_three(
         assert part.stat().st_mtime_ns == modified, "stored tracks were made again"
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_ends_a_run_soon_and_leaves_no_process(
-    sources: Path, tmp_path: Path, mark: str
+    sources: Path, tmp_path: Path, mark: str, number: signal.Signals, code: int
 ) -> None:
     out = tmp_path / "out"
     process = start(sources, out, "--workers", "1")
     wait_for_part(out, process)
     begun = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 130
+    process.send_signal(number)
+    assert process.wait(timeout=30) == code
     assert time.monotonic() - begun < 15
     assert none_left(mark, within_s=10), "an interrupted run left processes behind"

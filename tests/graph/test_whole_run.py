@@ -108,6 +108,9 @@ def test_what_decodes_of_damaged_files_is_used_and_noted(whole: Whole) -> None:
     assert "truncated" in notes["broken upload.mp4"]
     assert {"decode_errors", "corrupt_frames"} & set(notes["flipped.mp4"])
     assert "duration_differs" in notes["duration_too_long.mkv"]
+    variable = {name_of(row) for row in whole.table("sources") if row["is_vfr"]}
+    assert {"variable_rate.mp4", "phone.mov"} <= variable
+    assert not {name for name in variable if name.startswith("constant_rate")}
     clips = [c for c in whole.table("clips") if c["source_uri"].endswith("broken upload.mp4")]
     (clip,) = clips
     assert 80 <= clip["end_frame"] <= 87
@@ -160,7 +163,7 @@ def test_every_sample_decodes_to_the_frames_that_its_json_names(whole: Whole) ->
     for tar in sorted((whole.out / "shards").rglob("*.tar")):
         for sample in webdataset.WebDataset(str(tar), shardshuffle=False):
             key, facts = sample["__key__"], json.loads(sample["json"])
-            assert set(sample) >= {"mp4", "json", "txt"}
+            assert {name for name in sample if name[0] != "_"} == {"mp4", "json", "txt"}
             assert "." not in key
             with av.open(io.BytesIO(sample["mp4"])) as container:
                 frames = [(f.width, f.height, f.format.name) for f in container.decode(video=0)]

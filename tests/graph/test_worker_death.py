@@ -8,10 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from curator.footage.write import moving_texture, write_video
-from curator.graph import run as run_module
+from curator.graph import analyzing
+from curator.graph.analysis_steps import AnalyzeStep
+from curator.graph.common import SourceRef
 from curator.graph.engine import Engine
 from curator.graph.run import Run
-from curator.graph.steps import AnalyzeStep, SourceRef
 from curator.progress import Progress
 from curator.recipe import load_recipe
 from curator.records import Failure, Track
@@ -21,14 +22,15 @@ from curator.storage import open_store
 class DyingAnalyzeStep(AnalyzeStep):
     """Aborts its process on one source, as a crash in a decoder does."""
 
-    def _guarded(self, source: SourceRef) -> Track | Failure:
+    def _guarded(self, source: SourceRef, spent: dict[str, float]) -> Track | Failure:
         if "deadly" in source.uri:
             os.abort()
-        return super()._guarded(source)
+        return super()._guarded(source, spent)
 
 
+@pytest.mark.parametrize("workers", [2, None], ids=["ray", "child"])
 def test_a_source_that_kills_its_worker_twice_fails_and_the_others_are_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int | None
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     (tmp_path / "in").mkdir()
@@ -36,11 +38,12 @@ def test_a_source_that_kills_its_worker_twice_fails_and_the_others_are_done(
         name = "deadly.mp4" if number == 1 else f"sound {number}.mp4"
         frames = moving_texture(75, seed=number)
         write_video(tmp_path / "in" / name, frames, fps=Fraction(25))
-    monkeypatch.setattr(run_module, "AnalyzeStep", DyingAnalyzeStep)
+    monkeypatch.setattr(analyzing, "AnalyzeStep", DyingAnalyzeStep)
     store = open_store(str(tmp_path / "out"))
-    with Progress(live=False) as progress, Engine(address=None, workers=2) as engine:
+    with Progress(live=False) as progress, Engine(address=None, workers=workers) as engine:
         run = Run(store, load_recipe("quickstart"), engine, progress)
         summary = run.execute([str(tmp_path / "in")], limit=None)
+        assert engine.is_started == (workers is not None)
     assert summary["counts"]["done"] == 3
     assert summary["counts"]["by_error"] == {"worker_died": 1}
     rows = pq.read_table(tmp_path / "out" / "sources").to_pylist()

@@ -1,4 +1,4 @@
-"""The clips: exactly the frames of their spans, in files that every decoder reads alike."""
+"""Encoded clips: exactly the frames of their spans, in files that every decoder reads alike."""
 
 import io
 import struct
@@ -116,7 +116,7 @@ def cutter_of(
         io.BytesIO(path.read_bytes()),
         path.name,
         n_bytes=path.stat().st_size,
-        config=config or CutConfig(crf=12),
+        config=config or CutConfig(mode="encode", crf=12),
         max_pixels=max_pixels,
         decoder_threads=threads,
     )
@@ -308,7 +308,7 @@ def test_colours_survive_the_conversion_to_bt709(
     path = tmp_path / "colours.mp4"
     pictures = list(moving_texture(6, **SMALL))
     _write_colours(path, pictures, matrix, is_full_range=is_full_range, is_tagged=is_tagged)
-    clip = clip_of(path, 0, 6, CutConfig(crf=4))
+    clip = clip_of(path, 0, 6, CutConfig(mode="encode", crf=4))
     with av.open(io.BytesIO(clip.mp4), mode="r") as container:
         for picture, frame in zip(pictures, container.decode(video=0), strict=True):
             shown = frame.reformat(

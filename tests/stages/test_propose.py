@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from samples import made_track
 
-from curator.records import Shot, Span
+from curator.records import Shot, Span, Transition
 from curator.stages.propose import (
     ProposeConfig,
     clip_id,
@@ -157,6 +157,21 @@ def test_guards_stand_beside_transitions_only() -> None:
     clips = propose_clips(track, shots, ProposeConfig(guard_frames=3))
     assert [(c.start_frame, c.end_frame) for c in clips] == [(0, 97), (103, 197), (203, 300)]
     assert [c.shot for c in clips] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("transition_in", "key_every", "start"),
+    [("cut", 50, 100), ("gradual", 50, 103), ("cut", 70, 103), ("cut", 5, 103)],
+    ids=["key frame at the cut", "no cut", "key frame elsewhere", "key frames everywhere"],
+)
+def test_a_cut_at_a_key_frame_needs_no_guard_after_it(
+    transition_in: Transition, key_every: int, start: int
+) -> None:
+    flags = np.zeros(300, np.uint8)
+    flags[::key_every] = 1
+    shots = [shot(0, 100, "none", transition_in), shot(100, 300, transition_in, "none")]
+    clips = propose_clips(made_track(300, frame_flags=flags), shots, ProposeConfig(guard_frames=3))
+    assert [(c.start_frame, c.end_frame) for c in clips] == [(0, 97), (start, 300)]
 
 
 def test_a_shot_that_its_guards_use_up_is_proposed_whole() -> None:

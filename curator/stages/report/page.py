@@ -17,6 +17,8 @@ from curator.stages.report.tables import (
 )
 from curator.stages.report.words import count, length, share, size
 
+MAX_PER_GROUP = 24
+"""Most clips on a contact sheet, and most failed sources of one error code."""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """Names and captions are escaped; should one slip through, nothing of it is run or fetched."""
 
@@ -27,13 +29,14 @@ def render_report(
     sources: Sequence[dict[str, Any]],
     clips: Sequence[dict[str, Any]],
     thumbnails: Mapping[str, bytes],
-    max_per_group: int = 24,
+    max_per_group: int = MAX_PER_GROUP,
 ) -> str:
     """Makes the page that shows what a run kept, what it dropped, and why.
 
     Args:
         summary: What `summary.json` holds.
-        sources: Rows of `sources`.
+        sources: Rows of `sources`: at least the first `max_per_group` failed ones of each error
+            code, by URI.
         clips: Rows of `clips`.
         thumbnails: JPEG of a clip by its id; a clip may have none.
         max_per_group: Most clips on a contact sheet, and most failed sources of one error code:

@@ -113,10 +113,12 @@ def failed_sources(
         return Markup(f'<p class="none">No source failed.</p><p class="hint">{esc(hint)}</p>')
     rows: list[Sequence[object]] = []
     said = []
-    for code, failed in sorted(by_code.items(), key=lambda item: (-len(item[1]), item[0])):
+    by_error = counts.get("by_error") or {}
+    n_failed = {code: max(len(rows), by_error.get(code) or 0) for code, rows in by_code.items()}
+    for code, failed in sorted(by_code.items(), key=lambda item: (-n_failed[item[0]], item[0])):
         shown = sorted(failed, key=lambda row: str(row.get("uri")))[:max_per_code]
-        of = f"{count(len(shown))} of " if len(shown) < len(failed) else ""
-        said.append(f"{code} {of}{count(len(failed))}")
+        of = f"{count(len(shown))} of " if len(shown) < n_failed[code] else ""
+        said.append(f"{code} {of}{count(n_failed[code])}")
         rows += [
             (
                 Markup(f'<bdi class="uri">{esc(row.get("uri"))}</bdi>'),

@@ -1,0 +1,47 @@
+"""Where a run's CPU-seconds went, so that they add up to what the machine spent on it."""
+
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+MARK = "CURATE_RUN"
+"""Environment variable that the processes of a run have in common."""
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_profile(workers: Mapping[str, float]) -> dict[str, float]:
+    """CPU-seconds of a run by what they went into.
+
+    Args:
+        workers: CPU-seconds that the workers' steps counted, by name. The workers have ended.
+
+    Returns:
+        The workers' numbers, `driver` for this process, `engine` for the processes that serve the
+        workers (Ray's daemons, the ledger), and `total`. On a cluster that this process did not
+        start, the engine's part cannot be told and is 0.
+    """
+    profile = dict(workers)
+    profile |= {"driver": time.process_time(), "engine": sum(_serving_cpu_s())}
+    profile["total"] = sum(profile.values())
+    return {name: round(seconds, 3) for name, seconds in profile.items()}
+
+
+def mark_processes() -> None:
+    """Marks the processes that this one will start: Ray's daemons leave the tree of processes."""
+    os.environ[MARK] = f"{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def _serving_cpu_s() -> Iterator[float]:
+    mark = f"{MARK}={os.environ.get(MARK, '')}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if folder.name == str(os.getpid()) or mark not in (folder / "environ").read_bytes():
+                continue
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        # User and system time of the process itself: workers that have ended count by themselves.
+        yield (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

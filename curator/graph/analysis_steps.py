@@ -1,0 +1,393 @@
+"""Steps that look at sources: measuring, and the arithmetic on what was measured."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from curator.errors import ErrorCode, SourceError
+from curator.graph.common import (
+    MAX_ATTEMPTS,
+    RETRIED,
+    AttemptLog,
+    CpuClock,
+    SourceRef,
+    internal_failure,
+    watchdog,
+)
+from curator.lake import Parts, rows_to_table
+from curator.media.segments import NotInSegmentsError, Segment, WholeReason
+from curator.models.perceptual import aggregate
+from curator.models.transnet import ShotNetwork
+from curator.recipe import Recipe
+from curator.records import Failure, Shot, Span, Track
+from curator.stages.analyze import AnalyzeConfig, HeaderClaims, analyze_source
+from curator.stages.clips import clip_row
+from curator.stages.filters import samples_of
+from curator.stages.propose import find_shots, propose_clips
+from curator.stages.segments import analyze_segment, join_segments
+from curator.storage import HashingReader, Store, open_source
+from curator.tables import SHOTS_SCHEMA
+from curator.tracks import table_to_tracks, tracks_to_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyzeUnit:
+    """Sources to analyze whole, or a part of `tracks` that has them."""
+
+    sources: tuple[SourceRef, ...]
+    part: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentUnit:
+    """One segment of a source to analyze."""
+
+    source: SourceRef
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashUnit:
+    """A source in segments, whose SHA-256 no segment can take by itself."""
+
+    source: SourceRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinUnit:
+    """The parts of `segments` that make up a source."""
+
+    source: SourceRef
+    parts: tuple[str, ...]
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyzedUnit:
+    """Where the tracks of some sources are; `failed` holds what will be tried again."""
+
+    sources: tuple[SourceRef, ...]
+    part: str | None
+    failed: tuple[Failure, ...]
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentResult:
+    """What became of a segment, a hash or a join; `whole` says why the source cannot be joined."""
+
+    source: SourceRef
+    key: str | None = None
+    """The segment's name within its source, where `part` has it."""
+    part: str | None = None
+    sha256: str | None = None
+    whole: WholeReason | None = None
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
+
+
+def segment_key(source: SourceRef, segment: Segment) -> str:
+    """Key under which a segment counts as done."""
+    return f"{source.source_id} {segment.key}"
+
+
+class AnalyzeStep:
+    """Decodes the sources of a unit, or a segment of one, and stores the tracks as one part."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        stamp: str,
+        config: AnalyzeConfig,
+        threads: int,
+        log: AttemptLog | None,
+    ) -> None:
+        self._parts = Parts(store, "tracks", stamp)
+        self._segments = Parts(store, "segments", stamp)
+        self._config = config
+        self._threads = threads
+        self._log = log
+        self._network: ShotNetwork | None = None
+        self._clock = CpuClock()
+
+    def __call__(self, unit: AnalyzeUnit | SegmentUnit | HashUnit) -> AnalyzedUnit | SegmentResult:
+        """Analyzes a unit, or passes on the part that has it already."""
+        if isinstance(unit, SegmentUnit) or (isinstance(unit, AnalyzeUnit) and unit.part is None):
+            self._ready_network()
+        spent = self._clock.begin()
+        match unit:
+            case AnalyzeUnit():
+                result: AnalyzedUnit | SegmentResult = self._whole(unit, spent)
+            case SegmentUnit():
+                result = self._segment(unit, spent)
+            case HashUnit():
+                result = self._hash(unit)
+        cpu_s = self._clock.end(spent, rest="hash" if isinstance(unit, HashUnit) else "decode")
+        return replace(result, cpu_s=cpu_s)
+
+    def _whole(self, unit: AnalyzeUnit, spent: dict[str, float]) -> AnalyzedUnit:
+        if unit.part is not None:
+            return AnalyzedUnit(sources=unit.sources, part=unit.part, failed=())
+        results = [self._analyze(source, spent) for source in unit.sources]
+        begun_s = time.thread_time()
+        kept = [
+            (str(source.source_id), result)
+            for source, result in zip(unit.sources, results, strict=True)
+            if isinstance(result, Track) or result.code not in RETRIED
+        ]
+        part = None
+        if kept:
+            part = self._parts.write(tracks_to_table(kept), [key for key, _ in kept])
+        failed = tuple(r for r in results if isinstance(r, Failure) and r.code in RETRIED)
+        spent["store"] = spent.get("store", 0.0) + time.thread_time() - begun_s
+        return AnalyzedUnit(sources=unit.sources, part=part, failed=failed)
+
+    def _analyze(self, source: SourceRef, spent: dict[str, float]) -> Track | Failure:
+        key = f"analyze {source.uri}"
+        if self._log is not None and self._log.begin(key) > MAX_ATTEMPTS:
+            self._log.end(key, 0.0)
+            return Failure(
+                uri=source.uri,
+                stage="analyze",
+                code=ErrorCode.WORKER_DIED,
+                message=f"{source.uri}: the worker died {MAX_ATTEMPTS} times while decoding it: a "
+                "crash, too little memory, or longer than analyze.max_decode_s = "
+                f"{self._config.max_decode_s:g} s; try it alone with --workers 1",
+            )
+        result = self._guarded(source, spent)
+        if self._log is not None:
+            self._log.end(key, result.duration_s if isinstance(result, Track) else 0.0)
+        return result
+
+    def _guarded(self, source: SourceRef, spent: dict[str, float]) -> Track | Failure:
+        try:
+            with self._opened(source) as reader:
+                return analyze_source(
+                    reader,
+                    source.uri,
+                    source_id=str(source.source_id),
+                    n_bytes=source.n_bytes,
+                    network=self._ready_network(),
+                    config=self._config,
+                    decoder_threads=self._threads,
+                    spent=spent,
+                )
+        except SourceError as error:
+            return Failure(uri=source.uri, stage="analyze", code=error.code, message=error.message)
+        except Exception as error:  # noqa: BLE001 - becomes the source's failed outcome
+            return internal_failure(source.uri, "analyze", error)
+
+    def _segment(self, unit: SegmentUnit, spent: dict[str, float]) -> SegmentResult:
+        source, key = unit.source, segment_key(unit.source, unit.segment)
+        if self._log is not None and self._log.begin(key) > MAX_ATTEMPTS:
+            self._log.end(key, 0.0)
+            return SegmentResult(source=source, whole=WholeReason.FAILED)
+        seconds = 0.0
+        try:
+            with self._opened(source) as reader:
+                track = analyze_segment(
+                    reader,
+                    source.uri,
+                    unit.segment,
+                    source_id=str(source.source_id),
+                    n_bytes=source.n_bytes,
+                    network=self._ready_network(),
+                    config=self._config,
+                    decoder_threads=self._threads,
+                    spent=spent,
+                )
+            seconds = track.duration_s
+            begun_s = time.thread_time()
+            part = self._segments.write(tracks_to_table([(str(source.source_id), track)]), [key])
+            spent["store"] = time.thread_time() - begun_s
+            return SegmentResult(source=source, key=unit.segment.key, part=part)
+        except NotInSegmentsError as error:
+            return SegmentResult(source=source, whole=error.reason)
+        except SourceError:
+            # The whole analysis meets the same error, and names it.
+            return SegmentResult(source=source, whole=WholeReason.FAILED)
+        except Exception as error:  # noqa: BLE001 - the whole analysis ends in the source's row
+            internal_failure(source.uri, "analyze", error)
+            return SegmentResult(source=source, whole=WholeReason.FAILED)
+        finally:
+            if self._log is not None:
+                self._log.end(key, seconds)
+
+    def _hash(self, unit: HashUnit) -> SegmentResult:
+        try:
+            with self._opened(unit.source) as reader:
+                return SegmentResult(source=unit.source, sha256=HashingReader(reader).finish())
+        except SourceError:
+            return SegmentResult(source=unit.source, whole=WholeReason.FAILED)
+
+    @contextmanager
+    def _opened(self, source: SourceRef) -> Iterator[BinaryIO]:
+        with (
+            watchdog(self._config.max_decode_s, armed=self._log is not None),
+            open_source(source.uri, expected_version=source.version) as reader,
+        ):
+            yield reader
+
+    def _ready_network(self) -> ShotNetwork:
+        if self._network is None:
+            import cv2
+
+            cv2.setNumThreads(1)
+            self._network = ShotNetwork(precision=self._config.shot_precision)
+        return self._network
+
+
+class JoinStep:
+    """Joins the segments of a source and stores its track as one part."""
+
+    def __init__(self, *, store: Store, stamp: str) -> None:
+        self._parts = Parts(store, "tracks", stamp)
+        self._segments = Parts(store, "segments", stamp)
+
+    def __call__(self, unit: JoinUnit) -> AnalyzedUnit | SegmentResult:
+        """Joins a source."""
+        source = unit.source
+        source_id = str(source.source_id)
+        tracks = [self._read(part, source) for part in unit.parts]
+        header = HeaderClaims(n_frames=source.header_n_frames, duration_s=source.header_duration_s)
+        try:
+            track = join_segments(tracks, unit.sha256, header)
+        except NotInSegmentsError as error:
+            return SegmentResult(source=source, whole=error.reason)
+        part = self._parts.write(tracks_to_table([(source_id, track)]), [source_id])
+        return AnalyzedUnit(sources=(source,), part=part, failed=())
+
+    def _read(self, part: str, source: SourceRef) -> Track:
+        ((_, track),) = table_to_tracks(
+            self._segments.read(part), {str(source.source_id): source.uri}
+        )
+        if not isinstance(track, Track):
+            raise TypeError(f"{part} holds no track of {source.uri}")
+        return track
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedUnit:
+    """Shots, clips and measured facts of some sources, and the part that has their tracks."""
+
+    part: str | None
+    sources: list[dict[str, Any]]
+    shots: pa.Table
+    clips: list[dict[str, Any]]
+    embeddings: list[tuple[str, np.ndarray]]
+    thumbnails: list[tuple[str, bytes]]
+    cpu_s: Mapping[str, float]
+
+
+class ProposeStep:
+    """Reads tracks and makes shots, clips, scores and decisions of them."""
+
+    def __init__(self, *, store: Store, stamp: str, recipe: Recipe) -> None:
+        self._parts = Parts(store, "tracks", stamp)
+        self._recipe = recipe
+
+    def __call__(self, unit: AnalyzedUnit | SegmentResult) -> ProposedUnit | SegmentResult:
+        """Makes the rows of a unit; passes on what has no whole track yet."""
+        if isinstance(unit, SegmentResult):
+            return unit
+        uris = {str(source.source_id): source.uri for source in unit.sources}
+        made = ProposedUnit(
+            part=unit.part,
+            sources=[],
+            shots=SHOTS_SCHEMA.empty_table(),
+            clips=[],
+            embeddings=[],
+            thumbnails=[],
+            cpu_s=unit.cpu_s,
+        )
+        shots: list[dict[str, Any]] = []
+        for failure in unit.failed:
+            made.sources.append(_failed_source(failure))
+        if unit.part is not None:
+            for source_id, result in table_to_tracks(self._parts.read(unit.part), uris):
+                if isinstance(result, Failure):
+                    made.sources.append(_failed_source(result))
+                else:
+                    self._add(made, shots, result, uris[source_id])
+        return replace(made, shots=rows_to_table(shots, SHOTS_SCHEMA))
+
+    def _add(
+        self, made: ProposedUnit, shot_rows: list[dict[str, Any]], track: Track, uri: str
+    ) -> None:
+        recipe = self._recipe
+        shots = find_shots(track.shot_probability, track.transition_probability, recipe.propose)
+        spans = propose_clips(track, shots, recipe.propose)
+        shot_rows += [_shot_row(track, number, shot) for number, shot in enumerate(shots)]
+        for span in spans:
+            row = clip_row(
+                track,
+                span,
+                uri,
+                propose=recipe.propose,
+                rules=recipe.filters.root,
+                shard=recipe.shard,
+            )
+            made.clips.append(row)
+            vector = aggregate(track.descriptor[samples_of(track, span)])
+            if vector is not None:
+                made.embeddings.append((row["clip_id"], vector))
+            thumbnail = _thumbnail(track, span)
+            if thumbnail is not None:
+                made.thumbnails.append((row["clip_id"], thumbnail))
+        made.sources.append(_source_facts(track, uri, len(shots), len(spans)))
+
+
+def _thumbnail(track: Track, span: Span) -> bytes | None:
+    inside = (track.thumbnail_frame >= span.start_frame) & (track.thumbnail_frame < span.end_frame)
+    indices = np.flatnonzero(inside)
+    return track.thumbnails[int(indices[len(indices) // 2])] if len(indices) else None
+
+
+def _shot_row(track: Track, number: int, shot: Shot) -> dict[str, Any]:
+    return {
+        "source_id": track.source_id,
+        "shot": number,
+        "start_frame": shot.start_frame,
+        "end_frame": shot.end_frame,
+        "start_s": track.seconds(int(track.frame_pts[shot.start_frame])),
+        "end_s": track.seconds(track.pts_of_end(shot.end_frame)),
+        "transition_in": shot.transition_in,
+        "transition_out": shot.transition_out,
+    }
+
+
+def _source_facts(track: Track, uri: str, n_shots: int, n_clips: int) -> dict[str, Any]:
+    return {
+        "uri": uri,
+        "sha256": track.sha256,
+        "width": track.width,
+        "height": track.height,
+        "rotation_deg": track.rotation_deg,
+        "pixel_aspect": str(track.pixel_aspect),
+        "duration_s": track.duration_s,
+        "n_frames": track.n_frames,
+        "fps": float(track.fps),
+        "is_vfr": track.is_vfr,
+        "is_hdr": track.is_hdr,
+        "is_interlaced": track.is_interlaced,
+        "n_decode_errors": track.n_decode_errors,
+        "n_shots": n_shots,
+        "n_clips": n_clips,
+        "notes": [str(note) for note in track.notes],
+        "outcome": "done",
+    }
+
+
+def _failed_source(failure: Failure) -> dict[str, Any]:
+    return {
+        "uri": failure.uri,
+        "outcome": "failed",
+        "error_stage": failure.stage,
+        "error_code": str(failure.code),
+        "error_message": failure.message,
+    }

@@ -1,0 +1,135 @@
+"""What the steps of the graph share: references to sources, the count of attempts, the watchdog.
+
+A unit of work holds several small sources or one large one. Whatever goes wrong with one source
+ends in that source's row; the others of its unit go on.
+"""
+
+import faulthandler
+import logging
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from curator.errors import ErrorCode
+from curator.records import Failure
+
+logger = logging.getLogger(__name__)
+
+FULL_HD = 1920 * 1080
+
+MAX_ATTEMPTS = 2
+"""A source whose worker died this often is given up."""
+
+
+RETRIED = frozenset(
+    {
+        ErrorCode.VANISHED,
+        ErrorCode.CHANGED,
+        ErrorCode.UNREADABLE,
+        ErrorCode.WORKER_DIED,
+        ErrorCode.INTERNAL,
+    }
+)
+"""Failures that another run may not see again: they are not stored as done."""
+
+
+class AttemptLog(Protocol):
+    """Counts attempts outside this process."""
+
+    def begin(self, key: str) -> int:
+        """Number of this attempt, from 1."""
+        ...
+
+    def end(self, key: str, seconds: float) -> None:
+        """The attempt ended without killing the worker."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRef:
+    """A source as it was listed."""
+
+    uri: str
+    n_bytes: int
+    version: str
+    source_id: str | None = None
+    header_duration_s: float | None = None
+    header_n_frames: int | None = None
+    n_pixels: int | None = None
+
+    @property
+    def weight(self) -> float:
+        """About how many frames it has."""
+        return float(self.header_n_frames or 30.0 * (self.header_duration_s or 0.0))
+
+    @property
+    def work(self) -> float:
+        """About how much work it is, in frames of 1080p; without a length, more than is small."""
+        if not self.weight:
+            return math.inf
+        return self.weight * max(0.5, (self.n_pixels or FULL_HD) / FULL_HD)
+
+
+class CpuClock:
+    """Divides the CPU-seconds of a worker's process among what it did.
+
+    What passes between two calls of a step is the process's start before the first, and the
+    engine's own work after that.
+    """
+
+    _of_process: float | None = None
+    """CPU-seconds of this process that are given out already, by whichever clock."""
+
+    def __init__(self) -> None:
+        self._between = "start_up" if CpuClock._of_process is None else "between_units"
+        self._last = 0.0
+
+    def begin(self) -> dict[str, float]:
+        """Begins a call; returns what passed since the last one, by name."""
+        now = time.process_time()
+        passed = {self._between: now - (CpuClock._of_process or 0.0)}
+        self._last, self._between = now, "between_units"
+        return passed
+
+    def end(self, seconds: dict[str, float], *, rest: str) -> dict[str, float]:
+        """Ends a call.
+
+        Args:
+            seconds: From `begin`, and what was measured inside the call.
+            rest: Name for what the call took beyond that.
+
+        Returns:
+            All CPU-seconds of this process since the call before.
+        """
+        now = time.process_time()
+        inside = sum(s for name, s in seconds.items() if name not in ("start_up", "between_units"))
+        seconds[rest] = seconds.get(rest, 0.0) + max(0.0, now - self._last - inside)
+        self._last = CpuClock._of_process = now
+        return seconds
+
+
+@contextmanager
+def watchdog(limit_s: float, *, armed: bool) -> Iterator[None]:
+    """Ends this process if the block takes too long: no signal reaches a stuck decoder."""
+    if not armed:
+        yield
+        return
+    faulthandler.dump_traceback_later(limit_s, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def internal_failure(uri: str, stage: str, error: Exception) -> Failure:
+    """Logs an error that nothing foresaw, and makes it the outcome of its source."""
+    logger.exception("%s of %r failed", stage, uri)
+    return Failure(
+        uri=uri,
+        stage=stage,
+        code=ErrorCode.INTERNAL,
+        message=f"{uri}: {type(error).__name__}: {error}; please report it",
+    )

@@ -1,0 +1,242 @@
+"""Steps that write: clips of the survivors, and the tars they go into."""
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curator.errors import CutError, ShardError, SourceError
+from curator.graph.common import (
+    MAX_ATTEMPTS,
+    AttemptLog,
+    CpuClock,
+    SourceRef,
+    internal_failure,
+)
+from curator.lake import Parts, rows_to_table
+from curator.records import CutMode, NotCopied, Span, Track
+from curator.stages.clips import cut_request
+from curator.stages.cut import ClipCutter, CutConfig
+from curator.stages.shard import Sample, ShardPlan, write_shard
+from curator.storage import Store, open_source
+from curator.tracks import table_to_tracks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipToCut:
+    """A clip that survived and is not written yet."""
+
+    clip_id: str
+    span: Span
+    min_frames: int
+    """Fewest frames with which a copy of it is of use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutGroup:
+    """Clips of one source to cut, and the part of `tracks` that has its timestamps."""
+
+    source: SourceRef
+    track_part: str
+    clips: tuple[ClipToCut, ...]
+    """In order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutOutcome:
+    """A clip that was written to a part of `cuts`, or why it was not.
+
+    The span is the one that was written: the clip's own, or for a copy what lies within it.
+    """
+
+    clip_id: str
+    error: str | None = None
+    worker_s: float = 0.0
+    not_copied: NotCopied | None = None
+    cut_mode: CutMode | None = None
+    copy_frames: int | None = None
+    start_frame: int = 0
+    end_frame: int = 0
+    start_s: float = 0.0
+    end_s: float = 0.0
+    start_pts: int = 0
+    end_pts: int = 0
+    n_frames: int = 0
+    width: int = 0
+    height: int = 0
+    mp4_bytes: int = 0
+    mp4_sha256: str = ""
+
+
+CUT_SCHEMA = pa.schema(
+    [
+        ("clip_id", pa.string()),
+        ("cut_mode", pa.string()),
+        ("copy_frames", pa.int32()),
+        ("start_frame", pa.int64()),
+        ("end_frame", pa.int64()),
+        ("start_s", pa.float64()),
+        ("end_s", pa.float64()),
+        ("start_pts", pa.int64()),
+        ("end_pts", pa.int64()),
+        ("n_frames", pa.int32()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("mp4_bytes", pa.int64()),
+        ("mp4_sha256", pa.string()),
+        ("mp4", pa.binary()),
+    ]
+)
+"""Row of `cuts`: one row group per clip, so that one can be read without the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutUnitResult:
+    """One outcome for each clip of a unit, and the worker's CPU-seconds by what they went into."""
+
+    outcomes: list[CutOutcome]
+    cpu_s: Mapping[str, float]
+
+
+class CutStep:
+    """Writes the clips of a unit and stores them as one part of `cuts`."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        stamp: str,
+        track_stamp: str,
+        config: CutConfig,
+        max_pixels: int,
+        threads: int,
+        log: AttemptLog | None,
+    ) -> None:
+        self._parts = Parts(store, "cuts", stamp)
+        self._tracks = Parts(store, "tracks", track_stamp)
+        self._config = config
+        self._max_pixels = max_pixels
+        self._threads = threads
+        self._log = log
+        self._clock = CpuClock()
+
+    def __call__(self, unit: Sequence[CutGroup]) -> CutUnitResult:
+        """Writes the clips of a unit."""
+        spent = self._clock.begin()
+        outcomes: list[CutOutcome] = []
+        rows: list[dict[str, Any]] = []
+        for group in unit:
+            for outcome, mp4 in self._group(group):
+                outcomes.append(outcome)
+                if mp4 is not None:
+                    rows.append({name: getattr(outcome, name) for name in CUT_SCHEMA.names[:-1]})
+                    rows[-1]["mp4"] = mp4
+        if rows:
+            table = rows_to_table(rows, CUT_SCHEMA)
+            self._parts.write(table, table["clip_id"].to_pylist(), one_row_groups=True)
+        return CutUnitResult(outcomes=outcomes, cpu_s=self._clock.end(spent, rest="cut"))
+
+    def _group(self, group: CutGroup) -> Iterator[tuple[CutOutcome, bytes | None]]:
+        source = group.source
+        source_id = str(source.source_id)
+        table = self._tracks.read(group.track_part)
+        ((_, track),) = table_to_tracks(table, {source_id: source.uri})
+        if not isinstance(track, Track):
+            raise TypeError(f"{source.uri} has clips and no track")
+        with ExitStack() as stack:
+            cutter: ClipCutter | None = None
+            for clip in group.clips:
+                key = f"cut {clip.clip_id}"
+                written: tuple[CutOutcome, bytes | None]
+                if self._log is not None and self._log.begin(key) > MAX_ATTEMPTS:
+                    written = _failed(clip, "the worker died twice while writing it")
+                else:
+                    try:
+                        cutter = cutter or self._cutter(source, stack)
+                        written = self._clip(cutter, track, clip)
+                    except (CutError, SourceError) as error:
+                        cutter, written = None, _failed(clip, str(error))
+                    except Exception as error:  # noqa: BLE001 - becomes the clip's outcome
+                        failure = internal_failure(source.uri, "cut", error)
+                        cutter, written = None, _failed(clip, failure.message)
+                yield written
+                if self._log is not None:
+                    self._log.end(key, track.seconds(track.pts_of_end(clip.span.end_frame)))
+
+    def _cutter(self, source: SourceRef, stack: ExitStack) -> ClipCutter:
+        """Opens a source, for all of its clips unless one fails; `stack` closes it."""
+        reader = stack.enter_context(open_source(source.uri, expected_version=source.version))
+        cutter = ClipCutter(
+            reader,
+            source.uri,
+            n_bytes=source.n_bytes,
+            config=self._config,
+            max_pixels=self._max_pixels,
+            decoder_threads=self._threads,
+        )
+        return stack.enter_context(cutter)
+
+    def _clip(self, cutter: ClipCutter, track: Track, clip: ClipToCut) -> tuple[CutOutcome, bytes]:
+        span, start = clip.span, time.monotonic()
+        cut = cutter.cut(cut_request(track, clip.clip_id, span, min_frames=clip.min_frames))
+        start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
+        start_pts, end_pts = int(track.frame_pts[start_frame]), track.pts_of_end(end_frame)
+        outcome = CutOutcome(
+            clip_id=clip.clip_id,
+            worker_s=time.monotonic() - start,
+            not_copied=cut.not_copied,
+            cut_mode=cut.mode,
+            copy_frames=cut.copy_frames,
+            start_frame=start_frame,
+            end_frame=end_frame,
+            start_s=track.seconds(start_pts),
+            end_s=track.seconds(end_pts),
+            start_pts=start_pts,
+            end_pts=end_pts,
+            n_frames=cut.n_frames,
+            width=cut.width,
+            height=cut.height,
+            mp4_bytes=len(cut.mp4),
+            mp4_sha256=cut.sha256,
+        )
+        return outcome, cut.mp4
+
+
+def _failed(clip: ClipToCut, error: str) -> tuple[CutOutcome, None]:
+    return CutOutcome(clip_id=clip.clip_id, error=error), None
+
+
+class ShardStep:
+    """Assembles one tar from clips that are encoded already."""
+
+    def __init__(self, *, store: Store) -> None:
+        self._store = store
+
+    def __call__(self, plan: ShardPlan) -> tuple[str, int]:
+        """Writes a tar unless it stands; returns its name and the bytes written."""
+        if self._store.exists(plan.name):
+            return plan.name, 0
+        with self._store.create(plan.name) as output:
+            return plan.name, write_shard(plan, output, self._read)
+
+    def _read(self, sample: Sample) -> bytes:
+        where = sample.location
+        with self._store.open(where.name) as reader:
+            if where.row is not None:
+                table = pq.ParquetFile(reader).read_row_group(where.row, columns=["mp4"])
+                mp4: bytes = table["mp4"][0].as_py()
+            else:
+                assert where.offset is not None
+                reader.seek(where.offset)
+                mp4 = reader.read(where.n_bytes)
+        if len(mp4) != sample.mp4_bytes or hashlib.sha256(mp4).hexdigest() != sample.mp4_sha256:
+            raise ShardError(
+                f"{self._store.uri}/{where.name}: clip {sample.key} has {len(mp4)} bytes that are "
+                f"not those written (sha256 {sample.mp4_sha256}); delete the object and run again"
+            )
+        return mp4

@@ -1,0 +1,258 @@
+"""The driver's side of cutting: which survivors have no clip yet, and where the others lie."""
+
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
+
+from curator.graph.common import FULL_HD, SourceRef
+from curator.graph.cut_steps import CUT_SCHEMA, ClipToCut, CutGroup, CutOutcome, CutStep
+from curator.graph.engine import Engine, Resources, Step
+from curator.graph.survivors import reject
+from curator.graph.units import pack
+from curator.lake import Parts, table_rows
+from curator.progress import Progress
+from curator.recipe import Recipe
+from curator.records import Reason, Span
+from curator.stages.clips import least_frames
+from curator.stages.cut import cut_fingerprint
+from curator.stages.shard import Location
+from curator.storage import Store
+
+CUT_UNIT_S = 30.0
+CUT_UNIT_CLIPS = 16
+UNITS_PER_WORKER = 4
+"""Few clips make smaller units, so that no core waits for another one's last unit."""
+CUT_FACTS = tuple(name for name in CUT_SCHEMA.names if name not in ("clip_id", "mp4"))
+"""Columns of `clips` that say what was written."""
+
+
+class Cutting:
+    """Cuts what survived and has not been cut.
+
+    Args:
+        store: Output root.
+        recipe: Settings.
+        engine: Where work is done.
+        progress: Where it is shown.
+        track_stamp: Fingerprint of the tracks.
+        previous: Summary of the last finished run.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        recipe: Recipe,
+        engine: Engine,
+        progress: Progress,
+        *,
+        track_stamp: str,
+        previous: Mapping[str, Any],
+    ) -> None:
+        self._store = store
+        self._recipe = recipe
+        self._engine = engine
+        self._progress = progress
+        self._track_stamp = track_stamp
+        self._previous = previous
+        self.stamp = cut_fingerprint(recipe.cut)
+        self.n_cut = 0
+        """Clips that had to be cut."""
+        self.work = _work(())
+        """How they were written."""
+        self.cpu_s: Counter[str] = Counter()
+        """CPU-seconds of the workers, by what they did."""
+
+    def cut(
+        self,
+        clips: Sequence[dict[str, Any]],
+        sources: Mapping[str, SourceRef],
+        track_part: Mapping[str, str],
+    ) -> dict[str, Location]:
+        """Cuts the survivors that no part or shard has yet.
+
+        Args:
+            clips: Rows of `clips`; those that are kept get the facts of what was written, or are
+                rejected if it could not be.
+            sources: The source of each source id.
+            track_part: The part of `tracks` that has each source id.
+
+        Returns:
+            Where each clip is.
+        """
+        kept = [clip for clip in clips if clip["decision"] == "kept"]
+        least = {clip["clip_id"]: self._least_frames(clip) for clip in kept}
+        written = self._written_clips(least)
+        missing = [clip for clip in kept if clip["clip_id"] not in written]
+        self.n_cut = len(missing)
+        outcomes: dict[str, CutOutcome] = {}
+        if missing:
+            outcomes = self._run(missing, least, sources, track_part)
+            written |= self._cut_parts(least, outcomes)
+            for clip in missing:
+                outcome = outcomes[clip["clip_id"]]
+                if outcome.error is not None:
+                    reject(clip, Reason.CUT_FAILED, detail=outcome.error)
+        self.work = _work(outcomes.values())
+        for clip in kept:
+            if clip["decision"] == "kept":
+                facts, _ = written[clip["clip_id"]]
+                clip |= facts | {"cut_fingerprint": self.stamp}
+        return {name: location for name, (_, location) in written.items()}
+
+    def _least_frames(self, clip: Mapping[str, Any]) -> int:
+        return least_frames(clip, min_s=self._recipe.propose.min_s, shard=self._recipe.shard)
+
+    def _run(
+        self,
+        missing: Sequence[dict[str, Any]],
+        least: Mapping[str, int],
+        sources: Mapping[str, SourceRef],
+        track_part: Mapping[str, str],
+    ) -> dict[str, CutOutcome]:
+        engine = self._engine
+        total_s = sum(clip["end_s"] - clip["start_s"] for clip in missing)
+        unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(missing))))
+        groups = _groups(missing, least, sources, track_part, unit_s)
+        units = list(
+            pack(
+                groups,
+                max_items=CUT_UNIT_CLIPS,
+                weight=lambda g: sum(clip.span.n_frames for clip in g.clips),
+                max_weight=unit_s * 30,
+            )
+        )
+        self._progress.work(len(missing), 0.0)
+        small = engine.is_small(len(missing), _frames(missing))
+        workers = 1 if small else engine.n_workers(len(units))
+        step = Step(
+            make=CutStep,
+            settings={
+                "store": self._store,
+                "stamp": self.stamp,
+                "track_stamp": self._track_stamp,
+                "config": self._recipe.cut,
+                "max_pixels": self._recipe.analyze.max_pixels,
+                "threads": max(1, engine.n_cpus() // workers),
+                "log": engine.ledger(small=small),
+            },
+            resources=Resources(cpus=1),
+            keeps_state=True,
+        )
+        outcomes: dict[str, CutOutcome] = {}
+        with self._progress.polling(engine.progress):
+            for unit in engine.run([step], units, small=small):
+                outcomes |= {outcome.clip_id: outcome for outcome in unit.outcomes}
+                self.cpu_s.update(unit.cpu_s)
+        return outcomes
+
+    def _written_clips(
+        self, least: Mapping[str, int]
+    ) -> dict[str, tuple[dict[str, Any], Location]]:
+        """Written clips that exist: in shards of the last finished run, or in parts of `cuts`."""
+        written = self._cut_parts(least, least)
+        standing = {info.key for info in self._store.list("shards/")}
+        columns = ("clip_id", *CUT_FACTS, "shard", "mp4_offset", "cut_fingerprint")
+        if self._previous.get("fingerprints", {}).get("cuts") != self.stamp:
+            # Written otherwise, and perhaps before these columns were there.
+            return written
+        for name in self._previous.get("tables", {}).get("clips", []):
+            table = Parts(self._store, "clips", "").read(name, columns)
+            for row in table_rows(table):
+                if row["shard"] not in standing or row["cut_fingerprint"] != self.stamp:
+                    continue
+                if not _still_holds(row, least):
+                    continue
+                location = Location(
+                    name=row["shard"], offset=row["mp4_offset"], n_bytes=row["mp4_bytes"]
+                )
+                written[row["clip_id"]] = (_cut_facts(row), location)
+        return written
+
+    def _cut_parts(
+        self, least: Mapping[str, int], only: Container[str]
+    ) -> dict[str, tuple[dict[str, Any], Location]]:
+        parts = Parts(self._store, "cuts", self.stamp)
+        written: dict[str, tuple[dict[str, Any], Location]] = {}
+        for name in parts.names():
+            for number, row in enumerate(table_rows(parts.read(name, ("clip_id", *CUT_FACTS)))):
+                if row["clip_id"] in only and _still_holds(row, least):
+                    location = Location(name=name, row=number, n_bytes=row["mp4_bytes"])
+                    written[row["clip_id"]] = (_cut_facts(row), location)
+        return written
+
+
+def _frames(clips: Sequence[Mapping[str, Any]]) -> float:
+    """Frames of 1080p to decode and to encode, about: an encoder takes twice as long."""
+    pixels = sum(clip["n_frames"] * clip["width"] * clip["height"] for clip in clips)
+    return 3.0 * float(pixels) / FULL_HD
+
+
+def _still_holds(row: Mapping[str, Any], least: Mapping[str, int]) -> bool:
+    """Whether a clip would be written the same way now that it needs so many frames.
+
+    `min_frames` comes from settings that are in no fingerprint of `cuts`: with them, each of their
+    changes would cut everything anew.
+    """
+    needed = least.get(row["clip_id"])
+    if needed is None:
+        return False
+    if row["cut_mode"] == "copy":
+        return bool(row["n_frames"] >= needed)
+    return row["copy_frames"] is None or bool(row["copy_frames"] < needed)
+
+
+def _work(outcomes: Iterable[CutOutcome]) -> dict[str, Any]:
+    """How this run's clips were written, for the summary."""
+    written = [outcome for outcome in outcomes if outcome.error is None]
+    copied = [outcome for outcome in written if outcome.cut_mode == "copy"]
+    encoded = [outcome for outcome in written if outcome.cut_mode == "encode"]
+    reasons = Counter(str(o.not_copied) for o in encoded if o.not_copied is not None)
+    return {
+        "copied": len(copied),
+        "encoded": len(encoded),
+        "copied_s": round(sum(o.end_s - o.start_s for o in copied), 3),
+        "encoded_s": round(sum(o.end_s - o.start_s for o in encoded), 3),
+        "copy_worker_s": round(sum(o.worker_s for o in copied), 3),
+        "encode_worker_s": round(sum(o.worker_s for o in encoded), 3),
+        "not_copied": dict(sorted(reasons.items())),
+    }
+
+
+def _groups(
+    missing: Sequence[dict[str, Any]],
+    least: Mapping[str, int],
+    sources: Mapping[str, SourceRef],
+    track_part: Mapping[str, str],
+    unit_s: float,
+) -> list[CutGroup]:
+    groups: list[CutGroup] = []
+    by_source: dict[str, list[dict[str, Any]]] = {}
+    for clip in missing:
+        by_source.setdefault(clip["source_id"], []).append(clip)
+    for source_id, clips in by_source.items():
+        for chunk in pack(
+            clips,
+            max_items=CUT_UNIT_CLIPS,
+            weight=lambda clip: clip["end_s"] - clip["start_s"],
+            max_weight=unit_s,
+        ):
+            to_cut = tuple(
+                ClipToCut(
+                    clip_id=clip["clip_id"],
+                    span=Span(
+                        start_frame=clip["start_frame"],
+                        end_frame=clip["end_frame"],
+                        shot=clip["shot"],
+                    ),
+                    min_frames=least[clip["clip_id"]],
+                )
+                for clip in chunk
+            )
+            groups.append(
+                CutGroup(source=sources[source_id], track_part=track_part[source_id], clips=to_cut)
+            )
+    return groups
+
+
+def _cut_facts(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in CUT_FACTS}

@@ -1,0 +1,238 @@
+"""Cuts a long source at key frames, from its container's index, without decoding it.
+
+Each segment begins to decode at a key frame and goes on past the next segment's, until both have
+decoded the same few frames: what a measurement at the border needs on both sides, and the proof
+that the seek brought the frames that it should have.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from math import ceil
+from typing import BinaryIO
+
+import av.container
+import av.error
+import numpy as np
+from av.video.stream import VideoStream
+
+from curator.media.container import open_container, video_stream
+from curator.media.decode import FrameReader
+
+INDEXED = ("mov", "matroska", "avi")
+"""Demuxers whose containers have an index of the whole file."""
+LEAST_FRAMES = 900
+"""Least frames of a segment: the overlaps stay a small part of what is decoded."""
+EVEN_BEYOND = 4
+"""Above this number, segments come in multiples of it, so that workers share them evenly."""
+_PROBED_PACKETS = 40
+"""Packets after a key frame among which one of an open GOP would show: more than any decoder
+reorders."""
+
+
+class WholeReason(StrEnum):
+    """Why a long source is not analyzed in segments. Public: counted in `summary.json`."""
+
+    NO_INDEX = "no_index"
+    """Its container has none (MPEG-TS), or none that reaches its end."""
+    NO_KEY_FRAMES = "no_key_frames"
+    """Fewer than two key frames that are far enough apart."""
+    OPEN_GOP = "open_gop"
+    """Frames that follow a key frame are shown before it."""
+    INDEX_LIES = "index_lies"
+    """A seek brings other frames than the index promises."""
+    NO_TIMESTAMPS = "no_timestamps"
+    """Timestamps are missing or go backward."""
+    DAMAGED = "damaged"
+    """Frames are missing or concealed; what decodes then depends on what was decoded before."""
+    FAILED = "failed"
+    """A segment could not be analyzed at all."""
+
+
+class NotInSegmentsError(Exception):
+    """A source has to be analyzed whole.
+
+    Args:
+        reason: Why.
+    """
+
+    def __init__(self, reason: WholeReason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of a source that is decoded by itself."""
+
+    number: int
+    n_segments: int
+    anchor_pts: int
+    """Timestamp of the source's first frame, where the sampling grid begins."""
+    start_pts: int
+    """Timestamp of the key frame at which it begins."""
+    end_pts: int | None
+    """Timestamp of the key frame at which the next one begins; None for the last."""
+    end_byte: int | None = None
+    """About where in the file the last of its frames lies; None for the end of the file."""
+
+    @property
+    def key(self) -> str:
+        """Name of this stretch within its source."""
+        return f"{self.start_pts}-{'end' if self.end_pts is None else self.end_pts}"
+
+
+def plan_segments(
+    reader: BinaryIO,
+    uri: str,
+    *,
+    n_bytes: int,
+    limit_s: float,
+    shared_frames: int,
+    max_pixels: int,
+) -> list[Segment]:
+    """Plans the segments of a source; decodes its first frame only.
+
+    Args:
+        reader: The source, seekable.
+        uri: Name for messages.
+        n_bytes: Its size.
+        limit_s: Longest stretch between the beginnings of two segments, in seconds, as far as key
+            frames allow.
+        shared_frames: Frames that two neighbours will both decode.
+        max_pixels: Largest frame, in pixels.
+
+    Returns:
+        At least two segments, in order.
+
+    Raises:
+        NotInSegmentsError: It has to be analyzed whole.
+        SourceError: It cannot be read.
+    """
+    with open_container(reader, uri, n_bytes=n_bytes) as container:
+        stream = video_stream(container, uri)
+        if container.format.name.partition(",")[0] not in INDEXED:
+            raise NotInSegmentsError(WholeReason.NO_INDEX)
+        anchor_pts = _first_pts(container, stream, uri, max_pixels)
+        wanted = list(_wanted(_key_times(container, stream), stream, limit_s))
+        borders = [_key_pts(container, stream, time) for time in wanted]
+        end_bytes = [_position_after(stream, time, shared_frames) for time in wanted]
+    starts = [anchor_pts, *borders]
+    if len(starts) < 2:
+        raise NotInSegmentsError(WholeReason.NO_KEY_FRAMES)
+    if any(b <= a for a, b in pairwise(starts)):
+        raise NotInSegmentsError(WholeReason.INDEX_LIES)
+    return [
+        Segment(
+            number=number,
+            n_segments=len(starts),
+            anchor_pts=anchor_pts,
+            start_pts=start,
+            end_pts=end,
+            end_byte=end_byte,
+        )
+        for number, (start, end, end_byte) in enumerate(
+            zip(starts, [*borders, None], [*end_bytes, None], strict=True)
+        )
+    ]
+
+
+def seek_to(container: av.container.InputContainer, stream: VideoStream, pts: int) -> None:
+    """Moves to the last key frame that the index has at or before a timestamp.
+
+    Raises:
+        NotInSegmentsError: INDEX_LIES.
+    """
+    try:
+        container.seek(pts, stream=stream, backward=True)
+    except av.error.FFmpegError as error:
+        raise NotInSegmentsError(WholeReason.INDEX_LIES) from error
+
+
+def _first_pts(
+    container: av.container.InputContainer, stream: VideoStream, uri: str, max_pixels: int
+) -> int:
+    frames = FrameReader(container, stream, uri, threads=1, max_pixels=max_pixels)
+    first = next(iter(frames), None)
+    if first is None or frames.report.is_damaged:
+        raise NotInSegmentsError(WholeReason.DAMAGED)
+    if frames.report.n_repaired_pts:
+        raise NotInSegmentsError(WholeReason.NO_TIMESTAMPS)
+    return first.pts
+
+
+def _key_times(container: av.container.InputContainer, stream: VideoStream) -> list[int]:
+    """Times of the key frames in the index (of decoding, in some containers), sorted."""
+    # Matroska's index stands at the end of the file and is read when somebody seeks.
+    seek_to(container, stream, _end_pts(container, stream) // 2)
+    return sorted({e.timestamp for e in stream.index_entries if e.is_keyframe and not e.is_discard})
+
+
+def _end_pts(container: av.container.InputContainer, stream: VideoStream) -> int:
+    ticks = stream.duration
+    if not ticks and container.duration and stream.time_base:
+        ticks = round(container.duration / 1_000_000 / stream.time_base)
+    if not ticks or not stream.time_base:
+        raise NotInSegmentsError(WholeReason.NO_INDEX)
+    return (stream.start_time or 0) + ticks
+
+
+def _wanted(key_times: list[int], stream: VideoStream, limit_s: float) -> Iterator[int]:
+    """Key frames nearest to even borders."""
+    if len(key_times) < 2:
+        raise NotInSegmentsError(WholeReason.NO_KEY_FRAMES)
+    assert stream.time_base is not None
+    fps = float(stream.average_rate or 30)
+    limit_ticks = max(limit_s, LEAST_FRAMES / max(fps, 0.01)) / float(stream.time_base)
+    start = key_times[0]
+    length = int(stream.duration or key_times[-1] - start)
+    # An index that ends in the middle is that of a file that was cut off, or lies.
+    if key_times[-1] - start < length / 2:
+        raise NotInSegmentsError(
+            WholeReason.NO_INDEX if len(key_times) < 4 else WholeReason.INDEX_LIES
+        )
+    n_segments = ceil(length / limit_ticks)
+    if n_segments > EVEN_BEYOND:
+        n_segments = -(-n_segments // EVEN_BEYOND) * EVEN_BEYOND
+    times = np.array(key_times, np.int64)
+    ideal = start + np.arange(1, n_segments) * (length / n_segments)
+    nearest = times[np.abs(times[None] - ideal[:, None]).argmin(axis=1)]
+    yield from (int(t) for t in np.unique(nearest) if t > start)
+
+
+def _position_after(stream: VideoStream, time: int, n_frames: int) -> int | None:
+    """Byte at which the first key frame lies that comes so many frames after a time."""
+    if stream.time_base is None:
+        return None
+    end = time + n_frames / float(stream.average_rate or 30) / float(stream.time_base)
+    later = [e.pos for e in stream.index_entries if e.is_keyframe and e.timestamp >= end]
+    return min(later, default=None)
+
+
+def _key_pts(container: av.container.InputContainer, stream: VideoStream, time: int) -> int:
+    """Timestamp of the key frame that the index has at a time; reads a few packets after it."""
+    seek_to(container, stream, time)
+    first: int | None = None
+    try:
+        for number, packet in enumerate(container.demux(stream)):
+            if packet.size == 0 or number > _PROBED_PACKETS:
+                break
+            if packet.pts is None:
+                raise NotInSegmentsError(WholeReason.NO_TIMESTAMPS)
+            if first is None:
+                if (
+                    not packet.is_keyframe
+                    or (packet.dts if packet.dts is not None else time) > time
+                ):
+                    raise NotInSegmentsError(WholeReason.INDEX_LIES)
+                first = packet.pts
+            elif packet.pts < first:
+                raise NotInSegmentsError(WholeReason.OPEN_GOP)
+            elif packet.is_keyframe:
+                break
+    except av.error.FFmpegError as error:
+        raise NotInSegmentsError(WholeReason.DAMAGED) from error
+    if first is None:
+        raise NotInSegmentsError(WholeReason.INDEX_LIES)
+    return first
