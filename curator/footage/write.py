@@ -23,6 +23,7 @@ from av.video.stream import VideoStream
 
 from curator.footage.pictures import Picture, texture
 from curator.footage.scenes import View, pan_zoom, render_shot
+from curator.media.encode import with_steady_bytes
 
 FORMATS = {
     ".mp4": "mp4",
@@ -144,9 +145,9 @@ def _add_video(
     context = stream.codec_context
     context.options = {**defaults, **(options or {})}
     if codec == "libx264":
-        # x264's AVX-512 code makes other bytes of the same pictures now and then.
-        given = context.options.get("x264-params")
-        context.options["x264-params"] = f"{given}:asm=avx2" if given else "asm=avx2"
+        steady = with_steady_bytes(context.options.get("x264-params", ""))
+        if steady:
+            context.options["x264-params"] = steady
     context.thread_count = 1
     context.flags |= Flags.bitexact
     if pix_fmt.startswith("yuv"):

@@ -9,7 +9,9 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from math import floor
+from pathlib import Path
 
 import av
 import av.filter
@@ -184,7 +186,27 @@ def _add_stream(
         "preset": settings.preset,
         "crf": str(settings.crf),
         "profile": "high",
-        "x264-params": f"open-gop=0:bframes=0:keyint={gop}:threads=1:lookahead-threads=1",
+        "x264-params": with_steady_bytes(
+            f"open-gop=0:bframes=0:keyint={gop}:threads=1:lookahead-threads=1"
+        ),
     }
     context.flags |= av.codec.context.Flags.bitexact
     return stream
+
+
+def with_steady_bytes(x264_params: str) -> str:
+    """Adds to x264's parameters what makes the same pictures the same bytes each time.
+
+    x264's AVX-512 code gives other bytes now and then: 1 of 3,600 clips of 192x108 without
+    B-frames, 1 of 5 to 10 with them, on an AMD EPYC under load. Where a CPU has it, AVX2 is used.
+    """
+    return ":".join(filter(None, (x264_params, "asm=avx2" if _has_avx512() else "")))
+
+
+@cache
+def _has_avx512() -> bool:
+    try:
+        return " avx512f" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        # Not Linux: x264 chooses.
+        return False
