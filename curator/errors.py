@@ -1,5 +1,7 @@
 """The errors of this package, and the public codes under which a source can fail."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import StrEnum
 
 
@@ -80,3 +82,10 @@ class CutError(CuratorError):
 
 class ShardError(CuratorError):
     """A shard cannot be assembled."""
+
+
+def unknown_key(name: str, known: Iterable[str], kind: str) -> str:
+    """Words for a key that does not exist, with the nearest that does."""
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return f"unknown {kind} {name!r}; {remedy}"

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from curator.errors import RecipeError
+from curator.errors import RecipeError, unknown_key
 from curator.stages.analyze import AnalyzeConfig
 from curator.stages.caption import CaptionConfig
 from curator.stages.cut import CutConfig
 from curator.stages.dedup import DedupConfig
-from curator.stages.filters import SCORES, FilterConfig, unknown_key
+from curator.stages.filters import FilterConfig
 from curator.stages.propose import ProposeConfig
+from curator.stages.scores import SCORES, ScoreConfig
 from curator.stages.shard import ShardConfig
 
 DEFAULT_RECIPE = "quickstart"
@@ -31,6 +32,7 @@ class Recipe(BaseModel):
     about: str = Field("", description="what the recipe is for")
     analyze: AnalyzeConfig = Field(default_factory=AnalyzeConfig)
     propose: ProposeConfig = Field(default_factory=ProposeConfig)
+    scores: ScoreConfig = Field(default_factory=lambda: ScoreConfig({}))
     filters: FilterConfig = Field(default_factory=lambda: FilterConfig({}))
     dedup: DedupConfig = Field(default_factory=DedupConfig)
     caption: CaptionConfig = Field(default_factory=CaptionConfig)
@@ -124,7 +126,7 @@ def _keys_at(location: Sequence[str]) -> Iterator[str]:
         field = model.model_fields.get(part)
         if field is None or not isinstance(field.annotation, type):
             break
-        if issubclass(field.annotation, RootModel):
+        if issubclass(field.annotation, FilterConfig):
             yield from ("min", "max", "why")
             return
         model = field.annotation
@@ -146,6 +148,9 @@ def describe(recipe: Recipe) -> Iterator[tuple[str, Any, str, str]]:
                 for bound, value in bounds.items():
                     why = f"{spec.meaning}. {rule.why}".strip()
                     yield f"filters.{score}.{bound}", value, spec.unit, why
+        elif isinstance(section, ScoreConfig):
+            for score, how in section.root.items():
+                yield f"scores.{score}", how, "aggregate", SCORES[score].meaning
         elif isinstance(section, BaseModel):
             for key, field in type(section).model_fields.items():
                 extra = field.json_schema_extra

@@ -3,6 +3,7 @@
 Shape letters: F frames of a source, S samples of a source, D dimensions of a descriptor.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fractions import Fraction
@@ -38,6 +39,8 @@ class Reason(StrEnum):
     TOO_CLIPPED = "too_clipped"
     SHARPNESS_TOO_LOW = "sharpness_too_low"
     SHARPNESS_TOO_HIGH = "sharpness_too_high"
+    NOISE_TOO_LOW = "noise_too_low"
+    NOISE_TOO_HIGH = "noise_too_high"
     MOTION_TOO_LOW = "motion_too_low"
     MOTION_TOO_HIGH = "motion_too_high"
     NOT_MEASURED = "not_measured"
@@ -176,14 +179,8 @@ class Track:
     """[S], index of the sampled frame."""
     sample_pair_frame: NDArray[np.int32]
     """[S], index of the frame its motion was measured to."""
-    motion: NDArray[np.float32]
-    """[S], mean optical-flow magnitude, short sides of the picture per second."""
-    sharpness: NDArray[np.float32]
-    """[S], 0 (no detail) upwards; see `stages.measure`."""
-    dark_fraction: NDArray[np.float32]
-    """[S], share of pixels at most 16/255 luma."""
-    bright_fraction: NDArray[np.float32]
-    """[S], share of pixels at least 250/255 luma."""
+    signals: Mapping[str, NDArray[np.float32]]
+    """[S] each, by the names of `signals.SIGNALS`; NaN where one could not be measured."""
     descriptor: NDArray[np.float32]
     """[S, D], perceptual descriptor, unit length, or zero where the picture holds no structure."""
     thumbnails: tuple[bytes, ...] = field(repr=False)
@@ -198,9 +195,13 @@ class Track:
                      "luma_mean", "luma_spread"):  # fmt: skip
             if len(getattr(self, name)) != n_frames:
                 raise ValueError(f"track {self.source_id}: {name} has not {n_frames} entries")
-        for name in ("sample_pair_frame", "motion", "sharpness", "dark_fraction", "descriptor",
-                     "bright_fraction"):  # fmt: skip
-            if len(getattr(self, name)) != n_samples:
+        sampled = {
+            "sample_pair_frame": self.sample_pair_frame,
+            "descriptor": self.descriptor,
+            **self.signals,
+        }
+        for name, values in sampled.items():
+            if len(values) != n_samples:
                 raise ValueError(f"track {self.source_id}: {name} has not {n_samples} entries")
         if n_frames == 0 or bool(np.any(np.diff(self.frame_pts) <= 0)):
             raise ValueError(f"track {self.source_id}: timestamps must increase, with one frame up")

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from curator.stages.filters import SCORES
+from curator.stages.scores import SCORES
 
 SOURCES_SCHEMA = pa.schema(
     [

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from curator.errors import ErrorCode
 from curator.records import Failure, Note, Track
+from curator.signals import SIGNALS
 
 _SCALARS: dict[str, pa.DataType] = {
     "sha256": pa.string(),
@@ -33,10 +34,6 @@ _FRAMES: dict[str, pa.DataType] = {
 _SAMPLES: dict[str, pa.DataType] = {
     "sample_frame": pa.int32(),
     "sample_pair_frame": pa.int32(),
-    "motion": pa.float32(),
-    "sharpness": pa.float32(),
-    "dark_fraction": pa.float32(),
-    "bright_fraction": pa.float32(),
 }
 
 TRACK_SCHEMA = pa.schema(
@@ -50,6 +47,7 @@ TRACK_SCHEMA = pa.schema(
         ("pixel_aspect", pa.string()),
         ("notes", pa.list_(pa.string())),
         *((name, pa.list_(kind)) for name, kind in (_FRAMES | _SAMPLES).items()),
+        *((name, pa.list_(pa.float32())) for name in SIGNALS),
         ("descriptor_dim", pa.int32()),
         ("descriptor", pa.list_(pa.float16())),
         ("thumbnail_frame", pa.list_(pa.int32())),
@@ -79,6 +77,7 @@ def _row(source_id: str, result: Track | Failure) -> dict[str, object]:
         }
     row: dict[str, object] = {name: getattr(result, name) for name in _SCALARS}
     row |= {name: getattr(result, name) for name in _FRAMES | _SAMPLES}
+    row |= {name: result.signals[name] for name in SIGNALS}
     row |= {
         "source_id": source_id,
         "time_base": str(result.time_base),
@@ -127,6 +126,7 @@ def _record(row: pa.Table, source_id: str, uri: str) -> Track | Failure:
     return Track(
         source_id=source_id,
         **values,
+        signals={name: array(name) for name in SIGNALS},
         time_base=Fraction(str(scalar("time_base"))),
         pixel_aspect=Fraction(str(scalar("pixel_aspect"))),
         notes=tuple(Note(note) for note in row["notes"][0].as_py()),

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.records import Track
+from curator.signals import SIGNALS
 from curator.stages.analyze import AnalyzeConfig, analyze_source
 
 
@@ -50,6 +51,23 @@ def analyzed(path: Path, *, threads: int = 1, config: AnalyzeConfig | None = Non
         )
 
 
+SIGNAL_VALUES = {
+    "motion": 0.1,
+    "sharpness": 0.4,
+    "dark_fraction": 0.02,
+    "bright_fraction": 0.01,
+}
+
+
+def made_signals(n_samples: int, **changes: object) -> dict[str, NDArray[np.float32]]:
+    """All signals, constant but for what is changed to a value or to an array of them."""
+    values = dict.fromkeys(SIGNALS, 0.0) | SIGNAL_VALUES | changes
+    return {
+        name: np.broadcast_to(np.float32(value), n_samples).astype(np.float32)  # type: ignore[arg-type]
+        for name, value in values.items()
+    }
+
+
 def made_track(n_frames: int = 300, **changes: object) -> Track:
     """A track of 30 frames/s in 1/15360 s with two samples a second, and what is changed."""
     pts = np.arange(n_frames, dtype=np.int64) * 512
@@ -76,10 +94,7 @@ def made_track(n_frames: int = 300, **changes: object) -> Track:
         "luma_spread": np.full(n_frames, 0.2, np.float32),
         "sample_frame": samples,
         "sample_pair_frame": samples + 3,
-        "motion": np.full(len(samples), 0.1, np.float32),
-        "sharpness": np.full(len(samples), 0.4, np.float32),
-        "dark_fraction": np.full(len(samples), 0.02, np.float32),
-        "bright_fraction": np.full(len(samples), 0.01, np.float32),
+        "signals": made_signals(len(samples)),
         "descriptor": np.eye(1, 8, dtype=np.float32).repeat(len(samples), 0),
         "thumbnails": (b"jpeg",),
         "thumbnail_frame": np.zeros(1, np.int32),

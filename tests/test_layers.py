@@ -10,6 +10,7 @@ import curator
 ROOT = Path(curator.__file__).parent
 LAYERS = (
     ("errors", "records"),
+    ("signals",),
     ("storage", "media", "lake", "tracks", "listing", "footage"),
     ("models",),
     ("stages", "tables"),

@@ -27,8 +27,8 @@ from curator.recipe import Recipe
 from curator.records import Failure, Shot, Span, Track
 from curator.stages.analyze import AnalyzeConfig, HeaderClaims, analyze_source
 from curator.stages.clips import clip_row
-from curator.stages.filters import samples_of
 from curator.stages.propose import find_shots, propose_clips
+from curator.stages.scores import samples_of
 from curator.stages.segments import analyze_segment, join_segments
 from curator.storage import HashingReader, Store, open_source
 from curator.tables import SHOTS_SCHEMA
@@ -329,6 +329,7 @@ class ProposeStep:
                 span,
                 uri,
                 propose=recipe.propose,
+                aggregates=recipe.scores.root,
                 rules=recipe.filters.root,
                 shard=recipe.shard,
             )

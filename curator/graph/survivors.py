@@ -14,7 +14,7 @@ from curator.recipe import Recipe
 from curator.records import Reason
 from curator.stages.caption import MEASURED_MODEL, CaptionConfig, measured_caption
 from curator.stages.dedup import DedupConfig, find_duplicates, rank_key
-from curator.stages.filters import SCORES
+from curator.stages.scores import SCORES
 from curator.stages.shard import Bucket, Location, Sample, ShardPlan, tar_layout
 
 

@@ -94,3 +94,8 @@ def fit_inside(width: int, height: int, longest_px: int) -> tuple[int, int]:
     """Size of the same shape whose longer side is at most `longest_px`; never enlarges."""
     scale = min(1.0, longest_px / max(width, height))
     return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+def native_luma(picture: av.video.frame.VideoFrame) -> NDArray[np.uint8]:
+    """Luma of a frame at its own size, uint8 [H, W] of full range, as coded."""
+    return np.asarray(picture.to_ndarray(format="gray"), np.uint8)

@@ -24,7 +24,7 @@ FEWER = 0.95
 """Share of what a header promises below which a file counts as truncated; headers of sound files
 miss by a frame or two."""
 
-ANALYZE_VERSION = 2
+ANALYZE_VERSION = 3
 """Raised when the same settings would give another track."""
 
 
@@ -137,6 +137,7 @@ class Measuring:
         anchor_pts: int | None = None,
     ) -> None:
         self.stream = video_stream(container, uri)
+        self._smooths_all = needs_smoothing(self.stream)
         self.frames = FrameReader(
             container,
             self.stream,
@@ -144,7 +145,7 @@ class Measuring:
             threads=threads,
             max_pixels=config.max_pixels,
             max_frames=config.max_frames,
-            smooths_all=needs_smoothing(self.stream),
+            smooths_all=self._smooths_all,
         )
         self.header = HeaderClaims(
             n_frames=self.stream.frames or None,
@@ -169,6 +170,7 @@ class Measuring:
                 samples_per_s=self._config.samples_per_s,
                 pair_s=self._config.motion_pair_s,
                 thumbnail_every=self._config.thumbnail_every,
+                smooths_all=self._smooths_all,
                 anchor_pts=self._anchor_pts,
                 in_background=self._in_background,
             )
@@ -186,6 +188,7 @@ class Measuring:
         assert measurer is not None
         assert report.end_pts is not None
         shot_probability, transition_probability = measurer.finish()
+        sample_frame, sample_pair_frame = measurer.sample_frames()
         width, height = report.sizes[0]
         if report.rotation_deg % 180:
             width, height = height, width
@@ -209,12 +212,9 @@ class Measuring:
             transition_probability=transition_probability,
             luma_mean=np.array(measurer.luma_mean, np.float32),
             luma_spread=np.array(measurer.luma_spread, np.float32),
-            sample_frame=np.array(measurer.sample_frame, np.int32),
-            sample_pair_frame=np.array(measurer.sample_pair_frame, np.int32),
-            motion=np.array(measurer.motion, np.float32),
-            sharpness=np.array(measurer.sharpness, np.float32),
-            dark_fraction=np.array(measurer.dark_fraction, np.float32),
-            bright_fraction=np.array(measurer.bright_fraction, np.float32),
+            sample_frame=sample_frame,
+            sample_pair_frame=sample_pair_frame,
+            signals=measurer.signals(),
             descriptor=measurer.descriptors_SD(),
             thumbnails=tuple(measurer.thumbnails),
             thumbnail_frame=np.array(measurer.thumbnail_frame, np.int32),

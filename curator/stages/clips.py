@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from curator.media.decode import upright_size
 from curator.records import CutRequest, Reason, Span, Track, nominal_fps
 from curator.stages.cut import target_n_frames
-from curator.stages.filters import Rule, Verdict, judge, score_clip
+from curator.stages.filters import Rule, Verdict, judge
 from curator.stages.propose import ProposeConfig, clip_id, duration_s
+from curator.stages.scores import Aggregate, score_clip
 from curator.stages.shard import ShardConfig, bucket_of
 
 
@@ -22,6 +23,7 @@ def clip_row(
     uri: str,
     *,
     propose: ProposeConfig,
+    aggregates: Mapping[str, Aggregate],
     rules: Mapping[str, Rule],
     shard: ShardConfig,
 ) -> dict[str, Any]:
@@ -32,6 +34,7 @@ def clip_row(
         span: The candidate.
         uri: Its source.
         propose: Length rules.
+        aggregates: How samples become scores, where not as `SCORES` says.
         rules: Bounds of scores, in the order in which their reasons count.
         shard: Buckets; a clip that fits none is rejected.
 
@@ -45,7 +48,7 @@ def clip_row(
     width, height = upright_size(track.width, track.height, 0, track.pixel_aspect)
     width, height = width - width % 2, height - height % 2
     n_frames = target_n_frames(request)
-    scores = score_clip(track, span)
+    scores = score_clip(track, span, aggregates)
     verdicts = _too_short(track, span, propose) + judge(scores, rules)
     bucket = bucket_of(width, height, n_frames, shard) if min(width, height) > 0 else None
     if bucket is None:

@@ -1,7 +1,7 @@
 """Measures the frames of one source while they are decoded, and makes its track.
 
-Every frame: TransNetV2's two probabilities, luma mean and spread. On a grid of samples: motion from
-dense optical flow, sharpness, exposure, and the perceptual descriptor. Memory does not grow with
+Every frame: TransNetV2's two probabilities, luma mean and spread. On a grid of samples: the signals
+of `signals.SIGNALS` and the perceptual descriptor. Memory does not grow with
 pixels times duration: full-size frames are dropped as they come, and what stays is a few numbers a
 frame.
 """
@@ -9,17 +9,23 @@ frame.
 # ruff: noqa: N802, N803, N806 - shape letters
 
 import time
+from dataclasses import dataclass
 from fractions import Fraction
 
 import cv2
 import numpy as np
+from av.video.frame import PictureType
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from curator.media.decode import DecodedFrame, DecodeReport, upright_size
-from curator.media.scale import Scaler, fit_inside
+from curator.media.scale import Scaler, fit_inside, native_luma
 from curator.models.perceptual import DIM, describe
 from curator.models.transnet import HEIGHT, WIDTH, ShotNetwork
+from curator.signals import SIGNALS
+from curator.signals.motion import DenseFlow, motion_signals
+from curator.signals.picture import picture_signals
+from curator.signals.quality import native_signals
 
 PICTURE_PX = 640
 """Longer side of the picture for sharpness and exposure: out-of-focus edges still show at it."""
@@ -39,6 +45,19 @@ def needs_smoothing(stream: VideoStream) -> bool:
     return max(stream.width, stream.height) < 2 * PICTURE_PX
 
 
+@dataclass(slots=True)
+class _Sample:
+    """A sample that waits for the frames it needs."""
+
+    index: int
+    pts: int
+    gray: NDArray[np.uint8]
+    values: dict[str, float]
+    descriptor: NDArray[np.float32]
+    pair_index: int | None = None
+    wants_native: bool = True
+
+
 class Measurer:
     """Collects the measurements of one source.
 
@@ -49,6 +68,8 @@ class Measurer:
         samples_per_s: Samples per second of video.
         pair_s: Distance from a sample to the frame its motion is measured to, in seconds.
         thumbnail_every: One thumbnail for so many steps of the sampling grid.
+        smooths_all: Whether the decoder smooths the blocks of all frames, or only of those that
+            others refer to.
         anchor_pts: Where the sampling grid begins; None for the first frame that comes.
         in_background: Run the network in a thread of its own.
     """
@@ -62,6 +83,7 @@ class Measurer:
         samples_per_s: float,
         pair_s: float,
         thumbnail_every: int,
+        smooths_all: bool,
         anchor_pts: int | None = None,
         in_background: bool = False,
     ) -> None:
@@ -71,13 +93,14 @@ class Measurer:
         self._pair_ticks = max(1, round(pair_s / time_base))
         self._tick_s = float(time_base)
         self._thumbnail_every = thumbnail_every
-        self._flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+        self._smooths_all = smooths_all
+        self._flow = DenseFlow()
         self._tiny: Scaler | None = None
         self._anchor_pts = anchor_pts
         self._next_sample_pts: int | None = None
         self._thumbnail_block: int | None = None
-        self._pending: tuple[int, int, NDArray[np.uint8]] | None = None
-        self._last_small: tuple[int, int, NDArray[np.uint8]] | None = None
+        self._sample: _Sample | None = None
+        self._samples: list[_Sample] = []
         self.scale_s = 0.0
         self.measure_s = 0.0
         self.frame_pts: list[int] = []
@@ -85,13 +108,6 @@ class Measurer:
         self.frame_flags: list[int] = []
         self.luma_mean: list[float] = []
         self.luma_spread: list[float] = []
-        self.sample_frame: list[int] = []
-        self.sample_pair_frame: list[int] = []
-        self.motion: list[float] = []
-        self.sharpness: list[float] = []
-        self.dark_fraction: list[float] = []
-        self.bright_fraction: list[float] = []
-        self.descriptor: list[NDArray[np.float32]] = []
         self.thumbnails: list[bytes] = []
         self.thumbnail_frame: list[int] = []
 
@@ -117,10 +133,11 @@ class Measurer:
         self.frame_pts.append(frame.pts)
         self.frame_bytes.append(frame.n_bytes)
         self.frame_flags.append(int(frame.picture.key_frame) | int(frame.picture.is_corrupt) << 1)
-        if self._pending is not None and frame.pts >= self._pending[1] + self._pair_ticks:
-            self._pair(frame, self._gray(frame))
+        if self._sample is not None:
+            self._complete(self._sample, frame)
         if frame.pts >= self._next_sample_pts:
-            self._sample(frame)
+            self._settle()
+            self._sample = self._begin(frame)
             self._next_sample_pts = self._grid_after(frame.pts)
         self.measure_s += time.thread_time() - begun_s
 
@@ -130,8 +147,7 @@ class Measurer:
         Returns:
             The shot network's probabilities, float32 [F] each.
         """
-        if self._pending is not None:
-            self._drop_pending()
+        self._settle()
         return self._shots.finish()
 
     def cpu_seconds(self) -> dict[str, float]:
@@ -142,11 +158,25 @@ class Measurer:
             "measure": self.measure_s,
         }
 
+    def sample_frames(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Indices of the sampled frames, and of those their motion is measured to, int32 [S]."""
+        pairs = [(sample.index, sample.pair_index) for sample in self._samples]
+        frames_S2 = np.array(pairs, np.int32).reshape(-1, 2)
+        return frames_S2[:, 0].copy(), frames_S2[:, 1].copy()
+
+    def signals(self) -> dict[str, NDArray[np.float32]]:
+        """All values of the samples, float32 [S] each, NaN where one could not be measured."""
+        nan = float("nan")
+        return {
+            name: np.array([sample.values.get(name, nan) for sample in self._samples], np.float32)
+            for name in SIGNALS
+        }
+
     def descriptors_SD(self) -> NDArray[np.float32]:
         """The samples' descriptors, float32 [S, D]."""
-        if not self.descriptor:
+        if not self._samples:
             return np.zeros((0, DIM), np.float32)
-        return np.stack(self.descriptor)
+        return np.stack([sample.descriptor for sample in self._samples])
 
     def _prepare(self, frame: DecodedFrame, report: DecodeReport) -> None:
         turn = report.rotation_deg
@@ -168,49 +198,50 @@ class Measurer:
         steps = (pts - self._anchor_pts) // self._sample_ticks + 1
         return self._anchor_pts + steps * self._sample_ticks
 
-    def _gray(self, frame: DecodedFrame) -> NDArray[np.uint8]:
-        return _gray_of(self._small.rgb_HWC(frame.picture))
-
-    def _sample(self, frame: DecodedFrame) -> None:
-        if self._pending is not None:
-            self._drop_pending()
+    def _begin(self, frame: DecodedFrame) -> _Sample:
         assert self._anchor_pts is not None
         picture = self._picture.rgb_HWC(frame.picture)
         small = _shrunk(picture, self._small_size)
         gray = _gray_of(picture)
-        self._pending = (frame.index, frame.pts, _gray_of(small))
         block = (frame.pts - self._anchor_pts) // (self._sample_ticks * self._thumbnail_every)
         if block != self._thumbnail_block:
             self._thumbnail_block = block
             self._thumbnail(frame.index, small)
-        self.sample_frame.append(frame.index)
-        self.sharpness.append(sharpness(gray))
-        self.dark_fraction.append(float(np.mean(gray <= 16)))
-        self.bright_fraction.append(float(np.mean(gray >= 250)))
-        self.descriptor.append(describe(small))
+        sample = _Sample(
+            index=frame.index,
+            pts=frame.pts,
+            gray=_gray_of(small),
+            values=picture_signals(gray),
+            descriptor=describe(small),
+        )
+        self._take_native(sample, frame)
+        return sample
 
-    def _pair(self, frame: DecodedFrame, gray: NDArray[np.uint8]) -> None:
-        assert self._pending is not None
-        _, pts, before = self._pending
-        seconds = (frame.pts - pts) * self._tick_s
-        self.motion.append(self._motion(before, gray, seconds))
-        self.sample_pair_frame.append(frame.index)
-        self._pending = None
+    def _complete(self, sample: _Sample, frame: DecodedFrame) -> None:
+        """Gives a sample what a frame after it has for it."""
+        self._take_native(sample, frame)
+        if sample.pair_index is None and frame.pts >= sample.pts + self._pair_ticks:
+            sample.pair_index = frame.index
+            after = _gray_of(self._small.rgb_HWC(frame.picture))
+            seconds = (frame.pts - sample.pts) * self._tick_s
+            flow = self._flow.between(sample.gray, after)
+            sample.values |= motion_signals(sample.gray, after, flow, seconds)
 
-    def _motion(self, before: NDArray[np.uint8], after: NDArray[np.uint8], seconds: float) -> float:
-        if min(before.shape) < 16:
-            return 0.0 if np.array_equal(before, after) else float("nan")
-        flow_HW2 = np.asarray(self._flow.calc(before, after, None))  # type: ignore[call-overload]
-        pixels = float(np.mean(np.hypot(flow_HW2[..., 0], flow_HW2[..., 1])))
-        return pixels / int(min(before.shape)) / seconds
+    def _take_native(self, sample: _Sample, frame: DecodedFrame) -> None:
+        """Measures what needs full-size pixels, on the sample or the first frame after it.
 
-    def _drop_pending(self) -> None:
-        for column in (
-            self.sample_frame, self.sharpness, self.dark_fraction, self.bright_fraction,
-            self.descriptor,
-        ):  # fmt: skip
-            column.pop()
-        self._pending = None
+        A frame that no other refers to may come without the loop filter, and shows blocks that are
+        not in the video.
+        """
+        is_whole = self._smooths_all or frame.picture.pict_type != PictureType.B
+        if sample.wants_native and is_whole:
+            sample.wants_native = False
+            sample.values |= native_signals(native_luma(frame.picture))
+
+    def _settle(self) -> None:
+        if self._sample is not None and self._sample.pair_index is not None:
+            self._samples.append(self._sample)
+        self._sample = None
 
     def _thumbnail(self, index: int, small: NDArray[np.uint8]) -> None:
         size = fit_inside(small.shape[1], small.shape[0], THUMBNAIL_PX)
@@ -245,32 +276,3 @@ def _gray_of(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _shrunk(rgb_HWC: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
     return np.asarray(cv2.resize(rgb_HWC, size, interpolation=cv2.INTER_AREA), np.uint8)
-
-
-def sharpness(gray_HW: NDArray[np.uint8]) -> float:
-    """Strength of the sharpest edges relative to the picture's contrast.
-
-    The 99th percentile of the absolute Laplacian over the 1st-to-99th percentile range of luma: a
-    smooth sky beside one sharp edge is sharp, a picture out of focus has no sharp edge anywhere.
-
-    Args:
-        gray_HW: uint8 luma; the longer side is `PICTURE_PX` or the source's own.
-
-    Returns:
-        0 for a flat picture; about 0.1 out of focus; above 0.3 in focus.
-    """
-    if min(gray_HW.shape) < 3:
-        return 0.0
-    low, high = _quantile(gray_HW, 0.01, 256), _quantile(gray_HW, 0.99, 256)
-    if high - low < 8:
-        return 0.0
-    edges = np.abs(cv2.Laplacian(gray_HW, cv2.CV_16S, ksize=1)).astype(np.uint16)
-    return _quantile(edges, 0.99, 4 * 255 + 1) / (high - low)
-
-
-def _quantile(
-    values_HW: NDArray[np.uint8] | NDArray[np.uint16], share: float, n_levels: int
-) -> int:
-    """Smallest level that at least this share of the values does not exceed."""
-    counts = cv2.calcHist([values_HW], [0], None, [n_levels], [0, n_levels])
-    return int(np.searchsorted(np.cumsum(counts), share * values_HW.size))

@@ -27,9 +27,9 @@ OVERLAP = 2 * CONTEXT
 
 _LUMA_TOLERANCE = 1e-6
 
+_SIGNAL = "signals."
 _FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "shot_probability", "transition_probability",
            "luma_mean", "luma_spread")  # fmt: skip
-_SAMPLES = ("motion", "sharpness", "dark_fraction", "bright_fraction", "descriptor")
 
 
 def analyze_segment(
@@ -79,7 +79,7 @@ def analyze_segment(
             seek_to(container, measuring.stream, segment.start_pts)
         n_shared = 0
         last_pts: int | None = None
-        pair_ticks = 2 * config.motion_pair_s / measuring.frames.time_base
+        settled_ticks = settled_s(config) / measuring.frames.time_base
         report = measuring.frames.report
         for frame in measuring.frames:
             if frame.index == 0 and frame.pts != segment.start_pts:
@@ -90,7 +90,7 @@ def analyze_segment(
             n_shared += segment.end_pts is not None and frame.pts >= segment.end_pts
             if n_shared == CONTEXT:
                 last_pts = frame.pts
-            if n_shared >= OVERLAP and last_pts is not None and frame.pts > last_pts + pair_ticks:
+            if n_shared >= OVERLAP and frame.pts > (last_pts or 0) + settled_ticks:
                 break
         if report.is_damaged:
             raise NotInSegmentsError(WholeReason.DAMAGED)
@@ -101,6 +101,11 @@ def analyze_segment(
         track = measuring.track(source_id, "")
         measuring.account(spent)
         return track
+
+
+def settled_s(config: AnalyzeConfig) -> float:
+    """Seconds after a frame in which all that a sample on it needs has come: twice at most."""
+    return 1 / config.samples_per_s + 2 * config.motion_pair_s
 
 
 def join_segments(tracks: Sequence[Track], sha256: str, header: HeaderClaims) -> Track:
@@ -130,6 +135,11 @@ def join_segments(tracks: Sequence[Track], sha256: str, header: HeaderClaims) ->
     columns: dict[str, Any] = {
         name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]
     }
+    signals = {
+        name.removeprefix(_SIGNAL): columns.pop(name)
+        for name in list(columns)
+        if name.startswith(_SIGNAL)
+    }
     first, last = tracks[0], tracks[-1]
     joined = replace(
         first,
@@ -140,6 +150,7 @@ def join_segments(tracks: Sequence[Track], sha256: str, header: HeaderClaims) ->
         notes=_notes(tracks),
         thumbnails=tuple(t for track, begin, span in zip(tracks, begins, owned, strict=True)
                          for t in _thumbnails(track, begin, *span)),
+        signals=signals,
         **columns,
     )  # fmt: skip
     return replace(joined, notes=header.notes(joined))
@@ -170,7 +181,8 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
     shown = (thumbnail_frame >= start) & (thumbnail_frame < end)
     return {
         **{name: getattr(track, name)[frames] for name in _FRAMES},
-        **{name: getattr(track, name)[samples] for name in _SAMPLES},
+        "descriptor": track.descriptor[samples],
+        **{f"{_SIGNAL}{name}": values[samples] for name, values in track.signals.items()},
         "sample_frame": sample_frame[samples],
         "sample_pair_frame": (track.sample_pair_frame + begin)[samples],
         "thumbnail_frame": thumbnail_frame[shown],

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from curator.stages.caption import MEASURED_MODEL, CaptionConfig, measured_caption
-from curator.stages.filters import SCORES
+from curator.stages.scores import SCORES
 
 
 def caption(

@@ -10,8 +10,9 @@ from curator.lake import rows_to_table
 from curator.records import Reason, Span, Track
 from curator.stages.clips import clip_row, cut_request, decision_columns
 from curator.stages.cut import target_n_frames
-from curator.stages.filters import SCORES, FilterConfig, Verdict
+from curator.stages.filters import FilterConfig, Verdict
 from curator.stages.propose import ProposeConfig, clip_id
+from curator.stages.scores import SCORES
 from curator.stages.shard import ShardConfig
 from curator.tables import CLIPS_SCHEMA
 
@@ -26,6 +27,7 @@ def row_of(
         Span(start_frame=start, end_frame=end, shot=4),
         "s3://films/a.mp4",
         propose=ProposeConfig(),
+        aggregates={},
         rules=FilterConfig.model_validate(RULES if rules is None else rules).root,
         shard=ShardConfig(),
     )

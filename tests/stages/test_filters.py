@@ -5,19 +5,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from samples import made_track
+from samples import made_signals, made_track
 
+from curator.errors import unknown_key
 from curator.records import Reason, Span
-from curator.stages.filters import (
-    SCORES,
-    FilterConfig,
-    Rule,
-    Verdict,
-    judge,
-    samples_of,
-    score_clip,
-    unknown_key,
-)
+from curator.stages.filters import FilterConfig, Rule, Verdict, judge
+from curator.stages.scores import SCORES, samples_of, score_clip
 
 
 def span(start: int, end: int) -> Span:
@@ -42,6 +35,7 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
         "contrast": pytest.approx(0.2),
         "clipped_fraction": pytest.approx(0.03),
         "sharpness": pytest.approx(0.4),
+        "noise": pytest.approx(0.0),
         "motion": pytest.approx(0.1),
     }
 
@@ -60,17 +54,20 @@ def test_scores_without_samples_are_absent_not_zero() -> None:
     assert {name for name, value in scores.items() if value is None} == {
         "clipped_fraction",
         "sharpness",
+        "noise",
         "motion",
     }
 
 
 def test_measurements_that_failed_do_not_count() -> None:
     """Pins that NaN (a picture too small for flow) is left out, and alone gives no score."""
-    motion = made_track(300).motion.copy()
+    motion = made_track(300).signals["motion"].copy()
     motion[0] = np.nan
-    assert score_clip(made_track(300, motion=motion), span(0, 60))["motion"] == pytest.approx(0.1)
+    track = made_track(300, signals=made_signals(len(motion), motion=motion))
+    assert score_clip(track, span(0, 60))["motion"] == pytest.approx(0.1)
     motion[:] = np.nan
-    assert score_clip(made_track(300, motion=motion), span(0, 60))["motion"] is None
+    track = made_track(300, signals=made_signals(len(motion), motion=motion))
+    assert score_clip(track, span(0, 60))["motion"] is None
 
 
 def test_unknown_packet_sizes_give_no_bits_per_pixel() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from curator.records import Note, Reason
-from curator.stages.filters import SCORES
 from curator.stages.report import render_report
 from curator.stages.report.funnel import funnel_steps, reason_order
 from curator.stages.report.markup import esc
 from curator.stages.report.tables import NOTES
 from curator.stages.report.words import amount, beside, clock, length, score, share, size
+from curator.stages.scores import SCORES
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
 VOID = {"meta", "img", "br", "line", "rect"}
@@ -317,7 +317,7 @@ def test_reason_that_is_not_in_the_recipe_is_in_the_funnel() -> None:
 def test_bounds_are_in_words_and_in_histograms() -> None:
     html, page = render([clip(n) for n in range(30)])
     assert "motion below 0.005 short sides/s; static shots teach no motion" in page.text
-    assert "mean optical flow over the picture, mean over samples; min 0.005, max 4" in page.text
+    assert "mean optical flow over the picture; min 0.005, max 4" in page.text
     assert '<line class="bound"' in html
     assert "all clips: 0.5" in page.text
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curator.records import Reason
-from curator.stages.filters import SCORES
+from curator.stages.scores import SCORES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.stages.filters import SCORES
 from curator.stages.report.markup import Markup, esc, joined
 from curator.stages.report.words import count, score
+from curator.stages.scores import SCORES
 
 BINS = 40
 WIDTH, HEIGHT, TOP, BOTTOM = 320, 112, 14, 16

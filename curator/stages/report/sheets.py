@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from curator.records import Reason
-from curator.stages.filters import SCORES
 from curator.stages.report.funnel import reason_order
 from curator.stages.report.markup import Markup, esc, joined
 from curator.stages.report.words import beside, clock, count, length, score
+from curator.stages.scores import SCORES
 
 Clip = Mapping[str, Any]
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from curator.records import Note, Reason
-from curator.stages.filters import SCORES
 from curator.stages.report.funnel import FunnelStep, funnel_steps
 from curator.stages.report.markup import Markup, bar, esc, joined, table
 from curator.stages.report.sheets import anchor
 from curator.stages.report.words import amount, count, length, score, share, size
+from curator.stages.scores import SCORES
 
 MAX_SHARDS = 100
 

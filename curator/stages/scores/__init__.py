@@ -1,0 +1,68 @@
+"""Scores of a clip: one number each, from the part of a track that is the clip.
+
+They are arithmetic over what was stored, and stand in `clips` for kept and rejected clips alike.
+"""
+
+from collections.abc import Mapping
+
+from pydantic import ConfigDict, RootModel, field_validator
+
+from curator.errors import unknown_key
+from curator.records import Span, Track
+from curator.stages.scores import picture, stream
+from curator.stages.scores.spec import (
+    AGGREGATES,
+    Aggregate,
+    ClipView,
+    ScoreSpec,
+    samples_of,
+)
+
+SCORES: dict[str, ScoreSpec] = {**stream.SCORES, **picture.SCORES}
+"""All scores that rules can use. Public: each is a column of `clips`."""
+
+
+class ScoreConfig(RootModel[dict[str, Aggregate]]):
+    """Score -> how the samples of a clip become one number, where not as `SCORES` says."""
+
+    model_config = ConfigDict(frozen=True)
+
+    @field_validator("root")
+    @classmethod
+    def _known(cls, scores: dict[str, Aggregate]) -> dict[str, Aggregate]:
+        sampled = [name for name, spec in SCORES.items() if spec.aggregate is not None]
+        for name in scores:
+            if name not in sampled:
+                raise ValueError(unknown_key(name, sampled, "score of samples"))
+        return scores
+
+
+def score_clip(
+    track: Track, span: Span, aggregates: Mapping[str, Aggregate] | None = None
+) -> dict[str, float | None]:
+    """All scores of one clip.
+
+    Args:
+        track: What was measured.
+        span: The clip.
+        aggregates: For scores of samples, how they are made if not as `SCORES` says.
+
+    Returns:
+        A value for each of `SCORES`; None where nothing was measured within the span.
+    """
+    clip = ClipView(track, span)
+    scores: dict[str, float | None] = {}
+    for name, spec in SCORES.items():
+        if isinstance(spec.of, str):
+            how = (aggregates or {}).get(name) or spec.aggregate
+            assert how is not None
+            scores[name] = clip.aggregate(spec.of, how)
+        else:
+            scores[name] = spec.of(clip)
+    return scores
+
+
+__all__ = [
+    "AGGREGATES", "SCORES", "Aggregate", "ClipView", "ScoreConfig", "ScoreSpec", "samples_of",
+    "score_clip",
+]  # fmt: skip

@@ -1,0 +1,102 @@
+"""What a score is, and how samples become one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.media.decode import upright_size
+from curator.records import Reason, Span, Track
+from curator.stages.propose import duration_s
+
+Aggregate = Literal[
+    "mean", "median", "min", "max", "p5", "p10", "p25", "p75", "p90", "p95", "spread"
+]
+
+AGGREGATES: Mapping[Aggregate, Callable[[NDArray[np.float64]], float]] = {
+    "mean": lambda values: float(np.mean(values)),
+    "median": lambda values: float(np.median(values)),
+    "min": lambda values: float(np.min(values)),
+    "max": lambda values: float(np.max(values)),
+    "p5": lambda values: float(np.quantile(values, 0.05)),
+    "p10": lambda values: float(np.quantile(values, 0.10)),
+    "p25": lambda values: float(np.quantile(values, 0.25)),
+    "p75": lambda values: float(np.quantile(values, 0.75)),
+    "p90": lambda values: float(np.quantile(values, 0.90)),
+    "p95": lambda values: float(np.quantile(values, 0.95)),
+    "spread": lambda values: float(np.std(values)),
+}
+"""How the samples of a clip become one score; `spread` is their standard deviation."""
+
+
+@dataclass(frozen=True)
+class ClipView:
+    """The part of a track that is one clip."""
+
+    track: Track
+    span: Span
+
+    @cached_property
+    def frames(self) -> slice:
+        """The clip's frames."""
+        return slice(self.span.start_frame, self.span.end_frame)
+
+    @cached_property
+    def samples(self) -> NDArray[np.bool_]:
+        """Samples within the clip with both of their frames, bool [S]."""
+        return samples_of(self.track, self.span)
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """Width and height, upright with square pixels."""
+        return upright_size(self.track.width, self.track.height, 0, self.track.pixel_aspect)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Length of the clip."""
+        return duration_s(self.track, self.span.start_frame, self.span.end_frame)
+
+    def signal(self, name: str) -> NDArray[np.float64]:
+        """Values of a signal in the clip, without those that could not be measured."""
+        values = self.track.signals[name][self.samples].astype(np.float64)
+        measured: NDArray[np.float64] = values[np.isfinite(values)]
+        return measured
+
+    def aggregate(self, name: str, how: Aggregate) -> float | None:
+        """One number for a signal in the clip; None where nothing was measured."""
+        values = self.signal(name)
+        return AGGREGATES[how](values) if len(values) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreSpec:
+    """What a score is, and the reasons of a clip outside its bounds.
+
+    Attributes:
+        unit: Its unit.
+        range: Values it can take, and what the ends mean.
+        meaning: What it says of a clip.
+        low: Reason of a clip below a lower bound.
+        high: Reason of a clip above an upper bound.
+        of: Gives it; or the name of the signal that `aggregate` makes it of.
+        aggregate: How, if the recipe does not say otherwise; None where `of` is a function.
+    """
+
+    unit: str
+    range: str
+    meaning: str
+    low: Reason
+    high: Reason
+    of: Callable[[ClipView], float | None] | str
+    aggregate: Aggregate | None = None
+
+
+def samples_of(track: Track, span: Span) -> NDArray[np.bool_]:
+    """Which samples lie within a span with both of their frames, bool [S]."""
+    mask: NDArray[np.bool_] = (track.sample_frame >= span.start_frame) & (
+        track.sample_pair_frame < span.end_frame
+    )
+    return mask

@@ -1,0 +1,69 @@
+"""Scores of the stream: size, shape, rate, compression, damage."""
+
+import numpy as np
+
+from curator.records import Reason
+from curator.stages.scores.spec import ClipView, ScoreSpec
+
+
+def _bits_per_pixel(clip: ClipView) -> float | None:
+    width, height = clip.size
+    n_bytes = int(clip.track.frame_bytes[clip.frames].sum())
+    return 8 * n_bytes / (width * height * clip.span.n_frames) if n_bytes else None
+
+
+def _fps(clip: ClipView) -> float:
+    track = clip.track
+    return clip.span.n_frames / clip.seconds if track.is_vfr else float(track.fps)
+
+
+SCORES: dict[str, ScoreSpec] = {
+    "short_side_px": ScoreSpec(
+        unit="px",
+        range="1 upwards",
+        meaning="shorter side, upright with square pixels",
+        low=Reason.RESOLUTION_TOO_LOW,
+        high=Reason.RESOLUTION_TOO_HIGH,
+        of=lambda clip: float(min(clip.size)),
+    ),
+    "aspect": ScoreSpec(
+        unit="width/height",
+        range="above 0; below 1 for portraits",
+        meaning="shape of the picture, upright with square pixels",
+        low=Reason.ASPECT_TOO_NARROW,
+        high=Reason.ASPECT_TOO_WIDE,
+        of=lambda clip: clip.size[0] / clip.size[1],
+    ),
+    "fps": ScoreSpec(
+        unit="1/s",
+        range="above 0",
+        meaning="nominal frame rate",
+        low=Reason.FPS_TOO_LOW,
+        high=Reason.FPS_TOO_HIGH,
+        of=_fps,
+    ),
+    "hdr": ScoreSpec(
+        unit="0 or 1",
+        range="0 or 1",
+        meaning="1 for PQ and HLG transfer, which 8-bit BT.709 clips cannot hold",
+        low=Reason.HIGH_DYNAMIC_RANGE,
+        high=Reason.HIGH_DYNAMIC_RANGE,
+        of=lambda clip: float(clip.track.is_hdr),
+    ),
+    "bits_per_pixel": ScoreSpec(
+        unit="bit",
+        range="0 upwards; below 0.02 is starved (Open-Sora 2.0)",
+        meaning="compressed bits of the clip's frames per pixel",
+        low=Reason.BITS_PER_PIXEL_TOO_LOW,
+        high=Reason.BITS_PER_PIXEL_TOO_HIGH,
+        of=_bits_per_pixel,
+    ),
+    "corrupt_fraction": ScoreSpec(
+        unit="0 to 1",
+        range="0 sound to 1",
+        meaning="share of frames in which the decoder concealed damage",
+        low=Reason.TOO_CORRUPT,
+        high=Reason.TOO_CORRUPT,
+        of=lambda clip: float(np.mean(clip.track.frame_flags[clip.frames] >> 1 & 1)),
+    ),
+}
