@@ -175,6 +175,8 @@ class Track:
     """[F], mean luma, 0 (black) to 1 (white)."""
     luma_spread: NDArray[np.float32]
     """[F], standard deviation of luma, 0 to 0.5."""
+    changes: Mapping[str, NDArray[np.float32]]
+    """[F] each, by the names of `signals.change.CHANGES`."""
     sample_frame: NDArray[np.int32]
     """[S], index of the sampled frame."""
     sample_pair_frame: NDArray[np.int32]
@@ -194,6 +196,9 @@ class Track:
         for name in ("frame_bytes", "frame_flags", "shot_probability", "transition_probability",
                      "luma_mean", "luma_spread"):  # fmt: skip
             if len(getattr(self, name)) != n_frames:
+                raise ValueError(f"track {self.source_id}: {name} has not {n_frames} entries")
+        for name, column in self.changes.items():
+            if len(column) != n_frames:
                 raise ValueError(f"track {self.source_id}: {name} has not {n_frames} entries")
         sampled = {
             "sample_pair_frame": self.sample_pair_frame,
