@@ -46,7 +46,7 @@ def _take(rng: np.random.Generator, n: int) -> Frames:
     picture = _recoloured(rng, photograph(str(rng.choice(list(PHOTOGRAPHS)))))
     speed = 0.0 if kind == "hold" else float(rng.choice([0.02, 0.05, 0.15, 0.4, 0.8]))
     frames = _view(rng, picture, n, speed)
-    if kind == "move" and rng.random() < 0.5:
+    for _ in range(int(rng.choice([0, 0, 1, 2, 5]))):
         frames = _with_object(rng, frames)
     return frames + rng.normal(0, rng.choice([0.0, 0.5, 2.0]), frames.shape).astype(np.float32)
 
@@ -96,14 +96,19 @@ def _paste(frame: Frames, patch: Frames, x: float, y: float, w: float, h: float)
 
 
 def _with_object(rng: np.random.Generator, frames: Frames) -> Frames:
-    """Something passes, up to most of the picture large, in 5 to 40 frames."""
-    n, length = len(frames), int(rng.integers(5, 40))
-    start, size = int(rng.integers(0, max(1, n - length))), rng.uniform(3, 18)
+    """Something passes in 5 to 80 frames, up to most of the picture large."""
+    n, length = len(frames), int(np.exp(rng.uniform(np.log(5), np.log(80))))
+    start, size = int(rng.integers(0, max(1, n - length))), np.exp(rng.uniform(0.5, 2.9))
     patch, direction = _patch(rng), rng.choice([-1, 1])
+    place, is_level = rng.uniform(0.2, 0.8), rng.random() < 0.7
     for i in range(length):
-        x = WIDTH / 2 + direction * (i / length - 0.5) * (WIDTH + 2 * size)
+        along = 0.5 + direction * (i / length - 0.5)
+        if is_level:
+            at = (along * (WIDTH + 2 * size) - size, place * HEIGHT)
+        else:
+            at = (place * WIDTH, along * (HEIGHT + 2 * size) - size)
         if start + i < n:
-            _paste(frames[start + i], patch, x, HEIGHT / 2, size, size)
+            _paste(frames[start + i], patch, *at, size, size)
     return frames
 
 
@@ -177,8 +182,14 @@ def _join(rng: np.random.Generator, kind: str, a: Frames, b: Frames, n: int) -> 
 
 def _disturbed(rng: np.random.Generator, frames: Frames) -> Frames:
     """Adds what is no transition."""
+    for _ in range(int(rng.choice([0, 1, 2]))):
+        frames = _disturbed_once(rng, frames)
+    return frames
+
+
+def _disturbed_once(rng: np.random.Generator, frames: Frames) -> Frames:
     n = len(frames)
-    if n < 30 or rng.random() < 0.4:
+    if n < 30:
         return frames
     at = int(rng.integers(12, n - 12))
     kind = rng.choice(["flash", "exposure", "whip", "lost", "repeated", "title"])
@@ -212,8 +223,8 @@ KINDS = ("cut", "jump", "dissolve", "fade", "wipe", "push")
 SHARES = (0.34, 0.2, 0.18, 0.06, 0.13, 0.09)
 
 
-def made_film(seed: int, n_shots: int = 24) -> MadeFilm:
-    """A film of shots of 1 to 5 seconds at 30 frames/s.
+def made_film(seed: int, n_shots: int = 20) -> MadeFilm:
+    """A film of shots of 1 to 13 seconds at 30 frames/s; in one of four, frames repeat throughout.
 
     Args:
         seed: Same seed, same film.
@@ -226,7 +237,7 @@ def made_film(seed: int, n_shots: int = 24) -> MadeFilm:
     position = 0
     for number in range(n_shots):
         kind = str(rng.choice(KINDS, p=SHARES)) if number else "cut"
-        length = int(rng.integers(30, 150))
+        length = int(np.exp(rng.uniform(np.log(30), np.log(400))))
         shot = _take(rng, length + 60)
         if kind == "jump" and tail is not None and len(tail) >= 20:
             # The same take goes on later, or from a little nearer.
@@ -247,7 +258,19 @@ def made_film(seed: int, n_shots: int = 24) -> MadeFilm:
             tail = np.repeat(shot[-1:], 40, 0)
     whole = np.clip(np.concatenate(rendered), 0, 255).astype(np.uint8)
     film.frames = list(whole)
-    return film
+    return _slowed(rng, film) if rng.random() < 0.25 else film
+
+
+def _slowed(rng: np.random.Generator, film: MadeFilm) -> MadeFilm:
+    """The film at a lower frame rate, brought back to 30 by repeating frames."""
+    rate = rng.choice([0.33, 0.5, 0.56, 0.8])
+    shown = (np.floor(np.arange(len(film.frames)) * rate + 1e-6) / rate).astype(int)
+
+    def first_shown(position: int) -> int:
+        return int(np.searchsorted(shown, position))
+
+    gaps = [(first_shown(a), max(first_shown(a), first_shown(b)), kind) for a, b, kind in film.gaps]
+    return MadeFilm([film.frames[i] for i in shown], gaps)
 
 
 def _jumped(rng: np.random.Generator, tail: Frames, length: int) -> Frames:

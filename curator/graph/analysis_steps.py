@@ -27,9 +27,10 @@ from curator.recipe import Recipe
 from curator.records import Failure, Shot, Span, Track
 from curator.stages.analyze import AnalyzeConfig, HeaderClaims, analyze_source
 from curator.stages.clips import clip_row
-from curator.stages.propose import find_shots, propose_clips
+from curator.stages.propose import propose_clips
 from curator.stages.scores import samples_of
 from curator.stages.segments import analyze_segment, join_segments
+from curator.stages.shots import find_shots
 from curator.storage import HashingReader, Store, open_source
 from curator.tables import SHOTS_SCHEMA
 from curator.tracks import table_to_tracks, tracks_to_table
@@ -320,7 +321,7 @@ class ProposeStep:
         self, made: ProposedUnit, shot_rows: list[dict[str, Any]], track: Track, uri: str
     ) -> None:
         recipe = self._recipe
-        shots = find_shots(track.shot_probability, track.transition_probability, recipe.propose)
+        shots = find_shots(track, recipe.propose)
         spans = propose_clips(track, shots, recipe.propose)
         shot_rows += [_shot_row(track, number, shot) for number, shot in enumerate(shots)]
         for span in spans:
