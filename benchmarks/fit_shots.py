@@ -4,9 +4,9 @@
     fit_shots.py --work DIR [--films 48]
 
 Films come from `made_shots.py`; their measurements stay in DIR, so that a second call only fits. Of
-four films three are fitted on and one is scored. Prints the weights for `TERMS` of
-`curator/stages/shots.py`, and F1 on the scored films: of the network alone, of all terms, and of
-all terms but one, fitted anew each time.
+four films three are fitted on and one is scored. Prints the weights for `NETWORK_TERMS` and
+`STEP_TERMS` of `curator/stages/shots.py`, and F1 on the scored films: of the network alone, of both
+models, of one of them, and without each term, fitted anew each time.
 """
 
 import argparse
@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 
 from curator.models.transnet import ShotNetwork
 from curator.signals.change import CHANGES, ChangeStream
-from curator.stages.shots import NEAR_FRAMES, TERMS, find_candidates
+from curator.stages.shots import (
+    NETWORK_TERMS,
+    STEP_TERMS,
+    Candidates,
+    boundary_probability,
+    find_candidates,
+    likeliest,
+)
 
 TOLERANCE_FRAMES = 2
 RIDGE = 1e-4
@@ -44,9 +51,8 @@ def measure_film(seed: int, folder: Path, network: ShotNetwork) -> None:
     print(f"film {seed}: {len(film.frames)} frames, {len(gaps)} transitions", flush=True)
 
 
-def candidates(film: Arrays) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    found = find_candidates(film["single"], film["many"], {name: film[name] for name in CHANGES})
-    return found.frames, found.terms
+def candidates(film: Arrays) -> Candidates:
+    return find_candidates(film["single"], film["many"], {name: film[name] for name in CHANGES})
 
 
 def is_right(frames: NDArray[np.int64], gaps: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -75,16 +81,6 @@ def fit(terms: NDArray[np.float64], right: NDArray[np.bool_]) -> NDArray[np.floa
     unscaled = weights / spread
     unscaled[0] = weights[0] - float((weights[1:] * mean[1:] / spread[1:]).sum())
     return unscaled
-
-
-def picked(frames: NDArray[np.int64], probability: NDArray[np.float64], limit: float) -> list[int]:
-    taken: list[int] = []
-    for index in np.argsort(-probability, kind="stable"):
-        if probability[index] <= limit:
-            break
-        if all(abs(int(frames[index]) - other) > NEAR_FRAMES for other in taken):
-            taken.append(int(frames[index]))
-    return taken
 
 
 def counts(found: list[int], gaps: NDArray[np.int64]) -> tuple[int, int, int]:
@@ -123,40 +119,53 @@ def main() -> None:
     films = [dict(np.load(path)) for path in sorted(args.work.glob("film_*.npz"))]
     fitted = [film for number, film in enumerate(films) if number % 4 != 3]
     scored = films[3::4]
-    names = list(TERMS)
+    found = [candidates(film) for film in fitted]
+    right = [is_right(each.frames, film["gaps"]) for each, film in zip(found, fitted, strict=True)]
 
-    def weights_without(left_out: str | None) -> NDArray[np.float64]:
-        columns, rights = [], []
-        for film in fitted:
-            frames, terms = candidates(film)
-            if left_out is not None:
-                terms = terms.copy()
-                terms[:, names.index(left_out)] = 0
-            columns.append(terms)
-            rights.append(is_right(frames, film["gaps"]))
-        return fit(np.concatenate(columns), np.concatenate(rights))
+    def model(kind: str, left_out: int | None = None) -> NDArray[np.float64]:
+        chosen = [getattr(each, f"is_{kind}") for each in found]
+        columns = "network_terms" if kind == "peak" else "step_terms"
+        terms = np.concatenate(
+            [getattr(each, columns)[mask] for each, mask in zip(found, chosen, strict=True)]
+        )
+        if left_out is not None:
+            terms[:, left_out] = 0
+        return fit(terms, np.concatenate([r[mask] for r, mask in zip(right, chosen, strict=True)]))
 
-    def score(weights: NDArray[np.float64], limit: float) -> tuple[float, str]:
+    def score(
+        network: NDArray[np.float64], step: NDArray[np.float64], limit: float = 0.5
+    ) -> tuple[float, str]:
         parts = []
         for film in scored:
-            frames, terms = candidates(film)
-            probability = 1 / (1 + np.exp(-terms @ weights))
-            parts.append(counts(picked(frames, probability, limit), film["gaps"]))
+            each = candidates(film)
+            taken = likeliest(each.frames, boundary_probability(each, network, step), limit)
+            parts.append(counts([int(each.frames[i]) for i in taken], film["gaps"]))
         return f1(parts)
 
-    weights = weights_without(None)
+    network, step = model("peak"), model("step")
     print(f"{len(fitted)} films fitted, {len(scored)} scored")
-    for name, weight in zip(names, weights, strict=True):
-        print(f'    "{name}": {weight:.3f},')
+    for title, names, weights in (
+        ("NETWORK_TERMS", NETWORK_TERMS, network),
+        ("STEP_TERMS", STEP_TERMS, step),
+    ):
+        print(title, {n: round(float(w), 3) for n, w in zip(names, weights, strict=True)})
     print("network alone at 0.4   ", f1([counts(network_alone(f), f["gaps"]) for f in scored])[1])
     for limit in (0.3, 0.4, 0.5, 0.6, 0.7):
-        print(f"fused at {limit}           ", score(weights, limit)[1])
+        print(f"fused at {limit}           ", score(network, step, limit)[1])
+    none = np.array([-99.0, *[0.0] * (len(STEP_TERMS) - 1)])
     shares = {}
-    for name in names[1:]:
-        shares[name], text = score(weights_without(name), 0.5)
-        print(f"without {name:15}", text)
-    line = {"machine": machine(), "films": len(films), "weights": weights.round(3).tolist()}
-    print(json.dumps(line | {"f1": round(score(weights, 0.5)[0], 4), "f1_without": shares}))
+    shares["steps"], text = score(network, none)
+    print("without steps          ", text)
+    for kind, names in (("peak", NETWORK_TERMS), ("step", STEP_TERMS)):
+        for index, name in enumerate(names):
+            if index == 0:
+                continue
+            weights = model(kind, index)
+            both = (weights, step) if kind == "peak" else (network, weights)
+            shares[f"{kind}.{name}"], text = score(*both)
+            print(f"without {kind}.{name:12}", text)
+    line = {"machine": machine(), "films": len(films), "f1": round(score(network, step)[0], 4)}
+    print(json.dumps(line | {"f1_without": shares}))
 
 
 if __name__ == "__main__":

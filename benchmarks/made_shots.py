@@ -96,8 +96,8 @@ def _paste(frame: Frames, patch: Frames, x: float, y: float, w: float, h: float)
 
 
 def _with_object(rng: np.random.Generator, frames: Frames) -> Frames:
-    """Something passes in 5 to 80 frames, up to most of the picture large."""
-    n, length = len(frames), int(np.exp(rng.uniform(np.log(5), np.log(80))))
+    """Something passes in 10 to 120 frames, up to most of the picture large."""
+    n, length = len(frames), int(np.exp(rng.uniform(np.log(10), np.log(120))))
     start, size = int(rng.integers(0, max(1, n - length))), np.exp(rng.uniform(0.5, 2.9))
     patch, direction = _patch(rng), rng.choice([-1, 1])
     place, is_level = rng.uniform(0.2, 0.8), rng.random() < 0.7
@@ -212,10 +212,11 @@ def _disturbed_once(rng: np.random.Generator, frames: Frames) -> Frames:
         hold = int(rng.integers(2, 4))
         frames = frames[np.arange(n) // hold * hold]
     else:
-        x, y = int(rng.integers(0, 30)), int(rng.integers(0, 22))
-        frames[at:, y : y + int(rng.integers(1, 4)), x : x + int(rng.integers(5, 18))] = np.float32(
-            rng.uniform(0, 255)
-        )
+        # Letters fill a part of their lines.
+        x, y, wide = int(rng.integers(0, 30)), int(rng.integers(0, 24)), int(rng.integers(5, 18))
+        lines = frames[at:, y : y + int(rng.integers(1, 3)), x : x + wide]
+        ink = rng.uniform(0, 0.6, (1, *lines.shape[1:3], 1))
+        lines[:] = lines * (1 - ink) + rng.choice([0, 255]) * ink
     return frames
 
 

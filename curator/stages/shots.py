@@ -1,9 +1,10 @@
 """Finds shots in a track: where boundaries are, and which frames belong to none.
 
-The shot network alone misses what colour and layout show plainly (jump cuts, changes of a slide,
-wipes) and fires on flashes and jumps of exposure. So candidates from the network and from the
-changes between frames are judged together, by a logistic model of a dozen terms. Its weights were
-fitted by `benchmarks/fit_shots.py` on films made by code, none of which scores the result.
+The shot network alone misses what pictures show plainly (jump cuts, changes of a slide) and fires
+on flashes and jumps of exposure. Two models look for boundaries, each logistic in a few terms: one
+weighs a peak of the network by what is different on its two sides, the other finds steps that stand
+out from all around them, whatever the network says. Their weights were fitted by
+`benchmarks/fit_shots.py` on films made by code, none of which scores the result.
 """
 
 # ruff: noqa: N803 - shape letters
@@ -22,24 +23,31 @@ Floats = NDArray[np.float64]
 Gap = tuple[int, int]
 """Half-open span of frames in no shot; empty at a cut, where only the position counts."""
 
-TERMS: dict[str, float] = {
-    "constant": 0.0,
-    "shot_near": 0.0,
-    "transition_near": 0.0,
-    "shot_wide": 0.0,
-    "transition_wide": 0.0,
-    "lasting": 0.0,
-    "contrast": 0.0,
-    "step_13": 0.0,
-    "colour_13": 0.0,
-    "net_24": 0.0,
-    "replaced": 0.0,
-    "around": 0.0,
+NETWORK_TERMS: dict[str, float] = {
+    "constant": -4.423,
+    "heads": 1.024,
+    "contrast": 1.111,
+    "colour_13": 1.504,
+    "net_24": 4.089,
 }
-"""Terms of the model with their weights; see `_terms`. Positive speaks for a boundary."""
+"""Weights of the model of the network's peaks: mean log odds of its two heads within two frames,
+logarithm of the contrast of the step there, and how colours and contrast differ farther out."""
+
+STEP_TERMS: dict[str, float] = {"constant": 0.544, "lasting": 0.331, "contrast": 0.299}
+"""Weights of the model of steps: logarithms of what lasts of the step, and of its contrast."""
 
 NEAR_FRAMES = 6
 """Two candidates within so many frames are one; the likelier stands."""
+
+LEAST_PEAK, LEAST_STEP = 0.2, 0.5
+"""What a candidate must exceed: the network's probability, and levels of a step."""
+
+LEAST_CONTRAST = 4.0
+"""What a step's contrast must exceed. Of the made films' steps of 1 to 5 levels that the network
+does not see, 2 of 9 between 3 and 4 are boundaries, and 12 of 13 above."""
+
+NOISE_LEVELS = 0.3
+"""Step of a still film, in levels: what a step's contrast is measured against at least."""
 
 FLAT_SPREAD = 0.012
 """Spread of luma below which a frame shows nothing: 3 levels of 255, the noise of a black frame."""
@@ -69,13 +77,19 @@ class Candidates:
 
     Attributes:
         frames: int64 [K], the last frame before each.
-        terms: float64 [K, T], the terms of `TERMS`.
-        contrast: float64 [K], how much the step there stands out from those around it; above 1
-            the boundary is sharp.
+        is_peak: bool [K], whether the network has a peak there.
+        network_terms: float64 [K, T], in the order of `NETWORK_TERMS`.
+        is_step: bool [K], whether the pictures step there.
+        step_terms: float64 [K, T], in the order of `STEP_TERMS`.
+        contrast: float64 [K], how much the step stands out from those around it; above 1 the
+            boundary is sharp.
     """
 
     frames: NDArray[np.int64]
-    terms: Floats
+    is_peak: NDArray[np.bool_]
+    network_terms: Floats
+    is_step: NDArray[np.bool_]
+    step_terms: Floats
     contrast: Floats
 
 
@@ -84,7 +98,7 @@ def find_candidates(
     transition_probability: NDArray[np.float32],
     change_values: Mapping[str, NDArray[np.float32]],
 ) -> Candidates:
-    """Places where the network or the pictures hint at a boundary, and all that speaks for it.
+    """Peaks of the network, and steps of the pictures, with what the models need.
 
     Args:
         shot_probability: float32 [F], the network's first head.
@@ -100,93 +114,88 @@ def find_candidates(
     lasting = np.minimum.reduce(
         [step, -_highest(-changes["step_3"], 1), -_highest(-changes["step_13"], 5)]
     )
-    around = _highest_beside(step, 8)
-    contrast = lasting / (0.3 + around)
-    terms = np.stack(
-        [
-            np.ones_like(step),
-            _logit(_highest(single, 2)),
-            _logit(_highest(many, 2)),
-            _logit(_highest(single, 10)),
-            _logit(_highest(many, 10)),
-            np.log(lasting + 0.1),
-            np.log(contrast + 0.05),
-            np.log(changes["step_13"] + 0.1),
-            changes["colour_13"],
-            np.minimum(changes["net_24"], 1.5),
-            changes["replaced"],
-            np.log(around + 0.1),
-        ],
-        axis=1,
-    )
-    frames = _candidate_frames(single, lasting, contrast, changes)
-    return Candidates(frames, terms[frames], contrast[frames])
-
-
-def boundary_probability(candidates: Candidates) -> Floats:
-    """The model's probability for each candidate, float64 [K]."""
-    score = candidates.terms @ np.array(list(TERMS.values()))
-    return np.asarray(1 / (1 + np.exp(-score)), np.float64)
-
-
-def _candidate_frames(
-    single: Floats, lasting: Floats, contrast: Floats, changes: dict[str, Floats]
-) -> NDArray[np.int64]:
-    stepped = _is_peak(lasting, 3) & (contrast > 1) & (lasting > 0.5)
-    # Wipes and slow dissolves: other contrasts and other colours a second later.
-    slow = changes["net_24"] * (0.2 + changes["colour_13"])
-    unlike = _is_peak(slow, 8) & (slow > 0.2)
-    found = set(np.flatnonzero(stepped | unlike).tolist())
-    for frame in np.flatnonzero(_is_peak(single, 3) & (single > 0.05)).tolist():
+    contrast = lasting / (NOISE_LEVELS + _highest_beside(step, 8))
+    is_step = _is_peak(lasting, 3) & (contrast > LEAST_CONTRAST) & (lasting > LEAST_STEP)
+    is_peak = np.zeros(len(step), np.bool_)
+    for frame in np.flatnonzero(_is_peak(single, 3) & (single > LEAST_PEAK)).tolist():
         # The network may be off by a frame or two; a step says where the cut is.
         first = max(0, frame - 2)
         sharpest = first + int(np.argmax(lasting[first : frame + 3]))
-        found.add(sharpest if contrast[sharpest] > 0.7 else frame)
-    return np.array(sorted(found), np.int64)
+        is_peak[sharpest if contrast[sharpest] > 0.7 else frame] = True
+    ones = np.ones_like(step)
+    network_terms = np.stack(
+        [
+            ones,
+            (_logit(_highest(single, 2)) + _logit(_highest(many, 2))) / 2,
+            np.clip(np.log(_highest(contrast, 2) + 0.05), -1, 1.5),
+            changes["colour_13"],
+            np.minimum(changes["net_24"], 1.5),
+        ],
+        axis=1,
+    )
+    step_terms = np.stack([ones, np.log(lasting + 0.1), np.log(contrast + 0.05)], axis=1)
+    frames = np.flatnonzero(is_peak | is_step)
+    return Candidates(
+        frames,
+        is_peak[frames],
+        network_terms[frames],
+        is_step[frames],
+        step_terms[frames],
+        contrast[frames],
+    )
+
+
+def boundary_probability(
+    candidates: Candidates, network_weights: Floats, step_weights: Floats
+) -> Floats:
+    """Probability of each candidate, float64 [K]: of the model that is surer of it."""
+    by_network = _logistic(candidates.network_terms @ network_weights) * candidates.is_peak
+    by_step = _logistic(candidates.step_terms @ step_weights) * candidates.is_step
+    return np.asarray(np.maximum(by_network, by_step))
+
+
+def likeliest(frames: NDArray[np.int64], probability: Floats, threshold: float) -> list[int]:
+    """Indices of candidates above a threshold, of several close ones the likeliest.
+
+    Args:
+        frames: int64 [K], increasing.
+        probability: float64 [K].
+        threshold: What a probability must exceed.
+    """
+    taken: list[int] = []
+    used = np.zeros(int(frames[-1]) + 2 * NEAR_FRAMES + 1 if len(frames) else 0, np.bool_)
+    for index in np.argsort(-probability, kind="stable").tolist():
+        if probability[index] <= threshold:
+            break
+        if not used[frames[index] : frames[index] + 2 * NEAR_FRAMES + 1].any():
+            used[frames[index] + NEAR_FRAMES] = True
+            taken.append(index)
+    return taken
 
 
 def _fused_gaps(track: Track, config: ProposeConfig) -> list[Gap]:
     candidates = find_candidates(
         track.shot_probability, track.transition_probability, track.changes
     )
-    probability = boundary_probability(candidates)
-    frames = candidates.frames
-    taken: list[int] = []
-    used = np.zeros(track.n_frames + 2 * NEAR_FRAMES + 1, np.bool_)
-    for index in np.argsort(-probability, kind="stable").tolist():
-        if probability[index] <= config.boundary_threshold:
-            break
-        if not used[frames[index] : frames[index] + 2 * NEAR_FRAMES + 1].any():
-            used[frames[index] + NEAR_FRAMES] = True
-            taken.append(index)
+    probability = boundary_probability(
+        candidates, np.array(list(NETWORK_TERMS.values())), np.array(list(STEP_TERMS.values()))
+    )
     runs = _runs(track.transition_probability > config.transition_threshold)
-    return [_gap_at(track, int(frames[i]), bool(candidates.contrast[i] > 1), runs) for i in taken]
+    return [
+        _gap_at(int(candidates.frames[index]), bool(candidates.contrast[index] > 1), runs)
+        for index in likeliest(candidates.frames, probability, config.boundary_threshold)
+    ]
 
 
-def _gap_at(track: Track, frame: int, is_sharp: bool, runs: list[tuple[int, int]]) -> Gap:
-    """The frames of a transition: of the network's run if it saw one, else by what changed."""
+def _gap_at(frame: int, is_sharp: bool, runs: list[tuple[int, int]]) -> Gap:
+    """The frames of a transition: those that the network's second head marks around it."""
     touching = [run for run in runs if run[0] <= frame + 1 and run[1] >= frame - 1]
     if is_sharp:
         # Around a cut the second head marks a frame or two.
         touching = [run for run in touching if run[1] - run[0] > 3]
-    elif not touching:
-        touching = [_changing_run(track, frame)]
     start = min([frame, *(run[0] for run in touching)]) + 1
     end = max([frame, *(run[1] for run in touching)]) + 1
     return start, end
-
-
-def _changing_run(track: Track, frame: int) -> tuple[int, int]:
-    """First and last frame of a slow change: the wide step is above half where it spans some."""
-    wide = track.changes["step_13"]
-    is_high = wide >= wide[frame] / 2
-    first, last = frame, frame
-    while first > 0 and is_high[first - 1] and frame - first < 30:
-        first -= 1
-    while last < len(wide) - 1 and is_high[last + 1] and last - frame < 30:
-        last += 1
-    # It looks from six frames before to seven after.
-    return min(first + 6, frame), max(last - 6, frame)
 
 
 def _flat_gaps(track: Track, config: ProposeConfig) -> list[Gap]:
@@ -267,6 +276,10 @@ def _highest_beside(values_F: Floats, reach: int) -> Floats:
 
 def _is_peak(values_F: Floats, reach: int) -> NDArray[np.bool_]:
     return np.asarray(values_F >= _highest(values_F, reach))
+
+
+def _logistic(score_K: Floats) -> Floats:
+    return np.asarray(1 / (1 + np.exp(-score_K)))
 
 
 def _logit(probability_F: Floats) -> Floats:
