@@ -1,6 +1,7 @@
 """Scores of clips, and the reasons that rules find against them."""
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from samples import made_signals, made_track
 
 from curator.errors import unknown_key
 from curator.records import Reason, Span
-from curator.stages.filters import FilterConfig, Rule, Verdict, judge
+from curator.stages.filters import Bounds, FilterConfig, Verdict, judge, resolve
 from curator.stages.scores import SCORES, samples_of, score_clip
 
 
@@ -93,8 +94,8 @@ def test_the_rate_of_a_variable_clip_is_its_own() -> None:
     assert score_clip(track, span(60, 120))["fps"] == pytest.approx(15)
 
 
-def rules(**bounds: dict[str, float | None]) -> dict[str, Rule]:
-    return FilterConfig.model_validate(bounds).root
+def rules(**bounds: dict[str, Any]) -> list[Bounds]:
+    return resolve(FilterConfig.model_validate(bounds).root)
 
 
 def scores_with(**values: float | None) -> dict[str, float | None]:

@@ -73,6 +73,13 @@ def render_report(
     )
 
 
+def shown_clips(
+    clips: Sequence[Mapping[str, Any]], max_per_group: int = MAX_PER_GROUP
+) -> list[str]:
+    """Ids of the clips that the page of a run shows, and so of the thumbnails that it needs."""
+    return Sheets(clips=clips, thumbnails={}, max_per_group=max_per_group).shown()
+
+
 def _title(summary: Mapping[str, Any]) -> Markup:
     about = (summary.get("recipe") or {}).get("about") or ""
     version = summary.get("curate_version")

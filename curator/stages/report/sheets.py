@@ -55,6 +55,16 @@ class Sheets:
         sheets = [self._reason(reason, clips) for reason, clips in groups.items() if clips]
         return joined(sheets) if sheets else Markup('<p class="none">No clip was rejected.</p>')
 
+    def shown(self) -> list[str]:
+        """Ids of the clips on any sheet."""
+        groups: dict[str, list[Clip]] = {}
+        for clip in self.clips:
+            kept = clip.get("decision") == "kept"
+            groups.setdefault("" if kept else str(clip.get("reason")), []).append(clip)
+        shown = [clip for group in groups.values() for clip in self._sample(group)]
+        retained = [clip["duplicate_of"] for clip in shown if clip.get("duplicate_of")]
+        return [*(str(clip.get("clip_id")) for clip in shown), *map(str, retained)]
+
     def _reason(self, reason: str, clips: Sequence[Clip]) -> Markup:
         shown = self._sample(clips)
         if reason == Reason.DUPLICATE:
