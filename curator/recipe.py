@@ -78,6 +78,25 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         raise RecipeError(_explain(error, path, overrides)) from error
 
 
+def with_changes(recipe: Recipe, changes: Sequence[str]) -> Recipe:
+    """A recipe with some keys changed.
+
+    Args:
+        recipe: What it is without them.
+        changes: `key=value` each, as for `load_recipe`.
+
+    Raises:
+        RecipeError: Naming the key, what is wrong and the nearest valid key.
+    """
+    data = recipe.model_dump(mode="json")
+    for change in changes:
+        _override(data, change)
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise RecipeError(_explain(error, Path("as it was used"), changes)) from error
+
+
 def _find(name: str) -> Path:
     path = recipe_folder() / f"{name}.yaml"
     if name in recipe_names():

@@ -47,7 +47,7 @@ from curator.stages.filters import Bounds, resolve
 from curator.stages.scan import scan_fingerprint
 from curator.stages.shard import Location, plan_shards
 from curator.storage import Store
-from curator.tables import CANDIDATES_SCHEMA, SHOTS_SCHEMA
+from curator.tables import CANDIDATES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
 
 logger = logging.getLogger(__name__)
 
@@ -216,7 +216,10 @@ class Run:
         state = self._state
         if state.all_vectors is None:
             filled = [table for table in state.vectors if table.num_rows] or [vectors_table([])]
-            state.all_vectors = pa.concat_tables(filled).sort_by("clip_id").combine_chunks()
+            schema = embeddings_schema(filled[0]["vector"].type.list_size)
+            # What comes from Parquet names the elements of lists otherwise.
+            tables = [table.cast(schema) for table in filled]
+            state.all_vectors = pa.concat_tables(tables).sort_by("clip_id").combine_chunks()
             state.vectors = []
         return state.all_vectors
 
