@@ -92,8 +92,8 @@ def mark_selected(clips: Sequence[dict[str, Any]], config: SelectConfig) -> None
     kept = [clip for clip in clips if clip["decision"] == "kept"]
     for clip, chosen in zip(kept, select(kept, config), strict=True):
         if not chosen.is_taken:
-            group = f" in {chosen.group}" if chosen.group else ""
-            detail = f"{chosen.quota} of {chosen.n_group} are taken{group}; this is {chosen.rank}."
+            group = f"group {chosen.group}: " if config.by else ""
+            detail = f"{group}{chosen.quota} of {chosen.n_group} taken, this is no. {chosen.rank}"
             reject(clip, Reason.NOT_SELECTED, detail=detail)
             clip |= {
                 "reason_score": float(chosen.rank),

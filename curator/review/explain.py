@@ -144,7 +144,8 @@ def _table(judged: Sequence[Judged]) -> str:
         verdict = "ok"
         if rule.reason is not None:
             verb = "rejects" if rule.bounds.severity == "reject" else "flags"
-            verdict = f"{verb}: {rule.reason}"
+            is_flag = rule.bounds.severity == "flag"
+            verdict = f"{verb}: {rule.bounds.tag(rule.reason) if is_flag else rule.reason}"
         name = rule.name if rule.name == rule.bounds.score else f"{rule.name} ({rule.bounds.score})"
         rows.append((name, value, _bounds(rule), verdict))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
@@ -250,8 +251,9 @@ def _late_remedy(finished: Finished, clip: Mapping[str, Any], reason: Reason) ->
             f"{clip['duplicate_of']}"
         )
     if reason == Reason.NOT_SELECTED:
-        rank = f"{clip['reason_score']:.0f}"
-        select = recipe.select
+        rank, select = f"{clip['reason_score']:.0f}", recipe.select
+        if select.keep_fraction is None and not select.keep_fractions:
+            return f"--set select.max_per_group={rank}, or another select.seed"
         keys = ["max_per_group"] if select.max_per_group is not None else []
         keys += ["keep_fraction"] if select.keep_fraction is not None else []
         wider = ", ".join(f"select.{key}" for key in [*keys, "seed"])

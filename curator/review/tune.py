@@ -189,7 +189,8 @@ def view(tuned: Tuned, *, n_examples: int = EXAMPLES) -> TuneView:
             for side in ("min", "max")
             if (bound := _changed(before, after, side)) is not None
         ]
-        examples = {side: _beside(values, bound, side, n_examples) for side, bound in sides}
+        shown_values = np.where(_up_to(tuned.decided, after), values, np.nan)
+        examples = {side: _beside(shown_values, bound, side, n_examples) for side, bound in sides}
         shown |= {number for pair in examples.values() for side in pair for number in side}
         figures.append(
             BoundView(
@@ -222,6 +223,18 @@ def view(tuned: Tuned, *, n_examples: int = EXAMPLES) -> TuneView:
         reasons={number: (tuned.now[number], tuned.then[number]) for number in numbers},
         thumbnails=tuned.finished.pictures(row["clip_id"] for row in rows),
     )
+
+
+def _up_to(decided: Decided, bounds: Bounds) -> NDArray[np.bool_]:
+    """Clips that no other reason is against: those about which the rule decides."""
+    spec = SCORES[bounds.score]
+    own = pa.array([str(spec.low), str(spec.high)])
+    reasons = decided.clips["reasons"].combine_chunks()
+    others = pc.invert(pc.is_in(reasons.flatten(), value_set=own))
+    rows = pc.list_parent_indices(reasons).filter(others).to_numpy(zero_copy_only=False)
+    up_to = np.ones(len(reasons), dtype=np.bool_)
+    up_to[rows] = False
+    return up_to
 
 
 def _changed(before: Bounds | None, after: Bounds, side: str) -> float | None:

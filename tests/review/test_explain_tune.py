@@ -247,8 +247,8 @@ def test_the_page_shows_clips_on_either_side_with_pictures(
     assert seen.n_images >= 14
     assert "http://" not in page
     assert "<script" not in page
-    assert seen.text.index("motion 1 < 3") < seen.text.index("motion 2 < 3")
-    assert seen.text.index("motion 2 < 3") < seen.text.index("motion 3 = bound")
+    assert seen.text.index("below 3") < seen.text.index("1 < 3") < seen.text.index("2 < 3")
+    assert seen.text.index("2 < 3") < seen.text.index("from 3") < seen.text.index("3 = bound")
     assert "motion_too_low → kept" in seen.text
     assert said(
         capsys, "tune", made.out, "motion.min=3", "--html", tmp_path / "no" / "p", code=EXIT_USAGE

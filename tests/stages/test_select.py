@@ -73,7 +73,7 @@ def test_only_survivors_are_chosen_from_and_the_others_keep_their_reason() -> No
     for row in out:
         assert (row["reason"], row["reasons"]) == ("not_selected", ["not_selected"])
         assert row["reason_threshold"] == 2.0
-        assert row["reason_detail"].startswith("2 of 5 are taken in wide; this is ")
+        assert row["reason_detail"].startswith("group wide: 2 of 5 taken, this is no. ")
 
 
 def test_without_shares_and_caps_nothing_is_left_out() -> None:

@@ -15,6 +15,8 @@ from curator.stages.scores import SCORES
 
 BINS = 40
 WIDTH, HEIGHT, TOP, BOTTOM = 320, 112, 14, 16
+LETTER = 5.5
+"""About how wide a letter of a label is."""
 LOG_FROM = 30.0
 """Ratio of the 95th to the 5th percentile from which the axis is logarithmic."""
 
@@ -164,13 +166,18 @@ def _columns(axis: _Axis, kept: Sequence[int], rejected: Sequence[int]) -> Itera
 
 
 def _bounds(axis: _Axis, bounds: Mapping[str, float]) -> Iterator[Markup]:
-    for key, bound in bounds.items():
+    free_from, y = 0.0, 9
+    for bound, key in sorted((bound, key) for key, bound in bounds.items()):
         if not axis.low <= bound <= axis.high:
             continue
         x = min(WIDTH - 0.5, max(0.5, float(axis.place(bound)) * WIDTH))
-        anchor, shift = ("end", -3) if x > 0.8 * WIDTH else ("start", 3)
+        label = f"{key} {score(bound)}"
+        width = LETTER * len(label)
+        anchor, begin = ("end", x - 3 - width) if x + width > WIDTH else ("start", x + 3)
+        y = y + 10 if begin < free_from else 9
+        free_from = begin + width
         yield Markup(
             f'<line class="bound" x1="{x:.2f}" x2="{x:.2f}" y1="2" y2="{HEIGHT - BOTTOM}"/>'
-            f'<text x="{x + shift:.2f}" y="9" text-anchor="{anchor}">'
-            f"{esc(key)} {score(bound)}</text>"
+            f'<text x="{x - 3 if anchor == "end" else x + 3:.2f}" y="{y}" '
+            f'text-anchor="{anchor}">{esc(label)}</text>'
         )

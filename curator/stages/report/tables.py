@@ -42,8 +42,8 @@ def funnel_table(summary: Mapping[str, Any]) -> Markup:
     headings = ("reason", "#rejected", "#alone", "#at all", "#left", "", "#of all")
     note = (
         '<p class="hint">A clip is counted under the first reason against it. <em>Alone</em> '
-        "counts those with no other reason, which would be kept without that rule; <em>at all</em> "
-        "counts every clip with that reason.</p>"
+        "counts those that nothing else is against; <em>at all</em> counts every clip with that "
+        "reason.</p>"
     )
     return Markup(f"{table(headings, rows, kind='funnel')}{note}")
 

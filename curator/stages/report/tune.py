@@ -59,10 +59,10 @@ class TuneView:
 def render_tune(view: TuneView) -> str:
     """One HTML document that refers to nothing outside itself."""
     sections = [
+        ("First reasons", _reasons(view)),
         *_bound_sections(view),
         ("Kept now, and then rejected", _moved(view, view.lost, view.n_lost)),
         ("Rejected now, and then kept", _moved(view, view.gained, view.n_gained)),
-        ("Reasons", _reasons(view)),
     ]
     body = joined(
         Markup(f"<section><h2>{esc(title)}</h2>{content}</section>\n")
@@ -73,7 +73,7 @@ def render_tune(view: TuneView) -> str:
 
 def _header(view: TuneView) -> Markup:
     n_clips, now, then = sum(view.now.values()), view.now[None], view.then[None]
-    changes = joined((Markup(f"<code>{esc(change)}</code>") for change in view.changes), ", ")
+    changes = joined(Markup(f"<code>{esc(change)}</code>") for change in view.changes)
     tiles = [
         ("clips", count(n_clips), "candidates"),
         ("kept now", count(now), share(now, n_clips)),
@@ -84,8 +84,9 @@ def _header(view: TuneView) -> Markup:
     ]
     said = "" if view.is_exact else "Duplicates and selection are left as they are."
     return Markup(
-        f'<p class="made">{esc(view.out)}</p><h1>What if: {changes}</h1>'
-        f'<p class="about">Nothing was changed. {esc(said)}</p>{tiles_row(tiles)}'
+        f'<p class="made">{esc(view.out)}</p><h1>What other settings would do</h1>'
+        f'<p class="changes">{changes}</p>'
+        f'<p class="about">The run is as it was. {esc(said)}</p>{tiles_row(tiles)}'
     )
 
 
@@ -119,9 +120,12 @@ def _either_side(
     word = ("below", "from") if side == "min" else ("above", "up to")
     parts = []
     for name, numbers in ((word[0], outside), (word[1], inside)):
-        of = Markup(f'<span class="of">{count(len(numbers))} nearest to the bound</span>')
+        of = Markup(
+            f'<span class="of">{count(len(numbers))} nearest to the bound, of those that '
+            "no other rule rejects</span>"
+        )
         cards = joined(_card(view, number, bound.score, value) for number in numbers)
-        sheet = f'<div class="sheet">{cards}</div>' if numbers else '<p class="none">None.</p>'
+        sheet = f'<div class="sheet row">{cards}</div>' if numbers else '<p class="none">None.</p>'
         parts.append(f"<h3>{esc(f'{went}{name} {score(value)}')} {of}</h3>{sheet}")
     return Markup("".join(parts))
 
@@ -131,13 +135,13 @@ def _card(view: TuneView, number: int, name: str | None, bound: float | None) ->
     parts = [_change(view, number)]
     if name is not None and bound is not None:
         value = clip.get(name)
-        said = "not measured" if value is None else _beside(name, value, bound)
+        said = "not measured" if value is None else _beside(value, bound)
         parts.insert(0, Markup(f"<p><strong>{esc(said)}</strong></p>"))
     return card(clip, joined(parts), view.thumbnails.get(str(clip["clip_id"])))
 
 
-def _beside(name: str, value: float, bound: float) -> str:
-    return f"{name} {score(value)} = bound" if value == bound else f"{name} {beside(value, bound)}"
+def _beside(value: float, bound: float) -> str:
+    return f"{score(value)} = bound" if value == bound else beside(value, bound)
 
 
 def _change(view: TuneView, number: int) -> Markup:
@@ -155,7 +159,7 @@ def _moved(view: TuneView, numbers: Sequence[int], n_all: int) -> Markup:
         return Markup('<p class="none">None.</p>')
     of = f"{count(len(numbers))} of {count(n_all)}" if len(numbers) < n_all else count(n_all)
     cards = joined(_card(view, number, None, None) for number in numbers)
-    return Markup(f'<p class="hint">{of}</p><div class="sheet">{cards}</div>')
+    return Markup(f'<p class="hint">{of}</p><div class="sheet row">{cards}</div>')
 
 
 def _reasons(view: TuneView) -> Markup:
