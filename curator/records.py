@@ -47,6 +47,8 @@ class Reason(StrEnum):
     """A rule asks for a score that this clip has not: too few samples, or a tiny picture."""
     DUPLICATE = "duplicate"
     NO_BUCKET = "no_bucket"
+    NOT_SELECTED = "not_selected"
+    """The recipe takes only a part of its group, and others came first."""
     CUT_FAILED = "cut_failed"
 
 

@@ -129,7 +129,9 @@ class Analyzing:
         Args:
             sources: Each content once, with its id.
         """
-        done = Parts(self._store, "tracks", self.stamp).done()
+        sources = list(sources)
+        # Each footer is a read: with nothing to look for there is nothing to read.
+        done = Parts(self._store, "tracks", self.stamp).done() if sources else {}
         stored: dict[str, list[SourceRef]] = {}
         pending: list[SourceRef] = []
         for source in sources:
