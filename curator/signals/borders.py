@@ -37,7 +37,7 @@ _BLACKEST = 0.13
 ranges lift it."""
 _STEP = 8
 """Every so many columns (rows) are looked at."""
-_TOLERANCE = 3.0
+_TOLERANCE = 2.0
 """Levels by which a border without noise varies, from compression."""
 _NOISIEST = 14.0
 """Largest tolerance; a strip that varies more is picture."""
@@ -161,7 +161,7 @@ def _fall(share_L: NDArray[np.float64], gap: int) -> int | None:
 
 def _refined(excess_LA: NDArray[np.int16], place: int, gap: int, tolerance: float) -> int:
     """The line at which what is not black has half of its strength: blur and ringing spread it."""
-    first, last = max(0, place - gap), min(len(excess_LA), place + 2 * gap)
+    first, last = max(0, place - gap), min(len(excess_LA), place + 3 * gap)
     inside = excess_LA[min(place + gap, last - 1) : last].mean(axis=0)
     bright_A = inside > 2 * tolerance
     if not bright_A.any():

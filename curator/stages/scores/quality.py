@@ -54,7 +54,7 @@ SCORES: dict[str, ScoreSpec] = {
     ),
     "true_resolution": ScoreSpec(
         unit="share of the nominal",
-        range="0 to 1; below 0.5 as enlarged by 2 or softer",
+        range="0 to 1; above 0.6 full detail, 0.5 as enlarged by 2 or as soft",
         meaning="finest detail that there is against the finest that the size could hold; blocks "
         "count as detail",
         low=Reason.UPSCALED,
