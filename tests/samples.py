@@ -57,6 +57,8 @@ SIGNAL_VALUES = {
     "sharpness": 0.4,
     "dark_fraction": 0.02,
     "bright_fraction": 0.01,
+    "change": 20.0,
+    "resolution": 0.9,
 }
 
 

@@ -29,8 +29,11 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
         "short_side_px": 720.0,
         "aspect": pytest.approx(16 / 9),
         "fps": 30.0,
+        "duration_s": pytest.approx(2.0),
         "hdr": 0.0,
         "bits_per_pixel": pytest.approx(8 * 4000 / (1280 * 720)),
+        "bit_rate_kbps": pytest.approx(8 * 4000 * 30 / 1000),
+        "interlaced": 0.0,
         "corrupt_fraction": pytest.approx(0.1),
         "luma": pytest.approx(0.5),
         "contrast": pytest.approx(0.2),
@@ -38,6 +41,14 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
         "sharpness": pytest.approx(0.4),
         "noise": pytest.approx(0.0),
         "motion": pytest.approx(0.1),
+        "blocking": 0.0,
+        "banding": 0.0,
+        "combing": 0.0,
+        "true_resolution": pytest.approx(0.9),
+        "stripes": 0.0,
+        "frozen_fraction": 0.0,
+        "black_fraction": 0.0,
+        "content_area": 1.0,
     }
 
 
@@ -57,6 +68,13 @@ def test_scores_without_samples_are_absent_not_zero() -> None:
         "sharpness",
         "noise",
         "motion",
+        "blocking",
+        "banding",
+        "combing",
+        "true_resolution",
+        "stripes",
+        "frozen_fraction",
+        "content_area",
     }
 
 

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, RootModel, field_validator
 
 from curator.errors import unknown_key
 from curator.records import Span, Track
-from curator.stages.scores import picture, stream
+from curator.stages.scores import borders, picture, quality, stream
 from curator.stages.scores.spec import (
     AGGREGATES,
     Aggregate,
@@ -19,7 +19,12 @@ from curator.stages.scores.spec import (
     samples_of,
 )
 
-SCORES: dict[str, ScoreSpec] = {**stream.SCORES, **picture.SCORES}
+SCORES: dict[str, ScoreSpec] = {
+    **stream.SCORES,
+    **picture.SCORES,
+    **quality.SCORES,
+    **borders.SCORES,
+}
 """All scores that rules can use. Public: each is a column of `clips`."""
 
 TAGGERS: tuple[Callable[[ClipView], list[str]], ...] = ()
