@@ -96,6 +96,8 @@ class NotCopied(StrEnum):
     """Not 8-bit 4:2:0 of limited range."""
     SHAPE = "shape"
     """Rotated, mirrored, of odd size, of changing size, or with pixels that are not square."""
+    BORDERS = "borders"
+    """Black borders are cut away, which takes new pictures."""
     INTERLACED = "interlaced"
     HIGH_DYNAMIC_RANGE = "high_dynamic_range"
     VARIABLE_RATE = "variable_rate"
@@ -324,6 +326,20 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Crop:
+    """A part of the upright picture, in the source's own pixels, before they are made square.
+
+    All values are even, so that 4:2:0 chroma is cut between its pixels, and lie inwards of where
+    the borders end.
+    """
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
     """A clip that survived, with what is needed to write it."""
 
@@ -338,6 +354,8 @@ class CutRequest:
     fps: Fraction
     is_vfr: bool
     rotation_deg: int
+    crop: Crop | None
+    """The picture inside its borders; None to keep all of it."""
     is_interlaced: bool
     is_hdr: bool
     min_frames: int

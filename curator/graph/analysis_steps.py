@@ -321,7 +321,13 @@ class ProposeStep:
         spans = propose_clips(track, shots, recipe.propose)
         made.shots += [_shot_row(track, number, shot) for number, shot in enumerate(shots)]
         for span in spans:
-            row = candidate_row(track, span, uri, aggregates=recipe.scores.root)
+            row = candidate_row(
+                track,
+                span,
+                uri,
+                aggregates=recipe.scores.root,
+                crop_borders=recipe.propose.crop_borders,
+            )
             made.clips.append(row)
             vector = aggregate(track.descriptor[samples_of(track, span)])
             if vector is not None:

@@ -55,6 +55,11 @@ class ProposeConfig(BaseModel):
         description="a black or flat stretch at least this long belongs to no shot",
         json_schema_extra={"unit": "s"},
     )
+    crop_borders: bool = Field(
+        True,
+        description="cut away black borders; sizes and buckets are those of the picture inside",
+        json_schema_extra={"unit": "true or false"},
+    )
     # 2 s and 60 s: Cosmos WFM platform, arXiv 2501.03575 section 3.1.
     min_s: float = Field(
         2.0,

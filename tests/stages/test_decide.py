@@ -51,7 +51,7 @@ def counts(result: Decided) -> dict[str, tuple[int, int, int]]:
 def test_a_table_is_judged_as_its_clips_are_one_by_one() -> None:
     """Pins every column against `judge` and `flags`, on random scores with ties and gaps."""
     rng = np.random.default_rng(7)
-    n, names = 500, list(SCORES)
+    n, names = 500, list(SCORES)[:11]
     scores = {
         name: [None if gap else float(value) for gap, value in zip(
             rng.random(n) < 0.1, rng.integers(0, 20, n) / 4, strict=True)]

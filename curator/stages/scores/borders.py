@@ -1,11 +1,9 @@
 """The picture inside black borders, as the samples of a clip together say."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.records import Reason
+from curator.records import Crop, Reason
 from curator.stages.scores.spec import ClipView, ScoreSpec
 
 MIN_SHARE = 0.005
@@ -22,20 +20,6 @@ _TURNS = {
     270: ("top", "right", "bottom", "left"),
 }
 """Sides as coded that are left, top, right and bottom after a clockwise rotation."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crop:
-    """A part of the upright picture, in the source's own pixels, before they are made square.
-
-    All values are even, so that 4:2:0 chroma is cut between its pixels, and lie inwards of where
-    the borders end.
-    """
-
-    x: int
-    y: int
-    width: int
-    height: int
 
 
 def crop_of(clip: ClipView) -> Crop | None:
