@@ -162,15 +162,16 @@ def _light(kind: str, index: int) -> float:
 
 
 def _write_words(frame: NDArray[np.float32], case: Case, index: int) -> None:
-    _, top, right, bottom = case.sides
+    left, top, right, bottom = case.sides
     height, width = frame.shape
     depth = max(case.sides)
     if case.words == "none" or depth < 24:
         return
     if case.words == "subtitles" and bottom >= 24:
         words = SUBTITLES[index * len(SUBTITLES) // N_FRAMES]
-        scale = min(bottom / 60, width / 900)
-        _text(frame, words, (width // 5, height - bottom // 3), scale)
+        inner_w = width - left - right
+        scale = min(bottom / 60, height / 500, inner_w / 620)
+        _text(frame, words, (left + inner_w // 16, height - bottom // 3), scale)
     elif case.words == "logo":
         x = width - right + 4 if right >= 24 else 8
         y = top - 6 if top >= 24 else height - bottom // 4 if bottom >= 24 else height // 8

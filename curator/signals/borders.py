@@ -42,9 +42,11 @@ _TOLERANCE = 2.0
 _NOISIEST = 14.0
 """Largest tolerance; a strip that varies more is picture."""
 _MOST = 0.55
-"""Share of a line that must be constant: subtitles leave more than this."""
+"""Share of the outermost line that must be constant."""
+_LEAST = 0.35
+"""Share of any line of a border that is constant: the largest subtitles leave more."""
 _TYPICAL = 0.93
-"""Share of the median line of a border that must be constant: most lines are without text."""
+"""Share that must be constant of the lines without text, which are a third of a border or more."""
 _DROP = 0.3
 """By how much the constant share falls where a border ends: glyphs cover less of one line."""
 
@@ -147,14 +149,14 @@ def _depth(lines_LA: NDArray[np.uint8], black: int, span: int) -> int | None:
 
 def _fall(share_L: NDArray[np.float64], gap: int) -> int | None:
     """First line after the border, by the largest fall of the constant share."""
-    ends = np.flatnonzero(share_L < _MOST)
-    # A border ends at the latest where a line is no longer mostly constant.
+    # A border ends at the latest where a line has less left than large subtitles leave.
+    ends = np.flatnonzero(share_L < _LEAST)
     limit = min(int(ends[0]) + 1 if len(ends) else len(share_L), len(share_L) - gap)
     if limit < 2:
         return None
     fall_L = share_L[: limit - 1] - share_L[gap : gap + limit - 1]
     best = int(np.argmax(fall_L))
-    if fall_L[best] < _DROP or float(np.median(share_L[: best + 1])) < _TYPICAL:
+    if fall_L[best] < _DROP or float(np.quantile(share_L[: best + 1], 0.65)) < _TYPICAL:
         return None
     return best + 1
 

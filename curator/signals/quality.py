@@ -252,7 +252,7 @@ _DETAIL = 6.0
 """Standard deviation of a segment, in levels, below which it has no detail to judge by."""
 _MOST_ENERGY = 0.95
 _WHITENING = 1.5
-"""Power of frequency that energy is weighted with; 2 makes an edge white, and rounding loud."""
+"""Power of frequency that weights energy; 2 would make an edge white, and rounding loud."""
 _ROUNDING = 1.0
 """Standard deviation of what rounding and fine quantisation add, in levels."""
 

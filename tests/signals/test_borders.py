@@ -103,7 +103,11 @@ def test_samples_that_say_nothing_do_not_count_and_few_that_differ_are_outvoted(
     top[:8] = np.nan
     top[8] = 30 / 720
     assert crop_of(clip(top=top)) == Crop(x=0, y=90, width=1280, height=630)
+    top[8:13] = 30 / 720
+    assert crop_of(clip(top=top)) == Crop(x=0, y=90, width=1280, height=630)
     top[8:13] = 0
+    assert crop_of(clip(top=top)) is None
+    top[8:13] = 130 / 720
     assert crop_of(clip(top=top)) is None
 
 

@@ -9,7 +9,8 @@ from curator.stages.scores.spec import ClipView, ScoreSpec
 MIN_SHARE = 0.005
 """Smallest border, as a share of the side: a line or two at an edge is not worth an encoding."""
 AGREEMENT = 0.75
-"""Share of the samples that say something of a side which must agree on where its border ends."""
+"""Share of the samples which must agree on where a border ends, of those that do and those in which
+there is none or a larger one."""
 _WITNESSES = 0.15
 """Share of all samples that must agree: in a dark clip a few may see lines that are none."""
 _WITHIN_PX = 2.5
@@ -60,10 +61,15 @@ def _border(clip: ClipView, side: str, size: int) -> float:
         return 0.0
     agreeing = _largest_group(shares, _WITHIN_PX / size)
     border = float(np.median(agreeing))
-    needed = max(min(2, n_samples), _WITNESSES * n_samples)
-    if border < MIN_SHARE or len(agreeing) < max(needed, AGREEMENT * len(shares)):
-        return 0.0
-    return border
+    # A smaller border that is not none is a line of text within this one.
+    contrary = np.count_nonzero((shares < MIN_SHARE) | (shares > border + _WITHIN_PX / size))
+    needed = max(
+        min(2, n_samples),
+        _WITNESSES * n_samples,
+        len(shares) / 2,
+        AGREEMENT * (len(agreeing) + contrary),
+    )
+    return border if border >= MIN_SHARE and len(agreeing) >= needed else 0.0
 
 
 def _largest_group(values: NDArray[np.float64], width: float) -> NDArray[np.float64]:
