@@ -19,6 +19,8 @@ from curator.footage.write import write_video
 WIDTH, HEIGHT = 640, 360
 _SHUTTER = 0.5
 _BLUR_STEP_PX = 2.0
+_OBJECT_ENLARGED = 1.6
+"""As much as the pictures are, so that objects are not sharper than what stands behind them."""
 _OBJECTS = ("camera", "ihc", "gravel", "retina")
 
 
@@ -178,8 +180,9 @@ class _Objects:
             left -= area
             side = max(8, round(2 * np.sqrt(area / np.pi)))
             photo = photograph(_OBJECTS[int(rng.integers(len(_OBJECTS)))])
-            top, begin = (int(rng.integers(0, max(1, n - side))) for n in photo.shape[:2])
-            patch = cv2.resize(photo[top : top + side, begin : begin + side], (side, side))
+            cropped = round(side / _OBJECT_ENLARGED)
+            top, begin = (int(rng.integers(0, max(1, n - cropped))) for n in photo.shape[:2])
+            patch = cv2.resize(photo[top : top + cropped, begin : begin + cropped], (side, side))
             grid = np.mgrid[0:side, 0:side] - (side - 1) / 2
             mask = np.clip(side / 2 - np.hypot(*grid), 0, 1).astype(np.float32)
             self._discs.append((patch, mask, rng.uniform(size=2), rng.uniform(0.03, 0.12, 2)))

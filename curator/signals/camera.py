@@ -61,8 +61,13 @@ SIGNALS = {
 
 GRID_STEP_PX = 10
 """Flow is looked at on a grid of this step: 32 x 18 places of a picture of 320 x 180."""
-TEXTURE_LEVELS = 3.0
+TEXTURE_LEVELS = 0.7
 """Gradient in 8-bit levels per pixel, in its weaker direction, at which a place counts by half."""
+NOISE_LEVELS = 3.0
+"""The same, that noise is believed to make at most; the flattest tenth of the picture says how much
+it does make."""
+CENTRE = 0.5
+"""Weight of the picture's centre beside that of its edges."""
 MIN_TEXTURE_SHARE = 0.01
 """Textured share of the picture below which nothing is said of the camera."""
 MIN_CAMERA_SHARE = 0.35
@@ -74,6 +79,10 @@ TOLERANCE_PX = 0.3
 """Error of flow at a place that follows the model, at no motion."""
 TOLERANCE_SHARE = 0.05
 """The same, of motion: a similarity is not quite what a lens does."""
+STILL_BONUS = 1.15
+"""How much more likely than any other motion it is that a camera stands still."""
+UNUSUAL_TURN = 0.3
+"""Radians, or change of the magnification, in a pair's time that is half as likely as none."""
 _SHRINK = 0.002
 """Weight of the belief that there is no zoom and no roll, against the spread of textured places in
 squared short sides (0.35 for a picture that is textured all over)."""
@@ -110,8 +119,8 @@ def fitted_flow(
     """Dense flow between two pictures, and the camera's motion that fits it.
 
     Flow loses pictures that moved by a quarter of their size. Where less of the picture than
-    `SURE_SHARE` follows one motion, flow is tried again from the shift that phase correlation finds,
-    and the try that more of the picture follows is taken.
+    `SURE_SHARE` follows one motion, flow is tried again from the shift that phase correlation
+    finds, and the try that more of the picture follows is taken.
 
     Args:
         dense: Flow of this worker.
@@ -129,20 +138,26 @@ def fitted_flow(
     fit = fit_camera(flow, texture_P)
     if fit is None or fit.share >= SURE_SHARE:
         return flow, fit
-    begin = np.empty_like(flow)
-    begin[:] = _whole_shift_px(before_HW, after_HW)
-    again = dense.between(before_HW, after_HW, begin)
+    x, y = _whole_shift_px(before_HW, after_HW)
+    moved_back = np.array([[1, 0, -x], [0, 1, -y]], np.float32)
+    nearer = cv2.warpAffine(
+        after_HW,
+        moved_back,
+        (after_HW.shape[1], after_HW.shape[0]),
+        flags=cv2.INTER_NEAREST,
+        borderMode=cv2.BORDER_REPLICATE,
+    )
+    again = dense.between(before_HW, np.asarray(nearer, np.uint8))
     assert again is not None
+    again += np.array([x, y], np.float32)
     fit_again = fit_camera(again, texture_P)
     if fit_again is None or fit_again.share <= fit.share:
         return flow, fit
     return again, fit_again
 
 
-def _whole_shift_px(
-    before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
-) -> tuple[float, float]:
-    """How far the picture as a whole moved, by phase correlation at half the size."""
+def _whole_shift_px(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> tuple[int, int]:
+    """How far the picture as a whole moved (x, y), by phase correlation at half the size."""
     height, width = before_HW.shape
     size = (max(2, width // 2), max(2, height // 2))
     before, after = (
@@ -150,7 +165,7 @@ def _whole_shift_px(
         for picture in (before_HW, after_HW)
     )
     (x, y), _ = cv2.phaseCorrelate(before, after, cv2.createHanningWindow(size, cv2.CV_32F))
-    return x * width / size[0], y * height / size[1]
+    return round(x * width / size[0]), round(y * height / size[1])
 
 
 def camera_signals(fit: CameraFit | None, seconds: float) -> dict[str, float]:
@@ -177,10 +192,11 @@ def camera_signals(fit: CameraFit | None, seconds: float) -> dict[str, float]:
 
 
 def place_texture(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """How well motion can be seen at each place of the grid, 0 to 1, float32 [P].
+    """How much each place of the grid has to say of the camera, 0 to 1, float32 [P].
 
     The weaker eigenvalue of the structure tensor, at half the size so that noise is averaged out:
-    along a straight edge one cannot see motion.
+    along a straight edge one cannot see motion. Places near the frame's edges count more, because
+    what moves before a camera is mostly kept in the middle.
 
     Args:
         gray_HW: uint8 luma.
@@ -192,11 +208,15 @@ def place_texture(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
     weaker = cv2.cornerMinEigenVal(half, 5) * (255**2 / 4)
     top, left = _grid(height), _grid(width)
     at = np.ix_(np.minimum(top // 2, half.shape[0] - 1), np.minimum(left // 2, half.shape[1] - 1))
-    squares = np.maximum(weaker[at].astype(np.float32).ravel(), 0)
-    floor = min(float(np.quantile(squares, 0.1)), TEXTURE_LEVELS**2)
+    squares = np.maximum(weaker[at].astype(np.float32), 0)
+    floor = min(float(np.quantile(squares, 0.1)), NOISE_LEVELS**2)
     squares = np.maximum(squares - floor, 0)
-    texture_P: NDArray[np.float32] = squares / (squares + np.float32(TEXTURE_LEVELS**2))
-    return texture_P
+    strength = squares / (squares + np.float32(TEXTURE_LEVELS**2))
+    from_centre = np.maximum(
+        np.abs(top / height - 0.5)[:, None], np.abs(left / width - 0.5)[None, :]
+    )
+    texture_P: NDArray[np.float32] = (strength * (CENTRE + (1 - CENTRE) * 2 * from_centre)).ravel()
+    return texture_P.astype(np.float32)
 
 
 def _grid(length: int) -> NDArray[np.int64]:
@@ -204,9 +224,7 @@ def _grid(length: int) -> NDArray[np.int64]:
     return np.arange(GRID_STEP_PX // 2, length, GRID_STEP_PX)
 
 
-def fit_camera(
-    flow_HW2: NDArray[np.float32], texture_P: NDArray[np.float32]
-) -> CameraFit | None:
+def fit_camera(flow_HW2: NDArray[np.float32], texture_P: NDArray[np.float32]) -> CameraFit | None:
     """Fits the camera's motion to flow; None without texture.
 
     Args:
@@ -222,7 +240,7 @@ def fit_camera(
     sampled = flow_HW2[np.ix_(top, left)].reshape(-1, 2) / np.float32(short)
     flow = sampled[:, 0] + 1j * sampled[:, 1]
     seen = texture_P > 0.1
-    if np.mean(texture_P > 0.5) < MIN_TEXTURE_SHARE or np.count_nonzero(seen) < 4:
+    if np.mean(texture_P > 0.25) < MIN_TEXTURE_SHARE or np.count_nonzero(seen) < 4:
         return None
     z, f, w = places[seen], flow[seen], texture_P[seen].astype(np.float64)
     tolerance = (TOLERANCE_PX / short) + TOLERANCE_SHARE * float(np.median(np.abs(f)))
@@ -247,7 +265,7 @@ def _best_of_pairs(
     w: NDArray[np.float64],
     tolerance: float,
 ) -> tuple[complex, complex]:
-    """The motion that most places agree with, of those that pairs of places give."""
+    """The motion that most places agree with: none, that of a place, or that of two places."""
     ranks = np.cumsum(w)
     one, other = np.minimum(np.searchsorted(ranks, _DRAWS * ranks[-1]), len(w) - 1)
     apart = z[one] - z[other]
@@ -255,9 +273,12 @@ def _best_of_pairs(
     turns = np.zeros(_HYPOTHESES, np.complex128)
     turns[useful] = (f[one] - f[other])[useful] / apart[useful]
     shifts = f[one] - turns * z[one]
-    turns, shifts = np.append(turns, 0), np.append(shifts, 0)
+    turns = np.concatenate([np.zeros(1), np.zeros(_HYPOTHESES), turns])
+    shifts = np.concatenate([np.zeros(1), f[one], shifts])
     rest = (f - turns[:, None] * z - shifts[:, None]).astype(np.complex64)
     votes = (w / (1 + (rest.real**2 + rest.imag**2) / tolerance**2)).sum(axis=1)
+    votes[0] *= STILL_BONUS
+    votes /= 1 + (np.abs(turns) / UNUSUAL_TURN) ** 2
     best = int(np.argmax(votes))
     return complex(turns[best]), complex(shifts[best])
 

@@ -28,21 +28,17 @@ class DenseFlow:
         self._flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
 
     def between(
-        self,
-        before_HW: NDArray[np.uint8],
-        after_HW: NDArray[np.uint8],
-        begin_HW2: NDArray[np.float32] | None = None,
+        self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
     ) -> NDArray[np.float32] | None:
         """Where each pixel went, float32 [H, W, 2] in pixels (x, y); None for tiny pictures.
 
         Args:
             before_HW: uint8 luma.
             after_HW: The later picture, of the same size.
-            begin_HW2: Flow to begin from, overwritten; None begins from no motion.
         """
         if min(before_HW.shape) < MIN_SIDE_PX:
             return None
-        flow = self._flow.calc(before_HW, after_HW, begin_HW2)  # type: ignore[call-overload]
+        flow = self._flow.calc(before_HW, after_HW, None)  # type: ignore[call-overload]
         return np.asarray(flow, np.float32)
 
 

@@ -9,7 +9,8 @@ from pydantic import ConfigDict, RootModel, field_validator
 
 from curator.errors import unknown_key
 from curator.records import Span, Track
-from curator.stages.scores import picture, stream
+from curator.stages.scores import camera, picture, stream
+from curator.stages.scores.camera import camera_tags
 from curator.stages.scores.spec import (
     AGGREGATES,
     Aggregate,
@@ -18,7 +19,7 @@ from curator.stages.scores.spec import (
     samples_of,
 )
 
-SCORES: dict[str, ScoreSpec] = {**stream.SCORES, **picture.SCORES}
+SCORES: dict[str, ScoreSpec] = {**stream.SCORES, **picture.SCORES, **camera.SCORES}
 """All scores that rules can use. Public: each is a column of `clips`."""
 
 
@@ -63,6 +64,6 @@ def score_clip(
 
 
 __all__ = [
-    "AGGREGATES", "SCORES", "Aggregate", "ClipView", "ScoreConfig", "ScoreSpec", "samples_of",
-    "score_clip",
+    "AGGREGATES", "SCORES", "Aggregate", "ClipView", "ScoreConfig", "ScoreSpec", "camera_tags",
+    "samples_of", "score_clip",
 ]  # fmt: skip
