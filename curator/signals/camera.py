@@ -54,28 +54,28 @@ SIGNALS = {
     ),
     "camera_share": Signal(
         unit="share",
-        range="0 to 1; below 0.35 the model is not believed; NaN without texture",
+        range="0 to 1; below 0.3 the model is not believed; NaN without texture",
         meaning="share of the textured places that follow the camera's model",
     ),
 }
 
 GRID_STEP_PX = 10
 """Flow is looked at on a grid of this step: 32 x 18 places of a picture of 320 x 180."""
-TEXTURE_LEVELS = 0.7
+TEXTURE_LEVELS = 0.4
 """Gradient in 8-bit levels per pixel, in its weaker direction, at which a place counts by half."""
-NOISE_LEVELS = 3.0
+NOISE_LEVELS = 1.0
 """The same, that noise is believed to make at most; the flattest tenth of the picture says how much
 it does make."""
 CENTRE = 0.5
 """Weight of the picture's centre beside that of its edges."""
 MIN_TEXTURE_SHARE = 0.01
 """Textured share of the picture below which nothing is said of the camera."""
-MIN_CAMERA_SHARE = 0.35
+MIN_CAMERA_SHARE = 0.3
 """Share of the textured places that must follow the model; objects of 40% of the picture, with the
 more texture, leave so many."""
 SURE_SHARE = 0.6
 """Share of the textured places at which the first try of flow is believed."""
-TOLERANCE_PX = 0.3
+TOLERANCE_PX = 0.2
 """Error of flow at a place that follows the model, at no motion."""
 TOLERANCE_SHARE = 0.05
 """The same, of motion: a similarity is not quite what a lens does."""

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from curator.records import Reason
 from curator.stages.scores.spec import ClipView, ScoreSpec
 
-WINDOW_S = 2.0
-"""Time over which a rate must hold to be a movement of the camera's, and no shaking."""
-CERTAIN = 2.0
+WINDOW_SAMPLES = 4
+"""Samples, 2 s at the usual rate, over which a movement must hold; or over the whole clip."""
+CERTAIN = 2.5
 """Standard errors by which a window's median rate must differ from nothing."""
 LEAST_SHARE = 0.25
 """Share of a clip's windows in which a movement must be seen."""
@@ -27,10 +27,12 @@ STILL = 0.02
 ZOOM_LEAST = 0.02
 """1/s: slower zooms are none; it is what `STILL` is to places half a short side off the centre,
 rounded down."""
-ROLL_LEAST = 2.0
+ROLL_LEAST = 2.4
 """Degrees per second: slower rolls are none."""
-HANDHELD = 0.015
+HANDHELD = 0.02
 """Jitter in short sides per second from which a camera is held in hands, or moves as if."""
+HANDHELD_PART = 0.06
+"""The same, as a part of the camera's speed: a pan that gathers speed is not shaking."""
 SHAKY = 0.15
 """Jitter in short sides per second from which shaking disturbs."""
 
@@ -39,7 +41,6 @@ SHAKY = 0.15
 class _Rates:
     """What was measured of the camera in a clip: float64 [S] each, NaN where no model fitted."""
 
-    time_s: NDArray[np.float64]
     pan: NDArray[np.float64]
     tilt: NDArray[np.float64]
     zoom: NDArray[np.float64]
@@ -53,9 +54,7 @@ def _rates(clip: ClipView) -> _Rates:
     def values(name: str) -> NDArray[np.float64]:
         return track.signals[name][chosen].astype(np.float64)
 
-    pts = track.frame_pts[track.sample_frame[chosen]] - track.frame_pts[0]
     return _Rates(
-        time_s=pts.astype(np.float64) * float(track.time_base),
         pan=values("pan_rate"),
         tilt=values("tilt_rate"),
         zoom=values("zoom_rate"),
@@ -103,8 +102,9 @@ def camera_tags(clip: ClipView) -> list[str]:
     """What the camera does, in words; several may hold.
 
     `static`: it stands still (things may move before it). `pan_left`, `pan_right`, `tilt_up`,
-    `tilt_down`, `zoom_in`, `zoom_out`, `roll`: it does so for `WINDOW_S` and more, in at least
-    `LEAST_SHARE` of the clip. `handheld`, `shaky`: it moves unevenly; of the two only one holds.
+    `tilt_down`, `zoom_in`, `zoom_out`, `roll`: it does so over `WINDOW_SAMPLES`, in at least
+    `LEAST_SHARE` of the clip, and more surely than shaking would by chance. `handheld`,
+    `shaky`: it moves unevenly; of the two only one holds.
 
     Args:
         clip: The clip.
@@ -118,42 +118,42 @@ def camera_tags(clip: ClipView) -> list[str]:
         return []
     tags = _movements(rates)
     jitter = _unevenness(rates.pan + 1j * rates.tilt)
-    if jitter is not None and jitter >= HANDHELD:
+    speed = float(np.nanmedian(rates.speed))
+    if jitter is not None and jitter >= max(HANDHELD, HANDHELD_PART * speed):
         tags.append("shaky" if jitter >= SHAKY else "handheld")
-    if not tags and float(np.nanmedian(rates.speed)) < STILL:
+    if not tags and speed < STILL:
         tags.append("static")
     return tags
 
 
 def _movements(rates: _Rates) -> list[str]:
     speed = float(np.nanmean(rates.speed))
-    found = []
+    found = set()
     for rate_S, least, to_speed, names in (
         (rates.pan, STILL, 1.0, ("pan_right", "pan_left")),
         (rates.tilt, STILL, 1.0, ("tilt_up", "tilt_down")),
         (rates.zoom, ZOOM_LEAST, 0.5, ("zoom_in", "zoom_out")),
         (rates.roll, ROLL_LEAST, math.radians(0.5), ("roll", "roll")),
     ):
-        steady_W = _steady(rate_S, rates.time_s)
         least = max(least, LEAST_PART * speed / to_speed)
-        for sign, name in zip((1, -1), names, strict=True):
-            if np.mean(sign * steady_W >= least) >= LEAST_SHARE and name not in found:
-                found.append(name)
+        unevenness = _unevenness(rate_S) or 0.0
+        for length in {min(WINDOW_SAMPLES, len(rate_S)), len(rate_S)}:
+            steady_W = _steady(rate_S, length, unevenness)
+            for sign, name in zip((1, -1), names, strict=True):
+                if np.mean(sign * steady_W >= least) >= LEAST_SHARE:
+                    found.add(name)
     order = ("pan_left", "pan_right", "tilt_up", "tilt_down", "zoom_in", "zoom_out", "roll")
     return [name for name in order if name in found]
 
 
-def _steady(rate_S: NDArray[np.float64], time_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Median rate in each window of `WINDOW_S`, 0 where not certain; float64 [W], W >= 1."""
-    unevenness = _unevenness(rate_S)
-    step_s = float(np.median(np.diff(time_s))) if len(time_s) > 1 else WINDOW_S
-    length = max(1, min(len(rate_S), round(WINDOW_S / step_s)))
+def _steady(rate_S: NDArray[np.float64], length: int, unevenness: float) -> NDArray[np.float64]:
+    """Median rate in each window of some samples, 0 where not certain; float64 [W], W >= 1."""
     windows_WL = np.lib.stride_tricks.sliding_window_view(rate_S, length)
     windows_WL = windows_WL[np.isfinite(windows_WL).any(axis=1)]
     medians_W = np.nanmedian(windows_WL, axis=1)
-    error_W = (unevenness or 0.0) / np.sqrt(np.isfinite(windows_WL).sum(axis=1))
-    certain_W = np.abs(medians_W) >= CERTAIN * error_W
-    steady_W: NDArray[np.float64] = np.where(certain_W, medians_W, 0.0)
+    # The standard error of a median is 1.25 times that of a mean.
+    error_W = 1.25 * unevenness / np.sqrt(np.isfinite(windows_WL).sum(axis=1))
+    steady_W: NDArray[np.float64] = np.where(np.abs(medians_W) >= CERTAIN * error_W, medians_W, 0.0)
     return steady_W
 
 
