@@ -37,6 +37,14 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
         "sharpness": pytest.approx(0.4),
         "noise": pytest.approx(0.0),
         "motion": pytest.approx(0.1),
+        "camera_motion": pytest.approx(0.09),
+        "camera_jitter": pytest.approx(0.0),
+        "camera_share": pytest.approx(0.9),
+        "object_motion": pytest.approx(0.03),
+        "pan_rate": pytest.approx(0.08),
+        "tilt_rate": pytest.approx(-0.04),
+        "zoom_rate": pytest.approx(0.01),
+        "roll_rate": pytest.approx(0.5),
     }
 
 
@@ -56,6 +64,14 @@ def test_scores_without_samples_are_absent_not_zero() -> None:
         "sharpness",
         "noise",
         "motion",
+        "camera_motion",
+        "camera_jitter",
+        "camera_share",
+        "object_motion",
+        "pan_rate",
+        "tilt_rate",
+        "zoom_rate",
+        "roll_rate",
     }
 
 
