@@ -5,7 +5,7 @@ the names of `SIGNALS`. A module here has a dictionary `SIGNALS` of what it give
 that give it. They know no threshold and no clip.
 """
 
-from curator.signals import borders, motion, picture, quality, still
+from curator.signals import borders, camera, motion, picture, quality, still
 from curator.signals.spec import Signal
 
 SIGNALS: dict[str, Signal] = {
@@ -13,6 +13,7 @@ SIGNALS: dict[str, Signal] = {
     **quality.SIGNALS,
     **borders.SIGNALS,
     **motion.SIGNALS,
+    **camera.SIGNALS,
     **still.SIGNALS,
 }
 """All values of a sample, float32 each, NaN where one could not be measured."""

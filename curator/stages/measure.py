@@ -23,6 +23,7 @@ from curator.media.scale import Scaler, fit_inside, luma_plane
 from curator.models.perceptual import DIM, describe
 from curator.models.transnet import HEIGHT, WIDTH, ShotNetwork
 from curator.signals import SIGNALS
+from curator.signals.camera import camera_signals, fitted_flow
 from curator.signals.change import ChangeStream
 from curator.signals.motion import DenseFlow, motion_signals
 from curator.signals.picture import picture_signals
@@ -232,9 +233,10 @@ class Measurer:
             sample.pair_index = frame.index
             after = _gray_of(self._small.rgb_HWC(frame.picture))
             seconds = (frame.pts - sample.pts) * self._tick_s
-            flow = self._flow.between(sample.gray, after)
+            flow, fit = fitted_flow(self._flow, sample.gray, after)
             sample.values |= motion_signals(sample.gray, after, flow, seconds)
             sample.values |= change_signals(sample.gray, after)
+            sample.values |= camera_signals(fit, seconds)
 
     def _take_native(self, sample: _Sample, frame: DecodedFrame) -> None:
         """Measures what needs full-size pixels, on the sample or the first frame after it.

@@ -95,6 +95,16 @@ def test_a_table_is_judged_as_its_clips_are_one_by_one() -> None:
         assert row["bucket"] == "720p_16-9_121f"
 
 
+def test_a_rule_may_keep_what_it_cannot_measure() -> None:
+    """Pins `unmeasured: keep` by columns and one by one; the bound itself still holds."""
+    clips = clips_with(3, motion=[None, 0.2, 3.0])
+    rules: dict[str, Any] = {"motion": {"max": 2.0, "unmeasured": "keep"}}
+    rows = columns_to_rows(decided(clips, rules).clips)
+    assert [row["reasons"] for row in rows] == [[], [], ["motion_too_high"]]
+    bounds = resolve(FilterConfig.model_validate(rules).root)
+    assert judge(dict.fromkeys(SCORES), bounds) == []
+
+
 def test_what_a_rule_takes_is_counted_first_alone_and_in_all() -> None:
     """Pins the counts on clips that fail motion, luma, both, nothing, and length with motion."""
     clips = clips_with(
