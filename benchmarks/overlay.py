@@ -52,17 +52,22 @@ REAL = (
     "solidWhiteRight.mp4",
 )  # fmt: skip
 SENTENCES = (
-    "I told you not to come here.", "Where were you last night?", "It is over there, behind the hill",
+    "I told you not to come here.", "Where were you last night?", "Behind the hill, over there",
     "No.", "We have to leave before dawn", "And then she laughed at all of us.", "Why?",
     "Nobody knows what happened next.", "Take the second road on the left",
 )  # fmt: skip
 OTHER_SCRIPTS = (
-    "\u041a\u0442\u043e \u0437\u0434\u0435\u0441\u044c? \u041f\u043e\u0434\u043e\u0436\u0434\u0438\u0442\u0435 \u043c\u0435\u043d\u044f",  # Cyrillic
-    "\u0394\u03b5\u03bd \u03be\u03ad\u03c1\u03c9 \u03c4\u03b9 \u03ad\u03b3\u03b9\u03bd\u03b5 \u03b5\u03b4\u03ce",  # Greek
+    "\u041a\u0442\u043e \u0437\u0434\u0435\u0441\u044c? "
+    "\u041f\u043e\u0434\u043e\u0436\u0434\u0438\u0442\u0435 \u043c\u0435\u043d\u044f",
+    "\u0394\u03b5\u03bd \u03be\u03ad\u03c1\u03c9 \u03c4\u03b9 "
+    "\u03ad\u03b3\u03b9\u03bd\u03b5 \u03b5\u03b4\u03ce",
     "\u00bfD\u00f3nde est\u00e1n los ni\u00f1os? \u00a1Aqu\u00ed!",
     "Es ist schon sp\u00e4t, gehen wir",
 )
-NEWS = "Markets close higher  +++  Rain is expected in the north until Friday  +++  The bridge opens"
+"""Cyrillic, Greek, and Latin with accents."""
+NEWS = (
+    "Markets close higher  +++  Rain is expected in the north until Friday  +++  The bridge opens"
+)
 DEJAVU = Path("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf")
 Draw = Callable[[Iterable[Picture], random.Random], Iterable[Picture]]
 

@@ -6,7 +6,7 @@ line of text; lines are read off that map as differentiable binarization means i
 CPU-seconds, of which its detector needs only the model file.
 """
 
-# ruff: noqa: N803, N806 - shape letters
+# ruff: noqa: N803 - shape letters
 
 import hashlib
 from importlib.util import find_spec
@@ -141,8 +141,8 @@ def lines_of(probability_HW: NDArray[np.float32]) -> NDArray[np.float32]:
     core = (probability_HW > _CORE_PROBABILITY).astype(np.uint8)
     if not core.any():
         return np.zeros((0, len(BOX_COLUMNS)), np.float32)
-    core = cv2.dilate(core, np.ones((2, 2), np.uint8))
-    contours, _ = cv2.findContours(core, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+    joined = np.asarray(cv2.dilate(core, np.ones((2, 2), np.uint8)), np.uint8)
+    contours, _ = cv2.findContours(joined, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
     lines = []
     for contour in contours:
         centre, (long, short), angle = cv2.minAreaRect(contour)

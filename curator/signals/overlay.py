@@ -5,7 +5,7 @@ two while the picture moves, or moves while the picture stays. Where nothing mov
 tell; `stages.scores.overlay` then compares the looks of a clip and of its source.
 """
 
-# ruff: noqa: N802, N803, N806 - shape letters
+# ruff: noqa: N803 - shape letters
 
 import cv2
 import numpy as np
@@ -21,7 +21,8 @@ TEXT_COLUMNS = (*BOX_COLUMNS, "stay", "around", "slide")
 
 stay: how much of it is in the same place on the next sample, as the correlation of gradients, 1 for
     all; NaN without a next sample.
-around: the same of what surrounds it; NaN where that is flat.
+around: the same of the strong edges about it, or where there are none, of those of the whole
+    picture outside text; NaN where these are few as well.
 slide: how fast its content moves sideways against what surrounds it, in picture widths per second,
     to the right above 0; NaN where its content cannot be followed.
 """
@@ -34,9 +35,12 @@ LINE_COLUMNS = ("x", "x_cover", "y", "y_cover")
 """The straightest line down the picture and across it: where, as a share of width or height, and
 how much of the way it goes, 0 to 1."""
 
-_FLAT = 4.0
-"""Mean gradient, in levels per px, below which a surrounding says nothing of motion."""
-_RING = 0.75
+_EDGE = 2.0
+"""Mean gradient of a cell, in levels per px, below which there is no edge but grain."""
+_STRONG = 5.0
+"""Gradient, in levels per px, from which a pixel shows whether its place moves: grain has less."""
+_MIN_PIXELS = 64
+_RING = 1.5
 """Width of the surrounding of a line, in heights of the line."""
 
 
@@ -58,21 +62,21 @@ def place_values(
         return values
     height, width = gray_HW.shape
     before, after = _gradients(gray_HW), _gradients(later_HW)
-    products = np.stack(
-        [(before * after).sum(0), (before * before).sum(0), (after * after).sum(0)]
-    )
-    strength = np.sqrt(products[1]) + np.sqrt(products[2])
-    outside = np.ones((height, width), bool)
+    products = np.stack([(before * after).sum(0), (before * before).sum(0), (after * after).sum(0)])
+    strong = np.sqrt(products[1]) + np.sqrt(products[2]) >= 2 * _STRONG
     pixels = [_pixels(box, width, height) for box in boxes_B]
     for x0, y0, x1, y1 in pixels:
-        outside[y0:y1, x0:x1] = False
+        strong[y0:y1, x0:x1] = False
+    whole = float("nan")
+    if strong.sum() >= 4 * _MIN_PIXELS:
+        whole = _correlation(products[:, strong])
     for index, (x0, y0, x1, y1) in enumerate(pixels):
         values[index, 0] = _correlation(products[:, y0:y1, x0:x1].reshape(3, -1))
         ring = max(4, round(_RING * min(x1 - x0, y1 - y0)))
         around = np.s_[max(0, y0 - ring) : y1 + ring, max(0, x0 - ring) : x1 + ring]
-        free = outside[around]
-        if free.sum() >= 64 and strength[around][free].mean() / 2 >= _FLAT:
-            values[index, 1] = _correlation(products[:, *around][:, free])
+        free = strong[around]
+        enough = free.sum() >= _MIN_PIXELS
+        values[index, 1] = _correlation(products[:, *around][:, free]) if enough else whole
     return values
 
 
@@ -135,7 +139,7 @@ def edge_map(gray_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
     planes = []
     for gradient in np.abs(_gradients(gray_HW)):
         cells = cv2.resize(gradient, (EDGE_SIDE, EDGE_SIDE), interpolation=cv2.INTER_AREA)
-        planes.append(cells > max(6.0, 1.25 * float(cells.mean())))
+        planes.append(cells > max(_EDGE, 1.25 * float(cells.mean())))
     return np.packbits(np.stack(planes))
 
 

@@ -309,7 +309,9 @@ def analyze_source(
     """
     hashing = HashingReader(reader)
     with open_container(hashing, uri, n_bytes=n_bytes) as container:
-        measuring = Measuring(container, uri, network, config, threads=decoder_threads, detector=detector)
+        measuring = Measuring(
+            container, uri, network, config, threads=decoder_threads, detector=detector
+        )
         for frame in measuring.frames:
             measuring.take(frame)
             if decoder_threads > 1 and measuring.frames.report.is_damaged:

@@ -127,9 +127,7 @@ class Looks:
             ),
         }
 
-    def _boxes(
-        self, rgb_HWC: NDArray[np.uint8], gray_HW: NDArray[np.uint8]
-    ) -> NDArray[np.float32]:
+    def _boxes(self, rgb_HWC: NDArray[np.uint8], gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
         if self._detector is None or not may_have_text(gray_HW):
             return np.zeros((0, len(BOX_COLUMNS)), np.float32)
         self.n_detections += 1

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, RootModel, field_validator
 
 from curator.errors import unknown_key
 from curator.records import Span, Track
-from curator.stages.scores import overlay, picture, stream
+from curator.stages.scores import drawn, overlay, picture, stream
 from curator.stages.scores.spec import (
     AGGREGATES,
     Aggregate,
@@ -18,7 +18,7 @@ from curator.stages.scores.spec import (
     samples_of,
 )
 
-SCORES: dict[str, ScoreSpec] = {**stream.SCORES, **picture.SCORES, **overlay.SCORES}
+SCORES: dict[str, ScoreSpec] = {**stream.SCORES, **picture.SCORES, **overlay.SCORES, **drawn.SCORES}
 """All scores that rules can use. Public: each is a column of `clips`."""
 
 

@@ -12,9 +12,6 @@ static camera and a caption look the same: then a line counts as an overlay only
 overlays lie, in the middle of the bottom or close to a corner.
 """
 
-# ruff: noqa: N806 - shape letters
-
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -76,9 +73,7 @@ def overlay_lines(clip: ClipView) -> NDArray[np.bool_]:
     votes += 2.0 * (_elsewhere(clip, frame, lines) & ~moves)
     same = _same_place(lines, lines)
     total = same.astype(np.float32) @ votes.astype(np.float32)
-    still = (same & ~moves).all(1) if len(looks) else moves
-    static = ~moves & (around >= _STAYS)
-    placed = (total == 0) & static & still & _usual_place(lines, clip.size)
+    placed = (total == 0) & _is_still(lines) & _usual_place(lines)
     overlay = (total > 0) & ~(moves & (votes < 0)) | placed
     # Lines in the rows of an overlay, and about its middle, are of its kind.
     alike = _same_rows(lines, lines) & _same_middle(lines, lines)
@@ -116,16 +111,15 @@ def _replaced(
     ends = np.where(together, lines[None, :, _X1], 0).max(1)
     middle, width = (begins + ends) / 2, ends - begins
     apart = rows & (frame[:, None] != frame[None, :])
-    other = np.abs(width[:, None] - width[None, :]) > 0.15 * np.maximum(width[:, None], width)
+    other = np.abs(width[:, None] - width[None, :]) > np.maximum(0.03, 0.06 * width)
     centred = np.abs(middle[:, None] - middle[None, :]) < 0.03
-    still = ~(lines[:, _AROUND] < _STAYS)
-    sure = (lines[:, _CONFIDENCE] >= 0.75) & still
+    sure = (lines[:, _CONFIDENCE] >= 0.75) & _is_still(lines)
     changes = (apart & other & centred & sure[None, :]).any(1) & sure
     long = width >= 3 * (lines[:, _Y1] - lines[:, _Y0])
-    place = _same_place(lines, lines)
-    seen = np.array([len(np.unique(frame[row])) for row in place])
+    covered = _shared(lines, lines) > 0.3 * _sizes(lines)[:, None]
+    seen = np.array([len(np.unique(frame[row])) for row in covered])
     blinks = sure & long & (seen < len(looks)) & (lines[:, _CONFIDENCE] >= 0.8)
-    blinks &= (lines[:, _AROUND] >= 0.8) & (lines[:, _STAY] >= 0.8)
+    blinks &= (lines[:, _AROUND] >= 0.7) & (lines[:, _STAY] >= 0.9)
     return np.asarray(changes | blinks, bool)
 
 
@@ -158,7 +152,13 @@ def _elsewhere(
     return np.array([len(np.unique(seen[row])) >= 2 for row in found], bool)
 
 
-def _usual_place(lines: NDArray[np.float32], size: tuple[int, int]) -> NDArray[np.bool_]:
+def _is_still(lines: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Lines about which nothing moves, as far as there is anything to see."""
+    around = lines[:, _AROUND]
+    return np.asarray((around >= _STAYS) | (np.isnan(around) & (lines[:, _STAY] >= 0.9)), bool)
+
+
+def _usual_place(lines: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Lines in the middle of the bottom, or close to a corner and small."""
     x0, y0, x1, y1 = lines[:, :4].T
     middle = np.abs((x0 + x1) / 2 - 0.5) < 0.03
@@ -174,15 +174,24 @@ def _within(frames: NDArray[np.int32], clip: ClipView) -> NDArray[np.bool_]:
 
 def _same_place(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Which boxes overlap by half of what they cover together, bool [A, B]."""
-    wide = np.minimum(a[:, None, _X1], b[None, :, _X1]) - np.maximum(a[:, None, _X0], b[None, :, _X0])
-    high = np.minimum(a[:, None, _Y1], b[None, :, _Y1]) - np.maximum(a[:, None, _Y0], b[None, :, _Y0])
-    shared = np.clip(wide, 0, None) * np.clip(high, 0, None)
-    sizes = [(c[:, _X1] - c[:, _X0]) * (c[:, _Y1] - c[:, _Y0]) for c in (a, b)]
-    return np.asarray(2 * shared >= sizes[0][:, None] + sizes[1][None, :] - shared, bool)
+    both = _sizes(a)[:, None] + _sizes(b)[None, :]
+    return np.asarray(3 * _shared(a, b) >= both, bool)
+
+
+def _shared(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Share of the picture that boxes have in common, float32 [A, B]."""
+    begin = np.maximum(a[:, None, :2], b[None, :, :2])
+    end = np.minimum(a[:, None, 2:4], b[None, :, 2:4])
+    return np.asarray(np.prod(np.clip(end - begin, 0, None), axis=2), np.float32)
+
+
+def _sizes(lines: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Share of the picture that each box covers, float32 [n]."""
+    return np.asarray(np.prod(lines[:, 2:4] - lines[:, :2], axis=1), np.float32)
 
 
 def _same_rows(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which boxes begin and end at the same rows, bool [A, B]; a line without descenders is lower."""
+    """Which boxes begin and end at about the same rows, bool [A, B]."""
     heights = [c[:, _Y1] - c[:, _Y0] for c in (a, b)]
     slack = 0.3 * np.maximum(heights[0][:, None], heights[1][None, :])
     top = np.abs(a[:, None, _Y0] - b[None, :, _Y0]) <= slack
@@ -230,6 +239,7 @@ SCORES: dict[str, ScoreSpec] = {
         low=Reason.TOO_LITTLE_TEXT,
         high=Reason.TOO_MUCH_TEXT,
         of=_text_area,
+        needs="analyze.text",
     ),
     "overlay_text_area": ScoreSpec(
         unit="0 to 1",
@@ -239,5 +249,6 @@ SCORES: dict[str, ScoreSpec] = {
         low=Reason.TOO_LITTLE_TEXT,
         high=Reason.OVERLAY_TEXT,
         of=_overlay_text_area,
+        needs="analyze.text",
     ),
 }
