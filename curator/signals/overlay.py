@@ -35,6 +35,8 @@ LINE_COLUMNS = ("x", "x_cover", "y", "y_cover")
 """The straightest line down the picture and across it: where, as a share of width or height, and
 how much of the way it goes, 0 to 1."""
 
+_EDGE_MARGIN = 0.15
+"""Share of the picture at each end where no line divides it: bars and tickers have edges there."""
 _EDGE = 2.0
 """Mean gradient of a cell, in levels per px, below which there is no edge but grain."""
 _STRONG = 5.0
@@ -181,13 +183,14 @@ def stroke_share(gray_HW: NDArray[np.uint8]) -> float:
     """
     strokes = cv2.morphologyEx(gray_HW, cv2.MORPH_GRADIENT, np.ones((1, 3), np.uint8))
     strong = (strokes > 32).astype(np.uint8) * 255
-    dense = cv2.blur(strong, (33, 7)) > 72
+    scale = max(gray_HW.shape) / 640
+    dense = cv2.blur(strong, (max(5, round(33 * scale)), max(3, round(7 * scale)))) > 72
     return float(dense.mean())
 
 
 def _straightest(gray_HW: NDArray[np.uint8]) -> tuple[float, float]:
     height, width = gray_HW.shape
-    margin = max(8, width // 10)
+    margin = max(8, round(_EDGE_MARGIN * width))
     if width < 3 * margin or height < 16:
         return 0.0, 0.0
     luma = gray_HW.astype(np.int16)

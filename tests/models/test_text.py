@@ -39,7 +39,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("curator.models.text.find_spec", lambda _: None)
-    with pytest.raises(ModelError, match="pip install rapidocr.*set analyze.text to false"):
+    with pytest.raises(ModelError, match=r"pip install rapidocr.*set analyze.text to false"):
         text_model_file()
 
 

@@ -21,10 +21,16 @@ _ALWAYS = 0.9
 """Share of looks in which an edge that is drawn on the picture is seen."""
 _STILL = 0.25
 """Share of all edges that are always there, above which the picture stands still."""
-_LARGEST = (0.35, 0.3)
+_LARGEST = (0.28, 0.22)
 """Sides of the largest logo, as shares of width and height."""
 _MIN_CELLS = 3
 """Cells of a logo with edges of each of the two directions."""
+_OFF_CENTRE = 0.22
+"""How far from the middle of the picture a logo's middle is, as a share of a side: what a camera
+zooms in on stays where it is too."""
+_LASTING = 0.4
+"""Mean share of looks with an edge, over the cells around a mark, above which its own are there by
+chance."""
 _SAME_LINE = 0.008
 """How far a line may seem to move from look to look, as a share of the side."""
 
@@ -85,13 +91,17 @@ def _marks(always: NDArray[np.bool_], share: NDArray[np.float64]) -> float:
         # The outermost cells are those that joining added.
         if width - 2 > _LARGEST[0] * EDGE_SIDE or height - 2 > _LARGEST[1] * EDGE_SIDE:
             continue
+        middle = (x + width / 2) / EDGE_SIDE - 0.5, (y + height / 2) / EDGE_SIDE - 0.5
+        if max(abs(middle[0]), abs(middle[1])) < _OFF_CENTRE:
+            continue
         inside = labels == label
         counts = [int((plane & inside).sum()) for plane in always]
         around = np.zeros_like(inside)
         around[max(0, y - 3) : y + height + 3, max(0, x - 3) : x + width + 3] = True
-        others = (share > 0).any(0) & around & ~inside
-        kept = always.any(0) & around & ~inside
-        if min(counts) < _MIN_CELLS or kept.sum() > 0.3 * max(1, others.sum()):
+        around &= ~inside
+        others = share.max(0)[around]
+        crowded = float((others >= _ALWAYS).sum()) > 0.3 * float((others > 0).sum())
+        if min(counts) < _MIN_CELLS or crowded or float(others.mean()) > _LASTING:
             continue
         area += max(1, width - 2) * max(1, height - 2) / EDGE_SIDE**2
     return min(area, 1.0)

@@ -20,6 +20,8 @@ from curator.stages.scores.spec import ClipView, ScoreSpec
 
 _STAYS = 0.5
 """Correlation of gradients from which a line is in its place half a second later."""
+_STILL = 0.65
+"""Correlation from which what surrounds a line stands still."""
 _MOVES = 0.4
 """Correlation below which it is not."""
 _APART = 0.25
@@ -155,7 +157,7 @@ def _elsewhere(
 def _is_still(lines: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Lines about which nothing moves, as far as there is anything to see."""
     around = lines[:, _AROUND]
-    return np.asarray((around >= _STAYS) | (np.isnan(around) & (lines[:, _STAY] >= 0.9)), bool)
+    return np.asarray((around >= _STILL) | (np.isnan(around) & (lines[:, _STAY] >= 0.9)), bool)
 
 
 def _usual_place(lines: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -164,7 +166,9 @@ def _usual_place(lines: NDArray[np.float32]) -> NDArray[np.bool_]:
     middle = np.abs((x0 + x1) / 2 - 0.5) < 0.03
     bottom = middle & (y0 > 0.7) & (x1 - x0 > 0.12)
     corner = ((x0 < 0.08) | (x1 > 0.92)) & ((y1 < 0.16) | (y0 > 0.84))
-    return np.asarray((lines[:, _CONFIDENCE] >= 0.75) & (bottom | (corner & (y1 - y0 < 0.1))), bool)
+    return np.asarray(
+        (lines[:, _CONFIDENCE] >= 0.75) & (bottom | (corner & (y1 - y0 < 0.13))), bool
+    )
 
 
 def _within(frames: NDArray[np.int32], clip: ClipView) -> NDArray[np.bool_]:
