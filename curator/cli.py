@@ -225,10 +225,11 @@ def _fraction(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from curator.graph.preflight import dry_run, preflight
+    from curator.graph.preflight import check_measured, dry_run, preflight
     from curator.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, options.overrides)
+    check_measured(recipe)
     store = preflight(
         options.sources,
         options.out,

@@ -30,6 +30,10 @@ def broken(tmp_path: Path) -> Path:
         (["--set", "propose.min_s"], ["propose.min_s", "key=value"]),
         (["--set", "propose.min_s=-1"], ["propose.min_s", "-1", "greater than 0"]),
         (["--set", "filters.motion.min=9"], ["filters.motion", "min 9.0 is above max 4.0"]),
+        (
+            ["--set", "analyze.text=false", "--set", "filters.text_area.max=0.02"],
+            ["filters.text_area", "analyze.text = false", "--set analyze.text=true"],
+        ),
         (["--ray-address", "10.0.0.1:6379"], ["10.0.0.1:6379", "s3://", "--shared-out"]),
     ],
 )

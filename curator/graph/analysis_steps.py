@@ -24,6 +24,7 @@ from curator.graph.source_table import MEASURED_SCHEMA
 from curator.lake import Parts, rows_to_table
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason
 from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL, aggregate
+from curator.models.text import TextDetector
 from curator.models.transnet import ShotNetwork
 from curator.recipe import Recipe
 from curator.records import Failure, Shot, Span, Track
@@ -116,12 +117,14 @@ class AnalyzeStep:
         self._threads = threads
         self._log = log
         self._network: ShotNetwork | None = None
+        self._detector: TextDetector | None = None
         self._clock = CpuClock()
 
     def __call__(self, unit: AnalyzeUnit | SegmentUnit | HashUnit) -> AnalyzedUnit | SegmentResult:
         """Analyzes a unit, or passes on the part that has it already."""
         if isinstance(unit, SegmentUnit) or (isinstance(unit, AnalyzeUnit) and unit.part is None):
             self._ready_network()
+            self._ready_detector()
         spent = self._clock.begin()
         match unit:
             case AnalyzeUnit():
@@ -178,6 +181,7 @@ class AnalyzeStep:
                     network=self._ready_network(),
                     config=self._config,
                     decoder_threads=self._threads,
+                    detector=self._ready_detector(),
                     spent=spent,
                 )
         except SourceError as error:
@@ -202,6 +206,7 @@ class AnalyzeStep:
                     network=self._ready_network(),
                     config=self._config,
                     decoder_threads=self._threads,
+                    detector=self._ready_detector(),
                     spent=spent,
                 )
             seconds = track.duration_s
@@ -243,6 +248,11 @@ class AnalyzeStep:
             cv2.setNumThreads(1)
             self._network = ShotNetwork(precision=self._config.shot_precision)
         return self._network
+
+    def _ready_detector(self) -> TextDetector | None:
+        if self._detector is None and self._config.text:
+            self._detector = TextDetector()
+        return self._detector
 
 
 class JoinStep:

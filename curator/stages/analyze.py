@@ -15,6 +15,7 @@ from curator.lake import fingerprint
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import DecodedFrame, DecodeReport, FrameReader
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
+from curator.models.text import TEXT_MODEL, TextDetector
 from curator.models.transnet import Precision, ShotNetwork, transnet_model_name
 from curator.records import Note, Track
 from curator.stages.measure import Measurer, needs_smoothing
@@ -47,6 +48,19 @@ class AnalyzeConfig(BaseModel):
         gt=0,
         le=1,
         description="distance of the two frames between which motion is measured",
+        json_schema_extra={"unit": "s"},
+    )
+    text: bool = Field(
+        True,
+        description="look for text, which scores of text need; one look costs 0.05 CPU-seconds",
+        json_schema_extra={"unit": "yes or no"},
+    )
+    # 1 s: the shortest clip, of 2 s, then has two looks; subtitles stand for 1 s upwards.
+    text_every_s: float = Field(
+        1.0,
+        gt=0,
+        le=60,
+        description="grid on which text, logos and divided screens are looked for; whole samples",
         json_schema_extra={"unit": "s"},
     )
     thumbnail_every: int = Field(
@@ -111,7 +125,13 @@ def analyze_fingerprint(config: AnalyzeConfig) -> str:
         transnet_model_name(),
         PERCEPTUAL_MODEL,
         DIM,
+        TEXT_MODEL if config.text else "",
     )
+
+
+def look_every(config: AnalyzeConfig) -> int:
+    """Steps of the sampling grid from one look for overlays to the next."""
+    return max(1, round(config.text_every_s * config.samples_per_s))
 
 
 class Measuring:
@@ -124,6 +144,7 @@ class Measuring:
         config: Settings.
         threads: Threads of the decoder; with more than one the network runs beside it.
         anchor_pts: Where the sampling grid begins; None for the first frame that comes.
+        detector: Text detector of this worker; None leaves text out.
     """
 
     def __init__(
@@ -135,6 +156,7 @@ class Measuring:
         *,
         threads: int,
         anchor_pts: int | None = None,
+        detector: TextDetector | None = None,
     ) -> None:
         self.stream = video_stream(container, uri)
         self._smooths_all = needs_smoothing(self.stream)
@@ -152,6 +174,7 @@ class Measuring:
             duration_s=_header_duration_s(container, self.stream, self.frames.time_base),
         )
         self._network = network
+        self._detector = detector
         self._config = config
         self._in_background = threads > 1
         self._anchor_pts = anchor_pts
@@ -170,6 +193,8 @@ class Measuring:
                 samples_per_s=self._config.samples_per_s,
                 pair_s=self._config.motion_pair_s,
                 thumbnail_every=self._config.thumbnail_every,
+                look_every=look_every(self._config),
+                detector=self._detector,
                 smooths_all=self._smooths_all,
                 anchor_pts=self._anchor_pts,
                 in_background=self._in_background,
@@ -217,6 +242,8 @@ class Measuring:
             sample_pair_frame=sample_pair_frame,
             signals=measurer.signals(),
             descriptor=measurer.descriptors_SD(),
+            has_text=self._detector is not None,
+            **measurer.looks.columns(),
             thumbnails=tuple(measurer.thumbnails),
             thumbnail_frame=np.array(measurer.thumbnail_frame, np.int32),
         )
@@ -257,6 +284,7 @@ def analyze_source(
     network: ShotNetwork,
     config: AnalyzeConfig,
     decoder_threads: int,
+    detector: TextDetector | None = None,
     spent: dict[str, float] | None = None,
 ) -> Track:
     """Decodes a source once and measures it.
@@ -271,6 +299,7 @@ def analyze_source(
         config: Settings.
         decoder_threads: Threads of the decoder; with more than one the network runs beside it.
             Changes no result, because a source that turns out damaged is decoded again with one.
+        detector: Text detector of this worker; None leaves text out.
         spent: Takes the CPU-seconds of the measurements, by name.
 
     Returns:
@@ -281,7 +310,9 @@ def analyze_source(
     """
     hashing = HashingReader(reader)
     with open_container(hashing, uri, n_bytes=n_bytes) as container:
-        measuring = Measuring(container, uri, network, config, threads=decoder_threads)
+        measuring = Measuring(
+            container, uri, network, config, threads=decoder_threads, detector=detector
+        )
         for frame in measuring.frames:
             measuring.take(frame)
             if decoder_threads > 1 and measuring.frames.report.is_damaged:
@@ -297,6 +328,7 @@ def analyze_source(
             network=network,
             config=config,
             decoder_threads=1,
+            detector=detector,
             spent=spent,
         )
     if measuring.measurer is None:

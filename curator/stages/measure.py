@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from curator.media.decode import DecodedFrame, DecodeReport, upright_size
 from curator.media.scale import Scaler, fit_inside, luma_plane
 from curator.models.perceptual import DIM, describe
+from curator.models.text import TextDetector
 from curator.models.transnet import HEIGHT, WIDTH, ShotNetwork
 from curator.signals import SIGNALS
 from curator.signals.camera import camera_signals, fitted_flow
@@ -29,6 +30,7 @@ from curator.signals.motion import DenseFlow, motion_signals
 from curator.signals.picture import picture_signals
 from curator.signals.quality import native_signals
 from curator.signals.still import change_signals
+from curator.stages.looks import Looks
 
 PICTURE_PX = 640
 """Longer side of the picture for sharpness and exposure: out-of-focus edges still show at it."""
@@ -71,6 +73,8 @@ class Measurer:
         samples_per_s: Samples per second of video.
         pair_s: Distance from a sample to the frame its motion is measured to, in seconds.
         thumbnail_every: One thumbnail for so many steps of the sampling grid.
+        look_every: One look for overlays for so many steps of the sampling grid.
+        detector: Text detector of this worker; None leaves text out.
         smooths_all: Whether the decoder smooths the blocks of all frames, or only of those that
             others refer to.
         anchor_pts: Where the sampling grid begins; None for the first frame that comes.
@@ -86,6 +90,8 @@ class Measurer:
         samples_per_s: float,
         pair_s: float,
         thumbnail_every: int,
+        look_every: int,
+        detector: TextDetector | None,
         smooths_all: bool,
         anchor_pts: int | None = None,
         in_background: bool = False,
@@ -99,6 +105,7 @@ class Measurer:
         self._smooths_all = smooths_all
         self._changes = ChangeStream()
         self._flow = DenseFlow()
+        self.looks = Looks(every=look_every, detector=detector)
         self._tiny: Scaler | None = None
         self._anchor_pts = anchor_pts
         self._next_sample_pts: int | None = None
@@ -156,11 +163,12 @@ class Measurer:
         return self._shots.finish()
 
     def cpu_seconds(self) -> dict[str, float]:
-        """CPU-seconds of scaling for the network, of the network, and of all other measurements."""
+        """CPU-seconds of scaling for the network, of the network, of overlays, and of all else."""
         return {
             "scale": self.scale_s,
             "shot_network": self._shots.cpu_s,
-            "measure": self.measure_s,
+            "measure": self.measure_s - self.looks.cpu_s,
+            "overlay": self.looks.cpu_s,
         }
 
     def sample_frames(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -216,6 +224,8 @@ class Measurer:
         if block != self._thumbnail_block:
             self._thumbnail_block = block
             self._thumbnail(frame.index, small)
+        step = (frame.pts - self._anchor_pts) // self._sample_ticks
+        self.looks.sample(step, frame.index, picture, gray)
         sample = _Sample(
             index=frame.index,
             pts=frame.pts,
@@ -237,6 +247,7 @@ class Measurer:
             sample.values |= motion_signals(sample.gray, after, flow, seconds)
             sample.values |= change_signals(sample.gray, after)
             sample.values |= camera_signals(fit, seconds)
+            self.looks.pair(sample.index, sample.gray, after, flow, seconds)
 
     def _take_native(self, sample: _Sample, frame: DecodedFrame) -> None:
         """Measures what needs full-size pixels, on the sample or the first frame after it.
