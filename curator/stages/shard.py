@@ -185,11 +185,12 @@ def _groups(samples: Sequence[Sample], max_bytes: int) -> Iterator[tuple[Sample,
     group: list[Sample] = []
     total = END_BYTES
     for sample in samples:
-        if group and total + sample.n_bytes > max_bytes:
+        n_bytes = sample.n_bytes
+        if group and total + n_bytes > max_bytes:
             yield tuple(group)
             group, total = [], END_BYTES
         group.append(sample)
-        total += sample.n_bytes
+        total += n_bytes
     if group:
         yield tuple(group)
 
