@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_recipes(commands)
+    _add_scores(commands)
     _add_explain(commands)
     _add_tune(commands)
     _add_demo(commands)
@@ -156,6 +157,13 @@ def _add_recipes(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="as for `curate run`",
     )  # fmt: skip
     recipes.set_defaults(action=_recipes)
+
+
+def _add_scores(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    scores = commands.add_parser("scores", help="say what each score of a clip is")
+    scores.add_argument("name", nargs="?", metavar="SCORE", help="one of them (default: all)")
+    scores.add_argument("--markdown", action="store_true", help="all, as a table")
+    scores.set_defaults(action=_scores)
 
 
 def _add_explain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -295,6 +303,16 @@ def _recipes(options: argparse.Namespace) -> int:
         print(f"{key} = {value}" + (f"  [{unit}]" if unit else ""))
         if why:
             print(f"    {why}")
+    return EXIT_OK
+
+
+def _scores(options: argparse.Namespace) -> int:
+    from curator.stages.scores.document import markdown, text
+
+    if options.markdown:
+        print(markdown(), end="")
+    else:
+        print(*text(options.name), sep="\n")
     return EXIT_OK
 
 

@@ -139,3 +139,23 @@ def test_help_needs_no_heavy_package() -> None:
     )
     assert "loaded: []" in result.stdout
     assert "Exit codes" in result.stdout
+
+
+def test_scores_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scores", "sharpness"]) == EXIT_OK
+    printed = capsys.readouterr().out
+    assert printed.startswith("sharpness  [")
+    assert "median over samples; `scores.sharpness` of the recipe changes it" in printed
+    assert "reasons: sharpness_too_low, sharpness_too_high" in printed
+
+
+def test_the_page_of_scores_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """Pins docs/scores.md; write it anew with `curate scores --markdown > docs/scores.md`."""
+    assert main(["scores", "--markdown"]) == EXIT_OK
+    page = Path(__file__).parent.parent / "docs" / "scores.md"
+    assert capsys.readouterr().out == page.read_text()
+
+
+def test_a_score_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scores", "sharpnes"]) == EXIT_USAGE
+    assert "unknown score 'sharpnes'; did you mean 'sharpness'?" in capsys.readouterr().err
