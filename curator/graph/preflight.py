@@ -60,8 +60,9 @@ def check_measured(recipe: Recipe) -> None:
         UsageError: A rule has bounds for a score that is switched off, or a model is missing.
     """
     for name, rule in recipe.filters.root.items():
-        key = SCORES[name].needs
-        if key is None or (rule.min is None and rule.max is None):
+        key = SCORES[rule.score or name].needs
+        if key is None or not rule.bounds or rule.severity == "flag":
+            # A flag on what is switched off says nothing, and rejects nothing.
             continue
         section, _, leaf = key.partition(".")
         if not getattr(getattr(recipe, section), leaf):
