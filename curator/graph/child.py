@@ -28,6 +28,9 @@ _DONE = "done"
 _READY = b"ready"
 _Unit = TypeVar("_Unit")
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""As Ray has it in its workers: small products of matrices on two threads mostly wait, busily."""
+
 
 class Chained(Protocol):
     """A step of a chain, as the engine has it."""
@@ -96,6 +99,7 @@ class Child:
         ours, theirs = Pipe()
         # What it spends is counted by the steps, not as an engine's.
         environment = {name: value for name, value in os.environ.items() if name != MARK}
+        environment = ONE_THREAD | environment
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         # Not multiprocessing's own start, which would run the caller's script again.
         self._process = subprocess.Popen(

@@ -83,8 +83,8 @@ def _step(one: _Seen, other: _Seen) -> float:
     total = 0.0
     for a, b in ((one, other), (other, one)):
         outside = cv2.max(cv2.subtract(b.rgb, a.high), cv2.subtract(a.low, b.rgb))
-        total += float(outside.mean())
-    return total / 2
+        total += float(cv2.norm(outside, cv2.NORM_L1))
+    return total / (2 * one.rgb.size)
 
 
 class ChangeStream:
