@@ -37,6 +37,10 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
         "sharpness": pytest.approx(0.4),
         "noise": pytest.approx(0.0),
         "motion": pytest.approx(0.1),
+        "text_area": None,
+        "overlay_text_area": None,
+        "logo_area": 0.0,
+        "split_screen": 0.0,
     }
 
 
@@ -56,6 +60,10 @@ def test_scores_without_samples_are_absent_not_zero() -> None:
         "sharpness",
         "noise",
         "motion",
+        "text_area",
+        "overlay_text_area",
+        "logo_area",
+        "split_screen",
     }
 
 
