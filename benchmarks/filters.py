@@ -13,6 +13,7 @@ as their own results name them.
 import argparse
 import functools
 import json
+import os
 import subprocess
 import sys
 import time

@@ -64,6 +64,7 @@ def test_a_clip_sees_its_own_looks_only() -> None:
 @pytest.mark.parametrize(
     ("stay", "around", "is_overlay"),
     [(0.95, 0.1, True), (0.6, 0.1, True), (0.95, NAN, False), (0.95, 0.9, False),
+     (0.99, 0.65, False),
      (0.1, 0.1, False)],
 )  # fmt: skip
 def test_text_that_stays_while_its_surrounding_moves_is_drawn_over(
@@ -79,6 +80,19 @@ def test_one_look_with_evidence_is_enough_for_the_same_place_in_others() -> None
     found = scores(track_with([still], [still], [moving], [still]), 0, 60)
     assert found["overlay_text_area"] == 0
     assert scores(track_with([still], [still], [moving], [still]))["overlay_text_area"]
+
+
+@pytest.mark.parametrize(("stay", "is_overlay"), [(0.3, True), (0.1, False)])
+def test_thin_letters_keep_their_place_a_little_and_often(stay: float, is_overlay: bool) -> None:
+    line: Line = (*MIDDLE, stay, 0.02, 0.0)
+    assert bool(scores(track_with([line], [line], [line]))["overlay_text_area"]) == is_overlay
+    assert scores(track_with([line], [line]))["overlay_text_area"] == 0
+
+
+def test_blocks_that_a_hand_rearranges_are_no_captions() -> None:
+    narrow: Line = (0.4, 0.4, 0.5, 0.5, 0.99, 0.99, 0.0)
+    wide: Line = (0.35, 0.4, 0.55, 0.5, 0.99, 0.99, 0.0)
+    assert scores(track_with([narrow], [wide], [wide]))["overlay_text_area"] == 0
 
 
 def sliding(y: float, slide: float, width: float = 0.9) -> Line:

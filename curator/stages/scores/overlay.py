@@ -26,6 +26,12 @@ _MOVES = 0.4
 """Correlation below which it is not."""
 _APART = 0.25
 """How much better than its surrounding an overlay keeps its place."""
+_PASSES = 0.6
+"""Correlation from which part of the surrounding stays."""
+_APART_OFTEN = 0.15
+"""Likewise, as the mean over three looks or more."""
+_LONG = 5.0
+"""Width by height, in pixels, from which text that changes is a line of writing."""
 _SLIDES = 0.04
 """Picture widths per second from which text scrolls: 1.3 px of the 320 in a tenth of a second."""
 _BAND_WIDTH = 0.5
@@ -67,13 +73,16 @@ def overlay_lines(clip: ClipView) -> NDArray[np.bool_]:
     next_frame = track.look_next_frame[np.searchsorted(track.look_frame, frame)]
     inside = (next_frame >= 0) & (next_frame < clip.span.end_frame)
     stay, around = lines[:, _STAY], lines[:, _AROUND]
-    stays = (stay >= _STAYS) & (stay - np.maximum(around, 0) >= _APART)
+    # Something that passes before a standing scene moves part of what is around a sign.
+    apart = np.where(around < _PASSES, stay - np.maximum(around, 0), np.nan)
+    same = _same_place(lines, lines)
+    stays = (stay >= _STAYS) & (apart >= _APART) & (around < _MOVES)
+    stays |= _keeps(frame, apart, same)
     scrolls = _scrolls(frame, lines, len(looks))
-    moves = inside & (stay < _MOVES) & (around < _MOVES + 0.1) & ~scrolls
-    comes_and_goes = _replaced(frame, lines, looks)
+    moves = inside & (stay < _MOVES) & (around < _MOVES + 0.1) & ~scrolls & ~stays
+    comes_and_goes = _replaced(frame, lines, looks, clip.size)
     votes = 2.0 * (stays | scrolls | comes_and_goes) - 1.0 * moves
     votes += 2.0 * (_elsewhere(clip, frame, lines) & ~moves)
-    same = _same_place(lines, lines)
     total = same.astype(np.float32) @ votes.astype(np.float32)
     placed = (total == 0) & _is_still(lines) & _usual_place(lines)
     overlay = (total > 0) & ~(moves & (votes < 0)) | placed
@@ -81,6 +90,27 @@ def overlay_lines(clip: ClipView) -> NDArray[np.bool_]:
     alike = _same_rows(lines, lines) & _same_middle(lines, lines)
     overlay |= (alike & overlay[None, :]).any(1) & ~moves
     return np.asarray(overlay, bool)
+
+
+def _keeps(
+    frame: NDArray[np.int32], apart: NDArray[np.float32], same: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Lines that keep their place better than their surrounding, a little and over several looks.
+
+    What shows between the letters moves with the scene, and most where the letters are thin. A
+    camera that shakes brings a sign back to its place too, but no better than what is around it.
+
+    Args:
+        frame: Of each line.
+        apart: How much better it keeps its place than its surrounding; NaN where that is unknown.
+        same: Which lines are in the same place, bool [n, n].
+    """
+    known = np.isfinite(apart)
+    together = same & known[None, :]
+    total = together @ np.where(known, apart, 0)
+    n_looks = np.array([len(np.unique(frame[row])) for row in together])
+    enough = total >= _APART_OFTEN * np.maximum(together.sum(1), 1)
+    return np.asarray(enough & (n_looks >= 3), bool)
 
 
 def _scrolls(
@@ -100,7 +130,10 @@ def _scrolls(
 
 
 def _replaced(
-    frame: NDArray[np.int32], lines: NDArray[np.float32], looks: NDArray[np.int32]
+    frame: NDArray[np.int32],
+    lines: NDArray[np.float32],
+    looks: NDArray[np.int32],
+    size: tuple[int, int],
 ) -> NDArray[np.bool_]:
     """Lines that other text replaces in the same rows while the scene stays, or that come and go.
 
@@ -115,12 +148,13 @@ def _replaced(
     apart = rows & (frame[:, None] != frame[None, :])
     other = np.abs(width[:, None] - width[None, :]) > np.maximum(0.03, 0.06 * width)
     centred = np.abs(middle[:, None] - middle[None, :]) < 0.03
-    sure = (lines[:, _CONFIDENCE] >= 0.75) & _is_still(lines)
+    own = lines[:, 2:4] - lines[:, :2]
+    long = own[:, 0] * size[0] >= _LONG * own[:, 1] * size[1]
+    sure = (lines[:, _CONFIDENCE] >= 0.75) & _is_still(lines) & long
     changes = (apart & other & centred & sure[None, :]).any(1) & sure
-    long = width >= 3 * (lines[:, _Y1] - lines[:, _Y0])
     covered = _shared(lines, lines) > 0.3 * _sizes(lines)[:, None]
     seen = np.array([len(np.unique(frame[row])) for row in covered])
-    blinks = sure & long & (seen < len(looks)) & (lines[:, _CONFIDENCE] >= 0.8)
+    blinks = sure & (seen < len(looks)) & (lines[:, _CONFIDENCE] >= 0.8)
     blinks &= (lines[:, _AROUND] >= 0.7) & (lines[:, _STAY] >= 0.9)
     return np.asarray(changes | blinks, bool)
 
@@ -165,10 +199,10 @@ def _usual_place(lines: NDArray[np.float32]) -> NDArray[np.bool_]:
     x0, y0, x1, y1 = lines[:, :4].T
     middle = np.abs((x0 + x1) / 2 - 0.5) < 0.03
     bottom = middle & (y0 > 0.7) & (x1 - x0 > 0.12)
-    corner = ((x0 < 0.08) | (x1 > 0.92)) & ((y1 < 0.16) | (y0 > 0.84))
-    return np.asarray(
-        (lines[:, _CONFIDENCE] >= 0.75) & (bottom | (corner & (y1 - y0 < 0.13))), bool
-    )
+    side = (x0 < 0.08) | (x1 > 0.92)
+    small = side & ((y1 < 0.16) | (y0 > 0.84)) & (y1 - y0 < 0.13)
+    small |= side & ((y0 < 0.06) | (y1 > 0.94)) & (y1 - y0 < 0.2) & (x1 - x0 < 0.35)
+    return np.asarray((lines[:, _CONFIDENCE] >= 0.75) & (bottom | small), bool)
 
 
 def _within(frames: NDArray[np.int32], clip: ClipView) -> NDArray[np.bool_]:
