@@ -1,6 +1,7 @@
 """What passes between stages: one frozen record per step of the way.
 
-Shape letters: F frames of a source, S samples of a source, D dimensions of a descriptor.
+Shape letters: F frames of a source, S samples of a source, D dimensions of a descriptor, C pictures
+that have a CLIP embedding.
 """
 
 from collections.abc import Mapping
@@ -43,6 +44,13 @@ class Reason(StrEnum):
     NOISE_TOO_HIGH = "noise_too_high"
     MOTION_TOO_LOW = "motion_too_low"
     MOTION_TOO_HIGH = "motion_too_high"
+    AESTHETIC_TOO_LOW = "aesthetic_too_low"
+    AESTHETIC_TOO_HIGH = "aesthetic_too_high"
+    CONTENT_UNCLEAR = "content_unclear"
+    CONTENT_TYPE_UNWANTED = "content_type_unwanted"
+    NOT_SAFE_FOR_WORK = "not_safe_for_work"
+    NOT_CONSISTENT = "not_consistent"
+    """Samples of the clip are too unlike: a cut was missed, or the camera moves too fast."""
     NOT_MEASURED = "not_measured"
     """A rule asks for a score that this clip has not: too few samples, or a tiny picture."""
     DUPLICATE = "duplicate"
@@ -183,6 +191,12 @@ class Track:
     """[S] each, by the names of `signals.SIGNALS`; NaN where one could not be measured."""
     descriptor: NDArray[np.float32]
     """[S, D], perceptual descriptor, unit length, or zero where the picture holds no structure."""
+    clip_frame: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    """[C], index of the frames that have a CLIP embedding; none where the recipe asks for none."""
+    clip_embedding: NDArray[np.float16] = field(
+        default_factory=lambda: np.zeros((0, 0), np.float16), repr=False
+    )
+    """[C, D], CLIP embeddings of unit length."""
     thumbnails: tuple[bytes, ...] = field(repr=False)
     """JPEGs of about 160 px, one for each of `thumbnail_frame`."""
     thumbnail_frame: NDArray[np.int32] = field(repr=False)
@@ -203,6 +217,10 @@ class Track:
         for name, values in sampled.items():
             if len(values) != n_samples:
                 raise ValueError(f"track {self.source_id}: {name} has not {n_samples} entries")
+        if len(self.clip_embedding) != len(self.clip_frame):
+            raise ValueError(
+                f"track {self.source_id}: clip_embedding has not as many as clip_frame"
+            )
         if n_frames == 0 or bool(np.any(np.diff(self.frame_pts) <= 0)):
             raise ValueError(f"track {self.source_id}: timestamps must increase, with one frame up")
 

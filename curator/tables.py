@@ -76,6 +76,7 @@ CLIPS_SCHEMA = pa.schema(
         ("width", pa.int32()),
         ("height", pa.int32()),
         *((name, pa.float64()) for name in SCORES if name != "fps"),
+        ("content_type", pa.string()),
         ("decision", pa.string()),
         ("reason", pa.string()),
         ("reason_score", pa.float64()),
@@ -97,14 +98,14 @@ CLIPS_SCHEMA = pa.schema(
         ("copy_frames", pa.int32()),
     ]
 )
-"""A row per candidate clip. `start_frame`, `end_frame` count the source's frames in decode order;
-seconds are from the source's first frame; `start_pts`, `end_pts` are the container's own, in
-`time_base`. `n_frames`, `fps`, `width` and `height` are those of the clip as written. `reasons`
-lists all reasons against it, `reason` the first. `mp4_offset` is where its MP4 begins in
-`shard`. `cut_mode` is how a kept clip was written, `copy` or `encode`. A copy begins at a key frame
-and may be shorter than what was proposed: its span is the one written, while `clip_id` and the
-scores stay those of the span proposed. `copy_frames` is how many frames a copy would have had,
-where it was encoded because those were too few."""
+"""A row per candidate clip. `content_type` is null where no CLIP model tells it. `start_frame`,
+`end_frame` count the source's frames in decode order; seconds are from the source's first frame;
+`start_pts`, `end_pts` are the container's own, in `time_base`. `n_frames`, `fps`, `width` and
+`height` are those of the clip as written. `reasons` lists all reasons against it, `reason` the
+first. `mp4_offset` is where its MP4 begins in `shard`. `cut_mode` is how a kept clip was written,
+`copy` or `encode`. A copy begins at a key frame and may be shorter than what was proposed: its span
+is the one written, while `clip_id` and the scores stay those of the span proposed. `copy_frames` is
+how many frames a copy would have had, where it was encoded because those were too few."""
 
 
 def embeddings_schema(dim: int) -> pa.Schema:

@@ -21,14 +21,18 @@ from curator.graph.common import (
 )
 from curator.lake import Parts, rows_to_table
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason
+from curator.models.catalogue import ModelEntry
+from curator.models.clip import ClipEncoder
+from curator.models.heads import Heads, normalised
 from curator.models.perceptual import aggregate
+from curator.models.store import ModelStore
 from curator.models.transnet import ShotNetwork
 from curator.recipe import Recipe
 from curator.records import Failure, Shot, Span, Track
 from curator.stages.analyze import AnalyzeConfig, HeaderClaims, analyze_source
 from curator.stages.clips import clip_row
 from curator.stages.propose import find_shots, propose_clips
-from curator.stages.scores import samples_of
+from curator.stages.scores import ClipView, samples_of
 from curator.stages.segments import analyze_segment, join_segments
 from curator.storage import HashingReader, Store, open_source
 from curator.tables import SHOTS_SCHEMA
@@ -106,7 +110,11 @@ class AnalyzeStep:
         config: AnalyzeConfig,
         threads: int,
         log: AttemptLog | None,
+        clip: ModelEntry | None = None,
+        models: ModelStore | None = None,
     ) -> None:
+        self._clip_entry, self._models = clip, models
+        self._clip: ClipEncoder | None = None
         self._parts = Parts(store, "tracks", stamp)
         self._segments = Parts(store, "segments", stamp)
         self._config = config
@@ -175,6 +183,7 @@ class AnalyzeStep:
                     network=self._ready_network(),
                     config=self._config,
                     decoder_threads=self._threads,
+                    clip=self._clip,
                     spent=spent,
                 )
         except SourceError as error:
@@ -199,6 +208,7 @@ class AnalyzeStep:
                     network=self._ready_network(),
                     config=self._config,
                     decoder_threads=self._threads,
+                    clip=self._clip,
                     spent=spent,
                 )
             seconds = track.duration_s
@@ -239,7 +249,14 @@ class AnalyzeStep:
 
             cv2.setNumThreads(1)
             self._network = ShotNetwork(precision=self._config.shot_precision)
+            self._clip = self._ready_clip()
         return self._network
+
+    def _ready_clip(self) -> ClipEncoder | None:
+        entry, models = self._clip_entry, self._models
+        if entry is None or models is None:
+            return None
+        return ClipEncoder(entry, models.find(entry), precision=self._config.clip_precision)
 
 
 class JoinStep:
@@ -280,6 +297,7 @@ class ProposedUnit:
     shots: pa.Table
     clips: list[dict[str, Any]]
     embeddings: list[tuple[str, np.ndarray]]
+    clip_embeddings: list[tuple[str, np.ndarray]]
     thumbnails: list[tuple[str, bytes]]
     cpu_s: Mapping[str, float]
 
@@ -287,7 +305,10 @@ class ProposedUnit:
 class ProposeStep:
     """Reads tracks and makes shots, clips, scores and decisions of them."""
 
-    def __init__(self, *, store: Store, stamp: str, recipe: Recipe) -> None:
+    def __init__(
+        self, *, store: Store, stamp: str, recipe: Recipe, heads: Heads | None = None
+    ) -> None:
+        self._heads = heads
         self._parts = Parts(store, "tracks", stamp)
         self._recipe = recipe
 
@@ -302,6 +323,7 @@ class ProposeStep:
             shots=SHOTS_SCHEMA.empty_table(),
             clips=[],
             embeddings=[],
+            clip_embeddings=[],
             thumbnails=[],
             cpu_s=unit.cpu_s,
         )
@@ -332,11 +354,18 @@ class ProposeStep:
                 aggregates=recipe.scores.root,
                 rules=recipe.filters.root,
                 shard=recipe.shard,
+                semantic=recipe.semantic,
+                heads=self._heads,
             )
             made.clips.append(row)
             vector = aggregate(track.descriptor[samples_of(track, span)])
             if vector is not None:
                 made.embeddings.append((row["clip_id"], vector))
+            looks_ND = ClipView(track, span).embeddings_ND  # noqa: N806 - shape letters
+            if len(looks_ND):
+                mean_1D = normalised(looks_ND).mean(axis=0, keepdims=True)  # noqa: N806
+                vector = normalised(mean_1D)[0].astype(np.float32)
+                made.clip_embeddings.append((row["clip_id"], vector))
             thumbnail = _thumbnail(track, span)
             if thumbnail is not None:
                 made.thumbnails.append((row["clip_id"], thumbnail))

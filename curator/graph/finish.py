@@ -25,7 +25,7 @@ from curator.tables import CLIPS_SCHEMA, embeddings_schema
 
 logger = logging.getLogger(__name__)
 
-TABLES = ("sources", "shots", "clips", "embeddings")
+TABLES = ("sources", "shots", "clips", "embeddings", "clip_embeddings")
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
@@ -39,6 +39,7 @@ class Commit:
     shots: pa.Table
     clips: list[dict[str, Any]]
     embeddings: Mapping[str, NDArray[np.float32]]
+    clip_embeddings: Mapping[str, NDArray[np.float32]]
     thumbnails: Mapping[str, bytes]
     shards: list[dict[str, Any]]
     n_skipped_names: int
@@ -74,8 +75,11 @@ def commit_run(run: Commit) -> dict[str, Any]:
     tables = {
         "shots": run.shots,
         "clips": rows_to_table(run.clips, CLIPS_SCHEMA),
-        "embeddings": _embeddings(run),
+        "embeddings": _embeddings(run.embeddings, PERCEPTUAL_MODEL, CLIP_DIM),
     }
+    if run.recipe.analyze.clip is not None:
+        # A table of its own: the length of a vector is part of a column's type.
+        tables["clip_embeddings"] = _embeddings(run.clip_embeddings, run.recipe.analyze.clip, 1)
     names |= {name: write_table(run.store, name, table) for name, table in tables.items()}
     summary = _summary(run, totals, names)
     page = render_report(
@@ -93,16 +97,18 @@ def commit_run(run: Commit) -> dict[str, Any]:
     return summary
 
 
-def _embeddings(run: Commit) -> pa.Table:
-    names = sorted(run.embeddings)
-    vectors = [run.embeddings[name] for name in names]
-    dim = len(vectors[0]) if vectors else CLIP_DIM
+def _embeddings(
+    embeddings: Mapping[str, NDArray[np.float32]], model: str, least_dim: int
+) -> pa.Table:
+    names = sorted(embeddings)
+    vectors = [embeddings[name] for name in names]
+    dim = len(vectors[0]) if vectors else least_dim
     flat = np.concatenate(vectors) if vectors else np.zeros(0, np.float32)
     schema = embeddings_schema(dim)
     return pa.table(
         [
             pa.array(names, pa.string()),
-            pa.array([PERCEPTUAL_MODEL] * len(names), pa.string()),
+            pa.array([model] * len(names), pa.string()),
             pa.FixedSizeListArray.from_arrays(pa.array(flat, pa.float32()), dim),
         ],
         schema=schema,

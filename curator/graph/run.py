@@ -34,7 +34,7 @@ from curator.graph.survivors import (
 )
 from curator.listing import Listed, list_sources
 from curator.progress import Progress
-from curator.recipe import Recipe
+from curator.recipe import Recipe, semantics_of
 from curator.stages.analyze import analyze_fingerprint
 from curator.stages.cut import cut_fingerprint
 from curator.stages.scan import scan_fingerprint
@@ -59,6 +59,7 @@ class RunState:
     shots: list[pa.Table] = field(default_factory=list)
     clips: list[dict[str, Any]] = field(default_factory=list)
     embeddings: dict[str, Any] = field(default_factory=dict)
+    clip_embeddings: dict[str, Any] = field(default_factory=dict)
     thumbnails: dict[str, bytes] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_s: Counter[str] = field(default_factory=Counter)
@@ -83,7 +84,8 @@ class Run:
         self._engine = engine
         self._progress = progress
         self._state = RunState()
-        self._track_stamp = analyze_fingerprint(recipe.analyze)
+        self._semantics = semantics_of(recipe)
+        self._track_stamp = analyze_fingerprint(recipe.analyze, self._semantics.stamp)
         self._track_part: dict[str, str] = {}
         self._previous = read_summary(store)
         mark_processes()
@@ -151,7 +153,12 @@ class Run:
 
     def _analyze(self) -> None:
         analyzing = Analyzing(
-            self._store, self._recipe, self._engine, self._progress, self._take_proposed
+            self._store,
+            self._recipe,
+            self._engine,
+            self._progress,
+            self._take_proposed,
+            self._semantics,
         )
         analyzing.run(self._state.sources.to_analyze())
         counts = analyzing.counts
@@ -167,6 +174,7 @@ class Run:
         state.shots.append(proposed.shots)
         state.clips += proposed.clips
         state.embeddings |= dict(proposed.embeddings)
+        state.clip_embeddings |= dict(proposed.clip_embeddings)
         state.thumbnails |= dict(proposed.thumbnails)
         if proposed.part is not None:
             self._track_part |= {clip["source_id"]: proposed.part for clip in proposed.clips}
@@ -212,6 +220,7 @@ class Run:
                 shots=shots.sort_by([("source_id", "ascending"), ("shot", "ascending")]),
                 clips=state.clips,
                 embeddings=state.embeddings,
+                clip_embeddings=state.clip_embeddings,
                 thumbnails=state.thumbnails,
                 shards=shards,
                 n_skipped_names=state.n_skipped_names,

@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.media.decode import upright_size
+from curator.models.heads import Heads
 from curator.records import CutRequest, Reason, Span, Track, nominal_fps
 from curator.stages.cut import target_n_frames
 from curator.stages.filters import Rule, Verdict, judge
 from curator.stages.propose import ProposeConfig, clip_id, duration_s
-from curator.stages.scores import Aggregate, score_clip
+from curator.stages.scores import Aggregate, ClipView, score_clip
+from curator.stages.scores.semantic import content_of
+from curator.stages.semantic import SemanticConfig, content_verdicts
 from curator.stages.shard import ShardConfig, bucket_of
 
 
@@ -26,6 +29,8 @@ def clip_row(
     aggregates: Mapping[str, Aggregate],
     rules: Mapping[str, Rule],
     shard: ShardConfig,
+    semantic: SemanticConfig | None = None,
+    heads: Heads | None = None,
 ) -> dict[str, Any]:
     """Row of `clips` for one candidate, decided by length, rules and buckets.
 
@@ -37,6 +42,8 @@ def clip_row(
         aggregates: How samples become scores, where not as `SCORES` says.
         rules: Bounds of scores, in the order in which their reasons count.
         shard: Buckets; a clip that fits none is rejected.
+        semantic: Which content types are rejected.
+        heads: What reads CLIP embeddings; None for nothing.
 
     Returns:
         Columns of `CLIPS_SCHEMA`; `n_frames`, `fps`, `width` and `height` are those that the clip
@@ -48,8 +55,10 @@ def clip_row(
     width, height = upright_size(track.width, track.height, 0, track.pixel_aspect)
     width, height = width - width % 2, height - height % 2
     n_frames = target_n_frames(request)
-    scores = score_clip(track, span, aggregates)
+    scores = score_clip(track, span, aggregates, heads)
+    content_type, probability = content_of(ClipView(track, span, heads))
     verdicts = _too_short(track, span, propose) + judge(scores, rules)
+    verdicts += content_verdicts(content_type, probability, semantic or SemanticConfig())
     bucket = bucket_of(width, height, n_frames, shard) if min(width, height) > 0 else None
     if bucket is None:
         verdicts.append(_no_bucket(width, height, n_frames, shard))
@@ -71,6 +80,7 @@ def clip_row(
         "width": width,
         "height": height,
         **scores,
+        "content_type": content_type,
         "fps": float(request.fps),
         "decision": "kept",
         "reasons": [],

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from curator.media.container import open_container
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason, seek_to
+from curator.models.clip import ClipEncoder
 from curator.models.transnet import CONTEXT, ShotNetwork
 from curator.records import Note, Track
 from curator.stages.analyze import AnalyzeConfig, HeaderClaims, Measuring
@@ -42,6 +43,7 @@ def analyze_segment(
     network: ShotNetwork,
     config: AnalyzeConfig,
     decoder_threads: int,
+    clip: ClipEncoder | None = None,
     spent: dict[str, float] | None = None,
 ) -> Track:
     """Decodes and measures one segment, with the frames that it shares with the next.
@@ -55,6 +57,7 @@ def analyze_segment(
         network: Shot network of this worker.
         config: Settings.
         decoder_threads: See `analyze_source`.
+        clip: See `analyze_source`.
         spent: See `analyze_source`.
 
     Returns:
@@ -74,6 +77,7 @@ def analyze_segment(
             config,
             threads=decoder_threads,
             anchor_pts=segment.anchor_pts,
+            clip=clip,
         )
         if segment.number > 0:
             seek_to(container, measuring.stream, segment.start_pts)
@@ -179,8 +183,12 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
     samples = (sample_frame >= start) & (sample_frame < end)
     thumbnail_frame = track.thumbnail_frame + begin
     shown = (thumbnail_frame >= start) & (thumbnail_frame < end)
+    clip_frame = track.clip_frame + begin
+    seen = (clip_frame >= start) & (clip_frame < end)
     return {
         **{name: getattr(track, name)[frames] for name in _FRAMES},
+        "clip_frame": clip_frame[seen],
+        "clip_embedding": track.clip_embedding[seen],
         "descriptor": track.descriptor[samples],
         **{f"{_SIGNAL}{name}": values[samples] for name, values in track.signals.items()},
         "sample_frame": sample_frame[samples],

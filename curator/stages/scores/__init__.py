@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pydantic import ConfigDict, RootModel, field_validator
 
 from curator.errors import unknown_key
+from curator.models.heads import Heads
 from curator.records import Span, Track
-from curator.stages.scores import picture, stream
+from curator.stages.scores import picture, semantic, stream
 from curator.stages.scores.spec import (
     AGGREGATES,
     Aggregate,
@@ -18,7 +19,7 @@ from curator.stages.scores.spec import (
     samples_of,
 )
 
-SCORES: dict[str, ScoreSpec] = {**stream.SCORES, **picture.SCORES}
+SCORES: dict[str, ScoreSpec] = {**stream.SCORES, **picture.SCORES, **semantic.SCORES}
 """All scores that rules can use. Public: each is a column of `clips`."""
 
 
@@ -38,7 +39,10 @@ class ScoreConfig(RootModel[dict[str, Aggregate]]):
 
 
 def score_clip(
-    track: Track, span: Span, aggregates: Mapping[str, Aggregate] | None = None
+    track: Track,
+    span: Span,
+    aggregates: Mapping[str, Aggregate] | None = None,
+    heads: Heads | None = None,
 ) -> dict[str, float | None]:
     """All scores of one clip.
 
@@ -46,11 +50,12 @@ def score_clip(
         track: What was measured.
         span: The clip.
         aggregates: For scores of samples, how they are made if not as `SCORES` says.
+        heads: What reads the track's CLIP embeddings; without, scores of those are absent.
 
     Returns:
         A value for each of `SCORES`; None where nothing was measured within the span.
     """
-    clip = ClipView(track, span)
+    clip = ClipView(track, span, heads)
     scores: dict[str, float | None] = {}
     for name, spec in SCORES.items():
         if isinstance(spec.of, str):
