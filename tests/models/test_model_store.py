@@ -104,7 +104,7 @@ def test_a_model_is_pulled_from_a_folder_by_either_name(
 
 
 def test_what_differs_is_not_kept(tmp_path: Path, folder: Path) -> None:
-    """Pins that a wrong file in a mirror leaves nothing behind, and does not replace a right one."""
+    """Pins that a wrong file in a mirror leaves nothing behind."""
     store = ModelStore(str(folder))
     entry = store.catalogue.find("mine")
     with pytest.raises(ModelError, match=f"has sha256 .*, expected {SHA}; it was not kept"):

@@ -11,6 +11,7 @@ from curator.errors import unknown_key
 from curator.records import Reason, Span
 from curator.stages.filters import FilterConfig, Rule, Verdict, judge
 from curator.stages.scores import SCORES, samples_of, score_clip
+from curator.stages.scores.semantic import NEEDS
 
 
 def span(start: int, end: int) -> Span:
@@ -37,6 +38,8 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
         "sharpness": pytest.approx(0.4),
         "noise": pytest.approx(0.0),
         "motion": pytest.approx(0.1),
+        "layout_consistency": pytest.approx(1.0),
+        **dict.fromkeys(NEEDS),
     }
 
 
@@ -56,6 +59,8 @@ def test_scores_without_samples_are_absent_not_zero() -> None:
         "sharpness",
         "noise",
         "motion",
+        "layout_consistency",
+        *NEEDS,
     }
 
 
