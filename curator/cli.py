@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -70,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_recipes(commands)
     _add_models(commands)
+    _add_explain(commands)
+    _add_tune(commands)
     _add_demo(commands)
     return parser
 
@@ -185,6 +188,46 @@ def _add_models(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         parser.set_defaults(action=_models)
 
 
+def _add_explain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    explain = commands.add_parser(
+        "explain", help="say why a clip was kept or rejected, and what would have kept it"
+    )
+    explain.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
+    explain.add_argument(
+        "clip", metavar="CLIP_ID", help="its id, or a beginning that no other clip has"
+    )
+    explain.set_defaults(action=_explain)
+
+
+def _add_tune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    tune = commands.add_parser(
+        "tune",
+        help="say what other bounds would keep and drop",
+        description="Decides anew about the clips of a finished run, from what is stored. Nothing "
+        "is decoded and the run is not changed; writes a page with clips on either side.",
+    )
+    tune.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
+    tune.add_argument(
+        "changes",
+        nargs="+",
+        metavar="CHANGE",
+        help="score.bound=value, such as motion.min=0.02, sharpness.drop_lowest=0.2 or "
+        "noise.max=null; keys of dedup and select in full, such as select.max_per_group=100, and "
+        "semantic.reject and semantic.reject_from",
+    )
+    tune.add_argument(
+        "--html",
+        metavar="FILE",
+        help="where the page goes (default: OUT/report/tune.html, or tune.html here if OUT is s3://)",
+    )
+    tune.add_argument(
+        "--rules-only",
+        action="store_true",
+        help="leave duplicates and selection as they are: faster with many clips, and approximate",
+    )
+    tune.set_defaults(action=_tune)
+
+
 def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     demo = commands.add_parser(
         "demo", help="make footage, curate it, and say where to look at the result"
@@ -294,6 +337,38 @@ def _models(options: argparse.Namespace) -> int:
         return run_models(options)
     except ModelError as error:
         raise UsageError(str(error)) from error
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from curator.review.explain import explain
+    from curator.review.finished import open_finished
+
+    print(explain(open_finished(options.out), options.clip))
+    return EXIT_OK
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from curator.review.finished import open_finished
+    from curator.review.tune import summary_lines, tune, view
+    from curator.stages.report.tune import render_tune
+
+    finished = open_finished(options.out)
+    tuned = tune(finished, options.changes, rules_only=options.rules_only)
+    page = render_tune(view(tuned)).encode()
+    if options.html is None and finished.store.is_local:
+        finished.store.write("report/tune.html", page)
+        where = Path(finished.store.uri) / "report" / "tune.html"
+    else:
+        where = Path(options.html or "tune.html").absolute()
+        try:
+            where.write_bytes(page)
+        except OSError as error:
+            raise UsageError(f"{str(where)!r} cannot be written: {error.strerror}") from error
+    settings = " ".join(f"--set {shlex.quote(change)}" for change in tuned.changes)
+    print(*summary_lines(tuned), sep="\n")
+    print(f"{where}  clips on either side, to look at")
+    print(f"to have it so: curate run SOURCE... {shlex.quote(options.out)} {settings}")
+    return EXIT_OK
 
 
 def _demo(options: argparse.Namespace) -> int:

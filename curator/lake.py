@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curator.errors import StorageError
@@ -97,14 +98,22 @@ class Parts:
         return keys
 
 
-def to_parquet(table: pa.Table, *, one_row_groups: bool = False) -> bytes:
-    """Parquet bytes of a table; the same table gives the same bytes."""
+def to_parquet(
+    table: pa.Table, *, one_row_groups: bool = False, rows_per_group: int | None = None
+) -> bytes:
+    """Parquet bytes of a table; the same table gives the same bytes.
+
+    Args:
+        table: Rows.
+        one_row_groups: See `Parts.write`.
+        rows_per_group: Rows that can be read without the others; by default a whole object's.
+    """
     sink = io.BytesIO()
     pq.write_table(
         table,
         sink,
         compression="none" if one_row_groups else "zstd",
-        row_group_size=1 if one_row_groups else 65_536,
+        row_group_size=1 if one_row_groups else rows_per_group or 65_536,
         use_dictionary=not one_row_groups,
         write_statistics=not one_row_groups,
     )
@@ -156,6 +165,32 @@ def rows_to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table
     if unknown:
         raise KeyError(f"columns {sorted(unknown)} are not in the schema {schema.names}")
     return pa.Table.from_pylist(listed, schema=schema)
+
+
+def columns_to_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows of a table as dictionaries, all at once: several times as fast as `to_pylist`."""
+    names = table.column_names
+    columns = [_to_list(table[name]) for name in names]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _to_list(column: pa.ChunkedArray) -> list[Any]:
+    if column.null_count == 0 and pa.types.is_primitive(column.type):
+        values: list[Any] = column.to_numpy().tolist()
+        return values
+    if pa.types.is_floating(column.type):
+        held = column.to_numpy()
+        listed: list[Any] = held.astype(object).tolist()
+        for row in pc.indices_nonzero(pc.is_null(column)).to_pylist():
+            listed[row] = None
+        return listed
+    if pa.types.is_string(column.type):
+        held = column.dictionary_encode() if len(column) else column
+        if len(column) and len(column.unique()) * 4 < len(column):
+            coded = held.combine_chunks()
+            words = [*coded.dictionary.to_pylist(), None]
+            return [words[code] for code in coded.indices.fill_null(len(words) - 1).to_pylist()]
+    return list(column.to_pylist())
 
 
 def table_rows(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STAGES = ("list", "scan", "analyze", "dedup", "caption", "cut", "shard", "commit")
+STAGES = (
+    "list", "scan", "analyze", "filter", "dedup", "select", "caption", "cut", "shard", "commit",
+)  # fmt: skip
 NOUNS = {"scan": "source", "analyze": "source", "cut": "clip"}
 """What an item of a stage's work is."""
 

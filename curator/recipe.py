@@ -17,9 +17,10 @@ from curator.stages.analyze import AnalyzeConfig
 from curator.stages.caption import CaptionConfig
 from curator.stages.cut import CutConfig
 from curator.stages.dedup import DedupConfig
-from curator.stages.filters import FilterConfig
+from curator.stages.filters import FilterConfig, Rule
 from curator.stages.propose import ProposeConfig
 from curator.stages.scores import SCORES, ScoreConfig
+from curator.stages.select import SelectConfig
 from curator.stages.semantic import SemanticConfig, Semantics
 from curator.stages.shard import ShardConfig
 
@@ -37,6 +38,7 @@ class Recipe(BaseModel):
     scores: ScoreConfig = Field(default_factory=lambda: ScoreConfig({}))
     filters: FilterConfig = Field(default_factory=lambda: FilterConfig({}))
     dedup: DedupConfig = Field(default_factory=DedupConfig)
+    select: SelectConfig = Field(default_factory=SelectConfig)
     caption: CaptionConfig = Field(default_factory=CaptionConfig)
     cut: CutConfig = Field(default_factory=CutConfig)
     shard: ShardConfig = Field(default_factory=ShardConfig)
@@ -93,6 +95,25 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         raise RecipeError(_explain(error, path, overrides)) from error
 
 
+def with_changes(recipe: Recipe, changes: Sequence[str]) -> Recipe:
+    """A recipe with some keys changed.
+
+    Args:
+        recipe: What it is without them.
+        changes: `key=value` each, as for `load_recipe`.
+
+    Raises:
+        RecipeError: Naming the key, what is wrong and the nearest valid key.
+    """
+    data = recipe.model_dump(mode="json")
+    for change in changes:
+        _override(data, change)
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise RecipeError(_explain(error, Path("as it was used"), changes)) from error
+
+
 def _find(name: str) -> Path:
     path = recipe_folder() / f"{name}.yaml"
     if name in recipe_names():
@@ -144,7 +165,7 @@ def _keys_at(location: Sequence[str]) -> Iterator[str]:
         if field is None or not isinstance(field.annotation, type):
             break
         if issubclass(field.annotation, FilterConfig):
-            yield from ("min", "max", "why")
+            yield from Rule.model_fields
             return
         model = field.annotation
     yield from model.model_fields
@@ -159,12 +180,7 @@ def describe(recipe: Recipe) -> Iterator[tuple[str, Any, str, str]]:
     for name, info in type(recipe).model_fields.items():
         section = getattr(recipe, name)
         if isinstance(section, FilterConfig):
-            for score, rule in section.root.items():
-                spec = SCORES[score]
-                bounds = {k: v for k in ("min", "max") if (v := getattr(rule, k)) is not None}
-                for bound, value in bounds.items():
-                    why = f"{spec.meaning}. {rule.why}".strip()
-                    yield f"filters.{score}.{bound}", value, spec.unit, why
+            yield from _describe_rules(section)
         elif isinstance(section, ScoreConfig):
             for score, how in section.root.items():
                 yield f"scores.{score}", how, "aggregate", SCORES[score].meaning
@@ -176,3 +192,19 @@ def describe(recipe: Recipe) -> Iterator[tuple[str, Any, str, str]]:
                 yield f"{name}.{key}", value, unit, field.description or ""
         else:
             yield name, section, "", info.description or ""
+
+
+def _describe_rules(filters: FilterConfig) -> Iterator[tuple[str, Any, str, str]]:
+    for name, rule in filters.root.items():
+        spec = SCORES[rule.score or name]
+        said = f"{spec.meaning}. {rule.why}".strip()
+        for bound, value in rule.bounds.items():
+            if bound in ("min", "max"):
+                yield f"filters.{name}.{bound}", value, spec.unit, said
+            else:
+                meant = Rule.model_fields[bound].description
+                yield f"filters.{name}.{bound}", value, "share of clips", f"{meant}. {said}"
+        for key in ("score", "severity"):
+            field = Rule.model_fields[key]
+            if (value := getattr(rule, key)) != field.default:
+                yield f"filters.{name}.{key}", value, "", field.description or ""

@@ -55,6 +55,8 @@ class Reason(StrEnum):
     """A rule asks for a score that this clip has not: too few samples, or a tiny picture."""
     DUPLICATE = "duplicate"
     NO_BUCKET = "no_bucket"
+    NOT_SELECTED = "not_selected"
+    """The recipe takes only a part of its group, and others came first."""
     CUT_FAILED = "cut_failed"
 
 
@@ -183,6 +185,8 @@ class Track:
     """[F], mean luma, 0 (black) to 1 (white)."""
     luma_spread: NDArray[np.float32]
     """[F], standard deviation of luma, 0 to 0.5."""
+    changes: Mapping[str, NDArray[np.float32]]
+    """[F] each, by the names of `signals.change.CHANGES`."""
     sample_frame: NDArray[np.int32]
     """[S], index of the sampled frame."""
     sample_pair_frame: NDArray[np.int32]
@@ -208,6 +212,9 @@ class Track:
         for name in ("frame_bytes", "frame_flags", "shot_probability", "transition_probability",
                      "luma_mean", "luma_spread"):  # fmt: skip
             if len(getattr(self, name)) != n_frames:
+                raise ValueError(f"track {self.source_id}: {name} has not {n_frames} entries")
+        for name, column in self.changes.items():
+            if len(column) != n_frames:
                 raise ValueError(f"track {self.source_id}: {name} has not {n_frames} entries")
         sampled = {
             "sample_pair_frame": self.sample_pair_frame,

@@ -72,6 +72,7 @@ CLIPS_SCHEMA = pa.schema(
         ("n_frames", pa.int64()),
         ("fps", pa.float64()),
         ("fps_fraction", pa.string()),
+        ("measured_fps", pa.float64()),
         ("is_vfr", pa.bool_()),
         ("width", pa.int32()),
         ("height", pa.int32()),
@@ -83,6 +84,7 @@ CLIPS_SCHEMA = pa.schema(
         ("reason_threshold", pa.float64()),
         ("reasons", pa.list_(pa.string())),
         ("reason_detail", pa.string()),
+        ("tags", pa.list_(pa.string())),
         ("duplicate_of", pa.string()),
         ("duplicate_similarity", pa.float64()),
         ("caption", pa.string()),
@@ -98,14 +100,38 @@ CLIPS_SCHEMA = pa.schema(
         ("copy_frames", pa.int32()),
     ]
 )
-"""A row per candidate clip. `content_type` is null where no CLIP model tells it. `start_frame`,
-`end_frame` count the source's frames in decode order; seconds are from the source's first frame;
-`start_pts`, `end_pts` are the container's own, in `time_base`. `n_frames`, `fps`, `width` and
-`height` are those of the clip as written. `reasons` lists all reasons against it, `reason` the
-first. `mp4_offset` is where its MP4 begins in `shard`. `cut_mode` is how a kept clip was written,
-`copy` or `encode`. A copy begins at a key frame and may be shorter than what was proposed: its span
-is the one written, while `clip_id` and the scores stay those of the span proposed. `copy_frames` is
-how many frames a copy would have had, where it was encoded because those were too few."""
+"""A row per candidate clip. `start_frame`, `end_frame` count the source's frames in decode order;
+seconds are from the source's first frame; `start_pts`, `end_pts` are the container's own, in
+`time_base`. `n_frames`, `fps`, `width` and `height` are those of the clip as written. `reasons`
+lists all reasons against it, `reason` the first. `tags` are what was found about the clip and what
+rules of severity `flag` say. `content_type` is null where no CLIP model tells it. `measured_fps` is
+the score `fps`, and differs from the rate that the clip is written at where the rate varies.
+`mp4_offset` is where its MP4 begins in `shard`. `cut_mode` is how a kept clip was written, `copy`
+or `encode`. A copy begins at a key frame and may be shorter than what was proposed: its span is the
+one written, while `clip_id` and the scores stay those of the span proposed. `copy_frames` is how
+many frames a copy would have had, where it was encoded because those were too few."""
+
+LATER_COLUMNS = (
+    "decision", "reason", "reason_score", "reason_threshold", "reasons", "reason_detail",
+    "duplicate_of", "duplicate_similarity", "caption", "caption_model", "shard", "key",
+    "mp4_offset", "mp4_bytes", "mp4_sha256", "cut_fingerprint", "cut_mode", "copy_frames",
+)  # fmt: skip
+"""Columns of `clips` that follow from decisions."""
+
+CANDIDATES_SCHEMA = pa.schema(
+    [field for field in CLIPS_SCHEMA if field.name not in (*LATER_COLUMNS, "bucket")]
+    + [pa.field("seconds", pa.float64())]
+)
+"""A row per candidate clip before any decision: span, facts, scores, and `tags` that come from what
+was measured. `seconds` is the length that rules judge."""
+
+PICTURES_SCHEMA = pa.schema([("clip_id", pa.string()), ("jpeg", pa.binary())])
+"""A thumbnail of a clip, from its middle."""
+
+
+def score_column(score: str) -> str:
+    """Column of `clips` that holds a score."""
+    return "measured_fps" if score == "fps" else score
 
 
 def embeddings_schema(dim: int) -> pa.Schema:

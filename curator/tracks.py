@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from curator.errors import ErrorCode
 from curator.records import Failure, Note, Track
 from curator.signals import SIGNALS
+from curator.signals.change import CHANGES
 
 _SCALARS: dict[str, pa.DataType] = {
     "sha256": pa.string(),
@@ -36,6 +37,12 @@ _SAMPLES: dict[str, pa.DataType] = {
     "sample_pair_frame": pa.int32(),
 }
 
+
+def _change(name: str) -> str:
+    """Column of one of `CHANGES`."""
+    return f"change_{name}"
+
+
 TRACK_SCHEMA = pa.schema(
     [
         ("source_id", pa.string()),
@@ -47,6 +54,7 @@ TRACK_SCHEMA = pa.schema(
         ("pixel_aspect", pa.string()),
         ("notes", pa.list_(pa.string())),
         *((name, pa.list_(kind)) for name, kind in (_FRAMES | _SAMPLES).items()),
+        *((_change(name), pa.list_(pa.float32())) for name in CHANGES),
         *((name, pa.list_(pa.float32())) for name in SIGNALS),
         ("descriptor_dim", pa.int32()),
         ("descriptor", pa.list_(pa.float16())),
@@ -80,6 +88,7 @@ def _row(source_id: str, result: Track | Failure) -> dict[str, object]:
         }
     row: dict[str, object] = {name: getattr(result, name) for name in _SCALARS}
     row |= {name: getattr(result, name) for name in _FRAMES | _SAMPLES}
+    row |= {_change(name): result.changes[name] for name in CHANGES}
     row |= {name: result.signals[name] for name in SIGNALS}
     row |= {
         "source_id": source_id,
@@ -132,6 +141,7 @@ def _record(row: pa.Table, source_id: str, uri: str) -> Track | Failure:
     return Track(
         source_id=source_id,
         **values,
+        changes={name: array(_change(name)) for name in CHANGES},
         signals={name: array(name) for name in SIGNALS},
         time_base=Fraction(str(scalar("time_base"))),
         pixel_aspect=Fraction(str(scalar("pixel_aspect"))),

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from curator.records import Track
 from curator.signals import SIGNALS
+from curator.signals.change import CHANGES
 from curator.stages.analyze import AnalyzeConfig, analyze_source
 
 
@@ -92,6 +93,7 @@ def made_track(n_frames: int = 300, **changes: object) -> Track:
         "transition_probability": np.zeros(n_frames, np.float32),
         "luma_mean": np.full(n_frames, 0.5, np.float32),
         "luma_spread": np.full(n_frames, 0.2, np.float32),
+        "changes": {name: np.zeros(n_frames, np.float32) for name in CHANGES},
         "sample_frame": samples,
         "sample_pair_frame": samples + 3,
         "signals": made_signals(len(samples)),

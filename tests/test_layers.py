@@ -17,6 +17,7 @@ LAYERS = (
     ("recipe",),
     ("progress", "model_command"),
     ("graph",),
+    ("review",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -1,13 +1,14 @@
 """Steps that look at sources: measuring, and the arithmetic on what was measured."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from curator.errors import ErrorCode, SourceError
 from curator.graph.common import (
@@ -19,23 +20,25 @@ from curator.graph.common import (
     internal_failure,
     watchdog,
 )
+from curator.graph.source_table import MEASURED_SCHEMA
 from curator.lake import Parts, rows_to_table
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason
 from curator.models.catalogue import ModelEntry
 from curator.models.clip import ClipEncoder
 from curator.models.heads import Heads, normalised
-from curator.models.perceptual import aggregate
+from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL, aggregate
 from curator.models.store import ModelStore
 from curator.models.transnet import ShotNetwork
 from curator.recipe import Recipe
 from curator.records import Failure, Shot, Span, Track
 from curator.stages.analyze import AnalyzeConfig, HeaderClaims, analyze_source
-from curator.stages.clips import clip_row
-from curator.stages.propose import find_shots, propose_clips
+from curator.stages.clips import candidate_row
+from curator.stages.propose import propose_clips
 from curator.stages.scores import ClipView, samples_of
 from curator.stages.segments import analyze_segment, join_segments
+from curator.stages.shots import find_shots
 from curator.storage import HashingReader, Store, open_source
-from curator.tables import SHOTS_SCHEMA
+from curator.tables import CANDIDATES_SCHEMA, PICTURES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
 from curator.tracks import table_to_tracks, tracks_to_table
 
 
@@ -290,20 +293,26 @@ class JoinStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedUnit:
-    """Shots, clips and measured facts of some sources, and the part that has their tracks."""
+    """Shots, candidate clips and measured facts of some sources."""
 
     part: str | None
-    sources: list[dict[str, Any]]
+    """The part that has their tracks; None where `sources` tell it, and where there is none."""
+    sources: pa.Table
+    """Columns of `sources`; rows with a `source_id` hold for good, the others for this run."""
     shots: pa.Table
-    clips: list[dict[str, Any]]
-    embeddings: list[tuple[str, np.ndarray]]
-    clip_embeddings: list[tuple[str, np.ndarray]]
-    thumbnails: list[tuple[str, bytes]]
-    cpu_s: Mapping[str, float]
+    clips: pa.Table
+    """Rows of `CANDIDATES_SCHEMA`."""
+    vectors: pa.Table
+    """Rows of `embeddings_schema`."""
+    clip_vectors: pa.Table = field(default_factory=lambda: embeddings_schema(1).empty_table())
+    """Rows of `embeddings_schema` by the CLIP model; none without one."""
+    pictures: pa.Table
+    """Rows of `PICTURES_SCHEMA`."""
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class ProposeStep:
-    """Reads tracks and makes shots, clips, scores and decisions of them."""
+    """Reads tracks and makes shots, clips and scores of them."""
 
     def __init__(
         self, *, store: Store, stamp: str, recipe: Recipe, heads: Heads | None = None
@@ -317,59 +326,98 @@ class ProposeStep:
         if isinstance(unit, SegmentResult):
             return unit
         uris = {str(source.source_id): source.uri for source in unit.sources}
-        made = ProposedUnit(
-            part=unit.part,
-            sources=[],
-            shots=SHOTS_SCHEMA.empty_table(),
-            clips=[],
-            embeddings=[],
-            clip_embeddings=[],
-            thumbnails=[],
-            cpu_s=unit.cpu_s,
-        )
-        shots: list[dict[str, Any]] = []
+        made = _Rows()
         for failure in unit.failed:
             made.sources.append(_failed_source(failure))
         if unit.part is not None:
             for source_id, result in table_to_tracks(self._parts.read(unit.part), uris):
                 if isinstance(result, Failure):
-                    made.sources.append(_failed_source(result))
+                    made.sources.append(_failed_source(result) | {"source_id": source_id})
                 else:
-                    self._add(made, shots, result, uris[source_id])
-        return replace(made, shots=rows_to_table(shots, SHOTS_SCHEMA))
+                    self._add(made, result, uris[source_id])
+        return made.unit(unit.part, unit.cpu_s, self._recipe.analyze.clip)
 
-    def _add(
-        self, made: ProposedUnit, shot_rows: list[dict[str, Any]], track: Track, uri: str
-    ) -> None:
+    def _add(self, made: "_Rows", track: Track, uri: str) -> None:
         recipe = self._recipe
-        shots = find_shots(track.shot_probability, track.transition_probability, recipe.propose)
+        shots = find_shots(track, recipe.propose)
         spans = propose_clips(track, shots, recipe.propose)
-        shot_rows += [_shot_row(track, number, shot) for number, shot in enumerate(shots)]
+        made.shots += [_shot_row(track, number, shot) for number, shot in enumerate(shots)]
         for span in spans:
-            row = clip_row(
-                track,
-                span,
-                uri,
-                propose=recipe.propose,
-                aggregates=recipe.scores.root,
-                rules=recipe.filters.root,
-                shard=recipe.shard,
-                semantic=recipe.semantic,
-                heads=self._heads,
-            )
+            row = candidate_row(track, span, uri, aggregates=recipe.scores.root, heads=self._heads)
             made.clips.append(row)
             vector = aggregate(track.descriptor[samples_of(track, span)])
             if vector is not None:
-                made.embeddings.append((row["clip_id"], vector))
+                made.vectors.append((row["clip_id"], vector))
             looks_ND = ClipView(track, span).embeddings_ND  # noqa: N806 - shape letters
             if len(looks_ND):
                 mean_1D = normalised(looks_ND).mean(axis=0, keepdims=True)  # noqa: N806
-                vector = normalised(mean_1D)[0].astype(np.float32)
-                made.clip_embeddings.append((row["clip_id"], vector))
+                look = normalised(mean_1D)[0].astype(np.float32)
+                made.clip_vectors.append((row["clip_id"], look))
             thumbnail = _thumbnail(track, span)
             if thumbnail is not None:
-                made.thumbnails.append((row["clip_id"], thumbnail))
+                made.pictures.append({"clip_id": row["clip_id"], "jpeg": thumbnail})
         made.sources.append(_source_facts(track, uri, len(shots), len(spans)))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rows:
+    """What a unit gives, row by row."""
+
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    shots: list[dict[str, Any]] = field(default_factory=list)
+    clips: list[dict[str, Any]] = field(default_factory=list)
+    vectors: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
+    clip_vectors: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
+    pictures: list[dict[str, Any]] = field(default_factory=list)
+
+    def unit(self, part: str | None, cpu_s: Mapping[str, float], clip: str | None) -> ProposedUnit:
+        return ProposedUnit(
+            part=part,
+            sources=pa.Table.from_pylist(self.sources, MEASURED_SCHEMA),
+            shots=rows_to_table(self.shots, SHOTS_SCHEMA),
+            clips=rows_to_table(self.clips, CANDIDATES_SCHEMA),
+            vectors=vectors_table(self.vectors),
+            clip_vectors=vectors_table(self.clip_vectors, model=clip, least_dim=1),
+            pictures=rows_to_table(self.pictures, PICTURES_SCHEMA),
+            cpu_s=cpu_s,
+        )
+
+
+def vectors_table(
+    vectors: Sequence[tuple[str, NDArray[np.float32]]],
+    *,
+    model: str | None = PERCEPTUAL_MODEL,
+    least_dim: int = CLIP_DIM,
+) -> pa.Table:
+    """Rows of `embeddings` for clips and their vectors, float32 [D] each.
+
+    Args:
+        vectors: By the ids of clips.
+        model: What made them.
+        least_dim: Length of vectors in a table that has none.
+    """
+    dim = len(vectors[0][1]) if vectors else least_dim
+    flat = np.concatenate([vector for _, vector in vectors]) if vectors else np.zeros(0, np.float32)
+    return pa.table(
+        [
+            pa.array([name for name, _ in vectors], pa.string()),
+            pa.array([model] * len(vectors), pa.string()),
+            pa.FixedSizeListArray.from_arrays(pa.array(flat, pa.float32()), dim),
+        ],
+        schema=embeddings_schema(dim),
+    )
+
+
+def joined_vectors(tables: Sequence[pa.Table]) -> pa.Table:
+    """Rows of several tables of `embeddings`; tables without rows need not be of the same length.
+
+    Args:
+        tables: One at least.
+    """
+    filled = [table for table in tables if table.num_rows] or tables[:1]
+    schema = embeddings_schema(filled[0]["vector"].type.list_size)
+    # What comes from Parquet names the elements of lists otherwise.
+    return pa.concat_tables([table.cast(schema) for table in filled]).combine_chunks()
 
 
 def _thumbnail(track: Track, span: Span) -> bytes | None:
@@ -394,6 +442,7 @@ def _shot_row(track: Track, number: int, shot: Shot) -> dict[str, Any]:
 def _source_facts(track: Track, uri: str, n_shots: int, n_clips: int) -> dict[str, Any]:
     return {
         "uri": uri,
+        "source_id": track.source_id,
         "sha256": track.sha256,
         "width": track.width,
         "height": track.height,

@@ -136,8 +136,11 @@ class Analyzing:
         Args:
             sources: Each content once, with its id.
         """
-        self._heads = self._semantics.heads() if self._semantics is not None else None
-        done = Parts(self._store, "tracks", self.stamp).done()
+        sources = list(sources)
+        # Each footer is a read, and so are the heads: with nothing to look for there is none.
+        done = Parts(self._store, "tracks", self.stamp).done() if sources else {}
+        if sources and self._semantics is not None:
+            self._heads = self._semantics.heads()
         stored: dict[str, list[SourceRef]] = {}
         pending: list[SourceRef] = []
         for source in sources:

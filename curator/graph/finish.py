@@ -4,24 +4,22 @@ import json
 import logging
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 import curator
 from curator.errors import StorageError
 from curator.graph.source_table import SourceTable, SourceTotals
 from curator.lake import SUMMARY, rows_to_table, write_table, write_table_part
-from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL
 from curator.recipe import Recipe
-from curator.stages.report import render_report
+from curator.stages.decide import RuleCount
+from curator.stages.report import render_report, shown_clips
 from curator.storage import Store
-from curator.tables import CLIPS_SCHEMA, embeddings_schema
+from curator.tables import CLIPS_SCHEMA
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +36,14 @@ class Commit:
     sources: SourceTable
     shots: pa.Table
     clips: list[dict[str, Any]]
-    embeddings: Mapping[str, NDArray[np.float32]]
-    clip_embeddings: Mapping[str, NDArray[np.float32]]
-    thumbnails: Mapping[str, bytes]
+    rules: Sequence[RuleCount]
+    embeddings: pa.Table
+    clip_embeddings: pa.Table | None = None
+    """Embeddings by the CLIP model; None where the recipe names none."""
+    pictures: Callable[[Iterable[str]], Mapping[str, bytes]]
+    """Gives thumbnails by the ids of clips."""
+    candidates: Set[str]
+    """Objects of stored candidates that stay."""
     shards: list[dict[str, Any]]
     n_skipped_names: int
     seconds: Mapping[str, float]
@@ -75,44 +78,29 @@ def commit_run(run: Commit) -> dict[str, Any]:
     tables = {
         "shots": run.shots,
         "clips": rows_to_table(run.clips, CLIPS_SCHEMA),
-        "embeddings": _embeddings(run.embeddings, PERCEPTUAL_MODEL, CLIP_DIM),
+        "embeddings": run.embeddings,
     }
-    if run.recipe.analyze.clip is not None:
+    if run.clip_embeddings is not None:
         # A table of its own: the length of a vector is part of a column's type.
-        tables["clip_embeddings"] = _embeddings(run.clip_embeddings, run.recipe.analyze.clip, 1)
+        tables["clip_embeddings"] = run.clip_embeddings
     names |= {name: write_table(run.store, name, table) for name, table in tables.items()}
     summary = _summary(run, totals, names)
     page = render_report(
-        summary=summary, sources=totals.failed_rows, clips=run.clips, thumbnails=run.thumbnails
+        summary=summary,
+        sources=totals.failed_rows,
+        clips=run.clips,
+        thumbnails=run.pictures(shown_clips(run.clips)),
     )
     run.store.write("report/index.html", page.encode())
     run.store.write("config.json", _json(_config(run)))
     run.store.write(SUMMARY, _json(summary))
-    run.store.delete(_leftovers(run.store, names, run.stamps, run.shards))
+    run.store.delete(_leftovers(run, names))
     try:
         run.store.clean_temporary()
     except StorageError as error:
         # What killed writers left costs space, not correctness.
         logger.warning("unfinished objects were not all removed: %s", error)
     return summary
-
-
-def _embeddings(
-    embeddings: Mapping[str, NDArray[np.float32]], model: str, least_dim: int
-) -> pa.Table:
-    names = sorted(embeddings)
-    vectors = [embeddings[name] for name in names]
-    dim = len(vectors[0]) if vectors else least_dim
-    flat = np.concatenate(vectors) if vectors else np.zeros(0, np.float32)
-    schema = embeddings_schema(dim)
-    return pa.table(
-        [
-            pa.array(names, pa.string()),
-            pa.array([model] * len(names), pa.string()),
-            pa.FixedSizeListArray.from_arrays(pa.array(flat, pa.float32()), dim),
-        ],
-        schema=schema,
-    )
 
 
 def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]]) -> dict[str, Any]:
@@ -134,7 +122,11 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
             "by_reason": _count(c["reason"] for c in run.clips if c["decision"] == "rejected"),
             "by_cut_mode": _count(clip["cut_mode"] for clip in kept),
             "by_any_reason": _count(reason for c in run.clips for reason in c["reasons"]),
+            "by_only_reason": _count(c["reason"] for c in run.clips if len(c["reasons"]) == 1),
+            "by_tag": _count(tag for c in run.clips for tag in c["tags"] or ()),
+            "by_tag_kept": _count(tag for c in kept for tag in c["tags"] or ()),
         },
+        "rules": [_rule(rule, run.recipe) for rule in run.rules],
         "work": dict(run.counts),
         "long_sources_analyzed_whole": dict(run.long_whole),
         "cut": dict(run.cut),
@@ -149,6 +141,24 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
     }
 
 
+def _rule(rule: RuleCount, recipe: Recipe) -> dict[str, Any]:
+    """A rule as it was applied, with bounds as numbers, and what it did before later stages."""
+    bounds = rule.bounds
+    facts: dict[str, Any] = {"rule": rule.rule}
+    if bounds is not None:
+        config = recipe.filters.root[rule.rule]
+        facts |= {
+            "score": bounds.score,
+            "severity": bounds.severity,
+            "min": bounds.min,
+            "max": bounds.max,
+            "drop_lowest": config.drop_lowest,
+            "drop_highest": config.drop_highest,
+            "n_measured": bounds.n_measured,
+        }
+    return facts | {"first": rule.n_first, "alone": rule.n_alone, "any": rule.n_any}
+
+
 def _count(values: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(Counter(values).items(), key=lambda item: (-item[1], item[0])))
 
@@ -161,23 +171,19 @@ def _json(value: object) -> bytes:
     return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def _leftovers(
-    store: Store,
-    names: Mapping[str, list[str]],
-    stamps: Mapping[str, str],
-    shards: Sequence[Mapping[str, Any]],
-) -> list[str]:
+def _leftovers(run: Commit, names: Mapping[str, list[str]]) -> list[str]:
     """Objects of older runs: other parts of tables, other fingerprints, shards no longer named.
 
     Encoded clips lie in the shards now and segments in whole tracks, so that no part of `cuts` and
     of `segments` stays.
     """
+    store = run.store
     current = {part for parts in names.values() for part in parts}
-    current |= {shard["name"] for shard in shards}
-    old = [i.key for table in TABLES for i in store.list(f"{table}/") if i.key not in current]
-    old += [info.key for info in store.list("shards/") if info.key not in current]
+    current |= {shard["name"] for shard in run.shards} | run.candidates
+    folders = (*TABLES, "shards", "candidates")
+    old = [i.key for name in folders for i in store.list(f"{name}/") if i.key not in current]
     old += [info.key for stage in ("cuts", "segments") for info in store.list(f"{stage}/")]
     for stage in ("scan", "tracks"):
-        prefix = f"{stage}/{stamps[stage]}-"
+        prefix = f"{stage}/{run.stamps[stage]}-"
         old += [i.key for i in store.list(f"{stage}/") if not i.key.startswith(prefix)]
     return old

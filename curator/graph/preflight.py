@@ -58,7 +58,7 @@ def check_models(recipe: Recipe) -> None:
         semantics = semantics_of(recipe)
     except ModelError as error:
         raise UsageError(str(error)) from error
-    semantics.check(recipe.filters)
+    semantics.check(recipe.filters, recipe.select.by)
 
 
 def dry_run(sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None) -> str:

@@ -1,6 +1,7 @@
 """One run from listing to commit.
 
-    listing -> scan -> analyze -> propose + filter -> dedup -> caption -> cut -> shard -> commit
+    listing -> scan -> analyze -> propose -> filter -> dedup -> select -> caption -> cut -> shard
+    -> commit
 
 What an earlier run stored and is still valid is read, not made again. Nothing that readers see
 changes before the last step, which writes `summary.json` and then removes what no longer counts.
@@ -17,8 +18,9 @@ from typing import Any
 import pyarrow as pa
 
 from curator.graph.accounting import cpu_profile, mark_processes
-from curator.graph.analysis_steps import ProposedUnit
+from curator.graph.analysis_steps import ProposedUnit, joined_vectors, vectors_table
 from curator.graph.analyzing import Analyzing
+from curator.graph.candidates import Candidates
 from curator.graph.common import SourceRef
 from curator.graph.cut_steps import ShardStep
 from curator.graph.cutting import Cutting
@@ -29,21 +31,27 @@ from curator.graph.source_table import SourceTable
 from curator.graph.survivors import (
     caption_clips,
     mark_duplicates,
+    mark_selected,
     place_samples,
     plan_samples,
+    vectors_by_id,
 )
+from curator.lake import columns_to_rows
 from curator.listing import Listed, list_sources
 from curator.progress import Progress
 from curator.recipe import Recipe, semantics_of
 from curator.stages.analyze import analyze_fingerprint
 from curator.stages.cut import cut_fingerprint
+from curator.stages.decide import Decided, RuleCount, corpus_of, judge_table
+from curator.stages.filters import Bounds, resolve
 from curator.stages.scan import scan_fingerprint
 from curator.stages.shard import Location, plan_shards
 from curator.storage import Store
-from curator.tables import SHOTS_SCHEMA
+from curator.tables import CANDIDATES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
 
 logger = logging.getLogger(__name__)
 
+CLIP_ORDER = ("source_id", "start_pts", "end_pts")
 COPIED_HERE_BYTES = 256 << 20
 """Clips that the driver puts into tars by itself."""
 SMALL_BYTES = 64 << 20
@@ -57,10 +65,14 @@ class RunState:
     sources: SourceTable = field(default_factory=SourceTable)
     n_skipped_names: int = 0
     shots: list[pa.Table] = field(default_factory=list)
+    candidates: list[pa.Table] = field(default_factory=list)
+    vectors: list[pa.Table] = field(default_factory=list)
+    clip_vectors: list[pa.Table] = field(default_factory=list)
+    all_vectors: pa.Table | None = None
+    n_passed: int = 0
+    """Candidates that pass the rules that need no other clip, for the display."""
+    rules: list[RuleCount] = field(default_factory=list)
     clips: list[dict[str, Any]] = field(default_factory=list)
-    embeddings: dict[str, Any] = field(default_factory=dict)
-    clip_embeddings: dict[str, Any] = field(default_factory=dict)
-    thumbnails: dict[str, bytes] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_s: Counter[str] = field(default_factory=Counter)
     long_whole: Counter[str] = field(default_factory=Counter)
@@ -86,7 +98,8 @@ class Run:
         self._state = RunState()
         self._semantics = semantics_of(recipe)
         self._track_stamp = analyze_fingerprint(recipe.analyze, self._semantics.stamp)
-        self._track_part: dict[str, str] = {}
+        heads_stamp = self._semantics.heads_stamp
+        self._candidates = Candidates(store, self._track_stamp, recipe, heads_stamp)
         self._previous = read_summary(store)
         mark_processes()
 
@@ -104,16 +117,19 @@ class Run:
         with self._timed("analyze"):
             self._analyze()
         state = self._state
-        state.clips.sort(key=lambda c: (c["source_id"], c["start_pts"], c["end_pts"]))
+        with self._timed("filter"):
+            self._filter()
         with self._timed("dedup"):
-            mark_duplicates(state.clips, state.embeddings, self._recipe.dedup)
+            mark_duplicates(state.clips, vectors_by_id(self._vectors()), self._recipe.dedup)
+        with self._timed("select"):
+            mark_selected(state.clips, self._recipe.select)
         with self._timed("caption"):
             caption_clips(state.clips, self._recipe.caption)
         with self._timed("cut"):
             cutting = self._cutting()
             kept = (clip["source_id"] for clip in state.clips if clip["decision"] == "kept")
             sources = state.sources.find(kept)
-            locations = cutting.cut(state.clips, sources, self._track_part)
+            locations = cutting.cut(state.clips, sources, self._candidates.track_part)
             state.cut = cutting.work
             # A caption tells the length, and a copy may be shorter than what was proposed.
             caption_clips(state.clips, self._recipe.caption)
@@ -160,7 +176,13 @@ class Run:
             self._take_proposed,
             self._semantics,
         )
-        analyzing.run(self._state.sources.to_analyze())
+        sources = list(self._state.sources.to_analyze())
+        stored = self._candidates.load({str(s.source_id): s.uri for s in sources})
+        if stored is not None:
+            self._take_candidates(stored)
+        known = self._candidates.track_part
+        analyzing.run([s for s in sources if str(s.source_id) not in known])
+        self._candidates.flush()
         counts = analyzing.counts
         self._state.counts["sources_analyzed"] = counts.n_analyzed
         self._state.counts["segments_analyzed"] = counts.n_segments
@@ -169,16 +191,56 @@ class Run:
         self._state.cpu_s.update(analyzing.cpu_s)
 
     def _take_proposed(self, proposed: ProposedUnit) -> None:
+        self._candidates.add(proposed)
+        self._take_candidates(proposed)
+
+    def _take_candidates(self, proposed: ProposedUnit) -> None:
         state = self._state
         state.sources.measured(proposed.sources)
         state.shots.append(proposed.shots)
-        state.clips += proposed.clips
-        state.embeddings |= dict(proposed.embeddings)
-        state.clip_embeddings |= dict(proposed.clip_embeddings)
-        state.thumbnails |= dict(proposed.thumbnails)
-        if proposed.part is not None:
-            self._track_part |= {clip["source_id"]: proposed.part for clip in proposed.clips}
-        self._progress.clips(sum(clip["decision"] == "kept" for clip in state.clips))
+        state.candidates.append(proposed.clips)
+        state.vectors.append(proposed.vectors)
+        state.clip_vectors.append(proposed.clip_vectors)
+        bounds = resolve(self._recipe.filters.root)
+        state.n_passed += self._judged(proposed.clips, bounds).n_kept
+        self._progress.clips(state.n_passed)
+
+    def _judged(self, clips: pa.Table, bounds: Sequence[Bounds]) -> Decided:
+        recipe = self._recipe
+        return judge_table(
+            clips,
+            bounds,
+            min_s=recipe.propose.min_s,
+            shard=recipe.shard,
+            semantic=recipe.semantic,
+        )
+
+    def _filter(self) -> None:
+        """Judges all candidates: a bound by quantile needs every one of them."""
+        state, recipe = self._state, self._recipe
+        clips = pa.concat_tables([CANDIDATES_SCHEMA.empty_table(), *state.candidates])
+        state.candidates = []
+        clips = clips.sort_by([(name, "ascending") for name in CLIP_ORDER]).combine_chunks()
+        corpus = corpus_of(clips, min_s=recipe.propose.min_s)
+        decided = self._judged(clips, resolve(recipe.filters.root, corpus))
+        state.rules = decided.rules
+        state.clips = columns_to_rows(decided.clips.drop_columns(["seconds"]))
+
+    def _vectors(self) -> pa.Table:
+        """Vectors of all clips, by id."""
+        state = self._state
+        if state.all_vectors is None:
+            joined = joined_vectors([*state.vectors, vectors_table([])])
+            state.all_vectors = joined.sort_by("clip_id").combine_chunks()
+            state.vectors = []
+        return state.all_vectors
+
+    def _clip_vectors(self) -> pa.Table | None:
+        """Embeddings of all clips by the CLIP model, by id; None without one."""
+        if self._recipe.analyze.clip is None:
+            return None
+        empty = embeddings_schema(1).empty_table()
+        return joined_vectors([*self._state.clip_vectors, empty]).sort_by("clip_id")
 
     def _cutting(self) -> Cutting:
         return Cutting(
@@ -219,9 +281,11 @@ class Run:
                 sources=state.sources,
                 shots=shots.sort_by([("source_id", "ascending"), ("shot", "ascending")]),
                 clips=state.clips,
-                embeddings=state.embeddings,
-                clip_embeddings=state.clip_embeddings,
-                thumbnails=state.thumbnails,
+                rules=state.rules,
+                embeddings=self._vectors(),
+                clip_embeddings=self._clip_vectors(),
+                pictures=self._candidates.pictures,
+                candidates=self._candidates.names(),
                 shards=shards,
                 n_skipped_names=state.n_skipped_names,
                 seconds=state.seconds,
@@ -232,6 +296,7 @@ class Run:
                 stamps={
                     "scan": scan_fingerprint(),
                     "tracks": self._track_stamp,
+                    "candidates": self._candidates.stamp,
                     "cuts": cut_fingerprint(self._recipe.cut),
                 },
             )

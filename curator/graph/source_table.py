@@ -35,6 +35,8 @@ _MEASURED = (
     "fps", "is_vfr", "is_hdr", "is_interlaced", "n_decode_errors", "n_shots", "n_clips", "notes",
     "outcome", "error_stage", "error_code", "error_message",
 )  # fmt: skip
+MEASURED_SCHEMA = pa.schema([SOURCES_SCHEMA.field(name) for name in ("source_id", *_MEASURED)])
+"""What analysis finds of a source."""
 _OWN = ("uri", "bytes", "version")
 """What sources with the same bytes do not share."""
 _REF = (
@@ -121,14 +123,15 @@ class SourceTable:
         self._header.add(pa.Table.from_pylist(failed, schema=schema))
         self._leaders = self._order = None
 
-    def measured(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def measured(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> None:
         """Notes what analysis found; a later row of the same URI counts.
 
         Args:
             rows: `uri`, `outcome`, and columns of `sources`.
         """
-        schema = pa.schema([SOURCES_SCHEMA.field(name) for name in _MEASURED])
-        self._measured.add(pa.Table.from_pylist(list(rows), schema=schema))
+        if not isinstance(rows, pa.Table):
+            rows = pa.Table.from_pylist(list(rows), schema=MEASURED_SCHEMA)
+        self._measured.add(rows)
 
     def to_analyze(self) -> Iterator[SourceRef]:
         """Sources that have not failed, by URI, the first of each content alone."""

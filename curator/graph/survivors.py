@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 import curator
@@ -15,6 +16,7 @@ from curator.records import Reason
 from curator.stages.caption import MEASURED_MODEL, CaptionConfig, measured_caption
 from curator.stages.dedup import DedupConfig, find_duplicates, rank_key
 from curator.stages.scores import SCORES
+from curator.stages.select import SelectConfig, select
 from curator.stages.shard import Bucket, Location, Sample, ShardPlan, tar_layout
 
 
@@ -76,6 +78,40 @@ def mark_duplicates(
                 "duplicate_of": kept[int(of)]["clip_id"],
                 "duplicate_similarity": float(similarity),
             }
+
+
+def mark_selected(clips: Sequence[dict[str, Any]], config: SelectConfig) -> None:
+    """Rejects clips beyond the share or the cap of their group.
+
+    Args:
+        clips: All clips; those that are kept so far are chosen from.
+        config: Settings.
+    """
+    if not config.enabled:
+        return
+    kept = [clip for clip in clips if clip["decision"] == "kept"]
+    for clip, chosen in zip(kept, select(kept, config), strict=True):
+        if not chosen.is_taken:
+            group = f"group {chosen.group}: " if config.by else ""
+            detail = f"{group}{chosen.quota} of {chosen.n_group} taken, this is no. {chosen.rank}"
+            reject(clip, Reason.NOT_SELECTED, detail=detail)
+            clip |= {
+                "reason_score": float(chosen.rank),
+                "reason_threshold": float(chosen.quota),
+            }
+
+
+def vectors_by_id(vectors: pa.Table) -> dict[str, NDArray[np.float32]]:
+    """The vector of each clip, float32 [D] views of one matrix.
+
+    Args:
+        vectors: Rows of `embeddings`.
+    """
+    ids = vectors["clip_id"].to_pylist()
+    if not ids:
+        return {}
+    flat = vectors["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return dict(zip(ids, flat.reshape(len(ids), -1), strict=True))
 
 
 def caption_clips(clips: Sequence[dict[str, Any]], config: CaptionConfig) -> None:
@@ -143,6 +179,7 @@ def sample_metadata(clip: Mapping[str, Any], bucket: Bucket) -> dict[str, Any]:
             "aspect": bucket.aspect,
             "min_frames": bucket.min_frames,
         },
+        "tags": list(clip.get("tags") or ()),
         "scores": {
             name: None if clip[name] is None else float(f"{clip[name]:.4g}")
             for name in SCORES

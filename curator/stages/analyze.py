@@ -244,6 +244,7 @@ class Measuring:
             transition_probability=transition_probability,
             luma_mean=np.array(measurer.luma_mean, np.float32),
             luma_spread=np.array(measurer.luma_spread, np.float32),
+            changes=measurer.changes(),
             sample_frame=sample_frame,
             sample_pair_frame=sample_pair_frame,
             signals=measurer.signals(),

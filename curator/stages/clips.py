@@ -1,4 +1,4 @@
-"""Makes the row of a candidate clip: span, timing, size, scores and the filter's decision."""
+"""Makes the row of a candidate clip: span, timing, size, scores; and what cutting it needs."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -10,59 +10,43 @@ from numpy.typing import NDArray
 
 from curator.media.decode import upright_size
 from curator.models.heads import Heads
-from curator.records import CutRequest, Reason, Span, Track, nominal_fps
+from curator.records import CutRequest, Span, Track, nominal_fps
 from curator.stages.cut import target_n_frames
-from curator.stages.filters import Rule, Verdict, judge
-from curator.stages.propose import ProposeConfig, clip_id, duration_s
-from curator.stages.scores import Aggregate, ClipView, score_clip
+from curator.stages.propose import clip_id, duration_s
+from curator.stages.scores import Aggregate, ClipView, score_clip, tag_clip
 from curator.stages.scores.semantic import content_of
-from curator.stages.semantic import SemanticConfig, content_verdicts
 from curator.stages.shard import ShardConfig, bucket_of
+from curator.tables import score_column
 
 
-def clip_row(
+def candidate_row(
     track: Track,
     span: Span,
     uri: str,
     *,
-    propose: ProposeConfig,
     aggregates: Mapping[str, Aggregate],
-    rules: Mapping[str, Rule],
-    shard: ShardConfig,
-    semantic: SemanticConfig | None = None,
     heads: Heads | None = None,
 ) -> dict[str, Any]:
-    """Row of `clips` for one candidate, decided by length, rules and buckets.
+    """Row for one candidate clip, before any rule.
 
     Args:
         track: What was measured.
         span: The candidate.
         uri: Its source.
-        propose: Length rules.
         aggregates: How samples become scores, where not as `SCORES` says.
-        rules: Bounds of scores, in the order in which their reasons count.
-        shard: Buckets; a clip that fits none is rejected.
-        semantic: Which content types are rejected.
         heads: What reads CLIP embeddings; None for nothing.
 
     Returns:
-        Columns of `CLIPS_SCHEMA`; `n_frames`, `fps`, `width` and `height` are those that the clip
-        would be written with.
+        Columns of `CANDIDATES_SCHEMA`; `n_frames`, `fps`, `width` and `height` are those that the
+        clip would be written with.
     """
     start_pts = int(track.frame_pts[span.start_frame])
     end_pts = track.pts_of_end(span.end_frame)
     request = cut_request(track, clip_id(track.source_id, start_pts, end_pts), span)
     width, height = upright_size(track.width, track.height, 0, track.pixel_aspect)
-    width, height = width - width % 2, height - height % 2
-    n_frames = target_n_frames(request)
     scores = score_clip(track, span, aggregates, heads)
-    content_type, probability = content_of(ClipView(track, span, heads))
-    verdicts = _too_short(track, span, propose) + judge(scores, rules)
-    verdicts += content_verdicts(content_type, probability, semantic or SemanticConfig())
-    bucket = bucket_of(width, height, n_frames, shard) if min(width, height) > 0 else None
-    if bucket is None:
-        verdicts.append(_no_bucket(width, height, n_frames, shard))
-    row: dict[str, Any] = {
+    content_type, _ = content_of(ClipView(track, span, heads))
+    return {
         "clip_id": request.clip_id,
         "source_id": track.source_id,
         "source_uri": uri,
@@ -74,32 +58,16 @@ def clip_row(
         "start_pts": start_pts,
         "end_pts": end_pts,
         "time_base": str(track.time_base),
-        "n_frames": n_frames,
+        "n_frames": target_n_frames(request),
         "fps_fraction": str(request.fps),
         "is_vfr": request.is_vfr,
-        "width": width,
-        "height": height,
-        **scores,
+        "width": width - width % 2,
+        "height": height - height % 2,
+        **{score_column(name): value for name, value in scores.items()},
         "content_type": content_type,
         "fps": float(request.fps),
-        "decision": "kept",
-        "reasons": [],
-        "bucket": bucket.name if bucket is not None else None,
-    }
-    return row | decision_columns(verdicts)
-
-
-def decision_columns(verdicts: list[Verdict]) -> dict[str, Any]:
-    """Columns that say why a clip is rejected; empty for one that is kept."""
-    if not verdicts:
-        return {}
-    first = verdicts[0]
-    return {
-        "decision": "rejected",
-        "reason": str(first.reason),
-        "reason_score": first.score,
-        "reason_threshold": first.threshold,
-        "reasons": list(dict.fromkeys(str(v.reason) for v in verdicts)),
+        "tags": tag_clip(track, span),
+        "seconds": duration_s(track, span.start_frame, span.end_frame),
     }
 
 
@@ -152,21 +120,3 @@ def _varies(frame_pts: NDArray[np.int64], time_base: Fraction) -> bool:
     intervals = np.diff(frame_pts)
     tolerance = max(0.002, 2 * float(time_base)) / float(time_base)
     return bool(np.max(np.abs(intervals - np.median(intervals))) > tolerance)
-
-
-def _too_short(track: Track, span: Span, propose: ProposeConfig) -> list[Verdict]:
-    seconds = duration_s(track, span.start_frame, span.end_frame)
-    if seconds >= propose.min_s - 1e-6:
-        return []
-    return [Verdict(reason=Reason.TOO_SHORT, score=seconds, threshold=propose.min_s)]
-
-
-def _no_bucket(width: int, height: int, n_frames: int, shard: ShardConfig) -> Verdict:
-    smallest = min(shard.resolutions)
-    if min(width, height) < smallest:
-        return Verdict(
-            reason=Reason.NO_BUCKET, score=float(min(width, height)), threshold=float(smallest)
-        )
-    return Verdict(
-        reason=Reason.NO_BUCKET, score=float(n_frames), threshold=float(min(shard.lengths) + 1)
-    )

@@ -1,7 +1,7 @@
 """Measures the frames of one source while they are decoded, and makes its track.
 
-Every frame: TransNetV2's two probabilities, luma mean and spread. On a grid of samples: the signals
-of `signals.SIGNALS` and the perceptual descriptor. Memory does not grow with
+Every frame: TransNetV2's two probabilities, what changed, luma mean and spread. On a grid of
+samples: the signals of `signals.SIGNALS` and the perceptual descriptor. Memory does not grow with
 pixels times duration: full-size frames are dropped as they come, and what stays is a few numbers a
 frame.
 """
@@ -24,6 +24,7 @@ from curator.models.clip import ClipEncoder
 from curator.models.perceptual import DIM, describe
 from curator.models.transnet import HEIGHT, WIDTH, ShotNetwork
 from curator.signals import SIGNALS
+from curator.signals.change import ChangeStream
 from curator.signals.motion import DenseFlow, motion_signals
 from curator.signals.picture import picture_signals
 from curator.signals.quality import native_signals
@@ -102,6 +103,7 @@ class Measurer:
         self._tick_s = float(time_base)
         self._thumbnail_every = thumbnail_every
         self._smooths_all = smooths_all
+        self._changes = ChangeStream()
         self._flow = DenseFlow()
         self._tiny: Scaler | None = None
         self._anchor_pts = anchor_pts
@@ -135,6 +137,7 @@ class Measurer:
         self.scale_s += time.thread_time() - begun_s
         self._shots.push(tiny)
         begun_s = time.thread_time()
+        self._changes.push(tiny)
         luma_mean, luma_spread = tiny_luma(tiny)
         self.luma_mean.append(luma_mean)
         self.luma_spread.append(luma_spread)
@@ -179,6 +182,10 @@ class Measurer:
             name: np.array([sample.values.get(name, nan) for sample in self._samples], np.float32)
             for name in SIGNALS
         }
+
+    def changes(self) -> dict[str, NDArray[np.float32]]:
+        """How the film changes at each frame, float32 [F] each; ends the film."""
+        return self._changes.finish()
 
     def descriptors_SD(self) -> NDArray[np.float32]:
         """The samples' descriptors, float32 [S, D]."""

@@ -1,14 +1,14 @@
-"""Turns a track into shots, and shots into candidate clips. Arithmetic only."""
+"""Turns shots into candidate clips. Arithmetic only."""
 
 import hashlib
 from itertools import pairwise
 from math import ceil
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from curator.records import Shot, Span, Track, Transition
+from curator.records import Shot, Span, Track
 
 MAX_KEY_SHARE = 0.1
 """Share of key frames up to which one at a cut is no coincidence."""
@@ -19,12 +19,25 @@ class ProposeConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    shots: Literal["fused", "network"] = Field(
+        "fused",
+        description="what finds boundaries: the shot network and all that was measured of change, "
+        "fused, or the network alone",
+        json_schema_extra={"unit": "name"},
+    )
+    boundary_threshold: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="fused probability above which there is a boundary",
+        json_schema_extra={"unit": "probability"},
+    )
     # 0.4: Cosmos WFM platform, arXiv 2501.03575 section 3.1 (the authors of TransNetV2 use 0.5).
     shot_threshold: float = Field(
         0.4,
         gt=0,
         lt=1,
-        description="TransNetV2 probability above which a frame ends a shot",
+        description="with shots=network: TransNetV2 probability above which a frame ends a shot",
         json_schema_extra={"unit": "probability"},
     )
     # 0.5: the network's second head is trained with 0 and 1 for each frame of a transition.
@@ -34,6 +47,13 @@ class ProposeConfig(BaseModel):
         lt=1,
         description="probability of the second head above which a frame belongs to a transition",
         json_schema_extra={"unit": "probability"},
+    )
+    # 0.3 s: a black frame or two between shots is their cut; more is a pause.
+    flat_s: float = Field(
+        0.3,
+        gt=0,
+        description="a black or flat stretch at least this long belongs to no shot",
+        json_schema_extra={"unit": "s"},
     )
     # 2 s and 60 s: Cosmos WFM platform, arXiv 2501.03575 section 3.1.
     min_s: float = Field(
@@ -65,73 +85,6 @@ class ProposeConfig(BaseModel):
                 "min_s, or the halves of a split shot would be too short"
             )
         return self
-
-
-def find_shots(
-    shot_probability: NDArray[np.float32],
-    transition_probability: NDArray[np.float32],
-    config: ProposeConfig,
-) -> list[Shot]:
-    """Shots between transitions.
-
-    The first head of TransNetV2 peaks on the last frame before a cut, or in the middle of a gradual
-    transition; the second marks all frames of a transition. A transition is a run of the first
-    head widened to the run of the second that it touches. The frames of a gradual transition
-    belong to no shot.
-
-    Args:
-        shot_probability: float32 [F], first head.
-        transition_probability: float32 [F], second head.
-        config: Thresholds.
-
-    Returns:
-        Shots in order, at least one unless F is 0. The convention of "last frame before" is turned
-        into half-open spans here.
-    """
-    n_frames = len(shot_probability)
-    if n_frames == 0:
-        return []
-    gaps = _gaps(shot_probability, transition_probability, config)
-    shots: list[Shot] = []
-    start = 0
-    kind_in: Transition = "none"
-    for gap_start, gap_end in [*gaps, (n_frames, n_frames)]:
-        at_end = gap_start >= n_frames
-        kind_out: Transition = "none" if at_end else "cut" if gap_start == gap_end else "gradual"
-        if gap_start > start:
-            shots.append(
-                Shot(
-                    start_frame=start,
-                    end_frame=gap_start,
-                    transition_in=kind_in,
-                    transition_out=kind_out,
-                )
-            )
-        start, kind_in = gap_end, kind_out
-    return shots
-
-
-def _gaps(
-    single: NDArray[np.float32], many: NDArray[np.float32], config: ProposeConfig
-) -> list[tuple[int, int]]:
-    """Half-open spans of frames in no shot; empty at a cut, where only the position counts."""
-    spans = _runs(many > config.transition_threshold)
-    gaps: list[tuple[int, int]] = []
-    for first, last in _runs(single > config.shot_threshold):
-        touching = [s for s in spans if s[0] <= last + 1 and s[1] >= first - 1]
-        start = min([first, *(s[0] for s in touching)]) + 1
-        end = max([last, *(s[1] for s in touching)]) + 1
-        if gaps and start <= gaps[-1][1]:
-            gaps[-1] = (gaps[-1][0], max(end, gaps[-1][1]))
-        elif start < len(single):
-            gaps.append((start, min(end, len(single))))
-    return gaps
-
-
-def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First and last index (inclusive) of each run of true."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.view(np.int8), [0]))))
-    return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2)]
 
 
 def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> list[Span]:

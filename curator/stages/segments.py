@@ -28,7 +28,7 @@ OVERLAP = 2 * CONTEXT
 
 _LUMA_TOLERANCE = 1e-6
 
-_SIGNAL = "signals."
+_SIGNAL, _CHANGE = "signals.", "changes."
 _FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "shot_probability", "transition_probability",
            "luma_mean", "luma_spread")  # fmt: skip
 
@@ -139,11 +139,7 @@ def join_segments(tracks: Sequence[Track], sha256: str, header: HeaderClaims) ->
     columns: dict[str, Any] = {
         name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]
     }
-    signals = {
-        name.removeprefix(_SIGNAL): columns.pop(name)
-        for name in list(columns)
-        if name.startswith(_SIGNAL)
-    }
+    changes, signals = (_taken(columns, prefix) for prefix in (_CHANGE, _SIGNAL))
     first, last = tracks[0], tracks[-1]
     joined = replace(
         first,
@@ -154,6 +150,7 @@ def join_segments(tracks: Sequence[Track], sha256: str, header: HeaderClaims) ->
         notes=_notes(tracks),
         thumbnails=tuple(t for track, begin, span in zip(tracks, begins, owned, strict=True)
                          for t in _thumbnails(track, begin, *span)),
+        changes=changes,
         signals=signals,
         **columns,
     )  # fmt: skip
@@ -189,12 +186,19 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
         **{name: getattr(track, name)[frames] for name in _FRAMES},
         "clip_frame": clip_frame[seen],
         "clip_embedding": track.clip_embedding[seen],
+        **{f"{_CHANGE}{name}": values[frames] for name, values in track.changes.items()},
         "descriptor": track.descriptor[samples],
         **{f"{_SIGNAL}{name}": values[samples] for name, values in track.signals.items()},
         "sample_frame": sample_frame[samples],
         "sample_pair_frame": (track.sample_pair_frame + begin)[samples],
         "thumbnail_frame": thumbnail_frame[shown],
     }
+
+
+def _taken(columns: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Takes the columns with a prefix out of a dictionary; gives them without it."""
+    names = [name for name in columns if name.startswith(prefix)]
+    return {name.removeprefix(prefix): columns.pop(name) for name in names}
 
 
 def _thumbnails(track: Track, begin: int, start: int, end: int) -> list[bytes]:

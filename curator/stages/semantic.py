@@ -17,8 +17,7 @@ from curator.models.clip import check_open_clip, embed_texts
 from curator.models.heads import Heads, LinearHead, ZeroShot, load_linear_head
 from curator.models.prompts import Prompts, load_prompts
 from curator.models.store import ModelStore
-from curator.records import Reason
-from curator.stages.filters import FilterConfig, Verdict
+from curator.stages.filters import FilterConfig
 from curator.stages.scores.semantic import NEEDS, Need
 
 _HEADS_VERSION = 1
@@ -87,17 +86,44 @@ class Semantics:
         """What the embeddings depend on: the weights of the CLIP model; None without one."""
         return self.store.fingerprint(self.clip) if self.clip is not None else None
 
-    def check(self, filters: FilterConfig) -> None:
-        """Checks that every score which the recipe asks for can be made.
+    @property
+    def heads_stamp(self) -> str | None:
+        """What `heads` depends on: weights, and prompts word by word; None where it gives None.
+
+        Raises:
+            ModelError: The prompts cannot be read.
+        """
+        if self.clip is None:
+            return None
+        config, head, prompts = self.config, self.aesthetic, self._prompts()
+        asked = {"content": config.content, "safety": config.safety}
+        classes = {
+            name: [(kind, prompts.texts(words)) for kind, words in getattr(prompts, name).items()]
+            for name, is_asked in asked.items()
+            if is_asked
+        }
+        return fingerprint(
+            "heads",
+            _HEADS_VERSION,
+            self.stamp,
+            self.store.fingerprint(head) if head is not None else None,
+            classes,
+            prompts.unsafe if config.safety else None,
+        )
+
+    def check(self, filters: FilterConfig, columns: Sequence[str] = ()) -> None:
+        """Checks that every score and column which the recipe asks for can be made.
 
         Args:
             filters: The recipe's rules.
+            columns: Columns of `clips` that the selection goes by.
 
         Raises:
             UsageError: A key or weights are missing; says which key to set, or what to pull.
         """
         try:
             self._check_keys(filters)
+            check_content(self.config, self._clip_name, columns)
             if self.clip is not None:
                 check_open_clip()
                 self._prompts()
@@ -124,10 +150,9 @@ class Semantics:
 
     def _check_keys(self, filters: FilterConfig) -> None:
         asked = {
-            name: need
-            for name, need in NEEDS.items()
-            if (rule := filters.root.get(name)) is not None
-            and (rule.min is not None or rule.max is not None)
+            name: NEEDS[score]
+            for name, rule in filters.root.items()
+            if (score := rule.score or name) in NEEDS and rule.bounds
         }
         clip, head = self.clip, self.aesthetic
         for name, need in asked.items():
@@ -142,16 +167,13 @@ class Semantics:
         if head is not None and (clip is None or head.reads != clip.name):
             raise UsageError(
                 f"semantic.aesthetic is {head.name}, which reads embeddings of {head.reads}; "
-                f"analyze.clip is {clip.name if clip is not None else None}; set "
+                f"analyze.clip is {self._clip_name}; set "
                 f"analyze.clip={head.reads} (`curate models pull {head.reads}`)"
             )
-        if self.config.reject:
-            if clip is None or not self.config.content:
-                raise UsageError(f"semantic.reject asks for content types; {_REMEDY[Need.CONTENT]}")
-            known = self._prompts().content
-            for name in self.config.reject:
-                if name not in known:
-                    raise UsageError(f"semantic.reject: {unknown_key(name, known, 'content type')}")
+
+    @property
+    def _clip_name(self) -> str | None:
+        return self.clip.name if self.clip is not None else None
 
     def _is_on(self, need: Need) -> bool:
         off = {Need.CONTENT: not self.config.content, Need.SAFETY: not self.config.safety}
@@ -193,25 +215,28 @@ _REMEDY = {
 _REMEDY |= dict.fromkeys((Need.CONTENT, Need.SAFETY), _REMEDY[Need.CLIP])
 
 
-def content_verdicts(
-    content_type: str | None, probability: float | None, config: SemanticConfig
-) -> list[Verdict]:
-    """The reason against a clip whose content type is unwanted.
+def check_content(config: SemanticConfig, clip: str | None, columns: Sequence[str] = ()) -> None:
+    """Checks that content types are told where the recipe goes by them, and are known.
 
     Args:
-        content_type: Of the clip.
-        probability: Of that type.
-        config: Settings.
+        config: What is read from embeddings.
+        clip: Name of the CLIP model, or None.
+        columns: Columns of `clips` that the selection goes by.
+
+    Raises:
+        UsageError: Naming the key, and the remedy.
+        ModelError: The prompts cannot be read.
     """
-    if content_type not in config.reject or probability is None:
-        return []
-    if probability < config.reject_from:
-        return []
-    return [
-        Verdict(
-            reason=Reason.CONTENT_TYPE_UNWANTED, score=probability, threshold=config.reject_from
-        )
-    ]
+    asking = {"semantic.reject": bool(config.reject), "select.by": "content_type" in columns}
+    for key in (key for key, is_asking in asking.items() if is_asking):
+        if clip is None:
+            raise UsageError(f"{key} asks for content types; {_REMEDY[Need.CONTENT]}")
+        if not config.content:
+            raise UsageError(f"{key} asks for content types, which semantic.content switches off")
+    known = load_prompts(config.prompts).content if config.reject else {}
+    for name in config.reject:
+        if name not in known:
+            raise UsageError(f"semantic.reject: {unknown_key(name, known, 'content type')}")
 
 
 def _class_means(

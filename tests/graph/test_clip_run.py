@@ -1,6 +1,8 @@
 """Runs with a CLIP model: columns, embeddings, reruns, and what is refused before any work."""
 
 import json
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -56,15 +58,23 @@ def test_a_run_stores_scores_types_and_embeddings_and_reruns_without_pixels(
     (perceptual,) = pq.read_table(out / "embeddings").to_pylist()
     assert perceptual["model"] == "curate/perceptual-1"
 
+    embeddings = pq.read_table(out / "clip_embeddings").to_pylist()
+    stored = sorted((out / "candidates").rglob("*.parquet"))
+    assert {path.parent.name for path in stored} >= {"vectors", "clip_vectors"}
     unwanted = f"semantic.reject=[{clip['content_type']}]"
     bound = clip["content_probability"] - 1e-6
     summary = run(places, *CLIP, "--set", unwanted, "--set", f"semantic.reject_from={bound}")
     assert summary["work"]["sources_analyzed"] == 0
     assert summary["counts"]["by_reason"] == {"content_type_unwanted": 1}
+    assert pq.read_table(out / "clip_embeddings").to_pylist() == embeddings
+    assert sorted((out / "candidates").rglob("*.parquet")) == stored
+    assert run(places, *CLIP, "--set", "select.by=[content_type]")["counts"]["kept"] == 1
     head_of_none = ["--set", "analyze.clip=test-tiny"]
     assert run(places, *head_of_none)["work"]["sources_analyzed"] == 0
     (clip,) = pq.read_table(out / "clips").to_pylist()
     assert clip["aesthetic"] is None
+    assert not set((out / "candidates").rglob("*.parquet")) & set(stored)
+    assert pq.read_table(out / "clip_embeddings").to_pylist() == embeddings
 
     summary = run(places)
     assert summary["work"]["sources_analyzed"] == 1
@@ -72,6 +82,25 @@ def test_a_run_stores_scores_types_and_embeddings_and_reruns_without_pixels(
     assert not list((out / "clip_embeddings").glob("*.parquet"))
     (clip,) = pq.read_table(out / "clips").to_pylist()
     assert clip["content_type"] is clip["consistency"] is None
+
+
+@pytest.mark.parametrize("more", [[], ["--set", "semantic.safety=false"]])
+def test_a_rerun_needs_neither_torch_nor_ray(
+    places: tuple[Path, Path, str], more: list[str]
+) -> None:
+    """Pins that stored candidates, and stored embeddings under other heads, need no network."""
+    run(places, *CLIP)
+    sources, out, models = places
+    arguments = ["run", str(sources), str(out), *SETTINGS, "--set", f"models={models}", *CLIP]
+    code = (
+        "import sys\nfrom curator.cli import main\n"
+        "assert main(sys.argv[1:]) == 0\n"
+        "assert not {'torch', 'open_clip', 'ray'} & set(sys.modules), sorted(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, *arguments, *more], check=True)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["work"]["sources_analyzed"] == 0
+    assert len(pq.read_table(out / "clip_embeddings")) == 1
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ import webdataset
 from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, main
 from curator.errors import ErrorCode, SourceError
 from curator.footage.write import moving_texture, text_file, write_video
+from curator.graph import analysis_steps, candidates
 from curator.graph.engine import Engine, Step
 from curator.stages import scan
 from curator.storage.local import LocalStore
@@ -250,6 +251,68 @@ def test_settings_of_late_stages_change_what_they_name_and_nothing_else(place: P
 
 def _without(row: dict[str, Any], names: set[str]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in names}
+
+
+def test_other_bounds_read_no_tracks_and_give_what_tracks_give(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.run()
+    middle = statistics.median(clip["motion"] for clip in place.table("clips"))
+    changed = (
+        "--set", f"filters.motion.max={middle}", "--set", "filters.sharpness.drop_lowest=0.4",
+        "--set", "filters.lively={score: motion, max: 0, severity: flag}",
+    )  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(analysis_steps, "table_to_tracks", None)
+        summary = place.run(*changed)
+    assert_no_more_than_whole(place)
+    assert 0 < summary["counts"]["kept"] < 3
+    (kept, *_) = (clip for clip in place.table("clips") if clip["decision"] == "kept")
+    assert "lively" in kept["tags"]
+    (sample,) = (
+        sample
+        for name in place.objects("shards")
+        for sample in webdataset.WebDataset(str(place.out / name), shardshuffle=False)
+        if sample["__key__"] == kept["clip_id"]
+    )
+    assert json.loads(sample["json"])["tags"] == kept["tags"]
+    kinds = ("shards", *TABLES, "config.json")
+    expected = place.objects(*kinds)
+    shutil.rmtree(place.out / "candidates")
+    place.run(*changed)
+    assert place.objects(*kinds) == expected
+    assert len(place.objects("candidates")) == 5
+
+
+def test_candidates_are_only_taken_for_tracks_that_stand(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shortest length needs no new candidates, another longest one does; a lost part is seen."""
+    place.run()
+    before = set(place.objects("candidates"))
+    place.run("--set", "propose.min_s=0.5")
+    assert set(place.objects("candidates")) == before
+    place.run("--set", "propose.max_s=4")
+    assert not set(place.objects("candidates")) & before
+    (place.sources / "1.mp4").unlink()
+    place.run("--set", "propose.max_s=4")
+    assert place.summary()["counts"]["clips"] == len(place.table("clips")) == 2
+    monkeypatch.setattr(candidates, "MAX_PARTS", 0)
+    place.run("--set", "propose.max_s=4")
+    assert len(place.objects("candidates/sources")) == 1
+    assert_no_more_than_whole(place)
+
+
+def test_a_selection_takes_its_share_and_records_the_rest(place: Place) -> None:
+    place.run()
+    every = {clip["clip_id"] for clip in place.table("clips")}
+    summary = place.run("--set", "select.max_per_group=2")
+    assert_no_more_than_whole(place)
+    assert summary["counts"]["by_reason"] == {"not_selected": 1}
+    assert summary["work"]["clips_cut"] == 0
+    (out,) = (clip for clip in place.table("clips") if clip["decision"] == "rejected")
+    assert (out["reason_score"], out["reason_threshold"]) == (3.0, 2.0)
+    assert {clip["clip_id"] for clip in place.table("clips")} == every
 
 
 def test_a_run_that_keeps_nothing_is_whole(place: Place) -> None:

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from samples import made_track
 
-from curator.lake import rows_to_table
+from curator.lake import columns_to_rows, rows_to_table
 from curator.records import Reason, Span, Track
-from curator.stages.clips import clip_row, cut_request, decision_columns
+from curator.stages.clips import candidate_row, cut_request
 from curator.stages.cut import target_n_frames
-from curator.stages.filters import FilterConfig, Verdict
+from curator.stages.decide import decide
+from curator.stages.filters import FilterConfig
 from curator.stages.propose import ProposeConfig, clip_id
 from curator.stages.scores import SCORES
 from curator.stages.shard import ShardConfig
-from curator.tables import CLIPS_SCHEMA
+from curator.tables import CANDIDATES_SCHEMA, CLIPS_SCHEMA
 
 RULES = {"motion": {"min": 0.05}, "luma": {"min": 0.2, "max": 0.8}}
 
@@ -22,15 +23,16 @@ RULES = {"motion": {"min": 0.05}, "luma": {"min": 0.2, "max": 0.8}}
 def row_of(
     track: Track, start: int = 30, end: int = 180, rules: dict[str, dict[str, float]] | None = None
 ) -> dict[str, object]:
-    return clip_row(
-        track,
-        Span(start_frame=start, end_frame=end, shot=4),
-        "s3://films/a.mp4",
-        propose=ProposeConfig(),
-        aggregates={},
-        rules=FilterConfig.model_validate(RULES if rules is None else rules).root,
+    span = Span(start_frame=start, end_frame=end, shot=4)
+    row = candidate_row(track, span, "s3://films/a.mp4", aggregates={})
+    decided = decide(
+        rows_to_table([row], CANDIDATES_SCHEMA),
+        FilterConfig.model_validate(RULES if rules is None else rules).root,
+        min_s=ProposeConfig().min_s,
         shard=ShardConfig(),
     )
+    (decided_row,) = columns_to_rows(decided.clips.drop_columns(["seconds"]))
+    return decided_row
 
 
 def test_a_kept_clip_has_span_timing_size_scores_and_bucket() -> None:
@@ -59,7 +61,7 @@ def test_a_kept_clip_has_span_timing_size_scores_and_bucket() -> None:
         "bucket": "720p_16-9_121f",
     }
     assert {name: row[name] for name in expected} == expected
-    assert "reason" not in row
+    assert row["reason"] is row["reason_score"] is row["reason_threshold"] is None
     assert set(SCORES) <= set(row)
     assert rows_to_table([row], CLIPS_SCHEMA).num_rows == 1
 
@@ -131,10 +133,3 @@ def test_the_request_names_frames_and_end() -> None:
     assert request.frame_pts.tolist() == [i * 512 for i in range(290, 300)]
     assert (request.start_pts, request.end_pts) == (290 * 512, 300 * 512)
     assert (request.clip_id, request.rotation_deg, request.is_interlaced) == ("name", 90, True)
-
-
-def test_no_verdict_leaves_a_row_as_it_is() -> None:
-    """Pins that only a reason changes a decision, and that a reason is listed once."""
-    assert decision_columns([]) == {}
-    same = Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=1.0)
-    assert decision_columns([same, same])["reasons"] == ["not_measured"]

@@ -1,6 +1,7 @@
 """Scores of clips, and the reasons that rules find against them."""
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from samples import made_signals, made_track
 
 from curator.errors import unknown_key
 from curator.records import Reason, Span
-from curator.stages.filters import FilterConfig, Rule, Verdict, judge
+from curator.stages.filters import Bounds, FilterConfig, Verdict, judge, quantile_bound, resolve
 from curator.stages.scores import SCORES, samples_of, score_clip
 from curator.stages.scores.semantic import NEEDS
 
@@ -98,8 +99,8 @@ def test_the_rate_of_a_variable_clip_is_its_own() -> None:
     assert score_clip(track, span(60, 120))["fps"] == pytest.approx(15)
 
 
-def rules(**bounds: dict[str, float | None]) -> dict[str, Rule]:
-    return FilterConfig.model_validate(bounds).root
+def rules(**bounds: dict[str, Any]) -> list[Bounds]:
+    return resolve(FilterConfig.model_validate(bounds).root)
 
 
 def scores_with(**values: float | None) -> dict[str, float | None]:
@@ -168,3 +169,59 @@ def test_bounds_that_keep_nothing_are_refused() -> None:
 def test_every_score_says_its_unit_and_meaning() -> None:
     """Pins that no column of scores is without explanation."""
     assert all(spec.unit and spec.meaning for spec in SCORES.values())
+
+
+@pytest.mark.parametrize(
+    ("share", "low", "high"), [(0.0, 0.0, 99.0), (0.15, 15.0, 84.0), (0.29, 29.0, 70.0)]
+)
+def test_quantiles_drop_exactly_the_share(share: float, low: float, high: float) -> None:
+    """Pins k = floor(share * n) from either end, in any order, and for a share that no float is."""
+    values = np.random.default_rng(1).permutation(100).astype(np.float64)
+    assert quantile_bound(values, lowest=share) == low == np.sum(values < low)
+    assert quantile_bound(values, highest=share) == high == 99 - np.sum(values > high)
+
+
+def test_ties_at_a_quantile_are_kept_together() -> None:
+    """Pins that equal scores share their fate, and that never more than the share is dropped."""
+    values = np.array([0.0] * 3 + [1.0] * 6 + [2.0])
+    assert quantile_bound(values, lowest=0.2) == 0.0
+    assert quantile_bound(values, lowest=0.3) == 1.0
+    assert quantile_bound(values, lowest=0.8) == 1.0
+    assert quantile_bound(values, highest=0.5) == 1.0
+    assert quantile_bound(values, highest=0.95) == 0.0
+    assert quantile_bound(np.zeros(0), lowest=0.5) is None
+
+
+def test_of_two_bounds_on_a_side_the_stricter_counts() -> None:
+    """Pins absolute and quantile bounds together, and rules of one score under two names."""
+    config = FilterConfig.model_validate(
+        {
+            "noise": {"max": 7.0, "drop_highest": 0.1},
+            "sharpness": {"min": 0.5, "drop_lowest": 0.2, "drop_highest": 0.2},
+            "noisy": {"score": "noise", "max": 3.0, "severity": "flag"},
+        }
+    )
+    found = resolve(config.root, lambda name: np.arange(10.0))
+    assert [(b.rule, b.score, b.min, b.max, b.n_measured) for b in found] == [
+        ("noise", "noise", None, 7.0, 10),
+        ("sharpness", "sharpness", 2.0, 7.0, 10),
+        ("noisy", "noise", None, 3.0, None),
+    ]
+    assert [(b.min, b.max) for b in resolve(config.root)] == [(None, 7.0), (0.5, None), (None, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"noise": {"drop_lowest": 1.0}}, "less than 1"),
+        ({"noise": {"drop_lowest": 0.5, "drop_highest": 0.5}}, "leave nothing"),
+        ({"noise": {"severity": "warn"}}, "'reject' or 'flag'"),
+        ({"noise": {"score": "luma", "max": 1}}, "'noise' is named after a score and is about"),
+        ({"grainy": {"score": "nose", "max": 1}}, "unknown score 'nose'; did you mean 'noise'"),
+        ({"a.b": {"score": "noise", "max": 1}}, "letters, digits and _"),
+    ],
+)
+def test_rules_that_cannot_be_meant_are_refused(rule: dict[str, Any], message: str) -> None:
+    """Pins the words for shares, severities and names that no rule can have."""
+    with pytest.raises(ValidationError, match=message):
+        rules(**rule)

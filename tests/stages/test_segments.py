@@ -162,7 +162,7 @@ def test_the_joined_track_is_the_whole_one(film: Analyzed) -> None:
             np.testing.assert_allclose(one, other, atol=1.1e-4)
         elif isinstance(other, np.ndarray):
             np.testing.assert_array_equal(one, other, err_msg=field.name)
-        elif field.name == "signals":
+        elif field.name in ("signals", "changes"):
             assert one.keys() == other.keys()
             for name in other:
                 np.testing.assert_array_equal(one[name], other[name], err_msg=name)
@@ -186,7 +186,8 @@ def test_segments_that_decoded_other_frames_are_not_joined(film: Analyzed) -> No
     short = replace(
         first, **{f.name: getattr(first, f.name)[:-CONTEXT - 20] for f in fields(Track)
                   if isinstance(getattr(first, f.name), np.ndarray)
-                  and len(getattr(first, f.name)) == first.n_frames}
+                  and len(getattr(first, f.name)) == first.n_frames},
+        changes={name: values[:-CONTEXT - 20] for name, values in first.changes.items()},
     )  # fmt: skip
     for wrong in (shifted, darker, short):
         with pytest.raises(NotInSegmentsError) as caught:

@@ -1,6 +1,7 @@
 """Scores that are read from CLIP embeddings and descriptors, and what preflight asks for them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,17 +10,20 @@ from samples import made_track
 from tiny_clip import tiny_folder
 
 from curator.errors import ModelError, UsageError
+from curator.lake import columns_to_rows, rows_to_table
+from curator.models import prompts
 from curator.models.heads import Heads, LinearHead, ZeroShot
 from curator.models.prompts import load_prompts
 from curator.models.store import ModelStore
 from curator.records import Reason, Span, Track
-from curator.stages.clips import clip_row
+from curator.stages.clips import candidate_row
+from curator.stages.decide import decide
 from curator.stages.filters import FilterConfig
-from curator.stages.propose import ProposeConfig
 from curator.stages.scores import SCORES, ClipView, score_clip
 from curator.stages.scores.semantic import NEEDS, content_of, lowest_similarity
 from curator.stages.semantic import SemanticConfig, Semantics
 from curator.stages.shard import ShardConfig
+from curator.tables import CANDIDATES_SCHEMA
 
 SPAN = Span(start_frame=60, end_frame=180, shot=0)
 HEADS = Heads(
@@ -105,10 +109,11 @@ def test_descriptors_tell_a_missed_cut_without_any_model() -> None:
 
 
 def row(track: Track, semantic: SemanticConfig, heads: Heads | None = HEADS) -> dict[str, object]:
-    return clip_row(
-        track, SPAN, "u", propose=ProposeConfig(), aggregates={}, rules={}, shard=ShardConfig(),
-        semantic=semantic, heads=heads,
-    )  # fmt: skip
+    made = candidate_row(track, SPAN, "u", aggregates={}, heads=heads)
+    clips = rows_to_table([made], CANDIDATES_SCHEMA)
+    decided = decide(clips, {}, min_s=2.0, shard=ShardConfig(), semantic=semantic)
+    (judged,) = columns_to_rows(decided.clips)
+    return judged
 
 
 def test_unwanted_content_types_are_rejected_when_sure() -> None:
@@ -121,16 +126,17 @@ def test_unwanted_content_types_are_rejected_when_sure() -> None:
     assert rejected["reason_threshold"] == 0.5
     unsure = row(TRACK, SemanticConfig(reject=("road",), reject_from=0.7))
     assert unsure["decision"] == "kept"
-    assert row(made_track(300), SemanticConfig(reject=("road",)))["content_type"] is None
+    unknown = row(made_track(300), SemanticConfig(reject=("road",)))
+    assert (unknown["content_type"], unknown["decision"]) == (None, "kept")
 
 
 def test_the_packaged_taxonomy_has_26_types() -> None:
     """Pins the number that Predict2.5 balances by, and that no prompt stands twice."""
-    prompts = load_prompts()
-    assert len(prompts.content) == 26
-    flat = [p for words in (prompts.content | prompts.safety).values() for p in words]
+    packaged = load_prompts()
+    assert len(packaged.content) == 26
+    flat = [p for words in (packaged.content | packaged.safety).values() for p in words]
     assert len(set(flat)) == len(flat)
-    assert prompts.texts(["x"]) == [t.format("x") for t in prompts.templates]
+    assert packaged.texts(["x"]) == [t.format("x") for t in packaged.templates]
 
 
 @pytest.mark.parametrize(
@@ -157,11 +163,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> ModelStore:
 
 
 def refusal(
-    store: ModelStore, clip: str | None, *, rules: dict[str, dict[str, float]], **semantic: object
+    store: ModelStore,
+    clip: str | None,
+    *,
+    rules: dict[str, dict[str, Any]],
+    by: tuple[str, ...] = (),
+    **semantic: object,
 ) -> str:
     with pytest.raises(UsageError) as caught:
         Semantics(SemanticConfig.model_validate(semantic), clip, store).check(
-            FilterConfig.model_validate(rules)
+            FilterConfig.model_validate(rules), by
         )
     return str(caught.value)
 
@@ -197,6 +208,42 @@ def test_what_does_not_fit_together_is_refused(
     words: str,
 ) -> None:
     assert words in refusal(models, clip, rules=rules, **semantic)
+
+
+@pytest.mark.parametrize(
+    "rule", [{"drop_lowest": 0.1}, {"drop_highest": 0.1}, {"min": 1, "severity": "flag"}]
+)
+def test_every_kind_of_rule_asks_for_its_score(models: ModelStore, rule: dict[str, Any]) -> None:
+    """Pins bounds by quantile, flags, and rules with names of their own."""
+    message = refusal(models, "test-tiny", rules={"pretty": {"score": "aesthetic", **rule}})
+    assert message.startswith("filters.pretty asks for a score that is not made")
+
+
+def test_a_selection_by_content_type_asks_for_it(models: ModelStore) -> None:
+    """Pins that clips without a type are no group by accident."""
+    for clip, semantic, words in (
+        (None, {}, "select.by asks for content types; set analyze.clip"),
+        ("test-tiny", {"content": False}, "select.by asks for content types, which semantic.conte"),
+    ):
+        assert words in refusal(models, clip, rules={}, by=("content_type",), **semantic)
+    Semantics(SemanticConfig(), "test-tiny", models).check(FilterConfig({}), ("content_type",))
+
+
+def test_the_stamp_of_the_heads_follows_what_they_give(models: ModelStore, tmp_path: Path) -> None:
+    """Pins that weights and words count, and neither paths nor what is rejected."""
+
+    def stamp(clip: str | None = "test-tiny", **semantic: object) -> str | None:
+        return Semantics(SemanticConfig.model_validate(semantic), clip, models).heads_stamp
+
+    own = tmp_path / "own.yaml"
+    own.write_text(Path(prompts.__file__).with_name("content_types.yaml").read_text())
+    assert stamp(None) is None
+    same = stamp()
+    assert stamp(reject=["aerial"], reject_from=0.9) == stamp(prompts=str(own)) == same
+    stamps = {same, stamp(aesthetic="test-head"), stamp(content=False), stamp(safety=False)}
+    own.write_text(own.read_text().replace("unsafe: ", "unsafe:  ").replace("aerial", "airborne"))
+    stamps.add(stamp(prompts=str(own)))
+    assert len(stamps) == 5
 
 
 def test_heads_are_made_once_and_kept(models: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:

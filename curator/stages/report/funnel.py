@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curator.records import Reason
-from curator.stages.scores import SCORES
+from curator.stages.report.rules import applied_rules, reasons_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,12 +15,14 @@ class FunnelStep:
     Attributes:
         reason: Public name of the reason.
         n_first: Clips of which it is the first reason: those that it takes out of the funnel.
+        n_alone: Clips against which nothing else stands; None where the run did not count them.
         n_any: Clips against which it stands at all, whatever took them out.
         n_left: Clips that are left after it.
     """
 
     reason: str
     n_first: int
+    n_alone: int | None
     n_any: int
     n_left: int
 
@@ -37,13 +39,17 @@ def funnel_steps(summary: Mapping[str, Any]) -> list[FunnelStep]:
     """
     counts = summary.get("counts") or {}
     first, at_all = counts.get("by_reason") or {}, counts.get("by_any_reason") or {}
+    alone = counts.get("by_only_reason")
     n_left = counts.get("clips") or 0
     steps = []
     for reason in reason_order(summary):
         n_first = first.get(reason) or 0
         n_left -= n_first
         n_any = max(n_first, at_all.get(reason) or 0)
-        steps.append(FunnelStep(reason=reason, n_first=n_first, n_any=n_any, n_left=n_left))
+        n_alone = None if alone is None else alone.get(reason) or 0
+        steps.append(
+            FunnelStep(reason=reason, n_first=n_first, n_alone=n_alone, n_any=n_any, n_left=n_left)
+        )
     return steps
 
 
@@ -51,23 +57,29 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
     """Reasons that the recipe can give or the run gave, in the order in which they count."""
     counts = summary.get("counts") or {}
     given = {**(counts.get("by_reason") or {}), **(counts.get("by_any_reason") or {})}
-    last = [Reason.NOT_MEASURED, Reason.NO_BUCKET, Reason.DUPLICATE, Reason.CUT_FAILED]
+    last = [
+        Reason.NOT_MEASURED, Reason.CONTENT_TYPE_UNWANTED, Reason.NO_BUCKET, Reason.DUPLICATE,
+        Reason.NOT_SELECTED, Reason.CUT_FAILED,
+    ]  # fmt: skip
     order = [str(reason) for reason in (Reason.TOO_SHORT, *_rule_reasons(summary))]
     known = {*order, *map(str, last)}
     order += sorted(reason for reason in given if reason not in known)
-    dedup = ((summary.get("recipe") or {}).get("dedup") or {}).get("enabled", True)
-    for reason in map(str, last):
-        if reason in given or (reason == Reason.DUPLICATE and dedup):
-            order.append(reason)
+    recipe = summary.get("recipe") or {}
+    possible = {
+        Reason.CONTENT_TYPE_UNWANTED: bool((recipe.get("semantic") or {}).get("reject")),
+        Reason.DUPLICATE: (recipe.get("dedup") or {}).get("enabled", True),
+        Reason.NOT_SELECTED: _selects(recipe.get("select") or {}),
+    }
+    order += [str(reason) for reason in last if reason in given or possible.get(reason)]
     return list(dict.fromkeys(order))
 
 
+def _selects(select: Mapping[str, Any]) -> bool:
+    keys = ("max_per_group", "keep_fraction")
+    return any(select.get(key) is not None for key in keys) or bool(select.get("keep_fractions"))
+
+
 def _rule_reasons(summary: Mapping[str, Any]) -> Iterator[Reason]:
-    rules = (summary.get("recipe") or {}).get("filters") or {}
-    for name, rule in rules.items():
-        if (spec := SCORES.get(name)) is None:
-            continue
-        if rule.get("min") is not None:
-            yield spec.low
-        if rule.get("max") is not None:
-            yield spec.high
+    for rule in applied_rules(summary):
+        if rule["severity"] == "reject":
+            yield from (reason for reason, _, _ in reasons_of(rule))

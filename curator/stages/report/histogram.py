@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.stages.report.markup import Markup, esc, joined
+from curator.stages.report.rules import applied_rules, reasons_of
 from curator.stages.report.words import count, score
 from curator.stages.scores import SCORES
 
 BINS = 40
 WIDTH, HEIGHT, TOP, BOTTOM = 320, 112, 14, 16
+LETTER = 5.5
+"""About how wide a letter of a label is."""
 LOG_FROM = 30.0
 """Ratio of the 95th to the 5th percentile from which the axis is logarithmic."""
 
@@ -54,15 +57,19 @@ def histograms(summary: Mapping[str, Any], clips: Sequence[Mapping[str, Any]]) -
         clips: All rows of `clips`.
     """
     recipe = summary.get("recipe") or {}
-    rules = recipe.get("filters") or {}
-    shortest = {"min": (recipe.get("propose") or {}).get("min_s")}
+    rules = applied_rules(summary)
+    min_s = (recipe.get("propose") or {}).get("min_s")
+    shortest = {} if min_s is None else {"min": float(min_s)}
     is_kept = np.array([clip.get("decision") == "kept" for clip in clips], dtype=np.bool_)
     lengths = [_clip_s(clip) for clip in clips]
-    parts = [_figure("duration", "s", "length of the clip", shortest, lengths, is_kept)]
+    parts = [figure("duration", "s", "length of the clip", shortest, lengths, is_kept)]
     for name, spec in SCORES.items():
         values = [clip.get(name) for clip in clips]
-        rule = rules.get(name) or {}
-        parts.append(_figure(name, spec.unit, spec.meaning, rule, values, is_kept))
+        bounds: dict[str, float] = {}
+        for rule in (rule for rule in rules if rule["score"] == name):
+            said = "" if rule["severity"] == "reject" else f"{rule['severity']} "
+            bounds |= {f"{said}{side}": bound for _, side, bound in reasons_of(rule)}
+        parts.append(figure(name, spec.unit, spec.meaning, bounds, values, is_kept))
     return joined(parts)
 
 
@@ -71,19 +78,28 @@ def _clip_s(clip: Mapping[str, Any]) -> float | None:
     return end_s - start_s if start_s is not None and end_s is not None else None
 
 
-def _figure(
+def figure(
     name: str,
     unit: str,
     meaning: str,
-    rule: Mapping[str, Any],
-    scores: Sequence[float | None],
+    bounds: Mapping[str, float],
+    scores: Sequence[float | None] | Values,
     is_kept: NDArray[np.bool_],
 ) -> Markup:
+    """The histogram of one score; empty where no clip has it.
+
+    Args:
+        name: The score's name.
+        unit: Its unit.
+        meaning: What it says.
+        bounds: Values to mark, by label.
+        scores: Of all clips; None or NaN where one has none.
+        is_kept: Which clips are kept.
+    """
     values = np.array(scores, dtype=np.float64)
     measured = np.isfinite(values)
     if not measured.any():
         return Markup("")
-    bounds = {key: float(rule[key]) for key in ("min", "max") if rule.get(key) is not None}
     said = [f"{key} {score(value)}" for key, value in bounds.items()] or ["no bound"]
     if n_missing := int(np.sum(~measured)):
         said.append(f"{count(n_missing)} not measured")
@@ -150,13 +166,18 @@ def _columns(axis: _Axis, kept: Sequence[int], rejected: Sequence[int]) -> Itera
 
 
 def _bounds(axis: _Axis, bounds: Mapping[str, float]) -> Iterator[Markup]:
-    for key, bound in bounds.items():
+    free_from, y = 0.0, 9
+    for bound, key in sorted((bound, key) for key, bound in bounds.items()):
         if not axis.low <= bound <= axis.high:
             continue
         x = min(WIDTH - 0.5, max(0.5, float(axis.place(bound)) * WIDTH))
-        anchor, shift = ("end", -3) if x > 0.8 * WIDTH else ("start", 3)
+        label = f"{key} {score(bound)}"
+        width = LETTER * len(label)
+        anchor, begin = ("end", x - 3 - width) if x + width > WIDTH else ("start", x + 3)
+        y = y + 10 if begin < free_from else 9
+        free_from = begin + width
         yield Markup(
             f'<line class="bound" x1="{x:.2f}" x2="{x:.2f}" y1="2" y2="{HEIGHT - BOTTOM}"/>'
-            f'<text x="{x + shift:.2f}" y="9" text-anchor="{anchor}">'
-            f"{esc(key)} {score(bound)}</text>"
+            f'<text x="{x - 3 if anchor == "end" else x + 3:.2f}" y="{y}" '
+            f'text-anchor="{anchor}">{esc(label)}</text>'
         )

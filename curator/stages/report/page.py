@@ -9,6 +9,7 @@ from curator.stages.report.markup import Markup, esc, joined
 from curator.stages.report.sheets import Sheets
 from curator.stages.report.tables import (
     failed_sources,
+    flags_table,
     funnel_table,
     notes_table,
     recipe_text,
@@ -47,7 +48,7 @@ def render_report(
     """
     sheets = Sheets(clips=clips, thumbnails=thumbnails, max_per_group=max_per_group)
     sections = [
-        ("funnel", "Funnel", funnel_table(summary)),
+        ("funnel", "Funnel", joined([funnel_table(summary), flags_table(summary)])),
         ("kept", "Kept clips", sheets.kept()),
         ("rejected", "Rejected clips", sheets.rejected(summary)),
         ("scores", "Scores", _scores(summary, clips)),
@@ -61,16 +62,28 @@ def render_report(
         Markup(f'<section id="{name}"><h2>{title}</h2>{content}</section>\n')
         for name, title, content in sections
     )
+    header = joined([_title(summary), _headline(summary), Markup(f"<nav>{links}</nav>")])
+    return document("curate report", header, body)
+
+
+def document(title: str, header: Markup, body: Markup) -> str:
+    """A whole page in the report's style that refers to nothing outside itself."""
     style = files("curator.stages.report").joinpath("style.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>curate report</title><style>\n{style}</style></head><body>\n"
-        f"<header>{_title(summary)}{_headline(summary)}<nav>{links}</nav></header>\n"
-        f"<main>\n{body}</main></body></html>\n"
+        f"<title>{esc(title)}</title><style>\n{style}</style></head><body>\n"
+        f"<header>{header}</header>\n<main>\n{body}</main></body></html>\n"
     )
+
+
+def shown_clips(
+    clips: Sequence[Mapping[str, Any]], max_per_group: int = MAX_PER_GROUP
+) -> list[str]:
+    """Ids of the clips that the page of a run shows, and so of the thumbnails that it needs."""
+    return Sheets(clips=clips, thumbnails={}, max_per_group=max_per_group).shown()
 
 
 def _title(summary: Mapping[str, Any]) -> Markup:
@@ -98,6 +111,11 @@ def _headline(summary: Mapping[str, Any]) -> Markup:
         ("shards", count(len(shards)), size(sum(shard.get("bytes") or 0 for shard in shards))),
         ("run time", length(seconds), "all stages together"),
     ]  # fmt: skip
+    return tiles_row(tiles)
+
+
+def tiles_row(tiles: Sequence[tuple[str, str, object]]) -> Markup:
+    """The headline's tiles: name, value and what is said of it."""
     items = joined(
         Markup(
             f"<div><dt>{esc(name)}</dt><dd><b>{esc(value)}</b><span>{esc(said)}</span></dd></div>"

@@ -55,6 +55,16 @@ class Sheets:
         sheets = [self._reason(reason, clips) for reason, clips in groups.items() if clips]
         return joined(sheets) if sheets else Markup('<p class="none">No clip was rejected.</p>')
 
+    def shown(self) -> list[str]:
+        """Ids of the clips on any sheet."""
+        groups: dict[str, list[Clip]] = {}
+        for clip in self.clips:
+            kept = clip.get("decision") == "kept"
+            groups.setdefault("" if kept else str(clip.get("reason")), []).append(clip)
+        shown = [clip for group in groups.values() for clip in self._sample(group)]
+        retained = [clip["duplicate_of"] for clip in shown if clip.get("duplicate_of")]
+        return [*(str(clip.get("clip_id")) for clip in shown), *map(str, retained)]
+
     def _reason(self, reason: str, clips: Sequence[Clip]) -> Markup:
         shown = self._sample(clips)
         if reason == Reason.DUPLICATE:
@@ -87,18 +97,20 @@ class Sheets:
         return Markup(f'<div class="pair">{said}{own}{other}</div>')
 
     def _card(self, clip: Clip, facts: Markup) -> Markup:
-        name = str(clip.get("clip_id"))
-        jpeg = self.thumbnails.get(name)
-        if jpeg:
-            data = base64.b64encode(jpeg).decode()
-            picture = f'<img alt="" decoding="async" src="data:image/jpeg;base64,{data}">'
-        else:
-            picture = "<span>no picture</span>"
-        seconds = _clip_s(clip)
-        return Markup(
-            f'<figure class="clip"><div class="picture">{picture}<b>{length(seconds)}</b></div>'
-            f"<figcaption>{facts}{_origin(clip)}</figcaption></figure>"
-        )
+        return card(clip, facts, self.thumbnails.get(str(clip.get("clip_id"))))
+
+
+def card(clip: Clip, facts: Markup, jpeg: bytes | None) -> Markup:
+    """One clip: its picture and length, what is said of it, its tags and where it is from."""
+    if jpeg:
+        data = base64.b64encode(jpeg).decode()
+        picture = f'<img alt="" decoding="async" src="data:image/jpeg;base64,{data}">'
+    else:
+        picture = "<span>no picture</span>"
+    return Markup(
+        f'<figure class="clip"><div class="picture">{picture}<b>{length(_clip_s(clip))}</b></div>'
+        f"<figcaption>{facts}{_tags(clip)}{_origin(clip)}</figcaption></figure>"
+    )
 
 
 def anchor(reason: str) -> Markup:
@@ -158,6 +170,11 @@ def _quality(clip: Clip) -> Markup:
     return Markup(f'{_format(clip)}<p class="format">{bits} bits per pixel</p>')
 
 
+def _tags(clip: Clip) -> Markup:
+    tags = joined(Markup(f'<span class="tag">{esc(tag)}</span>') for tag in clip.get("tags") or ())
+    return Markup(f"<p>{tags}</p>") if tags else tags
+
+
 def _origin(clip: Clip) -> Markup:
     uri = str(clip.get("source_uri") or "")
     name = uri.rstrip("/").rsplit("/", 1)[-1] or "unknown source"
@@ -174,7 +191,7 @@ def _why(clip: Clip) -> str:
     bound = clip.get("reason_threshold")
     if reason == Reason.NOT_MEASURED:
         return f"not measured: {', '.join(n for n in SCORES if clip.get(n) is None)}"
-    if value is None or bound is None:
+    if value is None or bound is None or reason == Reason.NOT_SELECTED:
         return reason.replace("_", " ")
     return f"{_score_of(reason)} {beside(value, bound)}"
 
@@ -183,5 +200,7 @@ def _score_of(reason: str) -> str:
     """Name of the score that a reason is about."""
     if reason == Reason.TOO_SHORT:
         return "seconds"
+    if reason == Reason.CONTENT_TYPE_UNWANTED:
+        return "content_probability"
     names = (name for name, spec in SCORES.items() if reason in (spec.low, spec.high))
     return next(names, "size or frames" if reason == Reason.NO_BUCKET else "score")

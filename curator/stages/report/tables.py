@@ -7,9 +7,9 @@ from typing import Any
 from curator.records import Note, Reason
 from curator.stages.report.funnel import FunnelStep, funnel_steps
 from curator.stages.report.markup import Markup, bar, esc, joined, table
+from curator.stages.report.rules import applied_rules, bound_words, reasons_of
 from curator.stages.report.sheets import anchor
 from curator.stages.report.words import amount, count, length, score, share, size
-from curator.stages.scores import SCORES
 
 MAX_SHARDS = 100
 
@@ -32,20 +32,51 @@ def funnel_table(summary: Mapping[str, Any]) -> Markup:
     if not n_clips:
         return Markup('<p class="none">No candidate clip was found.</p>')
     rows: list[Sequence[object]] = [
-        (_strong("candidate clips"), "", "", count(n_clips), bar(("kept", 1.0)), "100%")
+        (_strong("candidate clips"), "", "", "", count(n_clips), bar(("kept", 1.0)), "100%")
     ]
     rows += [_funnel_row(step, summary, n_clips) for step in funnel_steps(summary)]
     final = bar(("kept", n_kept / n_clips))
-    rows.append((_strong("kept"), "", "", _strong(count(n_kept)), final, share(n_kept, n_clips)))
-    headings = ("reason", "#rejected", "#at all", "#left", "", "#of all")
+    rows.append(
+        (_strong("kept"), "", "", "", _strong(count(n_kept)), final, share(n_kept, n_clips))
+    )
+    headings = ("reason", "#rejected", "#alone", "#at all", "#left", "", "#of all")
     note = (
-        '<p class="hint">A clip is counted under the first reason against it; <em>at all</em> '
-        "counts every clip with that reason.</p>"
+        '<p class="hint">A clip is counted under the first reason against it. <em>Alone</em> '
+        "counts those that nothing else is against; <em>at all</em> counts every clip with that "
+        "reason.</p>"
     )
     return Markup(f"{table(headings, rows, kind='funnel')}{note}")
 
 
-def _dim_zero(number: int) -> Markup:
+def flags_table(summary: Mapping[str, Any]) -> Markup:
+    """Tags of clips, a row each; empty where no clip has one and no rule flags."""
+    counts = summary.get("counts") or {}
+    tags, kept = counts.get("by_tag") or {}, counts.get("by_tag_kept") or {}
+    meant: dict[str, str] = {}
+    for rule in applied_rules(summary):
+        if rule["severity"] == "flag":
+            for reason, side, _ in reasons_of(rule):
+                name = str(reason) if rule["rule"] == rule["score"] else rule["rule"]
+                said = bound_words(rule, side)
+                meant[name] = f"{meant[name]} or {said}" if name in meant else said
+    names = [*meant, *(name for name in tags if name not in meant)]
+    if not names:
+        return Markup("")
+    rows = [
+        (
+            Markup(f"{esc(name)}<small>{esc(meant.get(name, 'from what was measured'))}</small>"),
+            _dim_zero(tags.get(name) or 0),
+            _dim_zero(kept.get(name) or 0),
+        )
+        for name in names
+    ]
+    listed = table(("tag", "#clips", "#of them kept"), rows, kind="tags")
+    return Markup(f'<h3>Tags</h3>{listed}<p class="hint">A tag rejects nothing.</p>')
+
+
+def _dim_zero(number: int | None) -> Markup:
+    if number is None:
+        return Markup('<span class="zero">-</span>')
     return esc(count(number)) if number else Markup('<span class="zero">0</span>')
 
 
@@ -60,6 +91,7 @@ def _funnel_row(step: FunnelStep, summary: Mapping[str, Any], n_clips: int) -> S
     return (
         Markup(f"{name}<small>{esc(_rule(step.reason, summary))}</small>"),
         _dim_zero(step.n_first),
+        _dim_zero(step.n_alone),
         _dim_zero(step.n_any),
         count(step.n_left),
         bar(("kept", step.n_left / n_clips), ("rejected", step.n_first / n_clips)),
@@ -76,21 +108,23 @@ def _rule(reason: str, summary: Mapping[str, Any]) -> str:
     if reason == Reason.DUPLICATE:
         similarity = (recipe.get("dedup") or {}).get("similarity")
         return f"similarity from {score(similarity)} to a better clip" if similarity else ""
+    if reason == Reason.NOT_SELECTED:
+        by = ", ".join((recipe.get("select") or {}).get("by") or ()) or "all clips together"
+        return f"beyond the share or cap of its group, by {by}"
+    if reason == Reason.CONTENT_TYPE_UNWANTED:
+        semantic = recipe.get("semantic") or {}
+        unwanted = ", ".join(semantic.get("reject") or ())
+        return f"{unwanted}, from a probability of {score(semantic.get('reject_from'))}"
     fixed: dict[str, str] = {
         Reason.NOT_MEASURED: "a rule asks for a score that the clip has not",
         Reason.NO_BUCKET: "smaller or shorter than every bucket",
         Reason.CUT_FAILED: "could not be written",
     }
-    for name, rule in (recipe.get("filters") or {}).items():
-        spec = SCORES.get(name)
-        if spec is None:
-            continue
-        unit = "" if spec.unit.startswith("0 ") else f" {spec.unit}"
-        why = f"; {rule['why']}" if rule.get("why") else ""
-        if reason == spec.low and rule.get("min") is not None:
-            return f"{name} below {score(rule['min'])}{unit}{why}"
-        if reason == spec.high and rule.get("max") is not None:
-            return f"{name} above {score(rule['max'])}{unit}{why}"
+    for rule in applied_rules(summary):
+        for given, side, _ in reasons_of(rule):
+            if reason == given and rule["severity"] == "reject":
+                why = f"; {rule['why']}" if rule.get("why") else ""
+                return f"{bound_words(rule, side)}{why}"
     return fixed.get(reason, "")
 
 

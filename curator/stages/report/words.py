@@ -59,6 +59,11 @@ def share(part: float, whole: float) -> str:
     return f"{percent:.1f}%" if percent < 10 else f"{percent:.0f}%"
 
 
+def percent(fraction: float) -> str:
+    """A share as it was given: `15%`, `0.5%`."""
+    return f"{100 * fraction:.6g}%"
+
+
 def beside(value: float, bound: float) -> str:
     """A score beside the bound that it misses, in as many digits as tell them apart."""
     for digits in (3, 4, 6, 9):

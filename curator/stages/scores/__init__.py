@@ -3,7 +3,8 @@
 They are arithmetic over what was stored, and stand in `clips` for kept and rejected clips alike.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import isnan
 
 from pydantic import ConfigDict, RootModel, field_validator
 
@@ -21,6 +22,9 @@ from curator.stages.scores.spec import (
 
 SCORES: dict[str, ScoreSpec] = {**stream.SCORES, **picture.SCORES, **semantic.SCORES}
 """All scores that rules can use. Public: each is a column of `clips`."""
+
+TAGGERS: tuple[Callable[[ClipView], list[str]], ...] = ()
+"""Functions that name what a clip shows, such as how the camera moves. Public: `clips.tags`."""
 
 
 class ScoreConfig(RootModel[dict[str, Aggregate]]):
@@ -64,10 +68,18 @@ def score_clip(
             scores[name] = clip.aggregate(spec.of, how)
         else:
             scores[name] = spec.of(clip)
+        if (value := scores[name]) is not None and isnan(value):
+            scores[name] = None
     return scores
 
 
+def tag_clip(track: Track, span: Span) -> list[str]:
+    """Tags of one clip from what was measured: those of each of `TAGGERS`, in order, once."""
+    clip = ClipView(track, span)
+    return list(dict.fromkeys(tag for tagger in TAGGERS for tag in tagger(clip)))
+
+
 __all__ = [
-    "AGGREGATES", "SCORES", "Aggregate", "ClipView", "ScoreConfig", "ScoreSpec", "samples_of",
-    "score_clip",
+    "AGGREGATES", "SCORES", "TAGGERS", "Aggregate", "ClipView", "ScoreConfig", "ScoreSpec",
+    "samples_of", "score_clip", "tag_clip",
 ]  # fmt: skip

@@ -1,0 +1,54 @@
+"""Rules in words: bounds as they were applied, and what is said of them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from curator.records import Reason
+from curator.stages.report.words import count, percent, score
+from curator.stages.scores import SCORES
+
+Facts = Mapping[str, Any]
+
+
+def applied_rules(summary: Mapping[str, Any]) -> list[Facts]:
+    """Rules of a run in order, each with `rule`, `score`, `severity`, `why` and its bounds.
+
+    Args:
+        summary: What `summary.json` holds; one of an older version has no bounds but absolute ones.
+    """
+    recipe = (summary.get("recipe") or {}).get("filters") or {}
+    applied = {fact["rule"]: fact for fact in summary.get("rules") or () if fact.get("score")}
+    rules: list[Facts] = []
+    for name, rule in recipe.items():
+        fact = {"rule": name, "severity": "reject", **rule, **applied.get(name, {})}
+        about = fact.get("score") or name
+        if about in SCORES:
+            rules.append(fact | {"score": about})
+    return rules
+
+
+def reasons_of(rule: Facts) -> Iterator[tuple[Reason, str, float]]:
+    """Reasons that a rule can give, with the side and the bound of each."""
+    spec = SCORES[rule["score"]]
+    for side, reason in (("min", spec.low), ("max", spec.high)):
+        if rule.get(side) is not None:
+            yield reason, side, float(rule[side])
+
+
+def bound_words(rule: Facts, side: str) -> str:
+    """One bound: `motion below 0.005 short sides/s`, with its share if it is of one."""
+    unit = SCORES[rule["score"]].unit
+    said = "below" if side == "min" else "above"
+    words = f"{rule['score']} {said} {score(rule[side])}"
+    words += "" if unit.startswith("0 ") else f" {unit}"
+    return words + quantile_words(rule, side)
+
+
+def quantile_words(rule: Facts, side: str) -> str:
+    """Where a bound by quantile comes from; empty for an absolute one."""
+    end = "lowest" if side == "min" else "highest"
+    share = rule.get(f"drop_{end}")
+    if share is None:
+        return ""
+    of = f" of {count(rule['n_measured'])}" if rule.get("n_measured") is not None else ""
+    return f" (the {end} {percent(share)}{of})"

@@ -1,0 +1,171 @@
+"""A finished run made of tables alone: no source, no decode, no shards."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pyarrow as pa
+
+from curator.graph.analysis_steps import ProposedUnit, vectors_table
+from curator.graph.candidates import Candidates
+from curator.graph.finish import Commit, commit_run
+from curator.graph.source_table import MEASURED_SCHEMA, SourceTable
+from curator.graph.survivors import mark_duplicates, mark_selected, vectors_by_id
+from curator.lake import columns_to_rows, rows_to_table
+from curator.models.perceptual import CLIP_DIM
+from curator.recipe import Recipe
+from curator.stages.decide import Decided, decide
+from curator.stages.scores import SCORES
+from curator.storage import Store
+from curator.tables import CANDIDATES_SCHEMA, PICTURES_SCHEMA, SHOTS_SCHEMA, score_column
+
+TRACK_STAMP = "0" * 16
+CLIPS_PER_SOURCE = 50
+
+
+def candidates_table(n: int, **columns: Sequence[Any]) -> pa.Table:
+    """Candidates of 1280x720 and 5 s; scores are 1 where nothing else is given."""
+    numbers = range(n)
+    values: dict[str, Sequence[Any]] = {
+        "clip_id": [f"{(number * 2654435761) % 2**32:08x}{number:016x}" for number in numbers],
+        "source_id": [f"{number // CLIPS_PER_SOURCE:032x}" for number in numbers],
+        "source_uri": [f"/films/{number // CLIPS_PER_SOURCE:05}.mp4" for number in numbers],
+        "shot": [number % CLIPS_PER_SOURCE for number in numbers],
+        "start_frame": [number % CLIPS_PER_SOURCE * 150 for number in numbers],
+        "end_frame": [number % CLIPS_PER_SOURCE * 150 + 150 for number in numbers],
+        "start_s": [number % CLIPS_PER_SOURCE * 5.0 for number in numbers],
+        "end_s": [number % CLIPS_PER_SOURCE * 5.0 + 5.0 for number in numbers],
+        "start_pts": [number % CLIPS_PER_SOURCE * 150 for number in numbers],
+        "end_pts": [number % CLIPS_PER_SOURCE * 150 + 150 for number in numbers],
+        "time_base": ["1/30"] * n,
+        "n_frames": [150] * n,
+        "fps": [30.0] * n,
+        "fps_fraction": ["30"] * n,
+        "is_vfr": [False] * n,
+        "width": [1280] * n,
+        "height": [720] * n,
+        "seconds": [5.0] * n,
+        "content_type": [None] * n,
+        "tags": [[]] * n,
+        **{score_column(name): [1.0] * n for name in SCORES},
+    } | columns
+    return pa.table(
+        [pa.array(values[field.name], field.type) for field in CANDIDATES_SCHEMA],
+        schema=CANDIDATES_SCHEMA,
+    )
+
+
+def unlike_vectors(n: int) -> np.ndarray:
+    """float32 [n, CLIP_DIM] of unit length, no two of which are alike."""
+    vectors = np.random.default_rng(0).standard_normal((n, CLIP_DIM)).astype(np.float32)
+    unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit
+
+
+def thumbnail(number: int) -> bytes:
+    """A small JPEG with a number in it."""
+    picture = np.full((90, 160, 3), 60 + number * 37 % 150, np.uint8)
+    cv2.putText(picture, str(number), (20, 60), cv2.FONT_HERSHEY_SIMPLEX, 1.4, (255, 255, 255), 2)
+    return io.BytesIO(cv2.imencode(".jpg", picture)[1].tobytes()).getvalue()
+
+
+def store_candidates(
+    store: Store, recipe: Recipe, clips: pa.Table, vectors: np.ndarray, *, pictures: bool = True
+) -> Candidates:
+    """Stores candidates as a run would have; all their tracks stand in one object."""
+    track = f"tracks/{TRACK_STAMP}-made.parquet"
+    store.write(track, b"tracks")
+    ids = clips["clip_id"].to_pylist()
+    sources = [
+        {"source_id": source, "uri": uri, "outcome": "done", "duration_s": 250.0, "notes": []}
+        for source, uri in dict(
+            zip(clips["source_id"].to_pylist(), clips["source_uri"].to_pylist(), strict=True)
+        ).items()
+    ]
+    jpegs = [thumbnail(number) for number in range(min(len(ids), 200))]
+    shown = [
+        {"clip_id": name, "jpeg": jpegs[number % len(jpegs)]}
+        for number, name in enumerate(ids)
+        if pictures
+    ]
+    candidates = Candidates(store, TRACK_STAMP, recipe)
+    candidates.add(
+        ProposedUnit(
+            part=track,
+            sources=rows_to_table(sources, MEASURED_SCHEMA),
+            shots=SHOTS_SCHEMA.empty_table(),
+            clips=clips,
+            vectors=vectors_table(list(zip(ids, vectors, strict=True))),
+            pictures=rows_to_table(shown, PICTURES_SCHEMA),
+        )
+    )
+    candidates.flush()
+    return candidates
+
+
+def finish_run(
+    store: Store, recipe: Recipe, candidates: Candidates, clips: pa.Table, vectors: pa.Table
+) -> dict[str, Any]:
+    """Decides about candidates and commits, without cutting; returns the summary."""
+    decided = decide(
+        clips,
+        recipe.filters.root,
+        min_s=recipe.propose.min_s,
+        shard=recipe.shard,
+        semantic=recipe.semantic,
+    )
+    rows = columns_to_rows(decided.clips.drop_columns(["seconds"]))
+    mark_duplicates(rows, vectors_by_id(vectors), recipe.dedup)
+    mark_selected(rows, recipe.select)
+    return finish_rows(store, recipe, candidates, decided, rows, vectors)
+
+
+def finish_rows(
+    store: Store,
+    recipe: Recipe,
+    candidates: Candidates,
+    decided: Decided,
+    rows: list[dict[str, Any]],
+    vectors: pa.Table,
+) -> dict[str, Any]:
+    """Commits rows as if those kept had been copied."""
+    for row in rows:
+        row["cut_mode"] = "copy" if row["decision"] == "kept" else None
+    return commit_run(
+        Commit(
+            store=store,
+            recipe=recipe,
+            sources=SourceTable(),
+            shots=SHOTS_SCHEMA.empty_table(),
+            clips=rows,
+            rules=decided.rules,
+            embeddings=vectors,
+            pictures=candidates.pictures,
+            candidates=candidates.names(),
+            shards=[],
+            n_skipped_names=0,
+            seconds={},
+            counts={},
+            long_whole={},
+            cpu_s=dict,
+            cut={},
+            stamps={"scan": "0", "tracks": TRACK_STAMP, "candidates": candidates.stamp},
+        )
+    )
+
+
+def made_out(
+    out: str | Path, clips: pa.Table, recipe: Recipe, vectors: np.ndarray | None = None
+) -> dict[str, Any]:
+    """Makes a finished run; returns its summary."""
+    from curator.storage import open_store
+
+    store = open_store(str(out))
+    vectors = unlike_vectors(clips.num_rows) if vectors is None else vectors
+    candidates = store_candidates(store, recipe, clips, vectors)
+    ids = clips["clip_id"].to_pylist()
+    table = vectors_table(list(zip(ids, vectors, strict=True)))
+    return finish_run(store, recipe, candidates, clips, table)

@@ -1,0 +1,379 @@
+"""`curate explain` and `curate tune` on runs made of tables, and the page that tune writes."""
+
+import json
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from made_out import candidates_table, made_out, unlike_vectors
+
+from curator.cli import EXIT_OK, EXIT_USAGE, main
+from curator.graph import finish
+from curator.recipe import Recipe, with_changes
+from curator.review.finished import open_finished
+from curator.review.tune import tune
+from curator.stages.report.funnel import funnel_steps
+
+N = 40
+RULES: dict[str, Any] = {
+    "motion": {"min": 5.5},
+    "sharpness": {"drop_lowest": 0.1},
+    "noise": {"max": 38.5, "severity": "flag"},
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run whose clips have motion, sharpness and noise rising by 1, sharpness from the end."""
+
+    out: Path
+    ids: list[str]
+    summary: dict[str, Any]
+
+    def clip(self, number: int) -> dict[str, Any]:
+        (row,) = (r for r in self.rows() if r["clip_id"] == self.ids[number])
+        return row
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [r for t in self.summary["tables"]["clips"] for r in pq.read_table(
+            self.out / t).to_pylist()]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Clips 0 to 5 move too little, 36 to 39 are not sharp, 20 is 30's copy, 39 is noisy too."""
+    out = tmp_path_factory.mktemp("made") / "out"
+    rising = [float(number) for number in range(N)]
+    clips = candidates_table(
+        N,
+        motion=rising,
+        sharpness=[10.0 - value / 10 for value in rising],
+        noise=rising,
+        seconds=[5.0] * (N - 1) + [1.0],
+        bits_per_pixel=[1.0] * 30 + [2.0] * 10,
+    )
+    vectors = unlike_vectors(N)
+    vectors[20] = vectors[30]
+    recipe = Recipe.model_validate({"filters": RULES})
+    summary = made_out(out, clips, recipe, vectors)
+    return Made(out, clips["clip_id"].to_pylist(), summary)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = EXIT_OK) -> str:
+    assert main([str(argument) for argument in arguments]) == code
+    captured = capsys.readouterr()
+    return captured.out if code == EXIT_OK else captured.err
+
+
+def test_the_made_run_is_what_the_tests_below_think(made: Made) -> None:
+    """Pins the run itself: reasons, bounds by quantile in the summary, and tags."""
+    counts = made.summary["counts"]
+    assert counts["by_reason"] == {
+        "motion_too_low": 6, "sharpness_too_low": 3, "duplicate": 1, "too_short": 1,
+    }  # fmt: skip
+    assert counts["by_only_reason"]["sharpness_too_low"] == 3
+    assert (counts["by_tag"], counts["by_tag_kept"]) == ({"noise_too_high": 1}, {})
+    (sharp,) = (rule for rule in made.summary["rules"] if rule["rule"] == "sharpness")
+    assert sharp["min"] == pytest.approx(10 - 3.5)
+    assert (sharp["n_measured"], sharp["drop_lowest"]) == (39, 0.1)
+
+
+def test_a_rejected_clip_is_explained_with_what_would_have_kept_it(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins scores beside bounds, the rule that rejects, and a bound that the clip would pass."""
+    text = said(capsys, "explain", made.out, made.ids[3])
+    lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
+    assert "rejected: motion_too_low (3, bound 5.5)" in text
+    assert lines["motion"].split() == ["motion", "3", "min", "5.5", "rejects:", "motion_too_low"]
+    assert "(the lowest 10% of 39)" in lines["sharpness"]
+    assert lines["sharpness"].endswith("ok")
+    assert "--set filters.motion.min=3" in text
+    assert "luma 1" in lines["scores"]
+    assert "It was not compared" in text
+
+
+def test_the_remedies_keep_the_clip(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pins that what explain advises is enough, for each clip that its rules reject."""
+    finished = open_finished(str(made.out))
+    for number in (*range(6), *range(36, 39)):
+        text = said(capsys, "explain", made.out, made.ids[number])
+        words = text.split()
+        changes = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
+        assert changes
+        index = finished.clips["clip_id"].to_pylist().index(made.ids[number])
+        assert tune(finished, changes).then[index] is None
+
+
+def test_a_duplicate_names_the_clip_that_is_kept(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins what became of the other clip, and the similarity."""
+    text = said(capsys, "explain", made.out, made.ids[20])
+    assert f"duplicate of {made.ids[30]} (similarity 1.000, duplicate from 0.6)" in text
+    assert "which is /films/00000.mp4 at 0:02:30, kept" in text
+    assert "--set dedup.enabled=false" in text
+
+
+def test_all_reasons_and_tags_are_told(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pins a clip that is too short, not sharp and flagged as noisy."""
+    text = said(capsys, "explain", made.out, made.ids[39])
+    assert "tags: noise_too_high" in text
+    assert "too_short, sharpness_too_low" in text
+    assert "flags: noise_too_high" in text
+    assert "--set propose.min_s=" in text
+
+
+def test_a_kept_clip_says_so_and_needs_nothing(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capsys, "explain", made.out, made.ids[10])
+    assert "\nkept, " in text
+    assert "--set" not in text
+
+
+def test_a_beginning_of_the_id_is_enough_if_it_is_the_only_one(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins prefixes: unique, ambiguous, unknown and empty."""
+    assert said(capsys, "explain", made.out, made.ids[10][:8]).startswith(f"clip {made.ids[10]}")
+    first = made.ids[0][0]
+    n_alike = sum(name.startswith(first) for name in made.ids)
+    error = said(capsys, "explain", made.out, first, code=EXIT_USAGE)
+    assert f"{n_alike} clips begin with" in error
+    error = said(capsys, "explain", made.out, "zz", code=EXIT_USAGE)
+    assert "no clip of the 40" in error
+    assert said(capsys, "explain", made.out, "", code=EXIT_USAGE).startswith("curate: no clip")
+
+
+def test_a_folder_without_a_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins the message for both commands."""
+    for command in (["explain", str(tmp_path), "ab"], ["tune", str(tmp_path), "motion.min=1"]):
+        assert "has no finished run" in said(capsys, *command, code=EXIT_USAGE)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("motoin.min=1", "did you mean 'motion'"),
+        ("motion.minimum=1", "minimum"),
+        ("motion=1", "expected score.bound=value"),
+        ("motion.min", "expected score.bound=value"),
+        ("cut.crf=3", "use `curate run --set`"),
+        ("sharpness.drop_lowest=1.5", "less than 1"),
+    ],
+)
+def test_changes_that_cannot_be_tried_are_refused_in_one_line(
+    made: Made, capsys: pytest.CaptureFixture[str], change: str, message: str
+) -> None:
+    error = said(capsys, "tune", made.out, change, code=EXIT_USAGE)
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_another_bound_says_what_it_would_keep_and_drop(
+    made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins the counts by reason, for a looser bound and a stricter quantile together."""
+    before = {p: p.read_bytes() for p in made.out.rglob("*") if p.is_file()}
+    text = said(capsys, "tune", made.out, "motion.min=3", "sharpness.drop_lowest=0.2")
+    assert "motion: min 5.5 -> min 3" in text
+    assert "kept -> rejected  4  as 4 sharpness_too_low" in text
+    assert "rejected -> kept  3  were 3 motion_too_low" in text
+    kept = next(line for line in text.splitlines() if line.startswith("kept "))
+    assert kept.split() == ["kept", "29", "28", "-1"]
+    assert f"{made.out}/report/tune.html" in text
+    assert "--set filters.motion.min=3 --set filters.sharpness.drop_lowest=0.2" in text
+    (made.out / "report" / "tune.html").unlink()
+    assert {p: p.read_bytes() for p in made.out.rglob("*") if p.is_file()} == before
+
+
+def test_tune_decides_as_a_run_would(made: Made, tmp_path: Path) -> None:
+    """Pins tune against a run with the same changes: duplicates freed, selection anew."""
+    changes = ["filters.motion.max=25", "select.max_per_group=12", "propose.min_s=1"]
+    finished = open_finished(str(made.out))
+    tuned = tune(finished, ["motion.max=25", *changes[1:]])
+    recipe = with_changes(finished.recipe, changes)
+    vectors = unlike_vectors(N)
+    vectors[20] = vectors[30]
+    again = made_out(tmp_path / "out", finished.candidates(), recipe, vectors)
+    run = Made(tmp_path / "out", made.ids, again)
+    expected = {r["clip_id"]: r["reason"] for r in run.rows()}
+    ids = finished.clips["clip_id"].to_pylist()
+    assert dict(zip(ids, tuned.then, strict=True)) == expected
+    assert expected[made.ids[20]] in (None, "not_selected")
+    assert list(expected.values()).count(None) == 12
+
+
+def test_with_rules_only_duplicates_stay_what_they_are(made: Made) -> None:
+    """Pins the approximation: the original goes, its duplicate is not freed."""
+    finished = open_finished(str(made.out))
+    ids = finished.clips["clip_id"].to_pylist()
+    copy = ids.index(made.ids[20])
+    assert tune(finished, ["motion.max=25"]).then[copy] is None
+    assert tune(finished, ["motion.max=25"], rules_only=True).then[copy] == "duplicate"
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Clips 0 to 9 are crowds, less and less likely; 10 to 19 aerial, and the rest have no type.
+
+    Graphics are unwanted from a probability of 0.5; at most five clips of a type are taken.
+    """
+    out = tmp_path_factory.mktemp("typed") / "out"
+    clips = candidates_table(
+        N,
+        content_type=["crowd"] * 10 + ["aerial"] * 10 + [None] * (N - 20),
+        content_probability=[1 - n / 10 for n in range(10)] + [0.9] * 10 + [None] * (N - 20),
+    )
+    recipe = Recipe.model_validate(
+        {
+            "analyze": {"clip": "openai-vit-b-32"},
+            "semantic": {"reject": ["crowd"]},
+            "select": {"by": ["content_type"], "max_per_group": 5},
+        }
+    )
+    return Made(out, clips["clip_id"].to_pylist(), made_out(out, clips, recipe))
+
+
+def test_unwanted_content_types_are_counted_and_balanced(typed: Made) -> None:
+    """Pins the funnel, the rule's counts, groups by type, and where the embeddings are stored."""
+    steps = {step.reason: step for step in funnel_steps(typed.summary)}
+    assert list(steps) == ["too_short", "content_type_unwanted", "duplicate", "not_selected"]
+    step = steps["content_type_unwanted"]
+    assert (step.n_first, step.n_alone, step.n_left) == (6, 6, N - 6)
+    rules = {rule["rule"]: rule for rule in typed.summary["rules"]}
+    assert rules["semantic.reject"] == {"rule": "semantic.reject", "first": 6, "alone": 6, "any": 6}
+    kept = Counter(row["content_type"] for row in typed.rows() if row["decision"] == "kept")
+    assert kept == {"crowd": 4, "aerial": 5, None: 5}
+    page = Images((typed.out / "report" / "index.html").read_text())
+    assert "crowd, from a probability of 0.5" in page.text
+    assert list((typed.out / "candidates" / "clip_vectors").iterdir())
+
+
+def test_a_clip_of_an_unwanted_type_is_explained(
+    typed: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins the type, and that each of both remedies is enough; a sure one has only one."""
+    finished = open_finished(str(typed.out))
+    for number, n_remedies in ((0, 1), (2, 2)):
+        text = said(capsys, "explain", typed.out, typed.ids[number])
+        assert f"content type: crowd ({1 - number / 10:.3g})" in text
+        assert "rejected: content_type_unwanted" in text
+        words = shlex.split(text.partition("kept by:")[2].splitlines()[1].replace(",", " "))
+        changes = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
+        assert len(changes) == n_remedies
+        index = finished.clips["clip_id"].to_pylist().index(typed.ids[number])
+        for change in changes:
+            assert tune(finished, [change]).then[index] != "content_type_unwanted"
+
+
+def test_content_types_can_be_tuned(
+    typed: Made, made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins another bound and other types, a wrong name, and a run that has no types."""
+    text = said(capsys, "tune", typed.out, "semantic.reject_from=0.95")
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert lines["content_type_unwanted"][1:3] == ["6", "1"]
+    text = said(capsys, "tune", typed.out, "semantic.reject=[aerial]")
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert lines["content_type_unwanted"][1:3] == ["6", "10"]
+    for out, change, message in (
+        (typed.out, "semantic.reject=[aerail]", "did you mean 'aerial'"),
+        (typed.out, "semantic.content=false", "can be tried"),
+        (made.out, "semantic.reject=[aerial]", "set analyze.clip"),
+        (made.out, "select.by=[content_type]", "set analyze.clip"),
+    ):
+        assert message in said(capsys, "tune", out, change, code=EXIT_USAGE)
+
+
+class Images(HTMLParser):
+    """Counts pictures and collects the text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.n_images, self.words = 0, []
+        self.feed(page)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.n_images += tag == "img"
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_the_page_shows_clips_on_either_side_with_pictures(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins order along the score, the pictures, and that nothing outside is referred to."""
+    html = tmp_path / "page.html"
+    text = said(capsys, "tune", made.out, "motion.min=3", "--html", html)
+    assert str(html) in text
+    page = html.read_text()
+    seen = Images(page)
+    assert seen.n_images >= 14
+    assert "http://" not in page
+    assert "<script" not in page
+    assert seen.text.index("below 3") < seen.text.index("1 < 3") < seen.text.index("2 < 3")
+    assert seen.text.index("2 < 3") < seen.text.index("from 3") < seen.text.index("3 = bound")
+    assert "motion_too_low → kept" in seen.text
+    assert said(
+        capsys, "tune", made.out, "motion.min=3", "--html", tmp_path / "no" / "p", code=EXIT_USAGE
+    )
+
+
+def test_a_run_of_an_older_version_can_be_read(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins tables without the new columns, a summary without bounds, and no stored candidates."""
+    out = tmp_path / "out"
+    recipe = Recipe.model_validate({"filters": {"motion": {"min": 5.5}}})
+    made_out(out, candidates_table(N, motion=[float(n) for n in range(N)]), recipe)
+    new = {"tags", "measured_fps"}
+    summary = json.loads((out / "summary.json").read_text())
+    (name,) = summary["tables"]["clips"]
+    table = pq.read_table(out / name)
+    pq.write_table(table.drop_columns(sorted(new)), out / name)
+    del summary["rules"], summary["fingerprints"]["candidates"], summary["recipe"]["select"]
+    for rule in summary["recipe"]["filters"].values():
+        for key in ("score", "severity", "drop_lowest", "drop_highest"):
+            del rule[key]
+    (out / "summary.json").write_text(json.dumps(summary))
+    finished = open_finished(str(out))
+    ids = finished.clips["clip_id"].to_pylist()
+    text = said(capsys, "explain", out, ids[2])
+    assert "motion" in text
+    text = said(capsys, "tune", out, "motion.min=3.5")
+    assert "rejected -> kept  2" in text
+    assert "can be tried" in said(capsys, "tune", out, "propose.min_s=1", code=EXIT_USAGE)
+
+
+def test_an_output_on_s3_is_read_the_same_way(
+    s3_bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Pins both commands on s3://, where the page goes into the current folder."""
+    monkeypatch.chdir(tmp_path)
+    uri = f"s3://{s3_bucket}/out"
+    clips = candidates_table(N, motion=[float(n) for n in range(N)])
+    made_out(uri, clips, Recipe.model_validate({"filters": {"motion": {"min": 5.5}}}))
+    assert "motion_too_low" in said(capsys, "explain", uri, clips["clip_id"][0].as_py())
+    assert "kept -> rejected  2" in said(capsys, "tune", uri, "motion.min=7.5")
+    assert Images((tmp_path / "tune.html").read_text()).n_images > 0
+
+
+def test_what_candidates_are_stored_survives_the_commit(made: Made) -> None:
+    """Pins that a commit removes candidates of other settings and keeps its own."""
+    assert finish.TABLES == ("sources", "shots", "clips", "embeddings", "clip_embeddings")
+    kinds = sorted(p.name for p in (made.out / "candidates").iterdir())
+    assert kinds == ["clips", "pictures", "shots", "sources", "vectors"]
+    assert np.all([len(list((made.out / "candidates" / k).iterdir())) == 1 for k in kinds])
