@@ -23,6 +23,7 @@ class Reason(StrEnum):
     """Why a clip is rejected. Public: written to `clips.reason` and `clips.reasons`."""
 
     TOO_SHORT = "too_short"
+    TOO_LONG = "too_long"
     RESOLUTION_TOO_LOW = "resolution_too_low"
     RESOLUTION_TOO_HIGH = "resolution_too_high"
     ASPECT_TOO_NARROW = "aspect_too_narrow"
@@ -31,6 +32,8 @@ class Reason(StrEnum):
     FPS_TOO_HIGH = "fps_too_high"
     BITS_PER_PIXEL_TOO_LOW = "bits_per_pixel_too_low"
     BITS_PER_PIXEL_TOO_HIGH = "bits_per_pixel_too_high"
+    BIT_RATE_TOO_LOW = "bit_rate_too_low"
+    BIT_RATE_TOO_HIGH = "bit_rate_too_high"
     HIGH_DYNAMIC_RANGE = "high_dynamic_range"
     TOO_CORRUPT = "too_corrupt"
     TOO_DARK = "too_dark"
@@ -42,8 +45,32 @@ class Reason(StrEnum):
     SHARPNESS_TOO_HIGH = "sharpness_too_high"
     NOISE_TOO_LOW = "noise_too_low"
     NOISE_TOO_HIGH = "noise_too_high"
+    BLOCKING_TOO_LOW = "blocking_too_low"
+    BLOCKING_TOO_HIGH = "blocking_too_high"
+    BANDING_TOO_LOW = "banding_too_low"
+    BANDING_TOO_HIGH = "banding_too_high"
+    INTERLACED = "interlaced"
+    UPSCALED = "upscaled"
+    STRIPES = "stripes"
+    FROZEN = "frozen"
+    BLACK = "black"
+    BORDERS_TOO_LARGE = "borders_too_large"
+    BORDERS_TOO_SMALL = "borders_too_small"
     MOTION_TOO_LOW = "motion_too_low"
     MOTION_TOO_HIGH = "motion_too_high"
+    CAMERA_TOO_STILL = "camera_too_still"
+    CAMERA_TOO_VIOLENT = "camera_too_violent"
+    JITTER_TOO_LOW = "jitter_too_low"
+    CAMERA_TOO_SHAKY = "camera_too_shaky"
+    CAMERA_UNCLEAR = "camera_unclear"
+    """Too little of the picture follows one motion to know what the camera does."""
+    CAMERA_TOO_CLEAR = "camera_too_clear"
+    OBJECT_MOTION_TOO_LOW = "object_motion_too_low"
+    OBJECT_MOTION_TOO_HIGH = "object_motion_too_high"
+    PAN_TOO_FAST = "pan_too_fast"
+    TILT_TOO_FAST = "tilt_too_fast"
+    ZOOM_TOO_FAST = "zoom_too_fast"
+    ROLL_TOO_FAST = "roll_too_fast"
     AESTHETIC_TOO_LOW = "aesthetic_too_low"
     AESTHETIC_TOO_HIGH = "aesthetic_too_high"
     CONTENT_UNCLEAR = "content_unclear"
@@ -90,6 +117,8 @@ class NotCopied(StrEnum):
     """Not 8-bit 4:2:0 of limited range."""
     SHAPE = "shape"
     """Rotated, mirrored, of odd size, of changing size, or with pixels that are not square."""
+    BORDERS = "borders"
+    """Black borders are cut away, which takes new pictures."""
     INTERLACED = "interlaced"
     HIGH_DYNAMIC_RANGE = "high_dynamic_range"
     VARIABLE_RATE = "variable_rate"
@@ -328,6 +357,20 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Crop:
+    """A part of the upright picture, in the source's own pixels, before they are made square.
+
+    All values are even, so that 4:2:0 chroma is cut between its pixels, and lie inwards of where
+    the borders end.
+    """
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CutRequest:
     """A clip that survived, with what is needed to write it."""
 
@@ -342,6 +385,8 @@ class CutRequest:
     fps: Fraction
     is_vfr: bool
     rotation_deg: int
+    crop: Crop | None
+    """The picture inside its borders; None to keep all of it."""
     is_interlaced: bool
     is_hdr: bool
     min_frames: int

@@ -2,7 +2,17 @@
 
 import pyarrow as pa
 
+from curator.records import Crop
 from curator.stages.scores import SCORES
+
+CROP_COLUMNS = ("crop_x", "crop_y", "crop_width", "crop_height")
+"""Columns of `clips`, each `crop_` and a field of `records.Crop`."""
+
+
+def crop_columns(crop: Crop | None) -> dict[str, int | None]:
+    """Values of `CROP_COLUMNS`."""
+    return {name: getattr(crop, name.removeprefix("crop_"), None) for name in CROP_COLUMNS}
+
 
 SOURCES_SCHEMA = pa.schema(
     [
@@ -76,6 +86,7 @@ CLIPS_SCHEMA = pa.schema(
         ("is_vfr", pa.bool_()),
         ("width", pa.int32()),
         ("height", pa.int32()),
+        *((name, pa.int32()) for name in CROP_COLUMNS),
         *((name, pa.float64()) for name in SCORES if name != "fps"),
         ("content_type", pa.string()),
         ("decision", pa.string()),
@@ -102,7 +113,8 @@ CLIPS_SCHEMA = pa.schema(
 )
 """A row per candidate clip. `start_frame`, `end_frame` count the source's frames in decode order;
 seconds are from the source's first frame; `start_pts`, `end_pts` are the container's own, in
-`time_base`. `n_frames`, `fps`, `width` and `height` are those of the clip as written. `reasons`
+`time_base`. `n_frames`, `fps`, `width` and `height` are those of the clip as written. `crop_*` is
+the picture inside black borders, in upright pixels of the source, null for no borders. `reasons`
 lists all reasons against it, `reason` the first. `tags` are what was found about the clip and what
 rules of severity `flag` say. `content_type` is null where no CLIP model tells it. `measured_fps` is
 the score `fps`, and differs from the rate that the clip is written at where the rate varies.

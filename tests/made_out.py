@@ -20,7 +20,13 @@ from curator.recipe import Recipe
 from curator.stages.decide import Decided, decide
 from curator.stages.scores import SCORES
 from curator.storage import Store
-from curator.tables import CANDIDATES_SCHEMA, PICTURES_SCHEMA, SHOTS_SCHEMA, score_column
+from curator.tables import (
+    CANDIDATES_SCHEMA,
+    CROP_COLUMNS,
+    PICTURES_SCHEMA,
+    SHOTS_SCHEMA,
+    score_column,
+)
 
 TRACK_STAMP = "0" * 16
 CLIPS_PER_SOURCE = 50
@@ -51,6 +57,7 @@ def candidates_table(n: int, **columns: Sequence[Any]) -> pa.Table:
         "content_type": [None] * n,
         "tags": [[]] * n,
         **{score_column(name): [1.0] * n for name in SCORES},
+        **dict.fromkeys(CROP_COLUMNS, [None] * n),
     } | columns
     return pa.table(
         [pa.array(values[field.name], field.type) for field in CANDIDATES_SCHEMA],

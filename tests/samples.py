@@ -54,9 +54,18 @@ def analyzed(path: Path, *, threads: int = 1, config: AnalyzeConfig | None = Non
 
 SIGNAL_VALUES = {
     "motion": 0.1,
+    "camera_motion": 0.09,
+    "pan_rate": 0.08,
+    "tilt_rate": -0.04,
+    "zoom_rate": 0.01,
+    "roll_rate": 0.5,
+    "object_motion": 0.03,
+    "camera_share": 0.9,
     "sharpness": 0.4,
     "dark_fraction": 0.02,
     "bright_fraction": 0.01,
+    "change": 20.0,
+    "resolution": 0.9,
 }
 
 

@@ -343,7 +343,14 @@ class ProposeStep:
         spans = propose_clips(track, shots, recipe.propose)
         made.shots += [_shot_row(track, number, shot) for number, shot in enumerate(shots)]
         for span in spans:
-            row = candidate_row(track, span, uri, aggregates=recipe.scores.root, heads=self._heads)
+            row = candidate_row(
+                track,
+                span,
+                uri,
+                aggregates=recipe.scores.root,
+                crop_borders=recipe.propose.crop_borders,
+                heads=self._heads,
+            )
             made.clips.append(row)
             vector = aggregate(track.descriptor[samples_of(track, span)])
             if vector is not None:

@@ -19,11 +19,12 @@ from curator.graph.common import (
     internal_failure,
 )
 from curator.lake import Parts, rows_to_table
-from curator.records import CutMode, NotCopied, Span, Track
+from curator.records import Crop, CutMode, NotCopied, Span, Track
 from curator.stages.clips import cut_request
 from curator.stages.cut import ClipCutter, CutConfig
 from curator.stages.shard import Sample, ShardPlan, write_shard
 from curator.storage import Store, open_source
+from curator.tables import CROP_COLUMNS, crop_columns
 from curator.tracks import table_to_tracks
 
 
@@ -69,6 +70,7 @@ class CutOutcome:
     n_frames: int = 0
     width: int = 0
     height: int = 0
+    crop: Crop | None = None
     mp4_bytes: int = 0
     mp4_sha256: str = ""
 
@@ -87,6 +89,7 @@ CUT_SCHEMA = pa.schema(
         ("n_frames", pa.int32()),
         ("width", pa.int32()),
         ("height", pa.int32()),
+        *((name, pa.int32()) for name in CROP_COLUMNS),
         ("mp4_bytes", pa.int64()),
         ("mp4_sha256", pa.string()),
         ("mp4", pa.binary()),
@@ -113,10 +116,12 @@ class CutStep:
         stamp: str,
         track_stamp: str,
         config: CutConfig,
+        crop_borders: bool,
         max_pixels: int,
         threads: int,
         log: AttemptLog | None,
     ) -> None:
+        self._crop_borders = crop_borders
         self._parts = Parts(store, "cuts", stamp)
         self._tracks = Parts(store, "tracks", track_stamp)
         self._config = config
@@ -134,8 +139,9 @@ class CutStep:
             for outcome, mp4 in self._group(group):
                 outcomes.append(outcome)
                 if mp4 is not None:
-                    rows.append({name: getattr(outcome, name) for name in CUT_SCHEMA.names[:-1]})
-                    rows[-1]["mp4"] = mp4
+                    own = (name for name in CUT_SCHEMA.names if hasattr(outcome, name))
+                    rows.append({name: getattr(outcome, name) for name in own})
+                    rows[-1] |= crop_columns(outcome.crop) | {"mp4": mp4}
         if rows:
             table = rows_to_table(rows, CUT_SCHEMA)
             self._parts.write(table, table["clip_id"].to_pylist(), one_row_groups=True)
@@ -183,7 +189,14 @@ class CutStep:
 
     def _clip(self, cutter: ClipCutter, track: Track, clip: ClipToCut) -> tuple[CutOutcome, bytes]:
         span, start = clip.span, time.monotonic()
-        cut = cutter.cut(cut_request(track, clip.clip_id, span, min_frames=clip.min_frames))
+        request = cut_request(
+            track,
+            clip.clip_id,
+            span,
+            crop_borders=self._crop_borders,
+            min_frames=clip.min_frames,
+        )
+        cut = cutter.cut(request)
         start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
         start_pts, end_pts = int(track.frame_pts[start_frame]), track.pts_of_end(end_frame)
         outcome = CutOutcome(
@@ -201,6 +214,7 @@ class CutStep:
             n_frames=cut.n_frames,
             width=cut.width,
             height=cut.height,
+            crop=request.crop,
             mp4_bytes=len(cut.mp4),
             mp4_sha256=cut.sha256,
         )

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from curator.graph.common import FULL_HD, SourceRef
@@ -17,6 +18,7 @@ from curator.stages.clips import least_frames
 from curator.stages.cut import cut_fingerprint
 from curator.stages.shard import Location
 from curator.storage import Store
+from curator.tables import CROP_COLUMNS
 
 CUT_UNIT_S = 30.0
 CUT_UNIT_CLIPS = 16
@@ -24,6 +26,14 @@ UNITS_PER_WORKER = 4
 """Few clips make smaller units, so that no core waits for another one's last unit."""
 CUT_FACTS = tuple(name for name in CUT_SCHEMA.names if name not in ("clip_id", "mp4"))
 """Columns of `clips` that say what was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What a written clip must be to serve: `crop` holds its `CROP_COLUMNS`."""
+
+    min_frames: int
+    crop: tuple[int | None, ...]
 
 
 class Cutting:
@@ -80,14 +90,14 @@ class Cutting:
             Where each clip is.
         """
         kept = [clip for clip in clips if clip["decision"] == "kept"]
-        least = {clip["clip_id"]: self._least_frames(clip) for clip in kept}
-        written = self._written_clips(least)
+        wanted = {clip["clip_id"]: self._wanted(clip) for clip in kept}
+        written = self._written_clips(wanted)
         missing = [clip for clip in kept if clip["clip_id"] not in written]
         self.n_cut = len(missing)
         outcomes: dict[str, CutOutcome] = {}
         if missing:
-            outcomes = self._run(missing, least, sources, track_part)
-            written |= self._cut_parts(least, outcomes)
+            outcomes = self._run(missing, wanted, sources, track_part)
+            written |= self._cut_parts(wanted, outcomes)
             for clip in missing:
                 outcome = outcomes[clip["clip_id"]]
                 if outcome.error is not None:
@@ -99,20 +109,24 @@ class Cutting:
                 clip |= facts | {"cut_fingerprint": self.stamp}
         return {name: location for name, (_, location) in written.items()}
 
-    def _least_frames(self, clip: Mapping[str, Any]) -> int:
-        return least_frames(clip, min_s=self._recipe.propose.min_s, shard=self._recipe.shard)
+    def _wanted(self, clip: Mapping[str, Any]) -> "_Wanted":
+        recipe = self._recipe
+        return _Wanted(
+            min_frames=least_frames(clip, min_s=recipe.propose.min_s, shard=recipe.shard),
+            crop=tuple(clip[name] for name in CROP_COLUMNS),
+        )
 
     def _run(
         self,
         missing: Sequence[dict[str, Any]],
-        least: Mapping[str, int],
+        wanted: Mapping[str, _Wanted],
         sources: Mapping[str, SourceRef],
         track_part: Mapping[str, str],
     ) -> dict[str, CutOutcome]:
         engine = self._engine
         total_s = sum(clip["end_s"] - clip["start_s"] for clip in missing)
         unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(missing))))
-        groups = _groups(missing, least, sources, track_part, unit_s)
+        groups = _groups(missing, wanted, sources, track_part, unit_s)
         units = list(
             pack(
                 groups,
@@ -131,6 +145,7 @@ class Cutting:
                 "stamp": self.stamp,
                 "track_stamp": self._track_stamp,
                 "config": self._recipe.cut,
+                "crop_borders": self._recipe.propose.crop_borders,
                 "max_pixels": self._recipe.analyze.max_pixels,
                 "threads": max(1, engine.n_cpus() // workers),
                 "log": engine.ledger(small=small),
@@ -146,10 +161,10 @@ class Cutting:
         return outcomes
 
     def _written_clips(
-        self, least: Mapping[str, int]
+        self, wanted: Mapping[str, _Wanted]
     ) -> dict[str, tuple[dict[str, Any], Location]]:
         """Written clips that exist: in shards of the last finished run, or in parts of `cuts`."""
-        written = self._cut_parts(least, least)
+        written = self._cut_parts(wanted, wanted)
         standing = {info.key for info in self._store.list("shards/")}
         columns = ("clip_id", *CUT_FACTS, "shard", "mp4_offset", "cut_fingerprint")
         if self._previous.get("fingerprints", {}).get("cuts") != self.stamp:
@@ -160,7 +175,7 @@ class Cutting:
             for row in table_rows(table):
                 if row["shard"] not in standing or row["cut_fingerprint"] != self.stamp:
                     continue
-                if not _still_holds(row, least):
+                if not _still_holds(row, wanted):
                     continue
                 location = Location(
                     name=row["shard"], offset=row["mp4_offset"], n_bytes=row["mp4_bytes"]
@@ -169,13 +184,13 @@ class Cutting:
         return written
 
     def _cut_parts(
-        self, least: Mapping[str, int], only: Container[str]
+        self, wanted: Mapping[str, _Wanted], only: Container[str]
     ) -> dict[str, tuple[dict[str, Any], Location]]:
         parts = Parts(self._store, "cuts", self.stamp)
         written: dict[str, tuple[dict[str, Any], Location]] = {}
         for name in parts.names():
             for number, row in enumerate(table_rows(parts.read(name, ("clip_id", *CUT_FACTS)))):
-                if row["clip_id"] in only and _still_holds(row, least):
+                if row["clip_id"] in only and _still_holds(row, wanted):
                     location = Location(name=name, row=number, n_bytes=row["mp4_bytes"])
                     written[row["clip_id"]] = (_cut_facts(row), location)
         return written
@@ -187,18 +202,18 @@ def _frames(clips: Sequence[Mapping[str, Any]]) -> float:
     return 3.0 * float(pixels) / FULL_HD
 
 
-def _still_holds(row: Mapping[str, Any], least: Mapping[str, int]) -> bool:
-    """Whether a clip would be written the same way now that it needs so many frames.
+def _still_holds(row: Mapping[str, Any], wanted: Mapping[str, _Wanted]) -> bool:
+    """Whether a clip would be written the same way now.
 
-    `min_frames` comes from settings that are in no fingerprint of `cuts`: with them, each of their
-    changes would cut everything anew.
+    `min_frames` and the crop come from settings that are in no fingerprint of `cuts`: with them,
+    each of their changes would cut everything anew.
     """
-    needed = least.get(row["clip_id"])
-    if needed is None:
+    now = wanted.get(row["clip_id"])
+    if now is None or now.crop != tuple(row[name] for name in CROP_COLUMNS):
         return False
     if row["cut_mode"] == "copy":
-        return bool(row["n_frames"] >= needed)
-    return row["copy_frames"] is None or bool(row["copy_frames"] < needed)
+        return bool(row["n_frames"] >= now.min_frames)
+    return row["copy_frames"] is None or bool(row["copy_frames"] < now.min_frames)
 
 
 def _work(outcomes: Iterable[CutOutcome]) -> dict[str, Any]:
@@ -220,7 +235,7 @@ def _work(outcomes: Iterable[CutOutcome]) -> dict[str, Any]:
 
 def _groups(
     missing: Sequence[dict[str, Any]],
-    least: Mapping[str, int],
+    wanted: Mapping[str, _Wanted],
     sources: Mapping[str, SourceRef],
     track_part: Mapping[str, str],
     unit_s: float,
@@ -244,7 +259,7 @@ def _groups(
                         end_frame=clip["end_frame"],
                         shot=clip["shot"],
                     ),
-                    min_frames=least[clip["clip_id"]],
+                    min_frames=wanted[clip["clip_id"]].min_frames,
                 )
                 for clip in chunk
             )

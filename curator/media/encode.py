@@ -18,6 +18,8 @@ import av.filter
 import av.video.frame
 import av.video.stream
 
+from curator.records import Crop
+
 MP4_OPTIONS = {"movflags": "+faststart", "fflags": "+bitexact", "use_editlist": "0"}
 """The muxer's: index in front, no date and no version, no edit list."""
 
@@ -37,16 +39,20 @@ class Upright:
     """Turns decoded frames into what is encoded: upright, square pixels, even size, BT.709.
 
     Args:
-        width: Upright width with square pixels; an odd one loses a column.
-        height: Upright height with square pixels; an odd one loses a row.
+        width: Upright width with square pixels, of what is left; an odd one loses a column.
+        height: Upright height with square pixels, of what is left; an odd one loses a row.
         rotation_deg: Clockwise rotation to apply.
+        crop: The part that is kept of the upright picture; None for all of it.
         deinterlace: Weave fields into frames first, where frames say that they are interlaced.
     """
 
-    def __init__(self, width: int, height: int, *, rotation_deg: int, deinterlace: bool) -> None:
+    def __init__(
+        self, width: int, height: int, *, rotation_deg: int, crop: Crop | None, deinterlace: bool
+    ) -> None:
         self.width, self.height = width - width % 2, height - height % 2
         self._upright = (width, height)
         self._rotation = rotation_deg
+        self._crop = crop
         self._deinterlace = deinterlace
         self._form: tuple[int, int, str, int] | None = None
         self._graph: av.filter.Graph | None = None
@@ -96,6 +102,9 @@ class Upright:
         if self._deinterlace:
             nodes.append(graph.add("bwdif", "mode=send_frame:deint=interlaced"))
         nodes += [graph.add(name, args) for name, args in self._turns()]
+        if self._crop is not None:
+            kept = self._crop
+            nodes.append(graph.add("crop", f"{kept.width}:{kept.height}:{kept.x}:{kept.y}"))
         nodes += [graph.add(name, args) for name, args in self._sizes(picture)]
         nodes += [graph.add("format", "yuv420p"), graph.add("buffersink")]
         graph.link_nodes(*nodes).configure()
@@ -112,6 +121,8 @@ class Upright:
     def _sizes(self, picture: av.video.frame.VideoFrame) -> list[tuple[str, str]]:
         turned = self._rotation % 180 == 90
         own = (picture.height, picture.width) if turned else (picture.width, picture.height)
+        if self._crop is not None:
+            own = (self._crop.width, self._crop.height)
         known = int(picture.colorspace) not in (2, 0)
         # Players take untagged colour for BT.709 in HD and for BT.601 below; so does this.
         matrix = "auto" if known else "bt709" if min(own) >= 720 else "bt601"

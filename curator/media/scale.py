@@ -1,5 +1,7 @@
 """Scales decoded frames to the small sizes that measurements want, in FFmpeg's filter graph."""
 
+import sys
+
 import av
 import av.filter
 import av.video.frame
@@ -99,3 +101,41 @@ def fit_inside(width: int, height: int, longest_px: int) -> tuple[int, int]:
 def native_luma(picture: av.video.frame.VideoFrame) -> NDArray[np.uint8]:
     """Luma of a frame at its own size, uint8 [H, W] of full range, as coded."""
     return np.asarray(picture.to_ndarray(format="gray"), np.uint8)
+
+
+LIMITED_BLACK, LIMITED_WHITE = 16, 235
+"""Luma of black and white in limited range (ITU-R BT.709)."""
+
+_FULL_RANGE = 2
+"""FFmpeg's `AVCOL_RANGE_JPEG`."""
+
+
+def luma_plane(picture: av.video.frame.VideoFrame) -> tuple[NDArray[np.uint8], int, int]:
+    """Luma as the decoder holds it, without a copy where it has 8 bits in a plane of its own.
+
+    Turning a 1080p plane into full range takes 5 ms of a core, and makes uneven steps out of even
+    ones.
+
+    Args:
+        picture: A decoded frame; the result is valid as long as it is.
+
+    Returns:
+        uint8 [H, W] as coded, and the levels of black and white in it.
+    """
+    form = picture.format
+    luma = form.components[0]
+    is_planar = not form.is_rgb and not form.has_palette and form.components
+    if not is_planar or (len(form.components) > 1 and form.components[1].plane == luma.plane):
+        return native_luma(picture), 0, 255
+    plane = picture.planes[luma.plane]
+    is_full = form.name.startswith("yuvj") or int(picture.color_range) == _FULL_RANGE
+    black, white = (0, 255) if is_full else (LIMITED_BLACK, LIMITED_WHITE)
+    if luma.bits == 8:
+        rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
+        return rows[: picture.height, : picture.width], black, white
+    is_plain = form.name.startswith(("yuv", "gray")) and not form.is_big_endian
+    if luma.bits > 16 or not is_plain or sys.byteorder != "little":
+        return native_luma(picture), 0, 255
+    deep = np.frombuffer(memoryview(plane), np.uint16).reshape(-1, plane.line_size // 2)
+    shown = deep[: picture.height, : picture.width]
+    return (shown >> (luma.bits - 8)).astype(np.uint8), black, white

@@ -5,10 +5,17 @@ the names of `SIGNALS`. A module here has a dictionary `SIGNALS` of what it give
 that give it. They know no threshold and no clip.
 """
 
-from curator.signals import motion, picture, quality
+from curator.signals import borders, camera, motion, picture, quality, still
 from curator.signals.spec import Signal
 
-SIGNALS: dict[str, Signal] = {**picture.SIGNALS, **quality.SIGNALS, **motion.SIGNALS}
+SIGNALS: dict[str, Signal] = {
+    **picture.SIGNALS,
+    **quality.SIGNALS,
+    **borders.SIGNALS,
+    **motion.SIGNALS,
+    **camera.SIGNALS,
+    **still.SIGNALS,
+}
 """All values of a sample, float32 each, NaN where one could not be measured."""
 
 __all__ = ["SIGNALS", "Signal"]

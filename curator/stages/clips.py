@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from curator.media.decode import upright_size
 from curator.models.heads import Heads
-from curator.records import CutRequest, Span, Track, nominal_fps
+from curator.records import CutRequest, Note, Span, Track, nominal_fps
 from curator.stages.cut import target_n_frames
 from curator.stages.propose import clip_id, duration_s
 from curator.stages.scores import Aggregate, ClipView, score_clip, tag_clip
+from curator.stages.scores.borders import crop_of
 from curator.stages.scores.semantic import content_of
 from curator.stages.shard import ShardConfig, bucket_of
-from curator.tables import score_column
+from curator.tables import crop_columns, score_column
 
 
 def candidate_row(
@@ -25,6 +26,7 @@ def candidate_row(
     uri: str,
     *,
     aggregates: Mapping[str, Aggregate],
+    crop_borders: bool,
     heads: Heads | None = None,
 ) -> dict[str, Any]:
     """Row for one candidate clip, before any rule.
@@ -34,6 +36,7 @@ def candidate_row(
         span: The candidate.
         uri: Its source.
         aggregates: How samples become scores, where not as `SCORES` says.
+        crop_borders: Whether black borders are cut away.
         heads: What reads CLIP embeddings; None for nothing.
 
     Returns:
@@ -42,9 +45,15 @@ def candidate_row(
     """
     start_pts = int(track.frame_pts[span.start_frame])
     end_pts = track.pts_of_end(span.end_frame)
-    request = cut_request(track, clip_id(track.source_id, start_pts, end_pts), span)
-    width, height = upright_size(track.width, track.height, 0, track.pixel_aspect)
+    name = clip_id(track.source_id, start_pts, end_pts)
+    request = cut_request(track, name, span, crop_borders=crop_borders)
+    crop = request.crop
+    own = (track.width, track.height) if crop is None else (crop.width, crop.height)
+    width, height = upright_size(*own, 0, track.pixel_aspect)
     scores = score_clip(track, span, aggregates, heads)
+    if crop is not None:
+        # Rules on size and shape are on what will be written.
+        scores |= {"short_side_px": float(min(width, height)), "aspect": width / height}
     content_type, _ = content_of(ClipView(track, span, heads))
     return {
         "clip_id": request.clip_id,
@@ -63,6 +72,7 @@ def candidate_row(
         "is_vfr": request.is_vfr,
         "width": width - width % 2,
         "height": height - height % 2,
+        **crop_columns(crop),
         **{score_column(name): value for name, value in scores.items()},
         "content_type": content_type,
         "fps": float(request.fps),
@@ -71,15 +81,19 @@ def candidate_row(
     }
 
 
-def cut_request(track: Track, name: str, span: Span, *, min_frames: int = 1) -> CutRequest:
+def cut_request(
+    track: Track, name: str, span: Span, *, crop_borders: bool, min_frames: int = 1
+) -> CutRequest:
     """What is needed to write a span: its timestamps, and the rate it is written at.
 
     Args:
         track: What was measured.
         name: The clip's id.
         span: Its frames.
+        crop_borders: Whether black borders are cut away.
         min_frames: Fewest frames that a copy may have.
     """
+    has_one_size = Note.SIZE_CHANGES not in track.notes
     frame_pts = track.frame_pts[span.start_frame : span.end_frame]
     end_pts = track.pts_of_end(span.end_frame)
     is_vfr = track.is_vfr and _varies(frame_pts, track.time_base)
@@ -94,6 +108,7 @@ def cut_request(track: Track, name: str, span: Span, *, min_frames: int = 1) -> 
         fps=fps,
         is_vfr=is_vfr,
         rotation_deg=track.rotation_deg,
+        crop=crop_of(ClipView(track, span)) if crop_borders and has_one_size else None,
         is_interlaced=track.is_interlaced,
         is_hdr=track.is_hdr,
         min_frames=min_frames,

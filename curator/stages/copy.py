@@ -34,10 +34,12 @@ def refuse_request(request: CutRequest, stream: av.video.stream.VideoStream) -> 
     """Checks what the analysis found against what a copy can be.
 
     Raises:
-        CannotCopyError: SHAPE, INTERLACED, HIGH_DYNAMIC_RANGE or VARIABLE_RATE.
+        CannotCopyError: SHAPE, BORDERS, INTERLACED, HIGH_DYNAMIC_RANGE or VARIABLE_RATE.
     """
     if request.rotation_deg or pixel_aspect_of(stream, 0) != 1:
         raise CannotCopyError(NotCopied.SHAPE)
+    if request.crop is not None:
+        raise CannotCopyError(NotCopied.BORDERS)
     if request.is_interlaced:
         raise CannotCopyError(NotCopied.INTERLACED)
     if request.is_hdr:

@@ -40,7 +40,7 @@ from curator.media.encode import EncodeSettings, Upright, encode_mp4
 from curator.records import CutClip, CutRequest, NotCopied
 from curator.stages.copy import check_copy, give_up_ticks, refuse_request
 
-CUT_VERSION = 2
+CUT_VERSION = 3
 """Raised when the same settings would write other bytes."""
 
 EARLIER_S = (0.0, 2.0, 10.0)
@@ -317,9 +317,16 @@ class ClipCutter:
         exact = _exact_frames(frames, request, tolerant=earlier_s is None)
         first = next(exact)
         aspect = pixel_aspect_of(stream, request.rotation_deg)
+        crop = request.crop
+        if crop is None:
+            coded = (first.picture.width, first.picture.height)
+            size = upright_size(*coded, request.rotation_deg, aspect)
+        else:
+            size = upright_size(crop.width, crop.height, 0, aspect)
         upright = Upright(
-            *upright_size(first.picture.width, first.picture.height, request.rotation_deg, aspect),
+            *size,
             rotation_deg=request.rotation_deg,
+            crop=crop,
             deinterlace=request.is_interlaced,
         )
         mp4, n_frames = encode_mp4(

@@ -196,7 +196,7 @@ def _rule_checks(clips: pa.Table, bound: Bounds) -> list[_Check]:
     spec = SCORES[bound.score]
     least = bound.min if bound.min is not None else bound.max
     assert least is not None
-    found = [(Reason.NOT_MEASURED, absent, least)]
+    found = [(Reason.NOT_MEASURED, absent, least)] if bound.unmeasured == "reject" else []
     if bound.min is not None:
         found.append((spec.low, values < bound.min, bound.min))
     if bound.max is not None:

@@ -22,6 +22,7 @@ from curator.records import Reason
 from curator.stages.scores import SCORES
 
 Severity = Literal["reject", "flag"]
+Unmeasured = Literal["reject", "keep"]
 Values = NDArray[np.float64]
 
 
@@ -49,6 +50,10 @@ class Rule(BaseModel):
     )
     severity: Severity = Field(
         "reject", description="reject, or flag: the clip is kept and has a tag"
+    )
+    unmeasured: Unmeasured = Field(
+        "reject",
+        description="what becomes of a clip that has no such score: reject (as not_measured), keep",
     )
     why: str = Field("", description="what the rule is for, and where its bounds come from")
 
@@ -103,6 +108,7 @@ class Bounds:
     min: float | None
     max: float | None
     severity: Severity
+    unmeasured: Unmeasured = "reject"
     n_measured: int | None = None
     """Clips of the corpus that its quantiles were taken of; None where it has no quantile."""
 
@@ -155,6 +161,7 @@ def resolve(
                 min=low,
                 max=high,
                 severity=rule.severity,
+                unmeasured=rule.unmeasured,
                 n_measured=n_measured,
             )
         )
@@ -232,6 +239,8 @@ def judge_rule(score: float | None, bound: Bounds) -> Verdict | None:
     """What one rule has against a score, whatever its severity."""
     spec = SCORES[bound.score]
     if bound.is_idle:
+        return None
+    if score is None and bound.unmeasured == "keep":
         return None
     if score is None:
         threshold = bound.min if bound.min is not None else bound.max

@@ -19,15 +19,17 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from curator.media.decode import DecodedFrame, DecodeReport, upright_size
-from curator.media.scale import Scaler, fit_inside, native_luma
+from curator.media.scale import Scaler, fit_inside, luma_plane
 from curator.models.clip import ClipEncoder
 from curator.models.perceptual import DIM, describe
 from curator.models.transnet import HEIGHT, WIDTH, ShotNetwork
 from curator.signals import SIGNALS
+from curator.signals.camera import camera_signals, fitted_flow
 from curator.signals.change import ChangeStream
 from curator.signals.motion import DenseFlow, motion_signals
 from curator.signals.picture import picture_signals
 from curator.signals.quality import native_signals
+from curator.signals.still import change_signals
 
 PICTURE_PX = 640
 """Longer side of the picture for sharpness and exposure: out-of-focus edges still show at it."""
@@ -259,8 +261,10 @@ class Measurer:
             sample.pair_index = frame.index
             after = _gray_of(self._small.rgb_HWC(frame.picture))
             seconds = (frame.pts - sample.pts) * self._tick_s
-            flow = self._flow.between(sample.gray, after)
+            flow, fit = fitted_flow(self._flow, sample.gray, after)
             sample.values |= motion_signals(sample.gray, after, flow, seconds)
+            sample.values |= change_signals(sample.gray, after)
+            sample.values |= camera_signals(fit, seconds)
 
     def _take_native(self, sample: _Sample, frame: DecodedFrame) -> None:
         """Measures what needs full-size pixels, on the sample or the first frame after it.
@@ -271,7 +275,8 @@ class Measurer:
         is_whole = self._smooths_all or frame.picture.pict_type != PictureType.B
         if sample.wants_native and is_whole:
             sample.wants_native = False
-            sample.values |= native_signals(native_luma(frame.picture))
+            luma, black, white = luma_plane(frame.picture)
+            sample.values |= native_signals(luma, black=black, white=white)
 
     def _settle(self) -> None:
         if self._sample is not None and self._sample.pair_index is not None:

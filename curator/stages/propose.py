@@ -48,12 +48,17 @@ class ProposeConfig(BaseModel):
         description="probability of the second head above which a frame belongs to a transition",
         json_schema_extra={"unit": "probability"},
     )
-    # 0.3 s: a black frame or two between shots is their cut; more is a pause.
+    # 0.2 s: a black frame or two between shots is their cut; more is a pause.
     flat_s: float = Field(
-        0.3,
+        0.2,
         gt=0,
         description="a black or flat stretch at least this long belongs to no shot",
         json_schema_extra={"unit": "s"},
+    )
+    crop_borders: bool = Field(
+        True,
+        description="cut away black borders; sizes and buckets are those of the picture inside",
+        json_schema_extra={"unit": "true or false"},
     )
     # 2 s and 60 s: Cosmos WFM platform, arXiv 2501.03575 section 3.1.
     min_s: float = Field(

@@ -52,6 +52,9 @@ NOISE_LEVELS = 0.3
 FLAT_SPREAD = 0.012
 """Spread of luma below which a frame shows nothing: 3 levels of 255, the noise of a black frame."""
 
+BLACK_LUMA, BLACK_SPREAD = 0.02, 0.03
+"""Mean and spread of luma below which a frame is black, with a line of small print at most."""
+
 
 def find_shots(track: Track, config: ProposeConfig) -> list[Shot]:
     """Shots between boundaries.
@@ -199,13 +202,18 @@ def _gap_at(frame: int, is_sharp: bool, runs: list[tuple[int, int]]) -> Gap:
 
 
 def _flat_gaps(track: Track, config: ProposeConfig) -> list[Gap]:
-    runs = _runs(track.luma_spread < FLAT_SPREAD)
+    """Black and flat stretches, with the fades to and from them."""
+    is_black = (track.luma_mean < BLACK_LUMA) & (track.luma_spread < BLACK_SPREAD)
     least_ticks = config.flat_s / float(track.time_base)
-    return [
-        (first, last + 1)
-        for first, last in runs
-        if track.pts_of_end(last + 1) - int(track.frame_pts[first]) >= least_ticks
-    ]
+    fades = _runs(track.transition_probability > config.transition_threshold)
+    gaps: list[Gap] = []
+    for first, last in _runs(is_black | (track.luma_spread < FLAT_SPREAD)):
+        if track.pts_of_end(last + 1) - int(track.frame_pts[first]) < least_ticks:
+            continue
+        touching = [run for run in fades if run[0] <= last + 1 and run[1] >= first - 1]
+        start = min([first, *(run[0] for run in touching)])
+        gaps.append((start, max([last, *(run[1] for run in touching)]) + 1))
+    return gaps
 
 
 def _network_gaps(

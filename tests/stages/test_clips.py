@@ -24,7 +24,7 @@ def row_of(
     track: Track, start: int = 30, end: int = 180, rules: dict[str, dict[str, float]] | None = None
 ) -> dict[str, object]:
     span = Span(start_frame=start, end_frame=end, shot=4)
-    row = candidate_row(track, span, "s3://films/a.mp4", aggregates={})
+    row = candidate_row(track, span, "s3://films/a.mp4", aggregates={}, crop_borders=True)
     decided = decide(
         rows_to_table([row], CANDIDATES_SCHEMA),
         FilterConfig.model_validate(RULES if rules is None else rules).root,
@@ -121,7 +121,9 @@ def test_a_variable_rate_is_written_at_its_nominal_rate() -> None:
     pts = np.concatenate([[0], np.cumsum(steps)[:-1]]).astype(np.int64)
     track = made_track(300, time_base=Fraction(1, 600), frame_pts=pts, end_pts=int(steps.sum()))
     row = row_of(track, 50, 200)
-    request = cut_request(track, "x", Span(start_frame=50, end_frame=200, shot=0))
+    request = cut_request(
+        track, "x", Span(start_frame=50, end_frame=200, shot=0), crop_borders=True
+    )
     assert (row["is_vfr"], row["fps_fraction"]) == (True, "30")
     assert row["n_frames"] == target_n_frames(request) == 150 * 20 // 20
 
@@ -129,7 +131,9 @@ def test_a_variable_rate_is_written_at_its_nominal_rate() -> None:
 def test_the_request_names_frames_and_end() -> None:
     """Pins what is asked of the cut at the end of a film, where no frame tells the end."""
     track = made_track(300, rotation_deg=90, is_interlaced=True)
-    request = cut_request(track, "name", Span(start_frame=290, end_frame=300, shot=0))
+    request = cut_request(
+        track, "name", Span(start_frame=290, end_frame=300, shot=0), crop_borders=True
+    )
     assert request.frame_pts.tolist() == [i * 512 for i in range(290, 300)]
     assert (request.start_pts, request.end_pts) == (290 * 512, 300 * 512)
     assert (request.clip_id, request.rotation_deg, request.is_interlaced) == ("name", 90, True)

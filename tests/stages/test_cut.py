@@ -123,7 +123,8 @@ def cutter_of(
 
 
 def request_of(track: Track, start: int, end: int) -> CutRequest:
-    return cut_request(track, "clip", Span(start_frame=start, end_frame=end, shot=0))
+    span = Span(start_frame=start, end_frame=end, shot=0)
+    return cut_request(track, "clip", span, crop_borders=True)
 
 
 def by_pyav(mp4: bytes) -> list[Film]:

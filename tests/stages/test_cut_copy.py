@@ -150,7 +150,7 @@ def cutter_of(path: Path, config: CutConfig | None = None, threads: int = 1) -> 
 
 def request_of(track: Track, start: int, end: int, min_frames: int = 1) -> CutRequest:
     span = Span(start_frame=start, end_frame=end, shot=0)
-    return cut_request(track, "clip", span, min_frames=min_frames)
+    return cut_request(track, "clip", span, crop_borders=True, min_frames=min_frames)
 
 
 def stored(source: Path | bytes) -> list[Film]:

@@ -52,7 +52,7 @@ def counts(result: Decided) -> dict[str, tuple[int, int, int]]:
 def test_a_table_is_judged_as_its_clips_are_one_by_one() -> None:
     """Pins every column against `judge` and `flags`, on random scores with ties and gaps."""
     rng = np.random.default_rng(7)
-    n, names = 500, list(SCORES)
+    n, names = 500, list(SCORES)[:11]
     scores = {
         name: [None if gap else float(value) for gap, value in zip(
             rng.random(n) < 0.1, rng.integers(0, 20, n) / 4, strict=True)]
@@ -94,6 +94,16 @@ def test_a_table_is_judged_as_its_clips_are_one_by_one() -> None:
         own = clips["tags"][number].as_py()
         assert row["tags"] == own + flags(clip, bounds)
         assert row["bucket"] == "720p_16-9_121f"
+
+
+def test_a_rule_may_keep_what_it_cannot_measure() -> None:
+    """Pins `unmeasured: keep` by columns and one by one; the bound itself still holds."""
+    clips = clips_with(3, motion=[None, 0.2, 3.0])
+    rules: dict[str, Any] = {"motion": {"max": 2.0, "unmeasured": "keep"}}
+    rows = columns_to_rows(decided(clips, rules).clips)
+    assert [row["reasons"] for row in rows] == [[], [], ["motion_too_high"]]
+    bounds = resolve(FilterConfig.model_validate(rules).root)
+    assert judge(dict.fromkeys(SCORES), bounds) == []
 
 
 def test_what_a_rule_takes_is_counted_first_alone_and_in_all() -> None:

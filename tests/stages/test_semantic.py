@@ -109,7 +109,7 @@ def test_descriptors_tell_a_missed_cut_without_any_model() -> None:
 
 
 def row(track: Track, semantic: SemanticConfig, heads: Heads | None = HEADS) -> dict[str, object]:
-    made = candidate_row(track, SPAN, "u", aggregates={}, heads=heads)
+    made = candidate_row(track, SPAN, "u", aggregates={}, crop_borders=False, heads=heads)
     clips = rows_to_table([made], CANDIDATES_SCHEMA)
     decided = decide(clips, {}, min_s=2.0, shard=ShardConfig(), semantic=semantic)
     (judged,) = columns_to_rows(decided.clips)

@@ -221,6 +221,21 @@ def test_black_and_flat_stretches_belong_to_no_shot() -> None:
     assert shots_of(made_track(200, luma_spread=np.zeros(200, np.float32)), FUSED) == []
 
 
+def test_a_fade_to_black_goes_with_the_black() -> None:
+    """Pins that the second head's run widens a black stretch, small print in it or not."""
+    luma_mean, luma_spread = np.full(200, 0.4, np.float32), np.full(200, 0.2, np.float32)
+    luma_mean[100:120], luma_spread[100:120] = 0.005, 0.02
+    fading = np.zeros(200, np.float32)
+    fading[90:101] = 0.9
+    track = made_track(
+        200, luma_mean=luma_mean, luma_spread=luma_spread, transition_probability=fading
+    )
+    assert spans(shots_of(track, FUSED)) == [
+        (0, 90, "none", "gradual"),
+        (120, 200, "gradual", "none"),
+    ]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_fused_shots_are_disjoint_ordered_and_not_empty(seed: int) -> None:
     rng = np.random.default_rng(seed)

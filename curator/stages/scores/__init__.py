@@ -11,7 +11,8 @@ from pydantic import ConfigDict, RootModel, field_validator
 from curator.errors import unknown_key
 from curator.models.heads import Heads
 from curator.records import Span, Track
-from curator.stages.scores import picture, semantic, stream
+from curator.stages.scores import borders, camera, picture, quality, semantic, stream
+from curator.stages.scores.camera import camera_tags
 from curator.stages.scores.spec import (
     AGGREGATES,
     Aggregate,
@@ -20,10 +21,17 @@ from curator.stages.scores.spec import (
     samples_of,
 )
 
-SCORES: dict[str, ScoreSpec] = {**stream.SCORES, **picture.SCORES, **semantic.SCORES}
+SCORES: dict[str, ScoreSpec] = {
+    **stream.SCORES,
+    **picture.SCORES,
+    **camera.SCORES,
+    **quality.SCORES,
+    **borders.SCORES,
+    **semantic.SCORES,
+}
 """All scores that rules can use. Public: each is a column of `clips`."""
 
-TAGGERS: tuple[Callable[[ClipView], list[str]], ...] = ()
+TAGGERS: tuple[Callable[[ClipView], list[str]], ...] = (camera_tags,)
 """Functions that name what a clip shows, such as how the camera moves. Public: `clips.tags`."""
 
 

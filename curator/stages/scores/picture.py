@@ -35,9 +35,9 @@ SCORES: dict[str, ScoreSpec] = {
         of=_clipped_fraction,
     ),
     "sharpness": ScoreSpec(
-        unit="Laplacian / contrast",
-        range="0 flat; about 0.1 out of focus; above 0.3 in focus",
-        meaning="strength of the sharpest edges",
+        unit="slope / contrast",
+        range="0 soft to 1; about 0.1 out of focus; above 0.3 in focus; 1 where nothing has edges",
+        meaning="steepness of the sharpest edges at 640 px",
         low=Reason.SHARPNESS_TOO_LOW,
         high=Reason.SHARPNESS_TOO_HIGH,
         of="sharpness",
@@ -46,7 +46,7 @@ SCORES: dict[str, ScoreSpec] = {
     "noise": ScoreSpec(
         unit="levels of 255",
         range="0 upwards; below 1 clean, above 5 visibly noisy",
-        meaning="standard deviation of noise at full size",
+        meaning="standard deviation of noise at full size, where the picture is flat",
         low=Reason.NOISE_TOO_LOW,
         high=Reason.NOISE_TOO_HIGH,
         of="noise",

@@ -12,6 +12,11 @@ def _bits_per_pixel(clip: ClipView) -> float | None:
     return 8 * n_bytes / (width * height * clip.span.n_frames) if n_bytes else None
 
 
+def _bit_rate_kbps(clip: ClipView) -> float | None:
+    n_bytes = int(clip.track.frame_bytes[clip.frames].sum())
+    return 8 * n_bytes / clip.seconds / 1000 if n_bytes else None
+
+
 def _fps(clip: ClipView) -> float:
     track = clip.track
     return clip.span.n_frames / clip.seconds if track.is_vfr else float(track.fps)
@@ -42,6 +47,14 @@ SCORES: dict[str, ScoreSpec] = {
         high=Reason.FPS_TOO_HIGH,
         of=_fps,
     ),
+    "duration_s": ScoreSpec(
+        unit="s",
+        range="above 0",
+        meaning="length of the span that was proposed",
+        low=Reason.TOO_SHORT,
+        high=Reason.TOO_LONG,
+        of=lambda clip: clip.seconds,
+    ),
     "hdr": ScoreSpec(
         unit="0 or 1",
         range="0 or 1",
@@ -57,6 +70,22 @@ SCORES: dict[str, ScoreSpec] = {
         low=Reason.BITS_PER_PIXEL_TOO_LOW,
         high=Reason.BITS_PER_PIXEL_TOO_HIGH,
         of=_bits_per_pixel,
+    ),
+    "bit_rate_kbps": ScoreSpec(
+        unit="kbit/s",
+        range="0 upwards",
+        meaning="compressed bits of the clip's frames per second, without sound and container",
+        low=Reason.BIT_RATE_TOO_LOW,
+        high=Reason.BIT_RATE_TOO_HIGH,
+        of=_bit_rate_kbps,
+    ),
+    "interlaced": ScoreSpec(
+        unit="0 or 1",
+        range="0 or 1",
+        meaning="1 for a stream that says it is interlaced; `combing` says what can be seen of it",
+        low=Reason.INTERLACED,
+        high=Reason.INTERLACED,
+        of=lambda clip: float(clip.track.is_interlaced),
     ),
     "corrupt_fraction": ScoreSpec(
         unit="0 to 1",
