@@ -3,8 +3,8 @@
 Candidates with scores, vectors and thumbnails are made as a run would have stored them, then
 everything of a rerun between the listing and the cut is timed, in CPU-seconds of this process with
 one thread: reading the candidates, judging them by the rules of a recipe with three bounds by
-quantile and two flags, the rows that later stages take, funnel, tables, summary and report. The
-search for duplicates is timed apart, and so is `curate tune`.
+quantile and two flags, the rows that later stages take, captions, the plan of shards, funnel,
+tables, summary and report. The search for duplicates is timed apart, and so is `curate tune`.
 """
 
 import argparse
@@ -16,11 +16,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pyarrow as pa
+from measure import machine
+
+if TYPE_CHECKING:
+    from curator.recipe import Recipe
 
 pa.set_cpu_count(1)
 pa.set_io_thread_count(1)
@@ -88,7 +93,22 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = measure(Path(folder), options.clips, options.runs, dedup=options.dedup)
-    print(json.dumps(result))
+    print(json.dumps(result | machine()))
+
+
+def plan_all(rows: list[dict[str, Any]], recipe: "Recipe") -> None:
+    """Plans shards as if the clips that are kept had been written, 2 MB each."""
+    from curator.graph.survivors import place_samples, plan_samples
+    from curator.stages.shard import Location, plan_shards
+
+    kept = [row for row in rows if row["decision"] == "kept"]
+    for row in kept:
+        row |= {"cut_mode": "copy", "mp4_bytes": 2_000_000, "mp4_sha256": "0" * 64}
+    where = Location(name="shards/old.tar", offset=0, n_bytes=2_000_000)
+    locations = {row["clip_id"]: where for row in kept}
+    clips = {row["clip_id"]: row for row in kept}
+    for plan in plan_shards(plan_samples(rows, locations, recipe), recipe.shard):
+        place_samples(plan, clips)
 
 
 def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object]:
@@ -96,7 +116,7 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
     from made_out import TRACK_STAMP, finish_rows, made_out
 
     from curator.graph.candidates import Candidates
-    from curator.graph.survivors import mark_duplicates, vectors_by_id
+    from curator.graph.survivors import caption_clips, mark_duplicates, vectors_by_id
     from curator.lake import columns_to_rows
     from curator.recipe import load_recipe, with_changes
     from curator.review.finished import open_finished
@@ -130,6 +150,9 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
                 )
             with clock.of("rows for later stages"):
                 rows = columns_to_rows(decided.clips.drop_columns(["seconds"]))
+            with clock.of("captions and plan of shards"):
+                caption_clips(rows, flagged.caption)
+                plan_all(rows, flagged)
             with clock.of("tables, summary, report"):
                 summary = finish_rows(store, flagged, candidates, decided, rows, stored.vectors)
     if dedup:

@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_recipes(commands)
     _add_models(commands)
+    _add_scores(commands)
     _add_explain(commands)
     _add_tune(commands)
     _add_demo(commands)
@@ -188,6 +189,13 @@ def _add_models(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         parser.set_defaults(action=_models)
 
 
+def _add_scores(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    scores = commands.add_parser("scores", help="say what each score of a clip is")
+    scores.add_argument("name", nargs="?", metavar="SCORE", help="one of them (default: all)")
+    scores.add_argument("--markdown", action="store_true", help="all, as a table")
+    scores.set_defaults(action=_scores)
+
+
 def _add_explain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     explain = commands.add_parser(
         "explain", help="say why a clip was kept or rejected, and what would have kept it"
@@ -256,10 +264,11 @@ def _fraction(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from curator.graph.preflight import check_models, dry_run, preflight
+    from curator.graph.preflight import check_measured, check_models, dry_run, preflight
     from curator.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, options.overrides)
+    check_measured(recipe)
     check_models(recipe)
     store = preflight(
         options.sources,
@@ -337,6 +346,16 @@ def _models(options: argparse.Namespace) -> int:
         return run_models(options)
     except ModelError as error:
         raise UsageError(str(error)) from error
+
+
+def _scores(options: argparse.Namespace) -> int:
+    from curator.stages.scores.document import markdown, text
+
+    if options.markdown:
+        print(markdown(), end="")
+    else:
+        print(*text(options.name), sep="\n")
+    return EXIT_OK
 
 
 def _explain(options: argparse.Namespace) -> int:

@@ -161,7 +161,7 @@ def write_table_part(store: Store, name: str, number: int, rows: pa.Table) -> st
 def rows_to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     """Table of rows; a missing key is null, an unknown key an error."""
     listed = list(rows)
-    unknown = {key for row in listed for key in row} - set(schema.names)
+    unknown = set().union(*listed) - set(schema.names)
     if unknown:
         raise KeyError(f"columns {sorted(unknown)} are not in the schema {schema.names}")
     return pa.Table.from_pylist(listed, schema=schema)

@@ -1,7 +1,8 @@
 """What passes between stages: one frozen record per step of the way.
 
 Shape letters: F frames of a source, S samples of a source, D dimensions of a descriptor, C pictures
-that have a CLIP embedding.
+that have a CLIP embedding, T looks at a source (samples at which overlays are looked for), B lines
+of text found in them.
 """
 
 from collections.abc import Mapping
@@ -71,6 +72,11 @@ class Reason(StrEnum):
     TILT_TOO_FAST = "tilt_too_fast"
     ZOOM_TOO_FAST = "zoom_too_fast"
     ROLL_TOO_FAST = "roll_too_fast"
+    TOO_MUCH_TEXT = "too_much_text"
+    TOO_LITTLE_TEXT = "too_little_text"
+    OVERLAY_TEXT = "overlay_text"
+    LOGO = "logo"
+    SPLIT_SCREEN = "split_screen"
     AESTHETIC_TOO_LOW = "aesthetic_too_low"
     AESTHETIC_TOO_HIGH = "aesthetic_too_high"
     CONTENT_UNCLEAR = "content_unclear"
@@ -224,6 +230,20 @@ class Track:
     """[S] each, by the names of `signals.SIGNALS`; NaN where one could not be measured."""
     descriptor: NDArray[np.float32]
     """[S, D], perceptual descriptor, unit length, or zero where the picture holds no structure."""
+    look_frame: NDArray[np.int32]
+    """[T], index of the frame looked at."""
+    look_next_frame: NDArray[np.int32]
+    """[T], index of the next sample's frame, which it was compared with; -1 at the source's end."""
+    look_edges: NDArray[np.uint8]
+    """[T, `signals.overlay.EDGE_BYTES`], packed map of strong edges."""
+    look_lines: NDArray[np.float32]
+    """[T, 4], the columns `signals.overlay.LINE_COLUMNS`."""
+    has_text: bool
+    """Whether text was looked for."""
+    text_frame: NDArray[np.int32]
+    """[B], index of the frame in which a line of text was found; increases."""
+    text_line: NDArray[np.float32]
+    """[B, 9], the columns `signals.overlay.TEXT_COLUMNS`."""
     clip_frame: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     """[C], index of the frames that have a CLIP embedding; none where the recipe asks for none."""
     clip_embedding: NDArray[np.float16] = field(
@@ -256,6 +276,15 @@ class Track:
         if len(self.clip_embedding) != len(self.clip_frame):
             raise ValueError(
                 f"track {self.source_id}: clip_embedding has not as many as clip_frame"
+            )
+        for name in ("look_next_frame", "look_edges", "look_lines"):
+            if len(getattr(self, name)) != len(self.look_frame):
+                raise ValueError(
+                    f"track {self.source_id}: {name} has not {len(self.look_frame)} entries"
+                )
+        if len(self.text_line) != len(self.text_frame):
+            raise ValueError(
+                f"track {self.source_id}: text_line has not {len(self.text_frame)} entries"
             )
         if n_frames == 0 or bool(np.any(np.diff(self.frame_pts) <= 0)):
             raise ValueError(f"track {self.source_id}: timestamps must increase, with one frame up")

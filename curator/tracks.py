@@ -12,6 +12,7 @@ from curator.errors import ErrorCode
 from curator.records import Failure, Note, Track
 from curator.signals import SIGNALS
 from curator.signals.change import CHANGES
+from curator.signals.overlay import EDGE_BYTES, LINE_COLUMNS, TEXT_COLUMNS
 
 _SCALARS: dict[str, pa.DataType] = {
     "sha256": pa.string(),
@@ -22,6 +23,7 @@ _SCALARS: dict[str, pa.DataType] = {
     "is_interlaced": pa.bool_(),
     "is_hdr": pa.bool_(),
     "n_decode_errors": pa.int32(),
+    "has_text": pa.bool_(),
 }
 _FRAMES: dict[str, pa.DataType] = {
     "frame_pts": pa.int64(),
@@ -36,6 +38,17 @@ _SAMPLES: dict[str, pa.DataType] = {
     "sample_frame": pa.int32(),
     "sample_pair_frame": pa.int32(),
 }
+_LOOKS: dict[str, pa.DataType] = {
+    "look_frame": pa.int32(),
+    "look_next_frame": pa.int32(),
+    "text_frame": pa.int32(),
+}
+_WIDE: dict[str, tuple[pa.DataType, int]] = {
+    "look_edges": (pa.uint8(), EDGE_BYTES),
+    "look_lines": (pa.float32(), len(LINE_COLUMNS)),
+    "text_line": (pa.float32(), len(TEXT_COLUMNS)),
+}
+"""Two-dimensional arrays, row by row, and how wide their rows are."""
 
 
 def _change(name: str) -> str:
@@ -53,7 +66,8 @@ TRACK_SCHEMA = pa.schema(
         ("time_base", pa.string()),
         ("pixel_aspect", pa.string()),
         ("notes", pa.list_(pa.string())),
-        *((name, pa.list_(kind)) for name, kind in (_FRAMES | _SAMPLES).items()),
+        *((name, pa.list_(kind)) for name, kind in (_FRAMES | _SAMPLES | _LOOKS).items()),
+        *((name, pa.list_(kind)) for name, (kind, _) in _WIDE.items()),
         *((_change(name), pa.list_(pa.float32())) for name in CHANGES),
         *((name, pa.list_(pa.float32())) for name in SIGNALS),
         ("descriptor_dim", pa.int32()),
@@ -87,7 +101,8 @@ def _row(source_id: str, result: Track | Failure) -> dict[str, object]:
             "error_message": result.message,
         }
     row: dict[str, object] = {name: getattr(result, name) for name in _SCALARS}
-    row |= {name: getattr(result, name) for name in _FRAMES | _SAMPLES}
+    row |= {name: getattr(result, name) for name in _FRAMES | _SAMPLES | _LOOKS}
+    row |= {name: getattr(result, name).ravel() for name in _WIDE}
     row |= {_change(name): result.changes[name] for name in CHANGES}
     row |= {name: result.signals[name] for name in SIGNALS}
     row |= {
@@ -137,7 +152,8 @@ def _record(row: pa.Table, source_id: str, uri: str) -> Track | Failure:
     dim = row["descriptor_dim"][0].as_py()
     clip_frame = array("clip_frame")
     values: dict[str, Any] = {name: scalar(name) for name in _SCALARS}
-    values |= {name: array(name) for name in _FRAMES | _SAMPLES}
+    values |= {name: array(name) for name in _FRAMES | _SAMPLES | _LOOKS}
+    values |= {name: array(name).reshape(-1, width) for name, (_, width) in _WIDE.items()}
     return Track(
         source_id=source_id,
         **values,

@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.models.text import TextDetector
 from curator.records import Track
 from curator.signals import SIGNALS
 from curator.signals.change import CHANGES
+from curator.signals.overlay import EDGE_BYTES, LINE_COLUMNS, TEXT_COLUMNS
 from curator.stages.analyze import AnalyzeConfig, analyze_source
 
 
@@ -38,8 +40,14 @@ class StillNetwork:
         return StillStream()
 
 
-def analyzed(path: Path, *, threads: int = 1, config: AnalyzeConfig | None = None) -> Track:
-    """The track of a file, by the stage itself."""
+def analyzed(
+    path: Path,
+    *,
+    threads: int = 1,
+    config: AnalyzeConfig | None = None,
+    detector: TextDetector | None = None,
+) -> Track:
+    """The track of a file, by the stage itself; without text unless there is a detector."""
     with path.open("rb") as reader:
         return analyze_source(
             reader,
@@ -49,6 +57,7 @@ def analyzed(path: Path, *, threads: int = 1, config: AnalyzeConfig | None = Non
             network=StillNetwork(),  # type: ignore[arg-type]
             config=config or AnalyzeConfig(),
             decoder_threads=threads,
+            detector=detector,
         )
 
 
@@ -107,6 +116,13 @@ def made_track(n_frames: int = 300, **changes: object) -> Track:
         "sample_pair_frame": samples + 3,
         "signals": made_signals(len(samples)),
         "descriptor": np.eye(1, 8, dtype=np.float32).repeat(len(samples), 0),
+        "look_frame": samples[::2],
+        "look_next_frame": np.append(samples[1::2], np.int32(-1))[: len(samples[::2])],
+        "look_edges": np.zeros((len(samples[::2]), EDGE_BYTES), np.uint8),
+        "look_lines": np.zeros((len(samples[::2]), len(LINE_COLUMNS)), np.float32),
+        "has_text": False,
+        "text_frame": np.zeros(0, np.int32),
+        "text_line": np.zeros((0, len(TEXT_COLUMNS)), np.float32),
         "thumbnails": (b"jpeg",),
         "thumbnail_frame": np.zeros(1, np.int32),
     }

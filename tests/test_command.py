@@ -30,6 +30,10 @@ def broken(tmp_path: Path) -> Path:
         (["--set", "propose.min_s"], ["propose.min_s", "key=value"]),
         (["--set", "propose.min_s=-1"], ["propose.min_s", "-1", "greater than 0"]),
         (["--set", "filters.motion.min=9"], ["filters.motion", "min 9.0 is above max 4.0"]),
+        (
+            ["--set", "analyze.text=false", "--set", "filters.text_area.max=0.02"],
+            ["filters.text_area", "analyze.text = false", "--set analyze.text=true"],
+        ),
         (["--ray-address", "10.0.0.1:6379"], ["10.0.0.1:6379", "s3://", "--shared-out"]),
     ],
 )
@@ -135,3 +139,23 @@ def test_help_needs_no_heavy_package() -> None:
     )
     assert "loaded: []" in result.stdout
     assert "Exit codes" in result.stdout
+
+
+def test_scores_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scores", "sharpness"]) == EXIT_OK
+    printed = capsys.readouterr().out
+    assert printed.startswith("sharpness  [")
+    assert "median over samples; `scores.sharpness` of the recipe changes it" in printed
+    assert "reasons: sharpness_too_low, sharpness_too_high" in printed
+
+
+def test_the_page_of_scores_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """Pins docs/scores.md; write it anew with `curate scores --markdown > docs/scores.md`."""
+    assert main(["scores", "--markdown"]) == EXIT_OK
+    page = Path(__file__).parent.parent / "docs" / "scores.md"
+    assert capsys.readouterr().out == page.read_text()
+
+
+def test_a_score_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scores", "sharpnes"]) == EXIT_USAGE
+    assert "unknown score 'sharpnes'; did you mean 'sharpness'?" in capsys.readouterr().err

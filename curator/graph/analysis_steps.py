@@ -28,6 +28,7 @@ from curator.models.clip import ClipEncoder
 from curator.models.heads import Heads, normalised
 from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL, aggregate
 from curator.models.store import ModelStore
+from curator.models.text import TextDetector
 from curator.models.transnet import ShotNetwork
 from curator.recipe import Recipe
 from curator.records import Failure, Shot, Span, Track
@@ -124,12 +125,14 @@ class AnalyzeStep:
         self._threads = threads
         self._log = log
         self._network: ShotNetwork | None = None
+        self._detector: TextDetector | None = None
         self._clock = CpuClock()
 
     def __call__(self, unit: AnalyzeUnit | SegmentUnit | HashUnit) -> AnalyzedUnit | SegmentResult:
         """Analyzes a unit, or passes on the part that has it already."""
         if isinstance(unit, SegmentUnit) or (isinstance(unit, AnalyzeUnit) and unit.part is None):
             self._ready_network()
+            self._ready_detector()
         spent = self._clock.begin()
         match unit:
             case AnalyzeUnit():
@@ -187,6 +190,7 @@ class AnalyzeStep:
                     config=self._config,
                     decoder_threads=self._threads,
                     clip=self._clip,
+                    detector=self._ready_detector(),
                     spent=spent,
                 )
         except SourceError as error:
@@ -212,6 +216,7 @@ class AnalyzeStep:
                     config=self._config,
                     decoder_threads=self._threads,
                     clip=self._clip,
+                    detector=self._ready_detector(),
                     spent=spent,
                 )
             seconds = track.duration_s
@@ -260,6 +265,11 @@ class AnalyzeStep:
         if entry is None or models is None:
             return None
         return ClipEncoder(entry, models.find(entry), precision=self._config.clip_precision)
+
+    def _ready_detector(self) -> TextDetector | None:
+        if self._detector is None and self._config.text:
+            self._detector = TextDetector()
+        return self._detector
 
 
 class JoinStep:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from curator.errors import ModelError, StorageError, UsageError
 from curator.lake import Parts
 from curator.listing import ListedSource, SkippedName, list_sources
+from curator.models.text import text_model_file
 from curator.recipe import Recipe, semantics_of
 from curator.stages.analyze import analyze_fingerprint
 from curator.stages.scan import scan_fingerprint, scan_key
+from curator.stages.scores import SCORES
 from curator.storage import Store, open_store
 
 
@@ -46,6 +48,33 @@ def preflight(
         except StorageError as error:
             raise UsageError(str(error)) from error
     return store
+
+
+def check_measured(recipe: Recipe) -> None:
+    """Checks that what the recipe's rules ask for will be measured, and that its models are here.
+
+    Args:
+        recipe: What will be run.
+
+    Raises:
+        UsageError: A rule has bounds for a score that is switched off, or a model is missing.
+    """
+    for name, rule in recipe.filters.root.items():
+        key = SCORES[rule.score or name].needs
+        if key is None or not rule.bounds or rule.severity == "flag":
+            # A flag on what is switched off says nothing, and rejects nothing.
+            continue
+        section, _, leaf = key.partition(".")
+        if not getattr(getattr(recipe, section), leaf):
+            raise UsageError(
+                f"filters.{name} asks for a score that is not measured with {key} = false; add "
+                f"--set {key}=true, or leave the rule out"
+            )
+    if recipe.analyze.text:
+        try:
+            text_model_file()
+        except ModelError as error:
+            raise UsageError(str(error)) from error
 
 
 def check_models(recipe: Recipe) -> None:

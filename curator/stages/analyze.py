@@ -16,6 +16,7 @@ from curator.media.container import open_container, pixel_aspect_of, video_strea
 from curator.media.decode import DecodedFrame, DecodeReport, FrameReader
 from curator.models.clip import ClipEncoder
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
+from curator.models.text import TEXT_MODEL, TextDetector
 from curator.models.transnet import Precision, ShotNetwork, transnet_model_name
 from curator.records import Note, Track
 from curator.stages.measure import Measurer, needs_smoothing
@@ -48,6 +49,19 @@ class AnalyzeConfig(BaseModel):
         gt=0,
         le=1,
         description="distance of the two frames between which motion is measured",
+        json_schema_extra={"unit": "s"},
+    )
+    text: bool = Field(
+        True,
+        description="look for text, which scores of text need; one look costs 0.05 CPU-seconds",
+        json_schema_extra={"unit": "yes or no"},
+    )
+    # 1 s: the shortest clip, of 2 s, then has two looks; subtitles stand for 1 s upwards.
+    text_every_s: float = Field(
+        1.0,
+        gt=0,
+        le=60,
+        description="grid on which text, logos and divided screens are looked for; whole samples",
         json_schema_extra={"unit": "s"},
     )
     thumbnail_every: int = Field(
@@ -136,8 +150,14 @@ def analyze_fingerprint(config: AnalyzeConfig, clip_stamp: str | None = None) ->
         transnet_model_name(),
         PERCEPTUAL_MODEL,
         DIM,
+        TEXT_MODEL if config.text else "",
         clip_stamp,
     )
+
+
+def look_every(config: AnalyzeConfig) -> int:
+    """Steps of the sampling grid from one look for overlays to the next."""
+    return max(1, round(config.text_every_s * config.samples_per_s))
 
 
 class Measuring:
@@ -150,6 +170,7 @@ class Measuring:
         config: Settings.
         threads: Threads of the decoder; with more than one the network runs beside it.
         anchor_pts: Where the sampling grid begins; None for the first frame that comes.
+        detector: Text detector of this worker; None leaves text out.
         clip: CLIP model of this worker; None for none.
     """
 
@@ -162,6 +183,7 @@ class Measuring:
         *,
         threads: int,
         anchor_pts: int | None = None,
+        detector: TextDetector | None = None,
         clip: ClipEncoder | None = None,
     ) -> None:
         self._clip = clip
@@ -181,6 +203,7 @@ class Measuring:
             duration_s=_header_duration_s(container, self.stream, self.frames.time_base),
         )
         self._network = network
+        self._detector = detector
         self._config = config
         self._in_background = threads > 1
         self._anchor_pts = anchor_pts
@@ -199,6 +222,8 @@ class Measuring:
                 samples_per_s=self._config.samples_per_s,
                 pair_s=self._config.motion_pair_s,
                 thumbnail_every=self._config.thumbnail_every,
+                look_every=look_every(self._config),
+                detector=self._detector,
                 smooths_all=self._smooths_all,
                 anchor_pts=self._anchor_pts,
                 in_background=self._in_background,
@@ -249,6 +274,8 @@ class Measuring:
             sample_pair_frame=sample_pair_frame,
             signals=measurer.signals(),
             descriptor=measurer.descriptors_SD(),
+            has_text=self._detector is not None,
+            **measurer.looks.columns(),
             clip_frame=clip_frame,
             clip_embedding=clip_embedding,
             thumbnails=tuple(measurer.thumbnails),
@@ -291,6 +318,7 @@ def analyze_source(
     network: ShotNetwork,
     config: AnalyzeConfig,
     decoder_threads: int,
+    detector: TextDetector | None = None,
     clip: ClipEncoder | None = None,
     spent: dict[str, float] | None = None,
 ) -> Track:
@@ -306,6 +334,7 @@ def analyze_source(
         config: Settings.
         decoder_threads: Threads of the decoder; with more than one the network runs beside it.
             Changes no result, because a source that turns out damaged is decoded again with one.
+        detector: Text detector of this worker; None leaves text out.
         clip: CLIP model of this worker; None for none.
         spent: Takes the CPU-seconds of the measurements, by name.
 
@@ -317,7 +346,15 @@ def analyze_source(
     """
     hashing = HashingReader(reader)
     with open_container(hashing, uri, n_bytes=n_bytes) as container:
-        measuring = Measuring(container, uri, network, config, threads=decoder_threads, clip=clip)
+        measuring = Measuring(
+            container,
+            uri,
+            network,
+            config,
+            threads=decoder_threads,
+            detector=detector,
+            clip=clip,
+        )
         for frame in measuring.frames:
             measuring.take(frame)
             if decoder_threads > 1 and measuring.frames.report.is_damaged:
@@ -333,6 +370,7 @@ def analyze_source(
             network=network,
             config=config,
             decoder_threads=1,
+            detector=detector,
             clip=clip,
             spent=spent,
         )

@@ -42,7 +42,7 @@ def measured_caption(
     tones = [
         _word(scores["luma"], ((0.2, "dark"), (0.4, "dim"), (0.65, "evenly lit"), (9, "bright"))),
         _word(scores["contrast"], ((0.1, "low in contrast"), (0.22, ""), (9, "high in contrast"))),
-        _word(scores["sharpness"], ((0.2, "soft"), (0.5, ""), (9, "sharp in detail"))),
+        _word(scores["sharpness"], ((0.3, "soft"), (0.6, ""), (9, "sharp in detail"))),
     ]
     motion = _word(
         scores["motion"],

@@ -22,6 +22,7 @@ from curator.media.decode import DecodedFrame, DecodeReport, upright_size
 from curator.media.scale import Scaler, fit_inside, luma_plane
 from curator.models.clip import ClipEncoder
 from curator.models.perceptual import DIM, describe
+from curator.models.text import TextDetector
 from curator.models.transnet import HEIGHT, WIDTH, ShotNetwork
 from curator.signals import SIGNALS
 from curator.signals.camera import camera_signals, fitted_flow
@@ -30,6 +31,7 @@ from curator.signals.motion import DenseFlow, motion_signals
 from curator.signals.picture import picture_signals
 from curator.signals.quality import native_signals
 from curator.signals.still import change_signals
+from curator.stages.looks import Looks
 
 PICTURE_PX = 640
 """Longer side of the picture for sharpness and exposure: out-of-focus edges still show at it."""
@@ -72,6 +74,8 @@ class Measurer:
         samples_per_s: Samples per second of video.
         pair_s: Distance from a sample to the frame its motion is measured to, in seconds.
         thumbnail_every: One thumbnail for so many steps of the sampling grid.
+        look_every: One look for overlays for so many steps of the sampling grid.
+        detector: Text detector of this worker; None leaves text out.
         smooths_all: Whether the decoder smooths the blocks of all frames, or only of those that
             others refer to.
         anchor_pts: Where the sampling grid begins; None for the first frame that comes.
@@ -89,15 +93,17 @@ class Measurer:
         samples_per_s: float,
         pair_s: float,
         thumbnail_every: int,
+        look_every: int,
+        detector: TextDetector | None,
         smooths_all: bool,
         anchor_pts: int | None = None,
         in_background: bool = False,
         clip: ClipEncoder | None = None,
         clip_every_s: float = 1.0,
     ) -> None:
-        self._looks = clip.stream(in_background=in_background) if clip is not None else None
-        self._look_ticks = max(1, round(clip_every_s / time_base))
-        self._look_block: int | None = None
+        self._clip = clip.stream(in_background=in_background) if clip is not None else None
+        self._clip_ticks = max(1, round(clip_every_s / time_base))
+        self._clip_block: int | None = None
         self._shots = network.stream(in_background=in_background)
         self._pixel_aspect = pixel_aspect
         self._sample_ticks = max(1, round(1 / samples_per_s / time_base))
@@ -107,6 +113,7 @@ class Measurer:
         self._smooths_all = smooths_all
         self._changes = ChangeStream()
         self._flow = DenseFlow()
+        self.looks = Looks(every=look_every, detector=detector)
         self._tiny: Scaler | None = None
         self._anchor_pts = anchor_pts
         self._next_sample_pts: int | None = None
@@ -164,12 +171,13 @@ class Measurer:
         return self._shots.finish()
 
     def cpu_seconds(self) -> dict[str, float]:
-        """CPU-seconds of scaling for the network, of the network, and of all other measurements."""
+        """CPU-seconds of scaling for the network, of the network, of overlays, and of all else."""
         return {
             "scale": self.scale_s,
             "shot_network": self._shots.cpu_s,
-            "measure": self.measure_s,
-        } | ({"clip": self._looks.cpu_s} if self._looks is not None else {})
+            "measure": self.measure_s - self.looks.cpu_s,
+            "overlay": self.looks.cpu_s,
+        } | ({"clip": self._clip.cpu_s} if self._clip is not None else {})
 
     def sample_frames(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Indices of the sampled frames, and of those their motion is measured to, int32 [S]."""
@@ -197,9 +205,9 @@ class Measurer:
 
     def clip_embeddings(self) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
         """Frames that the CLIP model looked at, int32 [C], and embeddings, float16 [C, D]."""
-        if self._looks is None:
+        if self._clip is None:
             return np.zeros(0, np.int32), np.zeros((0, 0), np.float16)
-        return self._looks.finish()
+        return self._clip.finish()
 
     def _prepare(self, frame: DecodedFrame, report: DecodeReport) -> None:
         turn = report.rotation_deg
@@ -214,7 +222,7 @@ class Measurer:
         if self._anchor_pts is None:
             self._anchor_pts = frame.pts
         # A segment that begins within a block leaves it to the one before.
-        self._look_block = (frame.pts - 1 - self._anchor_pts) // self._look_ticks
+        self._clip_block = (frame.pts - 1 - self._anchor_pts) // self._clip_ticks
         self._next_sample_pts = self._grid_after(frame.pts - 1)
 
     def _grid_after(self, pts: int) -> int:
@@ -232,7 +240,9 @@ class Measurer:
         if block != self._thumbnail_block:
             self._thumbnail_block = block
             self._thumbnail(frame.index, small)
-        self._look(frame, picture)
+        step = (frame.pts - self._anchor_pts) // self._sample_ticks
+        self.looks.sample(step, frame.index, picture, gray)
+        self._show_clip(frame, picture)
         sample = _Sample(
             index=frame.index,
             pts=frame.pts,
@@ -243,16 +253,16 @@ class Measurer:
         self._take_native(sample, frame)
         return sample
 
-    def _look(self, frame: DecodedFrame, picture: NDArray[np.uint8]) -> None:
+    def _show_clip(self, frame: DecodedFrame, picture: NDArray[np.uint8]) -> None:
         """Shows the CLIP model the first sample of each of its blocks of time."""
         assert self._anchor_pts is not None
-        block = (frame.pts - self._anchor_pts) // self._look_ticks
-        if self._looks is not None and block != self._look_block:
+        block = (frame.pts - self._anchor_pts) // self._clip_ticks
+        if self._clip is not None and block != self._clip_block:
             # The measuring around this call counts none of the network's time.
-            before_s = self._looks.own_s
-            self._looks.push(frame.index, picture)
-            self.measure_s -= self._looks.own_s - before_s
-            self._look_block = block
+            before_s = self._clip.own_s
+            self._clip.push(frame.index, picture)
+            self.measure_s -= self._clip.own_s - before_s
+            self._clip_block = block
 
     def _complete(self, sample: _Sample, frame: DecodedFrame) -> None:
         """Gives a sample what a frame after it has for it."""
@@ -265,6 +275,7 @@ class Measurer:
             sample.values |= motion_signals(sample.gray, after, flow, seconds)
             sample.values |= change_signals(sample.gray, after)
             sample.values |= camera_signals(fit, seconds)
+            self.looks.pair(sample.index, sample.gray, after, flow, seconds)
 
     def _take_native(self, sample: _Sample, frame: DecodedFrame) -> None:
         """Measures what needs full-size pixels, on the sample or the first frame after it.

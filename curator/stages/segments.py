@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from curator.media.container import open_container
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason, seek_to
 from curator.models.clip import ClipEncoder
+from curator.models.text import TextDetector
 from curator.models.transnet import CONTEXT, ShotNetwork
 from curator.records import Note, Track
 from curator.stages.analyze import AnalyzeConfig, HeaderClaims, Measuring
@@ -43,6 +44,7 @@ def analyze_segment(
     network: ShotNetwork,
     config: AnalyzeConfig,
     decoder_threads: int,
+    detector: TextDetector | None = None,
     clip: ClipEncoder | None = None,
     spent: dict[str, float] | None = None,
 ) -> Track:
@@ -57,6 +59,7 @@ def analyze_segment(
         network: Shot network of this worker.
         config: Settings.
         decoder_threads: See `analyze_source`.
+        detector: See `analyze_source`.
         clip: See `analyze_source`.
         spent: See `analyze_source`.
 
@@ -77,6 +80,7 @@ def analyze_segment(
             config,
             threads=decoder_threads,
             anchor_pts=segment.anchor_pts,
+            detector=detector,
             clip=clip,
         )
         if segment.number > 0:
@@ -180,6 +184,11 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
     samples = (sample_frame >= start) & (sample_frame < end)
     thumbnail_frame = track.thumbnail_frame + begin
     shown = (thumbnail_frame >= start) & (thumbnail_frame < end)
+    look_frame = track.look_frame + begin
+    looks = (look_frame >= start) & (look_frame < end)
+    next_frame = track.look_next_frame
+    text_frame = track.text_frame + begin
+    lines = (text_frame >= start) & (text_frame < end)
     clip_frame = track.clip_frame + begin
     seen = (clip_frame >= start) & (clip_frame < end)
     return {
@@ -187,6 +196,12 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
         "clip_frame": clip_frame[seen],
         "clip_embedding": track.clip_embedding[seen],
         **{f"{_CHANGE}{name}": values[frames] for name, values in track.changes.items()},
+        "look_frame": look_frame[looks],
+        "look_next_frame": np.where(next_frame < 0, -1, next_frame + begin)[looks],
+        "look_edges": track.look_edges[looks],
+        "look_lines": track.look_lines[looks],
+        "text_frame": text_frame[lines],
+        "text_line": track.text_line[lines],
         "descriptor": track.descriptor[samples],
         **{f"{_SIGNAL}{name}": values[samples] for name, values in track.signals.items()},
         "sample_frame": sample_frame[samples],

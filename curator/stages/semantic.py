@@ -152,7 +152,8 @@ class Semantics:
         asked = {
             name: NEEDS[score]
             for name, rule in filters.root.items()
-            if (score := rule.score or name) in NEEDS and rule.bounds
+            # A flag on what is switched off says nothing, and rejects nothing.
+            if (score := rule.score or name) in NEEDS and rule.bounds and rule.severity == "reject"
         }
         clip, head = self.clip, self.aesthetic
         for name, need in asked.items():

@@ -9,7 +9,7 @@ import json
 import math
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -20,6 +20,7 @@ SHARD_VERSION = 1
 """Raised when the same clips would give other bytes."""
 
 BLOCK = tarfile.BLOCKSIZE
+_ENCODER = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 END_BYTES = 2 * BLOCK
 """Empty blocks that end a tar."""
 
@@ -131,11 +132,14 @@ class Sample:
     mp4_bytes: int
     mp4_sha256: str
     location: Location
+    _json: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuses keys that readers of WebDataset would split or skip."""
         if not self.key.isalnum():
             raise ValueError(f"key {self.key!r}; expected letters and digits only")
+        # Planning asks for it three times, and with many samples that is most of the time.
+        object.__setattr__(self, "_json", _ENCODER.encode(self.metadata).encode())
 
     @property
     def n_bytes(self) -> int:
@@ -145,9 +149,7 @@ class Sample:
 
     def json(self) -> bytes:
         """The sample's metadata as canonical JSON."""
-        return json.dumps(
-            self.metadata, sort_keys=True, ensure_ascii=False, separators=(",", ":")
-        ).encode()
+        return self._json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,11 +187,12 @@ def _groups(samples: Sequence[Sample], max_bytes: int) -> Iterator[tuple[Sample,
     group: list[Sample] = []
     total = END_BYTES
     for sample in samples:
-        if group and total + sample.n_bytes > max_bytes:
+        n_bytes = sample.n_bytes
+        if group and total + n_bytes > max_bytes:
             yield tuple(group)
             group, total = [], END_BYTES
         group.append(sample)
-        total += sample.n_bytes
+        total += n_bytes
     if group:
         yield tuple(group)
 

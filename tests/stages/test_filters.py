@@ -58,6 +58,10 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
         "frozen_fraction": 0.0,
         "black_fraction": 0.0,
         "content_area": 1.0,
+        "text_area": None,
+        "overlay_text_area": None,
+        "logo_area": 0.0,
+        "split_screen": 0.0,
         "layout_consistency": pytest.approx(1.0),
         **dict.fromkeys(NEEDS),
     }
@@ -94,6 +98,10 @@ def test_scores_without_samples_are_absent_not_zero() -> None:
         "stripes",
         "frozen_fraction",
         "content_area",
+        "text_area",
+        "overlay_text_area",
+        "logo_area",
+        "split_screen",
         "layout_consistency",
         *NEEDS,
     }

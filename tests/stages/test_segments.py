@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from samples import StillNetwork
 
+from curator.footage.overlays import lettering, subtitled
 from curator.footage.write import moving_texture, write_video
 from curator.media import segments
 from curator.media.segments import (
@@ -23,6 +24,7 @@ from curator.media.segments import (
     WholeReason,
     plan_segments,
 )
+from curator.models.text import TextDetector
 from curator.models.transnet import CONTEXT, ShotNetwork
 from curator.records import Track
 from curator.stages.analyze import AnalyzeConfig, HeaderClaims, analyze_source
@@ -31,6 +33,7 @@ from curator.storage import open_source, s3_client
 from curator.storage.s3_reader import RangeReader
 
 FPS = 30
+DETECTOR = TextDetector()
 LEAST_FRAMES = 240
 LIMIT_S = 10.0
 N_FRAMES = 820
@@ -39,10 +42,12 @@ CUTS = (130, 271, 275, 460, 700)
 
 
 def pictures(n_frames: int) -> Iterator[NDArray[np.uint8]]:
-    """Moving textures with cuts."""
+    """Moving textures with cuts, and a word over them now and then."""
+    word = lettering("Where?", size_px=9)
     edges = [0, *(cut for cut in CUTS if cut < n_frames), n_frames]
     for seed, (start, end) in enumerate(pairwise(edges)):
-        yield from moving_texture(end - start, seed=seed, width_px=96, height_px=64)
+        frames = moving_texture(end - start, seed=seed, width_px=96, height_px=64)
+        yield from subtitled(frames, [word, None], n_frames=50)
 
 
 def plan(path: Path) -> list[Segment]:
@@ -110,6 +115,7 @@ class Analyzed:
             "source_id": "s",
             "network": self.network,
             "config": config,
+            "detector": DETECTOR,
             "clip": FirstPixels(),
         }
 
@@ -168,6 +174,7 @@ def test_the_joined_track_is_the_whole_one(film: Analyzed) -> None:
                 np.testing.assert_array_equal(one[name], other[name], err_msg=name)
         else:
             assert one == other, field.name
+    assert len(whole.look_frame) > len(np.unique(whole.text_frame)) >= 8
     ends = np.flatnonzero(whole.shot_probability > 0.4)
     assert len(ends) >= 4
     np.testing.assert_array_equal(np.flatnonzero(joined.shot_probability > 0.4), ends)

@@ -210,13 +210,13 @@ def test_what_does_not_fit_together_is_refused(
     assert words in refusal(models, clip, rules=rules, **semantic)
 
 
-@pytest.mark.parametrize(
-    "rule", [{"drop_lowest": 0.1}, {"drop_highest": 0.1}, {"min": 1, "severity": "flag"}]
-)
+@pytest.mark.parametrize("rule", [{"drop_lowest": 0.1}, {"drop_highest": 0.1}, {"min": 1}])
 def test_every_kind_of_rule_asks_for_its_score(models: ModelStore, rule: dict[str, Any]) -> None:
-    """Pins bounds by quantile, flags, and rules with names of their own."""
+    """Pins bounds by quantile, rules with names of their own, and that a flag asks for nothing."""
     message = refusal(models, "test-tiny", rules={"pretty": {"score": "aesthetic", **rule}})
     assert message.startswith("filters.pretty asks for a score that is not made")
+    flagged = {"pretty": {"score": "aesthetic", "severity": "flag", **rule}}
+    Semantics(SemanticConfig(), None, models).check(FilterConfig.model_validate(flagged))
 
 
 def test_a_selection_by_content_type_asks_for_it(models: ModelStore) -> None:

@@ -11,7 +11,16 @@ from pydantic import ConfigDict, RootModel, field_validator
 from curator.errors import unknown_key
 from curator.models.heads import Heads
 from curator.records import Span, Track
-from curator.stages.scores import borders, camera, picture, quality, semantic, stream
+from curator.stages.scores import (
+    borders,
+    camera,
+    drawn,
+    overlay,
+    picture,
+    quality,
+    semantic,
+    stream,
+)
 from curator.stages.scores.camera import camera_tags
 from curator.stages.scores.spec import (
     AGGREGATES,
@@ -27,6 +36,8 @@ SCORES: dict[str, ScoreSpec] = {
     **camera.SCORES,
     **quality.SCORES,
     **borders.SCORES,
+    **overlay.SCORES,
+    **drawn.SCORES,
     **semantic.SCORES,
 }
 """All scores that rules can use. Public: each is a column of `clips`."""

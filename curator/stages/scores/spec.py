@@ -110,6 +110,7 @@ class ScoreSpec:
         high: Reason of a clip above an upper bound.
         of: Gives it; or the name of the signal that `aggregate` makes it of.
         aggregate: How, if the recipe does not say otherwise; None where `of` is a function.
+        needs: Key of the recipe that must be on for it to be measured; None if it always is.
     """
 
     unit: str
@@ -119,6 +120,7 @@ class ScoreSpec:
     high: Reason
     of: Callable[[ClipView], float | None] | str
     aggregate: Aggregate | None = None
+    needs: str | None = None
 
 
 def samples_of(track: Track, span: Span) -> NDArray[np.bool_]:

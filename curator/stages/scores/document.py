@@ -1,0 +1,48 @@
+"""What each score is, as text: for `curate scores`, and for `docs/scores.md`."""
+
+from collections.abc import Iterator
+
+from curator.errors import UsageError, unknown_key
+from curator.stages.scores import SCORES
+from curator.stages.scores.spec import ScoreSpec
+
+HEAD = """# Scores
+
+Each score is a column of `clips`, for kept and rejected clips alike, and can be bounded by a rule
+of the recipe. This page is what `curate scores --markdown` prints.
+
+| score | unit | range and direction | what it says of a clip | samples | reasons |
+|---|---|---|---|---|---|
+"""
+
+
+def markdown() -> str:
+    """A table of all scores."""
+    lines = (
+        f"| `{name}` | {spec.unit} | {spec.range} | {spec.meaning} | {spec.aggregate or ''} | "
+        f"{_reasons(spec)} |\n"
+        for name, spec in SCORES.items()
+    )
+    return HEAD + "".join(lines)
+
+
+def text(name: str | None) -> Iterator[str]:
+    """Lines about one score, or about all.
+
+    Raises:
+        UsageError: There is no such score.
+    """
+    if name is not None and name not in SCORES:
+        raise UsageError(unknown_key(name, SCORES, "score"))
+    for own, spec in SCORES.items():
+        if name in (None, own):
+            yield f"{own}  [{spec.unit}]"
+            yield f"    {spec.meaning}"
+            yield f"    {spec.range}"
+            if spec.aggregate is not None:
+                yield f"    {spec.aggregate} over samples; `scores.{own}` of the recipe changes it"
+            yield f"    reasons: {_reasons(spec).replace('`', '')}"
+
+
+def _reasons(spec: ScoreSpec) -> str:
+    return ", ".join(dict.fromkeys(f"`{reason}`" for reason in (spec.low, spec.high)))
