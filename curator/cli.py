@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_recipes(commands)
+    _add_models(commands)
     _add_scores(commands)
     _add_explain(commands)
     _add_tune(commands)
@@ -159,6 +160,35 @@ def _add_recipes(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     recipes.set_defaults(action=_recipes)
 
 
+def _add_models(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    models = commands.add_parser(
+        "models",
+        help="list, fetch and verify model weights",
+        description="Lists, fetches and verifies the weights of the models that recipes can name. "
+        "`verify` exits with 1 if a file is not the one that the catalogue names.",
+    )
+    tasks = models.add_subparsers(dest="task", required=True, metavar="TASK")
+    for task, names, words in (
+        ("list", "*", "the models, where they come from, and what is here"),
+        ("pull", "+", "fetch models from a mirror or the hub, and verify them"),
+        ("verify", "*", "hash what is here (default: all) and compare"),
+    ):
+        parser = tasks.add_parser(task, help=words)
+        parser.add_argument("names", nargs=names, metavar="NAME", help="model of the catalogue")
+        parser.add_argument(
+            "--models", metavar="PLACE",
+            help="models folder, or s3://bucket/prefix (default: $CURATE_MODELS, else a folder "
+            "`curate/models` in the user's cache)",
+        )  # fmt: skip
+        if task == "pull":
+            parser.add_argument(
+                "--from", dest="source", metavar="PLACE",
+                help="folder or s3://bucket/prefix to copy from, by NAME/FILE or FILE (default: "
+                "where the catalogue says)",
+            )  # fmt: skip
+        parser.set_defaults(action=_models)
+
+
 def _add_scores(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     scores = commands.add_parser("scores", help="say what each score of a clip is")
     scores.add_argument("name", nargs="?", metavar="SCORE", help="one of them (default: all)")
@@ -190,7 +220,8 @@ def _add_tune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         nargs="+",
         metavar="CHANGE",
         help="score.bound=value, such as motion.min=0.02, sharpness.drop_lowest=0.2 or "
-        "noise.max=null; keys of dedup and select in full, such as select.max_per_group=100",
+        "noise.max=null; keys of dedup and select in full, such as select.max_per_group=100, and "
+        "semantic.reject and semantic.reject_from",
     )
     tune.add_argument(
         "--html",
@@ -233,11 +264,12 @@ def _fraction(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from curator.graph.preflight import check_measured, dry_run, preflight
+    from curator.graph.preflight import check_measured, check_models, dry_run, preflight
     from curator.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, options.overrides)
     check_measured(recipe)
+    check_models(recipe)
     store = preflight(
         options.sources,
         options.out,
@@ -304,6 +336,16 @@ def _recipes(options: argparse.Namespace) -> int:
         if why:
             print(f"    {why}")
     return EXIT_OK
+
+
+def _models(options: argparse.Namespace) -> int:
+    from curator.errors import ModelError
+    from curator.model_command import run_models
+
+    try:
+        return run_models(options)
+    except ModelError as error:
+        raise UsageError(str(error)) from error
 
 
 def _scores(options: argparse.Namespace) -> int:

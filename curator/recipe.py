@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from curator.errors import RecipeError, unknown_key
+from curator.models.store import ModelStore
 from curator.stages.analyze import AnalyzeConfig
 from curator.stages.caption import CaptionConfig
 from curator.stages.cut import CutConfig
@@ -20,6 +21,7 @@ from curator.stages.filters import FilterConfig, Rule
 from curator.stages.propose import ProposeConfig
 from curator.stages.scores import SCORES, ScoreConfig
 from curator.stages.select import SelectConfig
+from curator.stages.semantic import SemanticConfig, Semantics
 from curator.stages.shard import ShardConfig
 
 DEFAULT_RECIPE = "quickstart"
@@ -40,6 +42,21 @@ class Recipe(BaseModel):
     caption: CaptionConfig = Field(default_factory=CaptionConfig)
     cut: CutConfig = Field(default_factory=CutConfig)
     shard: ShardConfig = Field(default_factory=ShardConfig)
+    semantic: SemanticConfig = Field(default_factory=SemanticConfig)
+    models: str | None = Field(
+        None,
+        description="folder or s3://bucket/prefix of model weights; null for $CURATE_MODELS, else "
+        "curate/models in the user's cache",
+    )
+
+
+def semantics_of(recipe: Recipe) -> Semantics:
+    """The models that a recipe names, and where their weights lie.
+
+    Raises:
+        ModelError: A name is unknown.
+    """
+    return Semantics(recipe.semantic, recipe.analyze.clip, ModelStore.at(recipe.models))
 
 
 def recipe_folder() -> Path:

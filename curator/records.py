@@ -1,7 +1,8 @@
 """What passes between stages: one frozen record per step of the way.
 
-Shape letters: F frames of a source, S samples of a source, D dimensions of a descriptor, T looks at
-a source (samples at which overlays are looked for), B lines of text found in them.
+Shape letters: F frames of a source, S samples of a source, D dimensions of a descriptor, C pictures
+that have a CLIP embedding, T looks at a source (samples at which overlays are looked for), B lines
+of text found in them.
 """
 
 from collections.abc import Mapping
@@ -76,6 +77,13 @@ class Reason(StrEnum):
     OVERLAY_TEXT = "overlay_text"
     LOGO = "logo"
     SPLIT_SCREEN = "split_screen"
+    AESTHETIC_TOO_LOW = "aesthetic_too_low"
+    AESTHETIC_TOO_HIGH = "aesthetic_too_high"
+    CONTENT_UNCLEAR = "content_unclear"
+    CONTENT_TYPE_UNWANTED = "content_type_unwanted"
+    NOT_SAFE_FOR_WORK = "not_safe_for_work"
+    NOT_CONSISTENT = "not_consistent"
+    """Samples of the clip are too unlike: a cut was missed, or the camera moves too fast."""
     NOT_MEASURED = "not_measured"
     """A rule asks for a score that this clip has not: too few samples, or a tiny picture."""
     DUPLICATE = "duplicate"
@@ -236,6 +244,12 @@ class Track:
     """[B], index of the frame in which a line of text was found; increases."""
     text_line: NDArray[np.float32]
     """[B, 9], the columns `signals.overlay.TEXT_COLUMNS`."""
+    clip_frame: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    """[C], index of the frames that have a CLIP embedding; none where the recipe asks for none."""
+    clip_embedding: NDArray[np.float16] = field(
+        default_factory=lambda: np.zeros((0, 0), np.float16), repr=False
+    )
+    """[C, D], CLIP embeddings of unit length."""
     thumbnails: tuple[bytes, ...] = field(repr=False)
     """JPEGs of about 160 px, one for each of `thumbnail_frame`."""
     thumbnail_frame: NDArray[np.int32] = field(repr=False)
@@ -259,6 +273,10 @@ class Track:
         for name, values in sampled.items():
             if len(values) != n_samples:
                 raise ValueError(f"track {self.source_id}: {name} has not {n_samples} entries")
+        if len(self.clip_embedding) != len(self.clip_frame):
+            raise ValueError(
+                f"track {self.source_id}: clip_embedding has not as many as clip_frame"
+            )
         for name in ("look_next_frame", "look_edges", "look_lines"):
             if len(getattr(self, name)) != len(self.look_frame):
                 raise ValueError(

@@ -88,6 +88,7 @@ CLIPS_SCHEMA = pa.schema(
         ("height", pa.int32()),
         *((name, pa.int32()) for name in CROP_COLUMNS),
         *((name, pa.float64()) for name in SCORES if name != "fps"),
+        ("content_type", pa.string()),
         ("decision", pa.string()),
         ("reason", pa.string()),
         ("reason_score", pa.float64()),
@@ -115,12 +116,12 @@ seconds are from the source's first frame; `start_pts`, `end_pts` are the contai
 `time_base`. `n_frames`, `fps`, `width` and `height` are those of the clip as written. `crop_*` is
 the picture inside black borders, in upright pixels of the source, null for no borders. `reasons`
 lists all reasons against it, `reason` the first. `tags` are what was found about the clip and what
-rules of severity `flag` say. `measured_fps` is the score `fps`, and differs from the rate that the
-clip is written at where the rate varies. `mp4_offset` is where its MP4 begins in `shard`.
-`cut_mode` is how a kept clip was written, `copy` or `encode`. A copy begins at a key frame and may
-be shorter than what was proposed: its span is the one written, while `clip_id` and the scores stay
-those of the span proposed. `copy_frames` is how many frames a copy would have had, where it was
-encoded because those were too few."""
+rules of severity `flag` say. `content_type` is null where no CLIP model tells it. `measured_fps` is
+the score `fps`, and differs from the rate that the clip is written at where the rate varies.
+`mp4_offset` is where its MP4 begins in `shard`. `cut_mode` is how a kept clip was written, `copy`
+or `encode`. A copy begins at a key frame and may be shorter than what was proposed: its span is the
+one written, while `clip_id` and the scores stay those of the span proposed. `copy_frames` is how
+many frames a copy would have had, where it was encoded because those were too few."""
 
 LATER_COLUMNS = (
     "decision", "reason", "reason_score", "reason_threshold", "reasons", "reason_detail",

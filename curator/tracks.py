@@ -72,11 +72,14 @@ TRACK_SCHEMA = pa.schema(
         *((name, pa.list_(pa.float32())) for name in SIGNALS),
         ("descriptor_dim", pa.int32()),
         ("descriptor", pa.list_(pa.float16())),
+        ("clip_frame", pa.list_(pa.int32())),
+        ("clip_embedding", pa.list_(pa.float16())),
         ("thumbnail_frame", pa.list_(pa.int32())),
         ("thumbnails", pa.list_(pa.binary())),
     ]
 )
-"""Row of `tracks`. `descriptor` is [S x descriptor_dim], sample by sample; `*_stage`, `error_code`
+"""Row of `tracks`. `descriptor` is [S x descriptor_dim], sample by sample; so is `clip_embedding`
+for the frames `clip_frame`, of which there are none without a CLIP model; `*_stage`, `error_code`
 and `error_message` are set, and all else null, for a source that cannot be decoded."""
 
 
@@ -109,6 +112,8 @@ def _row(source_id: str, result: Track | Failure) -> dict[str, object]:
         "notes": [str(note) for note in result.notes],
         "descriptor_dim": result.descriptor.shape[1],
         "descriptor": result.descriptor.astype(np.float16).ravel(),
+        "clip_frame": result.clip_frame,
+        "clip_embedding": result.clip_embedding.ravel(),
         "thumbnail_frame": result.thumbnail_frame,
         "thumbnails": list(result.thumbnails),
     }
@@ -145,6 +150,7 @@ def _record(row: pa.Table, source_id: str, uri: str) -> Track | Failure:
             message=str(scalar("error_message")),
         )
     dim = row["descriptor_dim"][0].as_py()
+    clip_frame = array("clip_frame")
     values: dict[str, Any] = {name: scalar(name) for name in _SCALARS}
     values |= {name: array(name) for name in _FRAMES | _SAMPLES | _LOOKS}
     values |= {name: array(name).reshape(-1, width) for name, (_, width) in _WIDE.items()}
@@ -157,6 +163,10 @@ def _record(row: pa.Table, source_id: str, uri: str) -> Track | Failure:
         pixel_aspect=Fraction(str(scalar("pixel_aspect"))),
         notes=tuple(Note(note) for note in row["notes"][0].as_py()),
         descriptor=array("descriptor").astype(np.float32).reshape(-1, dim),
+        clip_frame=clip_frame,
+        clip_embedding=array("clip_embedding").reshape(
+            len(clip_frame), -1 if len(clip_frame) else 0
+        ),
         thumbnail_frame=array("thumbnail_frame"),
         thumbnails=tuple(row["thumbnails"][0].as_py()),
     )

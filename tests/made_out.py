@@ -54,6 +54,7 @@ def candidates_table(n: int, **columns: Sequence[Any]) -> pa.Table:
         "width": [1280] * n,
         "height": [720] * n,
         "seconds": [5.0] * n,
+        "content_type": [None] * n,
         "tags": [[]] * n,
         **{score_column(name): [1.0] * n for name in SCORES},
         **dict.fromkeys(CROP_COLUMNS, [None] * n),
@@ -116,7 +117,13 @@ def finish_run(
     store: Store, recipe: Recipe, candidates: Candidates, clips: pa.Table, vectors: pa.Table
 ) -> dict[str, Any]:
     """Decides about candidates and commits, without cutting; returns the summary."""
-    decided = decide(clips, recipe.filters.root, min_s=recipe.propose.min_s, shard=recipe.shard)
+    decided = decide(
+        clips,
+        recipe.filters.root,
+        min_s=recipe.propose.min_s,
+        shard=recipe.shard,
+        semantic=recipe.semantic,
+    )
     rows = columns_to_rows(decided.clips.drop_columns(["seconds"]))
     mark_duplicates(rows, vectors_by_id(vectors), recipe.dedup)
     mark_selected(rows, recipe.select)

@@ -15,7 +15,7 @@ LAYERS = (
     ("models",),
     ("stages", "tables"),
     ("recipe",),
-    ("progress",),
+    ("progress", "model_command"),
     ("graph",),
     ("review",),
     ("cli",),

@@ -23,7 +23,11 @@ from curator.graph.common import (
 from curator.graph.source_table import MEASURED_SCHEMA
 from curator.lake import Parts, rows_to_table
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason
+from curator.models.catalogue import ModelEntry
+from curator.models.clip import ClipEncoder
+from curator.models.heads import Heads, normalised
 from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL, aggregate
+from curator.models.store import ModelStore
 from curator.models.text import TextDetector
 from curator.models.transnet import ShotNetwork
 from curator.recipe import Recipe
@@ -31,7 +35,7 @@ from curator.records import Failure, Shot, Span, Track
 from curator.stages.analyze import AnalyzeConfig, HeaderClaims, analyze_source
 from curator.stages.clips import candidate_row
 from curator.stages.propose import propose_clips
-from curator.stages.scores import samples_of
+from curator.stages.scores import ClipView, samples_of
 from curator.stages.segments import analyze_segment, join_segments
 from curator.stages.shots import find_shots
 from curator.storage import HashingReader, Store, open_source
@@ -110,7 +114,11 @@ class AnalyzeStep:
         config: AnalyzeConfig,
         threads: int,
         log: AttemptLog | None,
+        clip: ModelEntry | None = None,
+        models: ModelStore | None = None,
     ) -> None:
+        self._clip_entry, self._models = clip, models
+        self._clip: ClipEncoder | None = None
         self._parts = Parts(store, "tracks", stamp)
         self._segments = Parts(store, "segments", stamp)
         self._config = config
@@ -181,6 +189,7 @@ class AnalyzeStep:
                     network=self._ready_network(),
                     config=self._config,
                     decoder_threads=self._threads,
+                    clip=self._clip,
                     detector=self._ready_detector(),
                     spent=spent,
                 )
@@ -206,6 +215,7 @@ class AnalyzeStep:
                     network=self._ready_network(),
                     config=self._config,
                     decoder_threads=self._threads,
+                    clip=self._clip,
                     detector=self._ready_detector(),
                     spent=spent,
                 )
@@ -247,7 +257,14 @@ class AnalyzeStep:
 
             cv2.setNumThreads(1)
             self._network = ShotNetwork(precision=self._config.shot_precision)
+            self._clip = self._ready_clip()
         return self._network
+
+    def _ready_clip(self) -> ClipEncoder | None:
+        entry, models = self._clip_entry, self._models
+        if entry is None or models is None:
+            return None
+        return ClipEncoder(entry, models.find(entry), precision=self._config.clip_precision)
 
     def _ready_detector(self) -> TextDetector | None:
         if self._detector is None and self._config.text:
@@ -297,6 +314,8 @@ class ProposedUnit:
     """Rows of `CANDIDATES_SCHEMA`."""
     vectors: pa.Table
     """Rows of `embeddings_schema`."""
+    clip_vectors: pa.Table = field(default_factory=lambda: embeddings_schema(1).empty_table())
+    """Rows of `embeddings_schema` by the CLIP model; none without one."""
     pictures: pa.Table
     """Rows of `PICTURES_SCHEMA`."""
     cpu_s: Mapping[str, float] = field(default_factory=dict)
@@ -305,7 +324,10 @@ class ProposedUnit:
 class ProposeStep:
     """Reads tracks and makes shots, clips and scores of them."""
 
-    def __init__(self, *, store: Store, stamp: str, recipe: Recipe) -> None:
+    def __init__(
+        self, *, store: Store, stamp: str, recipe: Recipe, heads: Heads | None = None
+    ) -> None:
+        self._heads = heads
         self._parts = Parts(store, "tracks", stamp)
         self._recipe = recipe
 
@@ -323,7 +345,7 @@ class ProposeStep:
                     made.sources.append(_failed_source(result) | {"source_id": source_id})
                 else:
                     self._add(made, result, uris[source_id])
-        return made.unit(unit.part, unit.cpu_s)
+        return made.unit(unit.part, unit.cpu_s, self._recipe.analyze.clip)
 
     def _add(self, made: "_Rows", track: Track, uri: str) -> None:
         recipe = self._recipe
@@ -337,11 +359,17 @@ class ProposeStep:
                 uri,
                 aggregates=recipe.scores.root,
                 crop_borders=recipe.propose.crop_borders,
+                heads=self._heads,
             )
             made.clips.append(row)
             vector = aggregate(track.descriptor[samples_of(track, span)])
             if vector is not None:
                 made.vectors.append((row["clip_id"], vector))
+            looks_ND = ClipView(track, span).embeddings_ND  # noqa: N806 - shape letters
+            if len(looks_ND):
+                mean_1D = normalised(looks_ND).mean(axis=0, keepdims=True)  # noqa: N806
+                look = normalised(mean_1D)[0].astype(np.float32)
+                made.clip_vectors.append((row["clip_id"], look))
             thumbnail = _thumbnail(track, span)
             if thumbnail is not None:
                 made.pictures.append({"clip_id": row["clip_id"], "jpeg": thumbnail})
@@ -356,32 +384,57 @@ class _Rows:
     shots: list[dict[str, Any]] = field(default_factory=list)
     clips: list[dict[str, Any]] = field(default_factory=list)
     vectors: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
+    clip_vectors: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
     pictures: list[dict[str, Any]] = field(default_factory=list)
 
-    def unit(self, part: str | None, cpu_s: Mapping[str, float]) -> ProposedUnit:
+    def unit(self, part: str | None, cpu_s: Mapping[str, float], clip: str | None) -> ProposedUnit:
         return ProposedUnit(
             part=part,
             sources=pa.Table.from_pylist(self.sources, MEASURED_SCHEMA),
             shots=rows_to_table(self.shots, SHOTS_SCHEMA),
             clips=rows_to_table(self.clips, CANDIDATES_SCHEMA),
             vectors=vectors_table(self.vectors),
+            clip_vectors=vectors_table(self.clip_vectors, model=clip, least_dim=1),
             pictures=rows_to_table(self.pictures, PICTURES_SCHEMA),
             cpu_s=cpu_s,
         )
 
 
-def vectors_table(vectors: Sequence[tuple[str, NDArray[np.float32]]]) -> pa.Table:
-    """Rows of `embeddings` for clips and their vectors, float32 [D] each."""
-    dim = len(vectors[0][1]) if vectors else CLIP_DIM
+def vectors_table(
+    vectors: Sequence[tuple[str, NDArray[np.float32]]],
+    *,
+    model: str | None = PERCEPTUAL_MODEL,
+    least_dim: int = CLIP_DIM,
+) -> pa.Table:
+    """Rows of `embeddings` for clips and their vectors, float32 [D] each.
+
+    Args:
+        vectors: By the ids of clips.
+        model: What made them.
+        least_dim: Length of vectors in a table that has none.
+    """
+    dim = len(vectors[0][1]) if vectors else least_dim
     flat = np.concatenate([vector for _, vector in vectors]) if vectors else np.zeros(0, np.float32)
     return pa.table(
         [
             pa.array([name for name, _ in vectors], pa.string()),
-            pa.array([PERCEPTUAL_MODEL] * len(vectors), pa.string()),
+            pa.array([model] * len(vectors), pa.string()),
             pa.FixedSizeListArray.from_arrays(pa.array(flat, pa.float32()), dim),
         ],
         schema=embeddings_schema(dim),
     )
+
+
+def joined_vectors(tables: Sequence[pa.Table]) -> pa.Table:
+    """Rows of several tables of `embeddings`; tables without rows need not be of the same length.
+
+    Args:
+        tables: One at least.
+    """
+    filled = [table for table in tables if table.num_rows] or tables[:1]
+    schema = embeddings_schema(filled[0]["vector"].type.list_size)
+    # What comes from Parquet names the elements of lists otherwise.
+    return pa.concat_tables([table.cast(schema) for table in filled]).combine_chunks()
 
 
 def _thumbnail(track: Track, span: Span) -> bytes | None:

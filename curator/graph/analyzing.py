@@ -28,10 +28,12 @@ from curator.graph.engine import Engine, Resources, Step
 from curator.graph.units import pack
 from curator.lake import Parts
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason, plan_segments
+from curator.models.heads import Heads
 from curator.progress import Progress
 from curator.recipe import Recipe
 from curator.stages.analyze import analyze_fingerprint
 from curator.stages.segments import OVERLAP
+from curator.stages.semantic import Semantics
 from curator.storage import Store, open_source
 
 INLINE_UNITS = 64
@@ -103,6 +105,7 @@ class Analyzing:
         engine: Where work is done.
         progress: Where it is shown.
         take: Called with each unit of proposed clips.
+        semantics: Models that look at pictures and read embeddings; None for none.
     """
 
     def __init__(
@@ -112,13 +115,17 @@ class Analyzing:
         engine: Engine,
         progress: Progress,
         take: Callable[[ProposedUnit], None],
+        semantics: Semantics | None = None,
     ) -> None:
+        self._semantics = semantics
+        self._heads: Heads | None = None
         self._store = store
         self._recipe = recipe
         self._engine = engine
         self._progress = progress
         self._take = take
-        self.stamp = analyze_fingerprint(recipe.analyze)
+        clip_stamp = semantics.stamp if semantics is not None else None
+        self.stamp = analyze_fingerprint(recipe.analyze, clip_stamp)
         self.counts = AnalysisCounts()
         self.cpu_s: Counter[str] = Counter()
         """CPU-seconds of the workers, by what they did."""
@@ -130,8 +137,10 @@ class Analyzing:
             sources: Each content once, with its id.
         """
         sources = list(sources)
-        # Each footer is a read: with nothing to look for there is nothing to read.
+        # Each footer is a read, and so are the heads: with nothing to look for there is none.
         done = Parts(self._store, "tracks", self.stamp).done() if sources else {}
+        if sources and self._semantics is not None:
+            self._heads = self._semantics.heads()
         stored: dict[str, list[SourceRef]] = {}
         pending: list[SourceRef] = []
         for source in sources:
@@ -228,6 +237,8 @@ class Analyzing:
                 "config": self._recipe.analyze,
                 "threads": max(1, engine.n_cpus() // workers),
                 "log": None if runs_here else engine.ledger(small=small),
+                "clip": self._semantics.clip if self._semantics is not None else None,
+                "models": self._semantics.store if self._semantics is not None else None,
             },
             resources=Resources(cpus=1),
             keeps_state=True,
@@ -267,7 +278,12 @@ class Analyzing:
     def _propose_step(self) -> Step:
         return Step(
             make=ProposeStep,
-            settings={"store": self._store, "stamp": self.stamp, "recipe": self._recipe},
+            settings={
+                "store": self._store,
+                "stamp": self.stamp,
+                "recipe": self._recipe,
+                "heads": self._heads,
+            },
             resources=Resources(cpus=0.5),
         )
 

@@ -7,6 +7,7 @@ rules are no part of their fingerprint. A few large objects hold what thousands 
     candidates/clips     CANDIDATES_SCHEMA
     candidates/shots     SHOTS_SCHEMA
     candidates/vectors   embeddings_schema
+    candidates/clip_vectors  embeddings_schema, where the recipe names a CLIP model
     candidates/pictures  PICTURES_SCHEMA, by id in small row groups: few are looked at
 
 `sources` is written last. What it says of a source holds as long as the part of `tracks` is there
@@ -25,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import curator
-from curator.graph.analysis_steps import ProposedUnit
+from curator.graph.analysis_steps import ProposedUnit, joined_vectors
 from curator.lake import fingerprint, read_parquet, to_parquet
 from curator.recipe import Recipe
 from curator.storage import Store
@@ -38,16 +39,24 @@ MAX_PARTS = 16
 """Parts beyond which all are written as one."""
 PICTURES_PER_GROUP = 64
 
-_KINDS = ("clips", "shots", "vectors", "pictures", "sources")
+_KINDS = ("clips", "shots", "vectors", "clip_vectors", "pictures", "sources")
+_VECTORS = ("vectors", "clip_vectors")
 
 
-def candidates_fingerprint(track_stamp: str, recipe: Recipe) -> str:
+def candidates_fingerprint(track_stamp: str, recipe: Recipe, heads_stamp: str | None = None) -> str:
     """Fingerprint of candidates: what they are made of, how, and this package's code.
 
-    The shortest length is left out: shorter spans are proposed too, and rejected by a rule.
+    The shortest length is left out: shorter spans are proposed too, and rejected by a rule. So is
+    which content types are rejected.
+
+    Args:
+        track_stamp: Fingerprint of the tracks.
+        recipe: Settings.
+        heads_stamp: What says what reads CLIP embeddings; None for nothing.
     """
     propose = recipe.propose.model_dump(mode="json", exclude={"min_s"})
-    return fingerprint(FOLDER, track_stamp, propose, recipe.scores.model_dump(), _code())
+    scores = recipe.scores.model_dump()
+    return fingerprint(FOLDER, track_stamp, propose, scores, heads_stamp, _code())
 
 
 @cache
@@ -66,12 +75,17 @@ class Candidates:
         store: Output root.
         track_stamp: Fingerprint of the tracks.
         recipe: Settings.
+        heads_stamp: What says what reads CLIP embeddings; None for nothing.
     """
 
-    def __init__(self, store: Store, track_stamp: str, recipe: Recipe) -> None:
+    def __init__(
+        self, store: Store, track_stamp: str, recipe: Recipe, heads_stamp: str | None = None
+    ) -> None:
         self._store = store
         self._track_stamp = track_stamp
-        self.stamp = candidates_fingerprint(track_stamp, recipe)
+        self.stamp = candidates_fingerprint(track_stamp, recipe, heads_stamp)
+        has_clip = recipe.analyze.clip is not None
+        self._kinds = [kind for kind in _KINDS if kind != "clip_vectors" or has_clip]
         self._parts: list[str] = []
         """Names without folders of the parts that count."""
         self._new: list[ProposedUnit] = []
@@ -143,7 +157,7 @@ class Candidates:
 
     def names(self) -> set[str]:
         """Objects that count."""
-        return {f"{FOLDER}/{kind}/{part}" for part in self._parts for kind in _KINDS}
+        return {f"{FOLDER}/{kind}/{part}" for part in self._parts for kind in self._kinds}
 
     def _track_sizes(self) -> dict[str, int]:
         return {i.key: i.bytes for i in self._store.list(f"tracks/{self._track_stamp}-")}
@@ -156,18 +170,19 @@ class Candidates:
         return read_parquet(self._store, f"{FOLDER}/{kind}/{part}")
 
     def _unit(self, part: str, sources: pa.Table, valid: pa.Array) -> ProposedUnit:
-        clips, shots, vectors = (self._read(kind, part) for kind in ("clips", "shots", "vectors"))
+        clips, shots = (self._read(kind, part) for kind in ("clips", "shots"))
+        vectors = {kind: self._read(kind, part) for kind in _VECTORS if kind in self._kinds}
         if pc.all(valid).as_py() is not True:
             sources = sources.filter(valid)
             clips, shots = (_only(table, "source_id", sources) for table in (clips, shots))
-            vectors = _only(vectors, "clip_id", clips)
+            vectors = {kind: _only(table, "clip_id", clips) for kind, table in vectors.items()}
         return ProposedUnit(
             part=None,
             sources=sources,
             shots=shots,
             clips=clips,
-            vectors=vectors,
             pictures=PICTURES_SCHEMA.empty_table(),
+            **vectors,
         )
 
     def _rewrite(self, merged: ProposedUnit, pictures: pa.Table) -> None:
@@ -185,10 +200,11 @@ class Candidates:
             "clips": unit.clips,
             "shots": unit.shots,
             "vectors": unit.vectors,
+            "clip_vectors": unit.clip_vectors,
             "pictures": unit.pictures.sort_by("clip_id"),
             "sources": unit.sources.set_column(at, "track_bytes", n_bytes),
         }
-        for kind in _KINDS:
+        for kind in self._kinds:
             rows = PICTURES_PER_GROUP if kind == "pictures" else None
             data = to_parquet(tables[kind], rows_per_group=rows)
             self._store.write(f"{FOLDER}/{kind}/{part}", data)
@@ -233,9 +249,10 @@ def _merged(units: Sequence[ProposedUnit]) -> ProposedUnit:
         return units[0]
 
     def joined(kind: str) -> pa.Table:
-        return pa.concat_tables([getattr(unit, kind) for unit in units]).combine_chunks()
+        tables = [getattr(unit, kind) for unit in units]
+        return joined_vectors(tables) if kind in _VECTORS else pa.concat_tables(tables)
 
-    return ProposedUnit(part=None, **{kind: joined(kind) for kind in _KINDS})
+    return ProposedUnit(part=None, **{kind: joined(kind).combine_chunks() for kind in _KINDS})
 
 
 def _only(table: pa.Table, column: str, of: pa.Table) -> pa.Table:

@@ -23,7 +23,7 @@ from curator.tables import CLIPS_SCHEMA
 
 logger = logging.getLogger(__name__)
 
-TABLES = ("sources", "shots", "clips", "embeddings")
+TABLES = ("sources", "shots", "clips", "embeddings", "clip_embeddings")
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
@@ -38,6 +38,8 @@ class Commit:
     clips: list[dict[str, Any]]
     rules: Sequence[RuleCount]
     embeddings: pa.Table
+    clip_embeddings: pa.Table | None = None
+    """Embeddings by the CLIP model; None where the recipe names none."""
     pictures: Callable[[Iterable[str]], Mapping[str, bytes]]
     """Gives thumbnails by the ids of clips."""
     candidates: Set[str]
@@ -78,6 +80,9 @@ def commit_run(run: Commit) -> dict[str, Any]:
         "clips": rows_to_table(run.clips, CLIPS_SCHEMA),
         "embeddings": run.embeddings,
     }
+    if run.clip_embeddings is not None:
+        # A table of its own: the length of a vector is part of a column's type.
+        tables["clip_embeddings"] = run.clip_embeddings
     names |= {name: write_table(run.store, name, table) for name, table in tables.items()}
     summary = _summary(run, totals, names)
     page = render_report(

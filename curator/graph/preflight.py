@@ -7,7 +7,7 @@ from curator.errors import ModelError, StorageError, UsageError
 from curator.lake import Parts
 from curator.listing import ListedSource, SkippedName, list_sources
 from curator.models.text import text_model_file
-from curator.recipe import Recipe
+from curator.recipe import Recipe, semantics_of
 from curator.stages.analyze import analyze_fingerprint
 from curator.stages.scan import scan_fingerprint, scan_key
 from curator.stages.scores import SCORES
@@ -77,11 +77,25 @@ def check_measured(recipe: Recipe) -> None:
             raise UsageError(str(error)) from error
 
 
+def check_models(recipe: Recipe) -> None:
+    """Checks that the recipe's models are here, and that each score it asks for is made.
+
+    Raises:
+        UsageError: Says which key to set, or which model to pull.
+    """
+    try:
+        semantics = semantics_of(recipe)
+    except ModelError as error:
+        raise UsageError(str(error)) from error
+    semantics.check(recipe.filters, recipe.select.by)
+
+
 def dry_run(sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None) -> str:
     """Says what a run would do, from the listing and from what is stored."""
     scanned = Parts(store, "scan", scan_fingerprint())
     probes = scanned.done()
-    tracks = Parts(store, "tracks", analyze_fingerprint(recipe.analyze)).done()
+    stamp = analyze_fingerprint(recipe.analyze, semantics_of(recipe).stamp)
+    tracks = Parts(store, "tracks", stamp).done()
     counts: Counter[str] = Counter()
     known: dict[str, dict[str, str]] = {}
     for item in list_sources(sources, limit=limit):

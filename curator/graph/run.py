@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from curator.graph.accounting import cpu_profile, mark_processes
-from curator.graph.analysis_steps import ProposedUnit, vectors_table
+from curator.graph.analysis_steps import ProposedUnit, joined_vectors, vectors_table
 from curator.graph.analyzing import Analyzing
 from curator.graph.candidates import Candidates
 from curator.graph.common import SourceRef
@@ -39,7 +39,7 @@ from curator.graph.survivors import (
 from curator.lake import columns_to_rows
 from curator.listing import Listed, list_sources
 from curator.progress import Progress
-from curator.recipe import Recipe
+from curator.recipe import Recipe, semantics_of
 from curator.stages.analyze import analyze_fingerprint
 from curator.stages.cut import cut_fingerprint
 from curator.stages.decide import Decided, RuleCount, corpus_of, judge_table
@@ -67,6 +67,7 @@ class RunState:
     shots: list[pa.Table] = field(default_factory=list)
     candidates: list[pa.Table] = field(default_factory=list)
     vectors: list[pa.Table] = field(default_factory=list)
+    clip_vectors: list[pa.Table] = field(default_factory=list)
     all_vectors: pa.Table | None = None
     n_passed: int = 0
     """Candidates that pass the rules that need no other clip, for the display."""
@@ -95,8 +96,10 @@ class Run:
         self._engine = engine
         self._progress = progress
         self._state = RunState()
-        self._track_stamp = analyze_fingerprint(recipe.analyze)
-        self._candidates = Candidates(store, self._track_stamp, recipe)
+        self._semantics = semantics_of(recipe)
+        self._track_stamp = analyze_fingerprint(recipe.analyze, self._semantics.stamp)
+        heads_stamp = self._semantics.heads_stamp
+        self._candidates = Candidates(store, self._track_stamp, recipe, heads_stamp)
         self._previous = read_summary(store)
         mark_processes()
 
@@ -166,7 +169,12 @@ class Run:
 
     def _analyze(self) -> None:
         analyzing = Analyzing(
-            self._store, self._recipe, self._engine, self._progress, self._take_proposed
+            self._store,
+            self._recipe,
+            self._engine,
+            self._progress,
+            self._take_proposed,
+            self._semantics,
         )
         sources = list(self._state.sources.to_analyze())
         stored = self._candidates.load({str(s.source_id): s.uri for s in sources})
@@ -192,13 +200,20 @@ class Run:
         state.shots.append(proposed.shots)
         state.candidates.append(proposed.clips)
         state.vectors.append(proposed.vectors)
+        state.clip_vectors.append(proposed.clip_vectors)
         bounds = resolve(self._recipe.filters.root)
         state.n_passed += self._judged(proposed.clips, bounds).n_kept
         self._progress.clips(state.n_passed)
 
     def _judged(self, clips: pa.Table, bounds: Sequence[Bounds]) -> Decided:
         recipe = self._recipe
-        return judge_table(clips, bounds, min_s=recipe.propose.min_s, shard=recipe.shard)
+        return judge_table(
+            clips,
+            bounds,
+            min_s=recipe.propose.min_s,
+            shard=recipe.shard,
+            semantic=recipe.semantic,
+        )
 
     def _filter(self) -> None:
         """Judges all candidates: a bound by quantile needs every one of them."""
@@ -215,13 +230,17 @@ class Run:
         """Vectors of all clips, by id."""
         state = self._state
         if state.all_vectors is None:
-            filled = [table for table in state.vectors if table.num_rows] or [vectors_table([])]
-            schema = embeddings_schema(filled[0]["vector"].type.list_size)
-            # What comes from Parquet names the elements of lists otherwise.
-            tables = [table.cast(schema) for table in filled]
-            state.all_vectors = pa.concat_tables(tables).sort_by("clip_id").combine_chunks()
+            joined = joined_vectors([*state.vectors, vectors_table([])])
+            state.all_vectors = joined.sort_by("clip_id").combine_chunks()
             state.vectors = []
         return state.all_vectors
+
+    def _clip_vectors(self) -> pa.Table | None:
+        """Embeddings of all clips by the CLIP model, by id; None without one."""
+        if self._recipe.analyze.clip is None:
+            return None
+        empty = embeddings_schema(1).empty_table()
+        return joined_vectors([*self._state.clip_vectors, empty]).sort_by("clip_id")
 
     def _cutting(self) -> Cutting:
         return Cutting(
@@ -264,6 +283,7 @@ class Run:
                 clips=state.clips,
                 rules=state.rules,
                 embeddings=self._vectors(),
+                clip_embeddings=self._clip_vectors(),
                 pictures=self._candidates.pictures,
                 candidates=self._candidates.names(),
                 shards=shards,

@@ -185,6 +185,7 @@ def sample_metadata(clip: Mapping[str, Any], bucket: Bucket) -> dict[str, Any]:
             for name in SCORES
             if name != "fps"
         },
+        "content_type": clip.get("content_type"),
         "caption": clip.get("caption") or "",
         "caption_model": clip.get("caption_model"),
         "mp4_sha256": clip["mp4_sha256"],

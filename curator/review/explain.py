@@ -1,5 +1,6 @@
 """Why one clip ended as it did, and what would have kept it."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
@@ -106,6 +107,8 @@ def _headline(clip: Mapping[str, Any]) -> str:
 def _outcome(finished: Finished, clip: Mapping[str, Any]) -> Iterator[str]:
     if tags := clip["tags"]:
         yield f"tags: {', '.join(tags)}"
+    if clip["content_type"] is not None:
+        yield f"content type: {clip['content_type']} ({score(clip['content_probability'])})"
     if clip["decision"] == "kept":
         yield f"kept, in {clip['shard']} ({clip['cut_mode'] or 'written'})"
         return
@@ -192,6 +195,8 @@ def _remedies(
     for rule in judged:
         if rule.reason is not None and rule.bounds.severity == "reject":
             yield f"  {_remedy(rule)}"
+    if Reason.CONTENT_TYPE_UNWANTED in reasons:
+        yield f"  {_content_remedy(finished, clip)}"
     for reason in reasons:
         if reason in LATE:
             yield f"  {_late_remedy(finished, clip, Reason(reason))}"
@@ -221,6 +226,13 @@ def _remedy(rule: Judged) -> str:
             rounded = floor(fitting * 10_000) / 10_000
             changes.append(f"--set {key}.drop_{end}={rounded:g}")
     return " ".join(changes) or f"another bound of {key}"
+
+
+def _content_remedy(finished: Finished, clip: Mapping[str, Any]) -> str:
+    others = [n for n in finished.recipe.semantic.reject if n != clip["content_type"]]
+    remedy = "--set " + shlex.quote(f"semantic.reject=[{','.join(others)}]")
+    least = _rounded(clip["content_probability"] + 1e-6, down=False)
+    return remedy if float(least) > 1 else f"--set semantic.reject_from={least}, or {remedy}"
 
 
 def _rounded(value: float, *, down: bool) -> str:

@@ -24,8 +24,11 @@ from curator.stages.decide import Decided, decide, score_values
 from curator.stages.filters import Bounds
 from curator.stages.report.tune import BoundView, TuneView
 from curator.stages.scores import SCORES
+from curator.stages.semantic import check_content
 
 SECTIONS = ("filters", "dedup", "select")
+SINGLE_KEYS = ("semantic.reject", "semantic.reject_from")
+"""Keys of other sections that change no score."""
 EXAMPLES = 8
 """Clips on each side of a bound."""
 NOW, THEN = "", "then_"
@@ -66,7 +69,8 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
 
     Args:
         finished: The run.
-        changes: `score.bound=value`, or a key of `dedup` or `select` in full, each.
+        changes: `score.bound=value`, or a key of `dedup` or `select` or one of `SINGLE_KEYS` in
+            full, each.
         rules_only: Leave duplicates and selection as they are, which is faster: a clip that comes
             back counts as kept, and no duplicate is freed.
 
@@ -78,9 +82,7 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
     recipe = with_changes(finished.recipe, keys)
     check_measured(finished, recipe)
     candidates = finished.candidates()
-    decided = decide(
-        candidates, recipe.filters.root, min_s=recipe.propose.min_s, shard=recipe.shard
-    )
+    decided = _decide(candidates, recipe)
     now = _first_reasons(finished.clips)
     if rules_only:
         then = _as_before(decided.clips, now)
@@ -97,17 +99,29 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
     )
 
 
+def _decide(candidates: pa.Table, recipe: Recipe) -> Decided:
+    return decide(
+        candidates,
+        recipe.filters.root,
+        min_s=recipe.propose.min_s,
+        shard=recipe.shard,
+        semantic=recipe.semantic,
+    )
+
+
 def _full_key(change: str, finished: Finished) -> str:
     key, equals, value = change.partition("=")
     section = key.strip().split(".")[0]
     if not equals or "." not in key:
         raise UsageError(f"{change!r}: expected score.bound=value, such as motion.min=0.02")
-    if section in SECTIONS or (key.strip() == "propose.min_s" and finished.has_candidates):
+    if section in SECTIONS or key.strip() in SINGLE_KEYS:
+        return change
+    if key.strip() == "propose.min_s" and finished.has_candidates:
         return change
     if section in Recipe.model_fields:
         raise UsageError(
-            f"{change!r}: only keys of {', '.join(SECTIONS)} can be tried on what is stored; "
-            "use `curate run --set`"
+            f"{change!r}: only keys of {', '.join(SECTIONS)}, and {' and '.join(SINGLE_KEYS)}, can "
+            "be tried on what is stored; use `curate run --set`"
         )
     return f"filters.{key.strip()}={value}"
 
@@ -165,10 +179,7 @@ def _numbers(bounds: Bounds) -> tuple[float | None, float | None, str]:
 
 def decide_bounds(finished: Finished) -> dict[str, Bounds]:
     """Bounds of the run as it is, by rule."""
-    recipe = finished.recipe
-    decided = decide(
-        finished.candidates(), recipe.filters.root, min_s=recipe.propose.min_s, shard=recipe.shard
-    )
+    decided = _decide(finished.candidates(), finished.recipe)
     return {rule.bounds.rule: rule.bounds for rule in decided.rules if rule.bounds}
 
 
@@ -319,16 +330,19 @@ def known_scores(finished: Finished) -> list[str]:
 
 
 def check_measured(finished: Finished, recipe: Recipe) -> None:
-    """Refuses bounds of scores that the run never measured.
+    """Refuses bounds of scores that the run never measured, and content types that it never told.
 
     Raises:
-        UsageError: Naming the score, and the remedy.
+        UsageError: Naming the score or the key, and the remedy.
+        ModelError: The prompts of the run cannot be read.
     """
+    used = finished.recipe
+    if (recipe.semantic, recipe.select) != (used.semantic, used.select):
+        check_content(recipe.semantic, recipe.analyze.clip, recipe.select.by)
     known = known_scores(finished)
     for name, rule in recipe.filters.root.items():
-        score = rule.score or name
-        used = finished.recipe.filters.root.get(name)
-        if rule != used and rule.bounds and finished.clips.num_rows and score not in known:
+        score, is_new = rule.score or name, rule != used.filters.root.get(name)
+        if is_new and rule.bounds and finished.clips.num_rows and score not in known:
             raise UsageError(
                 f"no clip of {finished.store.uri} has the score {score!r}; "
                 f"{unknown_key(score, known, 'measured score')}, or run again to measure it"

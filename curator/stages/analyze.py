@@ -14,6 +14,7 @@ from curator.errors import DecodeError, ErrorCode
 from curator.lake import fingerprint
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import DecodedFrame, DecodeReport, FrameReader
+from curator.models.clip import ClipEncoder
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
 from curator.models.text import TEXT_MODEL, TextDetector
 from curator.models.transnet import Precision, ShotNetwork, transnet_model_name
@@ -83,6 +84,25 @@ class AnalyzeConfig(BaseModel):
         "the CPU has instructions for it; name one if unlike machines must agree to the bit",
         json_schema_extra={"unit": "name"},
     )
+    clip: str | None = Field(
+        None,
+        description="CLIP model of `curate models list` that looks at the pictures; null for none, "
+        "and then scores that are read from its embeddings are absent",
+        json_schema_extra={"unit": "name"},
+    )
+    # 1 s: the shortest clip, of 2 s, has two pictures to compare.
+    clip_every_s: float = Field(
+        1.0,
+        gt=0,
+        description="time between pictures that the CLIP model looks at; they are samples, so that "
+        "it is no shorter than one of 1 / samples_per_s",
+        json_schema_extra={"unit": "s"},
+    )
+    clip_precision: Precision = Field(
+        "auto",
+        description="arithmetic of the CLIP model on CPUs, as shot_precision; a GPU uses float16",
+        json_schema_extra={"unit": "name"},
+    )
     # 8192x4608 is 37.7 million: 8K UHD and DCI 8K pass, a decompression bomb does not.
     max_pixels: int = Field(
         40_000_000,
@@ -116,8 +136,13 @@ class AnalyzeConfig(BaseModel):
         return self
 
 
-def analyze_fingerprint(config: AnalyzeConfig) -> str:
-    """Fingerprint of tracks: settings, code version and models."""
+def analyze_fingerprint(config: AnalyzeConfig, clip_stamp: str | None = None) -> str:
+    """Fingerprint of tracks: settings, code version and models.
+
+    Args:
+        config: Settings.
+        clip_stamp: What says which weights the CLIP model has; None without one.
+    """
     return fingerprint(
         "analyze",
         ANALYZE_VERSION,
@@ -126,6 +151,7 @@ def analyze_fingerprint(config: AnalyzeConfig) -> str:
         PERCEPTUAL_MODEL,
         DIM,
         TEXT_MODEL if config.text else "",
+        clip_stamp,
     )
 
 
@@ -145,6 +171,7 @@ class Measuring:
         threads: Threads of the decoder; with more than one the network runs beside it.
         anchor_pts: Where the sampling grid begins; None for the first frame that comes.
         detector: Text detector of this worker; None leaves text out.
+        clip: CLIP model of this worker; None for none.
     """
 
     def __init__(
@@ -157,7 +184,9 @@ class Measuring:
         threads: int,
         anchor_pts: int | None = None,
         detector: TextDetector | None = None,
+        clip: ClipEncoder | None = None,
     ) -> None:
+        self._clip = clip
         self.stream = video_stream(container, uri)
         self._smooths_all = needs_smoothing(self.stream)
         self.frames = FrameReader(
@@ -198,6 +227,8 @@ class Measuring:
                 smooths_all=self._smooths_all,
                 anchor_pts=self._anchor_pts,
                 in_background=self._in_background,
+                clip=self._clip,
+                clip_every_s=self._config.clip_every_s,
             )
         self.measurer.add(frame, report)
 
@@ -214,6 +245,7 @@ class Measuring:
         assert report.end_pts is not None
         shot_probability, transition_probability = measurer.finish()
         sample_frame, sample_pair_frame = measurer.sample_frames()
+        clip_frame, clip_embedding = measurer.clip_embeddings()
         width, height = report.sizes[0]
         if report.rotation_deg % 180:
             width, height = height, width
@@ -244,6 +276,8 @@ class Measuring:
             descriptor=measurer.descriptors_SD(),
             has_text=self._detector is not None,
             **measurer.looks.columns(),
+            clip_frame=clip_frame,
+            clip_embedding=clip_embedding,
             thumbnails=tuple(measurer.thumbnails),
             thumbnail_frame=np.array(measurer.thumbnail_frame, np.int32),
         )
@@ -285,6 +319,7 @@ def analyze_source(
     config: AnalyzeConfig,
     decoder_threads: int,
     detector: TextDetector | None = None,
+    clip: ClipEncoder | None = None,
     spent: dict[str, float] | None = None,
 ) -> Track:
     """Decodes a source once and measures it.
@@ -300,6 +335,7 @@ def analyze_source(
         decoder_threads: Threads of the decoder; with more than one the network runs beside it.
             Changes no result, because a source that turns out damaged is decoded again with one.
         detector: Text detector of this worker; None leaves text out.
+        clip: CLIP model of this worker; None for none.
         spent: Takes the CPU-seconds of the measurements, by name.
 
     Returns:
@@ -311,7 +347,13 @@ def analyze_source(
     hashing = HashingReader(reader)
     with open_container(hashing, uri, n_bytes=n_bytes) as container:
         measuring = Measuring(
-            container, uri, network, config, threads=decoder_threads, detector=detector
+            container,
+            uri,
+            network,
+            config,
+            threads=decoder_threads,
+            detector=detector,
+            clip=clip,
         )
         for frame in measuring.frames:
             measuring.take(frame)
@@ -329,6 +371,7 @@ def analyze_source(
             config=config,
             decoder_threads=1,
             detector=detector,
+            clip=clip,
             spent=spent,
         )
     if measuring.measurer is None:

@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.media.decode import upright_size
+from curator.models.heads import Heads
 from curator.records import CutRequest, Note, Span, Track, nominal_fps
 from curator.stages.cut import target_n_frames
 from curator.stages.propose import clip_id, duration_s
 from curator.stages.scores import Aggregate, ClipView, score_clip, tag_clip
 from curator.stages.scores.borders import crop_of
+from curator.stages.scores.semantic import content_of
 from curator.stages.shard import ShardConfig, bucket_of
 from curator.tables import crop_columns, score_column
 
@@ -25,6 +27,7 @@ def candidate_row(
     *,
     aggregates: Mapping[str, Aggregate],
     crop_borders: bool,
+    heads: Heads | None = None,
 ) -> dict[str, Any]:
     """Row for one candidate clip, before any rule.
 
@@ -34,6 +37,7 @@ def candidate_row(
         uri: Its source.
         aggregates: How samples become scores, where not as `SCORES` says.
         crop_borders: Whether black borders are cut away.
+        heads: What reads CLIP embeddings; None for nothing.
 
     Returns:
         Columns of `CANDIDATES_SCHEMA`; `n_frames`, `fps`, `width` and `height` are those that the
@@ -46,10 +50,11 @@ def candidate_row(
     crop = request.crop
     own = (track.width, track.height) if crop is None else (crop.width, crop.height)
     width, height = upright_size(*own, 0, track.pixel_aspect)
-    scores = score_clip(track, span, aggregates)
+    scores = score_clip(track, span, aggregates, heads)
     if crop is not None:
         # Rules on size and shape are on what will be written.
         scores |= {"short_side_px": float(min(width, height)), "aspect": width / height}
+    content_type, _ = content_of(ClipView(track, span, heads))
     return {
         "clip_id": request.clip_id,
         "source_id": track.source_id,
@@ -69,6 +74,7 @@ def candidate_row(
         "height": height - height % 2,
         **crop_columns(crop),
         **{score_column(name): value for name, value in scores.items()},
+        "content_type": content_type,
         "fps": float(request.fps),
         "tags": tag_clip(track, span),
         "seconds": duration_s(track, span.start_frame, span.end_frame),

@@ -1,4 +1,4 @@
-"""Judges candidate clips, all of a table at once: length, the recipe's rules, buckets.
+"""Judges candidate clips, all of a table at once: length, rules, content types, buckets.
 
 The rules are those of `filters.judge`, column by column, so that 100,000 clips take a fraction of
 a second.
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from curator.records import Reason
 from curator.stages.filters import Bounds, Rule, resolve
 from curator.stages.scores import SCORES
+from curator.stages.semantic import SemanticConfig
 from curator.stages.shard import ShardConfig, bucket_of
 from curator.tables import score_column
 
@@ -25,6 +26,7 @@ Values = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 LENGTH_RULE = "propose.min_s"
+CONTENT_RULE = "semantic.reject"
 BUCKET_RULE = "shard.bucket"
 """Names of what is judged beside the recipe's rules, whose names have no dot."""
 
@@ -34,8 +36,9 @@ class RuleCount:
     """What one rule takes, or flags.
 
     Attributes:
-        rule: Its name; `propose.min_s` for the shortest length, `shard.bucket` for a fitting one.
-        bounds: Its bounds as numbers; None for those two.
+        rule: Its name; `propose.min_s` for the shortest length, `semantic.reject` for unwanted
+            content types, `shard.bucket` for a fitting one.
+        bounds: Its bounds as numbers; None for those three.
         n_first: Clips whose first reason it gives.
         n_alone: Clips that nothing else is against.
         n_any: Clips that it is against, or flags.
@@ -108,7 +111,12 @@ def corpus_of(clips: pa.Table, *, min_s: float) -> Callable[[str], Values]:
 
 
 def decide(
-    clips: pa.Table, rules: Mapping[str, Rule], *, min_s: float, shard: ShardConfig
+    clips: pa.Table,
+    rules: Mapping[str, Rule],
+    *,
+    min_s: float,
+    shard: ShardConfig,
+    semantic: SemanticConfig | None = None,
 ) -> Decided:
     """Resolves rules over all candidates of a run, and judges them.
 
@@ -117,13 +125,19 @@ def decide(
         rules: From the recipe.
         min_s: Shortest length.
         shard: Buckets; a clip that fits none is rejected.
+        semantic: Which content types are rejected; None for none.
     """
     bounds = resolve(rules, corpus_of(clips, min_s=min_s))
-    return judge_table(clips, bounds, min_s=min_s, shard=shard)
+    return judge_table(clips, bounds, min_s=min_s, shard=shard, semantic=semantic)
 
 
 def judge_table(
-    clips: pa.Table, bounds: Sequence[Bounds], *, min_s: float, shard: ShardConfig
+    clips: pa.Table,
+    bounds: Sequence[Bounds],
+    *,
+    min_s: float,
+    shard: ShardConfig,
+    semantic: SemanticConfig | None = None,
 ) -> Decided:
     """Judges clips by rules that are numbers already; arguments are those of `decide`."""
     bucket_codes, buckets = _buckets(clips, shard)
@@ -137,6 +151,8 @@ def judge_table(
             continue
         known = [check for check in found if check.reason != Reason.NOT_MEASURED]
         tagged += [(bound.tag(check.reason), bound, check.hit) for check in known]
+    if semantic is not None and semantic.reject:
+        checks.append(_content_check(clips, semantic))
     checks.append(_bucket_check(clips, bucket_codes < 0, shard))
     counts = _counts(checks) + _flag_counts(tagged)
     columns = _decisions(checks, clips.num_rows) | {
@@ -200,6 +216,20 @@ def _rule_checks(clips: pa.Table, bound: Bounds) -> list[_Check]:
         )
         for reason, hit, threshold in found
     ]
+
+
+def _content_check(clips: pa.Table, semantic: SemanticConfig) -> _Check:
+    """Clips of an unwanted type that is likely enough; one whose type is not known passes."""
+    probability = score_values(clips, "content_probability")
+    unwanted = pc.is_in(clips["content_type"], value_set=pa.array(semantic.reject, pa.string()))
+    return _Check(
+        rule=CONTENT_RULE,
+        bounds=None,
+        reason=Reason.CONTENT_TYPE_UNWANTED,
+        hit=np.asarray(unwanted.to_numpy(), np.bool_) & (probability >= semantic.reject_from),
+        score=probability,
+        threshold=np.full(clips.num_rows, semantic.reject_from),
+    )
 
 
 def _buckets(clips: pa.Table, shard: ShardConfig) -> tuple[NDArray[np.int64], list[str]]:
@@ -319,5 +349,5 @@ def _flag_counts(tagged: Sequence[tuple[str, Bounds, Mask]]) -> list[RuleCount]:
 
 def _ordered(counts: Sequence[RuleCount], bounds: Sequence[Bounds]) -> list[RuleCount]:
     by_name = {count.rule: count for count in counts}
-    order = [LENGTH_RULE, *(bound.rule for bound in bounds), BUCKET_RULE]
+    order = [LENGTH_RULE, *(bound.rule for bound in bounds), CONTENT_RULE, BUCKET_RULE]
     return [by_name[name] for name in order if name in by_name]

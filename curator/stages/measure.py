@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from curator.media.decode import DecodedFrame, DecodeReport, upright_size
 from curator.media.scale import Scaler, fit_inside, luma_plane
+from curator.models.clip import ClipEncoder
 from curator.models.perceptual import DIM, describe
 from curator.models.text import TextDetector
 from curator.models.transnet import HEIGHT, WIDTH, ShotNetwork
@@ -78,7 +79,9 @@ class Measurer:
         smooths_all: Whether the decoder smooths the blocks of all frames, or only of those that
             others refer to.
         anchor_pts: Where the sampling grid begins; None for the first frame that comes.
-        in_background: Run the network in a thread of its own.
+        in_background: Run the networks in threads of their own.
+        clip: CLIP model of this worker; None for none.
+        clip_every_s: Time between the samples that it looks at.
     """
 
     def __init__(
@@ -95,7 +98,12 @@ class Measurer:
         smooths_all: bool,
         anchor_pts: int | None = None,
         in_background: bool = False,
+        clip: ClipEncoder | None = None,
+        clip_every_s: float = 1.0,
     ) -> None:
+        self._clip = clip.stream(in_background=in_background) if clip is not None else None
+        self._clip_ticks = max(1, round(clip_every_s / time_base))
+        self._clip_block: int | None = None
         self._shots = network.stream(in_background=in_background)
         self._pixel_aspect = pixel_aspect
         self._sample_ticks = max(1, round(1 / samples_per_s / time_base))
@@ -169,7 +177,7 @@ class Measurer:
             "shot_network": self._shots.cpu_s,
             "measure": self.measure_s - self.looks.cpu_s,
             "overlay": self.looks.cpu_s,
-        }
+        } | ({"clip": self._clip.cpu_s} if self._clip is not None else {})
 
     def sample_frames(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Indices of the sampled frames, and of those their motion is measured to, int32 [S]."""
@@ -195,6 +203,12 @@ class Measurer:
             return np.zeros((0, DIM), np.float32)
         return np.stack([sample.descriptor for sample in self._samples])
 
+    def clip_embeddings(self) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
+        """Frames that the CLIP model looked at, int32 [C], and embeddings, float16 [C, D]."""
+        if self._clip is None:
+            return np.zeros(0, np.int32), np.zeros((0, 0), np.float16)
+        return self._clip.finish()
+
     def _prepare(self, frame: DecodedFrame, report: DecodeReport) -> None:
         turn = report.rotation_deg
         width, height = upright_size(
@@ -207,6 +221,8 @@ class Measurer:
         self._small = Scaler(*self._small_size, method="area", rotation_deg=turn)
         if self._anchor_pts is None:
             self._anchor_pts = frame.pts
+        # A segment that begins within a block leaves it to the one before.
+        self._clip_block = (frame.pts - 1 - self._anchor_pts) // self._clip_ticks
         self._next_sample_pts = self._grid_after(frame.pts - 1)
 
     def _grid_after(self, pts: int) -> int:
@@ -226,6 +242,7 @@ class Measurer:
             self._thumbnail(frame.index, small)
         step = (frame.pts - self._anchor_pts) // self._sample_ticks
         self.looks.sample(step, frame.index, picture, gray)
+        self._show_clip(frame, picture)
         sample = _Sample(
             index=frame.index,
             pts=frame.pts,
@@ -235,6 +252,17 @@ class Measurer:
         )
         self._take_native(sample, frame)
         return sample
+
+    def _show_clip(self, frame: DecodedFrame, picture: NDArray[np.uint8]) -> None:
+        """Shows the CLIP model the first sample of each of its blocks of time."""
+        assert self._anchor_pts is not None
+        block = (frame.pts - self._anchor_pts) // self._clip_ticks
+        if self._clip is not None and block != self._clip_block:
+            # The measuring around this call counts none of the network's time.
+            before_s = self._clip.own_s
+            self._clip.push(frame.index, picture)
+            self.measure_s -= self._clip.own_s - before_s
+            self._clip_block = block
 
     def _complete(self, sample: _Sample, frame: DecodedFrame) -> None:
         """Gives a sample what a frame after it has for it."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from curator.media.container import open_container
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason, seek_to
+from curator.models.clip import ClipEncoder
 from curator.models.text import TextDetector
 from curator.models.transnet import CONTEXT, ShotNetwork
 from curator.records import Note, Track
@@ -44,6 +45,7 @@ def analyze_segment(
     config: AnalyzeConfig,
     decoder_threads: int,
     detector: TextDetector | None = None,
+    clip: ClipEncoder | None = None,
     spent: dict[str, float] | None = None,
 ) -> Track:
     """Decodes and measures one segment, with the frames that it shares with the next.
@@ -58,6 +60,7 @@ def analyze_segment(
         config: Settings.
         decoder_threads: See `analyze_source`.
         detector: See `analyze_source`.
+        clip: See `analyze_source`.
         spent: See `analyze_source`.
 
     Returns:
@@ -78,6 +81,7 @@ def analyze_segment(
             threads=decoder_threads,
             anchor_pts=segment.anchor_pts,
             detector=detector,
+            clip=clip,
         )
         if segment.number > 0:
             seek_to(container, measuring.stream, segment.start_pts)
@@ -185,8 +189,12 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
     next_frame = track.look_next_frame
     text_frame = track.text_frame + begin
     lines = (text_frame >= start) & (text_frame < end)
+    clip_frame = track.clip_frame + begin
+    seen = (clip_frame >= start) & (clip_frame < end)
     return {
         **{name: getattr(track, name)[frames] for name in _FRAMES},
+        "clip_frame": clip_frame[seen],
+        "clip_embedding": track.clip_embedding[seen],
         **{f"{_CHANGE}{name}": values[frames] for name, values in track.changes.items()},
         "look_frame": look_frame[looks],
         "look_next_frame": np.where(next_frame < 0, -1, next_frame + begin)[looks],

@@ -1,6 +1,8 @@
 """`curate explain` and `curate tune` on runs made of tables, and the page that tune writes."""
 
 import json
+import shlex
+from collections import Counter
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +18,7 @@ from curator.graph import finish
 from curator.recipe import Recipe, with_changes
 from curator.review.finished import open_finished
 from curator.review.tune import tune
+from curator.stages.report.funnel import funnel_steps
 
 N = 40
 RULES: dict[str, Any] = {
@@ -219,6 +222,79 @@ def test_with_rules_only_duplicates_stay_what_they_are(made: Made) -> None:
     assert tune(finished, ["motion.max=25"], rules_only=True).then[copy] == "duplicate"
 
 
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Clips 0 to 9 are crowds, less and less likely; 10 to 19 aerial, and the rest have no type.
+
+    Graphics are unwanted from a probability of 0.5; at most five clips of a type are taken.
+    """
+    out = tmp_path_factory.mktemp("typed") / "out"
+    clips = candidates_table(
+        N,
+        content_type=["crowd"] * 10 + ["aerial"] * 10 + [None] * (N - 20),
+        content_probability=[1 - n / 10 for n in range(10)] + [0.9] * 10 + [None] * (N - 20),
+    )
+    recipe = Recipe.model_validate(
+        {
+            "analyze": {"clip": "openai-vit-b-32"},
+            "semantic": {"reject": ["crowd"]},
+            "select": {"by": ["content_type"], "max_per_group": 5},
+        }
+    )
+    return Made(out, clips["clip_id"].to_pylist(), made_out(out, clips, recipe))
+
+
+def test_unwanted_content_types_are_counted_and_balanced(typed: Made) -> None:
+    """Pins the funnel, the rule's counts, groups by type, and where the embeddings are stored."""
+    steps = {step.reason: step for step in funnel_steps(typed.summary)}
+    assert list(steps) == ["too_short", "content_type_unwanted", "duplicate", "not_selected"]
+    step = steps["content_type_unwanted"]
+    assert (step.n_first, step.n_alone, step.n_left) == (6, 6, N - 6)
+    rules = {rule["rule"]: rule for rule in typed.summary["rules"]}
+    assert rules["semantic.reject"] == {"rule": "semantic.reject", "first": 6, "alone": 6, "any": 6}
+    kept = Counter(row["content_type"] for row in typed.rows() if row["decision"] == "kept")
+    assert kept == {"crowd": 4, "aerial": 5, None: 5}
+    page = Images((typed.out / "report" / "index.html").read_text())
+    assert "crowd, from a probability of 0.5" in page.text
+    assert list((typed.out / "candidates" / "clip_vectors").iterdir())
+
+
+def test_a_clip_of_an_unwanted_type_is_explained(
+    typed: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins the type, and that each of both remedies is enough; a sure one has only one."""
+    finished = open_finished(str(typed.out))
+    for number, n_remedies in ((0, 1), (2, 2)):
+        text = said(capsys, "explain", typed.out, typed.ids[number])
+        assert f"content type: crowd ({1 - number / 10:.3g})" in text
+        assert "rejected: content_type_unwanted" in text
+        words = shlex.split(text.partition("kept by:")[2].splitlines()[1].replace(",", " "))
+        changes = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
+        assert len(changes) == n_remedies
+        index = finished.clips["clip_id"].to_pylist().index(typed.ids[number])
+        for change in changes:
+            assert tune(finished, [change]).then[index] != "content_type_unwanted"
+
+
+def test_content_types_can_be_tuned(
+    typed: Made, made: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins another bound and other types, a wrong name, and a run that has no types."""
+    text = said(capsys, "tune", typed.out, "semantic.reject_from=0.95")
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert lines["content_type_unwanted"][1:3] == ["6", "1"]
+    text = said(capsys, "tune", typed.out, "semantic.reject=[aerial]")
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert lines["content_type_unwanted"][1:3] == ["6", "10"]
+    for out, change, message in (
+        (typed.out, "semantic.reject=[aerail]", "did you mean 'aerial'"),
+        (typed.out, "semantic.content=false", "can be tried"),
+        (made.out, "semantic.reject=[aerial]", "set analyze.clip"),
+        (made.out, "select.by=[content_type]", "set analyze.clip"),
+    ):
+        assert message in said(capsys, "tune", out, change, code=EXIT_USAGE)
+
+
 class Images(HTMLParser):
     """Counts pictures and collects the text."""
 
@@ -297,7 +373,7 @@ def test_an_output_on_s3_is_read_the_same_way(
 
 def test_what_candidates_are_stored_survives_the_commit(made: Made) -> None:
     """Pins that a commit removes candidates of other settings and keeps its own."""
-    assert finish.TABLES == ("sources", "shots", "clips", "embeddings")
+    assert finish.TABLES == ("sources", "shots", "clips", "embeddings", "clip_embeddings")
     kinds = sorted(p.name for p in (made.out / "candidates").iterdir())
     assert kinds == ["clips", "pictures", "shots", "sources", "vectors"]
     assert np.all([len(list((made.out / "candidates" / k).iterdir())) == 1 for k in kinds])

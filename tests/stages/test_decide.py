@@ -12,6 +12,7 @@ from curator.records import Reason
 from curator.stages.decide import Decided, decide, judge_table
 from curator.stages.filters import FilterConfig, flags, judge, resolve
 from curator.stages.scores import SCORES
+from curator.stages.semantic import SemanticConfig
 from curator.stages.shard import ShardConfig
 from curator.tables import CANDIDATES_SCHEMA, score_column
 
@@ -119,6 +120,30 @@ def test_what_a_rule_takes_is_counted_first_alone_and_in_all() -> None:
         "shard.bucket": (0, 0, 0),
     }
     assert result.n_kept == 1
+
+
+def test_content_types_are_judged_after_rules_and_before_buckets() -> None:
+    """Pins the order of reasons and counts, the bound itself, and that no type is no reason."""
+    clips = clips_with(
+        6,
+        content_type=["ad", "ad", "ad", "sea", None, "ad"],
+        content_probability=[0.9, 0.5, 0.49, 0.9, None, 0.9],
+        motion=[0.0, 1.0, 1.0, 1.0, 1.0, 1.0],
+        width=[100, 1280, 1280, 1280, 1280, 1280],
+        seconds=[5.0, 5.0, 5.0, 5.0, 5.0, 1.0],
+    )
+    config = FilterConfig.model_validate({"motion": {"min": 0.5}}).root
+    unwanted = SemanticConfig(reject=("ad", "other"), reject_from=0.5)
+    result = decide(clips, config, min_s=2.0, shard=ShardConfig(), semantic=unwanted)
+    rows = columns_to_rows(result.clips)
+    assert [row["reasons"] for row in rows] == [
+        ["motion_too_low", "content_type_unwanted", "no_bucket"], ["content_type_unwanted"],
+        [], [], [], ["too_short", "content_type_unwanted"],
+    ]  # fmt: skip
+    assert (rows[1]["reason_score"], rows[1]["reason_threshold"]) == (0.5, 0.5)
+    assert list(counts(result)) == ["propose.min_s", "motion", "semantic.reject", "shard.bucket"]
+    assert counts(result)["semantic.reject"] == (1, 1, 3)
+    assert "semantic.reject" not in counts(decided(clips, {}))
 
 
 def test_a_flag_keeps_the_clip_and_names_what_it_misses() -> None:

@@ -12,6 +12,7 @@ from curator.errors import unknown_key
 from curator.records import Reason, Span
 from curator.stages.filters import Bounds, FilterConfig, Verdict, judge, quantile_bound, resolve
 from curator.stages.scores import SCORES, samples_of, score_clip
+from curator.stages.scores.semantic import NEEDS
 
 
 def span(start: int, end: int) -> Span:
@@ -61,6 +62,8 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
         "overlay_text_area": None,
         "logo_area": 0.0,
         "split_screen": 0.0,
+        "layout_consistency": pytest.approx(1.0),
+        **dict.fromkeys(NEEDS),
     }
 
 
@@ -99,6 +102,8 @@ def test_scores_without_samples_are_absent_not_zero() -> None:
         "overlay_text_area",
         "logo_area",
         "split_screen",
+        "layout_consistency",
+        *NEEDS,
     }
 
 

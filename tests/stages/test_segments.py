@@ -77,6 +77,25 @@ def network() -> ShotNetwork:
     return ShotNetwork(precision="float32")
 
 
+class FirstPixels:
+    """Stands for a CLIP model: an embedding is made of a picture's corner."""
+
+    def stream(self, *, in_background: bool) -> "FirstPixels":
+        looks = FirstPixels()
+        looks.frames, looks.rows = [], []
+        return looks
+
+    cpu_s = own_s = 0.0
+
+    def push(self, index: int, rgb_HWC: NDArray[np.uint8]) -> None:  # noqa: N803 - shape letters
+        self.frames.append(index)
+        self.rows.append(rgb_HWC[0, :2].ravel() / 255)
+
+    def finish(self) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
+        rows = np.array(self.rows, np.float16).reshape(-1, 6)
+        return np.array(self.frames, np.int32), rows
+
+
 class Analyzed:
     """A film, its whole track and those of its segments."""
 
@@ -91,10 +110,14 @@ class Analyzed:
         self.tracks = [self.segment(segment) for segment in self.plan]
 
     def common(self) -> dict[str, object]:
+        config = AnalyzeConfig(clip="looker", clip_every_s=1.5)
         return {
-            "source_id": "s", "network": self.network, "config": AnalyzeConfig(),
+            "source_id": "s",
+            "network": self.network,
+            "config": config,
             "detector": DETECTOR,
-        }  # fmt: skip
+            "clip": FirstPixels(),
+        }
 
     def segment(self, segment: Segment, reader: io.BytesIO | None = None) -> Track:
         with reader or self.path.open("rb") as opened:

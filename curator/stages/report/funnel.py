@@ -58,14 +58,15 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
     counts = summary.get("counts") or {}
     given = {**(counts.get("by_reason") or {}), **(counts.get("by_any_reason") or {})}
     last = [
-        Reason.NOT_MEASURED, Reason.NO_BUCKET, Reason.DUPLICATE, Reason.NOT_SELECTED,
-        Reason.CUT_FAILED,
+        Reason.NOT_MEASURED, Reason.CONTENT_TYPE_UNWANTED, Reason.NO_BUCKET, Reason.DUPLICATE,
+        Reason.NOT_SELECTED, Reason.CUT_FAILED,
     ]  # fmt: skip
     order = [str(reason) for reason in (Reason.TOO_SHORT, *_rule_reasons(summary))]
     known = {*order, *map(str, last)}
     order += sorted(reason for reason in given if reason not in known)
     recipe = summary.get("recipe") or {}
     possible = {
+        Reason.CONTENT_TYPE_UNWANTED: bool((recipe.get("semantic") or {}).get("reject")),
         Reason.DUPLICATE: (recipe.get("dedup") or {}).get("enabled", True),
         Reason.NOT_SELECTED: _selects(recipe.get("select") or {}),
     }

@@ -200,5 +200,7 @@ def _score_of(reason: str) -> str:
     """Name of the score that a reason is about."""
     if reason == Reason.TOO_SHORT:
         return "seconds"
+    if reason == Reason.CONTENT_TYPE_UNWANTED:
+        return "content_probability"
     names = (name for name, spec in SCORES.items() if reason in (spec.low, spec.high))
     return next(names, "size or frames" if reason == Reason.NO_BUCKET else "score")

@@ -111,6 +111,10 @@ def _rule(reason: str, summary: Mapping[str, Any]) -> str:
     if reason == Reason.NOT_SELECTED:
         by = ", ".join((recipe.get("select") or {}).get("by") or ()) or "all clips together"
         return f"beyond the share or cap of its group, by {by}"
+    if reason == Reason.CONTENT_TYPE_UNWANTED:
+        semantic = recipe.get("semantic") or {}
+        unwanted = ", ".join(semantic.get("reject") or ())
+        return f"{unwanted}, from a probability of {score(semantic.get('reject_from'))}"
     fixed: dict[str, str] = {
         Reason.NOT_MEASURED: "a rule asks for a score that the clip has not",
         Reason.NO_BUCKET: "smaller or shorter than every bucket",

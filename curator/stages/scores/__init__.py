@@ -9,8 +9,18 @@ from math import isnan
 from pydantic import ConfigDict, RootModel, field_validator
 
 from curator.errors import unknown_key
+from curator.models.heads import Heads
 from curator.records import Span, Track
-from curator.stages.scores import borders, camera, drawn, overlay, picture, quality, stream
+from curator.stages.scores import (
+    borders,
+    camera,
+    drawn,
+    overlay,
+    picture,
+    quality,
+    semantic,
+    stream,
+)
 from curator.stages.scores.camera import camera_tags
 from curator.stages.scores.spec import (
     AGGREGATES,
@@ -28,6 +38,7 @@ SCORES: dict[str, ScoreSpec] = {
     **borders.SCORES,
     **overlay.SCORES,
     **drawn.SCORES,
+    **semantic.SCORES,
 }
 """All scores that rules can use. Public: each is a column of `clips`."""
 
@@ -51,7 +62,10 @@ class ScoreConfig(RootModel[dict[str, Aggregate]]):
 
 
 def score_clip(
-    track: Track, span: Span, aggregates: Mapping[str, Aggregate] | None = None
+    track: Track,
+    span: Span,
+    aggregates: Mapping[str, Aggregate] | None = None,
+    heads: Heads | None = None,
 ) -> dict[str, float | None]:
     """All scores of one clip.
 
@@ -59,11 +73,12 @@ def score_clip(
         track: What was measured.
         span: The clip.
         aggregates: For scores of samples, how they are made if not as `SCORES` says.
+        heads: What reads the track's CLIP embeddings; without, scores of those are absent.
 
     Returns:
         A value for each of `SCORES`; None where nothing was measured within the span.
     """
-    clip = ClipView(track, span)
+    clip = ClipView(track, span, heads)
     scores: dict[str, float | None] = {}
     for name, spec in SCORES.items():
         if isinstance(spec.of, str):

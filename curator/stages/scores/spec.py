@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.media.decode import upright_size
+from curator.models.heads import Heads
 from curator.records import Reason, Span, Track
 from curator.stages.propose import duration_s
 
@@ -32,12 +33,18 @@ AGGREGATES: Mapping[Aggregate, Callable[[NDArray[np.float64]], float]] = {
 """How the samples of a clip become one score; `spread` is their standard deviation."""
 
 
+READ_FROM_CLIP = ("aesthetic", "nsfw")
+"""Values that are read from each CLIP embedding of a clip, and stand beside its signals."""
+
+
 @dataclass(frozen=True)
 class ClipView:
     """The part of a track that is one clip."""
 
     track: Track
     span: Span
+    heads: Heads | None = None
+    """What reads the track's CLIP embeddings; None for nothing."""
 
     @cached_property
     def frames(self) -> slice:
@@ -59,11 +66,31 @@ class ClipView:
         """Length of the clip."""
         return duration_s(self.track, self.span.start_frame, self.span.end_frame)
 
+    @cached_property
+    def embeddings_ND(self) -> NDArray[np.float16]:  # noqa: N802 - shape letters
+        """CLIP embeddings of the clip, of unit length; [0, D] without a CLIP model."""
+        frames = self.track.clip_frame
+        inside = (frames >= self.span.start_frame) & (frames < self.span.end_frame)
+        return self.track.clip_embedding[inside]
+
     def signal(self, name: str) -> NDArray[np.float64]:
         """Values of a signal in the clip, without those that could not be measured."""
+        if name in READ_FROM_CLIP:
+            return self._read(name)
         values = self.track.signals[name][self.samples].astype(np.float64)
         measured: NDArray[np.float64] = values[np.isfinite(values)]
         return measured
+
+    def _read(self, name: str) -> NDArray[np.float64]:
+        """Values that heads read from the clip's embeddings; none without them."""
+        heads, embeddings_ND = self.heads, self.embeddings_ND  # noqa: N806 - shape letters
+        if heads is None or not len(embeddings_ND):
+            return np.zeros(0)
+        if name == "aesthetic" and heads.aesthetic is not None:
+            return heads.aesthetic.scores_N(embeddings_ND)
+        if name == "nsfw" and heads.safety is not None:
+            return heads.unsafe_N(embeddings_ND)
+        return np.zeros(0)
 
     def aggregate(self, name: str, how: Aggregate) -> float | None:
         """One number for a signal in the clip; None where nothing was measured."""

@@ -1,0 +1,328 @@
+"""CLIP image and text embeddings by `open_clip`, in batches, one picture of a video at a time.
+
+The image tower alone is built and loaded, without random initialisation and without the text
+tower: a worker needs no more. Pictures are prepared as open_clip does it: the shorter side is
+scaled to the network's size by Pillow's bicubic filter, then the middle is cut out.
+
+On CPUs that have instructions for it the arithmetic is bfloat16, on GPUs float16. One core with
+AVX-512 BF16 prepares and embeds 30 pictures per second with ViT-B/32 in bfloat16 and 10 in float32
+(benchmarks/clip.py). Batches have one size whatever comes in, and the last is filled up, so that a
+picture's embedding hardly depends on how many others there are.
+
+Importing open_clip takes six seconds of CPU, most of it torch's compiler: it is imported where an
+encoder is made, and a run without CLIP never pays for it.
+
+Shape letters: N pictures, C channels (RGB), H, W height and width, D dimensions, P prompts.
+"""
+
+# ruff: noqa: N803 - shape letters
+
+import importlib.util
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import ModelError
+from curator.models.catalogue import ModelEntry
+from curator.models.transnet import Precision, has_fast_bfloat16
+
+BATCH = 8
+"""Pictures that pass through the network at a time; 16 are 6% faster, 1 takes 1.7 times as long."""
+
+Device = Literal["auto", "cpu", "cuda"]
+
+_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_STD = (0.26862954, 0.26130258, 0.27577711)
+"""Of OpenAI's CLIP and of all models of the catalogue."""
+
+
+def check_open_clip() -> None:
+    """Raises ModelError if the package is not installed; imports nothing."""
+    if importlib.util.find_spec("open_clip") is None:
+        raise ModelError("CLIP needs open-clip-torch: `pip install 'curate-video[clip]'`")
+
+
+class ClipEncoder:
+    """The image tower of a CLIP model; one per worker.
+
+    Args:
+        entry: The model.
+        weights: Its file.
+        precision: Arithmetic on a CPU; `auto` is bfloat16 where the CPU has instructions for it.
+            A GPU always works in float16.
+        device: Where; `auto` is a GPU if there is one.
+
+    Raises:
+        ModelError: open_clip is missing, or the file does not hold such a model.
+    """
+
+    def __init__(
+        self,
+        entry: ModelEntry,
+        weights: Path,
+        *,
+        precision: Precision = "auto",
+        device: Device = "auto",
+    ) -> None:
+        check_open_clip()
+        import torch
+        from open_clip.model import CLIP, convert_weights_to_lp
+
+        self._torch = torch
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if precision == "auto":
+            precision = "bfloat16" if has_fast_bfloat16() else "float32"
+        self.device = device
+        self.precision = "float16" if device == "cuda" else precision
+        self._dtype: Any = getattr(torch, self.precision)
+        cast = None if self._dtype == torch.float32 else self._dtype
+        config = clip_config(entry)
+        with torch.device("meta"):
+            visual = CLIP(**config, cast_dtype=cast).visual.eval()
+        state = {
+            name.removeprefix("visual."): tensor.float()
+            for name, tensor in read_state(weights).items()
+            if name.startswith("visual.")
+        }
+        try:
+            visual.load_state_dict(state, strict=True, assign=True)
+        except RuntimeError as error:
+            raise ModelError(f"{weights} holds no {entry.name}: {_line(error)}") from error
+        if cast is not None:
+            convert_weights_to_lp(visual, cast)
+        self._visual = visual.to(device).requires_grad_(False)
+        self.size_px = _square(config["vision_cfg"])
+        self.dim = int(config["embed_dim"])
+        self._mean, self._std = (
+            torch.tensor(v, device=device).view(1, 3, 1, 1) for v in (_MEAN, _STD)
+        )
+
+    def prepare(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The network's picture of a frame: shorter side scaled, middle cut out.
+
+        Args:
+            rgb_HWC: uint8 RGB of any size.
+
+        Returns:
+            uint8 RGB [size_px, size_px, 3].
+        """
+        return prepared(rgb_HWC, self.size_px)
+
+    def embed(self, prepared_NHWC: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
+        """Unit embeddings of pictures from `prepare`, float32 [N, D]."""
+        begins = range(0, len(prepared_NHWC), BATCH)
+        parts = [self._embed(prepared_NHWC[begin : begin + BATCH]) for begin in begins]
+        return np.concatenate([np.zeros((0, self.dim), np.float32), *parts])
+
+    def stream(self, *, in_background: bool = False) -> "ClipStream":
+        """Begins a video.
+
+        Args:
+            in_background: Compute in a thread of its own while more pictures are pushed.
+        """
+        return ClipStream(self, in_background=in_background)
+
+    def _embed(self, some_NHWC: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
+        torch = self._torch
+        batch = np.zeros((BATCH, self.size_px, self.size_px, 3), np.uint8)
+        batch[: len(some_NHWC)] = some_NHWC
+        if self.device == "cpu":
+            # As for the shot network: more threads would fight other workers for cores.
+            torch.set_num_threads(1)
+        with torch.inference_mode():
+            x = torch.from_numpy(batch).to(self.device).permute(0, 3, 1, 2).float() / 255
+            features = self._visual(((x - self._mean) / self._std).to(self._dtype)).float()
+            unit = torch.nn.functional.normalize(features, dim=-1)
+        found: NDArray[np.float32] = unit.cpu().numpy()[: len(some_NHWC)]
+        return found
+
+
+class ClipStream:
+    """Embeds pictures of one video in bounded memory.
+
+    Args:
+        encoder: The encoder.
+        in_background: Compute in a thread of its own while more pictures are pushed.
+    """
+
+    def __init__(self, encoder: ClipEncoder, *, in_background: bool = False) -> None:
+        self._encoder = encoder
+        self._pool = ThreadPoolExecutor(1, "clip") if in_background else None
+        self._underway: Future[None] | None = None
+        self._pending: list[NDArray[np.uint8]] = []
+        self._done: list[NDArray[np.float32]] = []
+        self._frames: list[int] = []
+        self.cpu_s = 0.0
+        """CPU-seconds of preparing and of the network."""
+        self.own_s = 0.0
+        """Those of them that were spent in the thread that pushes."""
+
+    def push(self, index: int, rgb_HWC: NDArray[np.uint8]) -> None:
+        """Takes a picture.
+
+        Args:
+            index: Its frame.
+            rgb_HWC: uint8 RGB of any size.
+        """
+        begun_s = time.thread_time()
+        self._frames.append(index)
+        self._pending.append(self._encoder.prepare(rgb_HWC))
+        seconds = time.thread_time() - begun_s
+        self.cpu_s += seconds
+        self.own_s += seconds
+        if len(self._pending) == BATCH:
+            self._take()
+
+    def finish(self) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
+        """Ends the video.
+
+        Returns:
+            Frames of the pictures, int32 [N], and their unit embeddings, float16 [N, D].
+        """
+        if self._pending:
+            self._take()
+        self._wait()
+        if self._pool is not None:
+            self._pool.shutdown()
+        none = np.zeros((0, self._encoder.dim), np.float32)
+        embeddings = np.concatenate([none, *self._done]).astype(np.float16)
+        return np.array(self._frames, np.int32), embeddings
+
+    def _take(self) -> None:
+        some, self._pending = self._pending, []
+        self._wait()
+        if self._pool is None:
+            self._run(some)
+        else:
+            self._underway = self._pool.submit(self._run, some)
+
+    def _run(self, some: list[NDArray[np.uint8]]) -> None:
+        begun_s = time.thread_time()
+        self._done.append(self._encoder.embed(some))
+        seconds = time.thread_time() - begun_s
+        self.cpu_s += seconds
+        self.own_s += seconds if self._pool is None else 0.0
+
+    def _wait(self) -> None:
+        if self._underway is not None:
+            self._underway.result()
+            self._underway = None
+
+
+def prepared(rgb_HWC: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
+    """A picture as open_clip's preprocessing gives it before it is made a tensor.
+
+    Args:
+        rgb_HWC: uint8 RGB of any size.
+        size_px: Side of the result.
+
+    Returns:
+        uint8 RGB [size_px, size_px, 3].
+    """
+    from PIL import Image
+
+    height, width = rgb_HWC.shape[:2]
+    # Rounded down, as torchvision does.
+    if width <= height:
+        size = size_px, max(size_px, int(size_px * height / width))
+    else:
+        size = max(size_px, int(size_px * width / height)), size_px
+    image = Image.fromarray(rgb_HWC)
+    if image.size != size:
+        image = image.resize(size, Image.Resampling.BICUBIC)
+    left, top = round((size[0] - size_px) / 2.0), round((size[1] - size_px) / 2.0)
+    return np.asarray(image.crop((left, top, left + size_px, top + size_px)), np.uint8)
+
+
+def embed_texts(
+    entry: ModelEntry, weights: Path, prompts: Sequence[str]
+) -> tuple[NDArray[np.float32], float]:
+    """Embeds prompts; loads the whole model, in float32 on the CPU.
+
+    Args:
+        entry: The model.
+        weights: Its file.
+        prompts: In English.
+
+    Returns:
+        Unit embeddings, float32 [P, D], and the scale that cosines are multiplied with before a
+        softmax, as the model was trained.
+
+    Raises:
+        ModelError: open_clip is missing, or the file does not hold such a model.
+    """
+    check_open_clip()
+    import torch
+    from open_clip import CLIP, SimpleTokenizer
+
+    config = clip_config(entry)
+    with torch.random.fork_rng(devices=[]):
+        model = CLIP(**config).eval()
+    try:
+        model.load_state_dict({name: t.float() for name, t in read_state(weights).items()})
+    except RuntimeError as error:
+        raise ModelError(f"{weights} holds no {entry.name}: {_line(error)}") from error
+    tokenizer = SimpleTokenizer(context_length=model.context_length)
+    with torch.inference_mode():
+        parts = [
+            model.encode_text(tokenizer(list(prompts[begin : begin + 64])), normalize=True)
+            for begin in range(0, len(prompts), 64)
+        ]
+        vectors: NDArray[np.float32] = torch.cat(parts).numpy()
+        return vectors, float(model.logit_scale.exp())
+
+
+def clip_config(entry: ModelEntry) -> dict[str, Any]:
+    """open_clip's configuration of a model: its own, or the one of its architecture.
+
+    Raises:
+        ModelError: open_clip does not know the architecture, or it is no plain CLIP.
+    """
+    import open_clip
+
+    config = entry.config or open_clip.get_model_config(entry.architecture)
+    if config is None or not {"embed_dim", "vision_cfg", "text_cfg"} <= set(config):
+        raise ModelError(
+            f"model {entry.name}: open_clip has no architecture {entry.architecture!r}"
+        )
+    if config["embed_dim"] != entry.dim or "hf_model_name" in config["text_cfg"]:
+        raise ModelError(
+            f"model {entry.name}: {entry.architecture!r} is no plain CLIP of {entry.dim} dimensions"
+        )
+    return dict(config)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Tensors of a file by name: safetensors, or PyTorch's own form without code in it.
+
+    Raises:
+        ModelError: It cannot be read.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return dict(load_file(path))
+        import torch
+
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return dict(state.get("state_dict", state))
+    except Exception as error:
+        raise ModelError(f"{path} cannot be read as weights: {_line(error)}") from error
+
+
+def _square(vision: dict[str, Any]) -> int:
+    size = vision.get("image_size", 224)
+    if not isinstance(size, int):
+        raise ModelError(f"pictures of {size} pixels; expected a square")
+    return size
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

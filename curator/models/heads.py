@@ -1,0 +1,158 @@
+"""What is read from CLIP embeddings by arithmetic alone: aesthetic scores and zero-shot classes.
+
+A network needs torch once, to read its file; what is left of it is a few small arrays, so that a
+rerun with other thresholds loads no network.
+
+LAION's aesthetic heads (improved-aesthetic-predictor and aesthetic-predictor) are affine: layers
+without activations between them, which multiply out to one vector and one number.
+
+Zero-shot classification is CLIP's (Radford et al., arXiv 2103.00020, section 3.1): a class is the
+mean of its prompts' unit embeddings, and the probabilities are the softmax of the scaled cosines.
+
+Shape letters: N embeddings, D dimensions, K classes.
+"""
+
+# ruff: noqa: N802, N803, N815 - shape letters
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import ModelError
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """A score that is an affine function of a unit embedding.
+
+    Attributes:
+        weight_D: float64 [D].
+        bias: Added to it.
+    """
+
+    weight_D: NDArray[np.float64]
+    bias: float
+
+    def scores_N(self, embeddings_ND: NDArray[Any]) -> NDArray[np.float64]:
+        """Scores of embeddings, float64 [N]; they are brought to unit length first."""
+        scores: NDArray[np.float64] = normalised(embeddings_ND) @ self.weight_D + self.bias
+        return scores
+
+
+@dataclass(frozen=True)
+class ZeroShot:
+    """Classes told apart by their prompts.
+
+    Attributes:
+        names: Names of the classes.
+        class_KD: float64 [K, D], of unit length.
+        scale: What cosines are multiplied with before the softmax.
+    """
+
+    names: tuple[str, ...]
+    class_KD: NDArray[np.float64]
+    scale: float
+
+    def probabilities_NK(self, embeddings_ND: NDArray[Any]) -> NDArray[np.float64]:
+        """Probability of each class for each embedding, float64 [N, K], rows sum to 1."""
+        logits = self.scale * normalised(embeddings_ND) @ self.class_KD.T
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        probabilities: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
+        return probabilities
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    """All that is read from the embeddings of one CLIP model; None for what is switched off.
+
+    Attributes:
+        aesthetic: Aesthetic score.
+        content: Content types.
+        safety: Classes, of which those in `unsafe` make a clip not safe for work.
+        unsafe: Names of classes of `safety`.
+    """
+
+    aesthetic: LinearHead | None = None
+    content: ZeroShot | None = None
+    safety: ZeroShot | None = None
+    unsafe: tuple[str, ...] = ()
+
+    def unsafe_N(self, embeddings_ND: NDArray[Any]) -> NDArray[np.float64]:
+        """Probability that a picture is not safe for work, float64 [N]."""
+        assert self.safety is not None
+        columns = [self.safety.names.index(name) for name in self.unsafe]
+        total: NDArray[np.float64] = self.safety.probabilities_NK(embeddings_ND)[:, columns].sum(1)
+        return total
+
+
+def normalised(embeddings_ND: NDArray[Any]) -> NDArray[np.float64]:
+    """Embeddings brought to unit length, float64 [N, D]; zero stays zero."""
+    wide = embeddings_ND.astype(np.float64)
+    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
+    unit: NDArray[np.float64] = wide / np.maximum(lengths, 1e-12)
+    return unit
+
+
+def load_linear_head(path: Path, *, dim: int) -> LinearHead:
+    """Reads an aesthetic head: `weight` and `bias`, or affine `layers.N` without activations.
+
+    Args:
+        path: PyTorch file of tensors.
+        dim: Length of the embeddings.
+
+    Raises:
+        ModelError: The file holds something else.
+    """
+    import torch
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ModelError(f"{path} cannot be read as PyTorch tensors: {_line(error)}") from error
+    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+        raise ModelError(f"{path} holds no dictionary of tensors")
+    return linear_head({name: value.double().numpy() for name, value in state.items()}, dim, path)
+
+
+def linear_head(arrays: Mapping[str, NDArray[np.float64]], dim: int, origin: object) -> LinearHead:
+    """Multiplies out the layers of an aesthetic head.
+
+    Args:
+        arrays: `weight` [1, D] and `bias` [1], or `layers.N.weight` and `layers.N.bias`.
+        dim: Length of the embeddings.
+        origin: What to call it in messages.
+
+    Raises:
+        ModelError: The layers are not those of a head for such embeddings.
+    """
+    if set(arrays) == {"weight", "bias"}:
+        layers = [(arrays["weight"], arrays["bias"])]
+    else:
+        matches = [re.fullmatch(r"layers\.(\d+)\.(weight|bias)", name) for name in arrays]
+        numbers = sorted({int(match[1]) for match in matches if match is not None})
+        if None in matches or len(arrays) != 2 * len(numbers) or not numbers:
+            raise ModelError(
+                f"{origin} holds {', '.join(list(arrays)[:4])} …; expected `weight` and `bias`, or "
+                "affine layers `layers.N.weight` and `layers.N.bias`"
+            )
+        layers = [(arrays[f"layers.{n}.weight"], arrays[f"layers.{n}.bias"]) for n in numbers]
+    weight, bias = np.eye(dim), np.zeros(dim)
+    for matrix, offset in layers:
+        if matrix.ndim != 2 or matrix.shape[1] != len(bias) or offset.shape != (len(matrix),):
+            raise ModelError(
+                f"{origin}: a layer has weights {matrix.shape} and offsets {offset.shape}; "
+                f"expected ({offset.size}, {len(bias)}) for embeddings of {dim} dimensions"
+            )
+        weight, bias = matrix @ weight, matrix @ bias + offset
+    if weight.shape != (1, dim):
+        raise ModelError(f"{origin} gives {len(weight)} numbers; an aesthetic head gives one")
+    return LinearHead(weight[0], float(bias[0]))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
