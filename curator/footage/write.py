@@ -145,8 +145,7 @@ def _add_video(
     context = stream.codec_context
     context.options = {**defaults, **(options or {})}
     if codec == "libx264":
-        steady = with_steady_bytes(context.options.get("x264-params", ""))
-        if steady:
+        if steady := with_steady_bytes(context.options.get("x264-params", "")):
             context.options["x264-params"] = steady
     context.thread_count = 1
     context.flags |= Flags.bitexact
