@@ -144,9 +144,9 @@ def _add_video(
     stream.pix_fmt = pix_fmt
     context = stream.codec_context
     context.options = {**defaults, **(options or {})}
-    if codec == "libx264":
-        if steady := with_steady_bytes(context.options.get("x264-params", "")):
-            context.options["x264-params"] = steady
+    given = context.options.get("x264-params", "")
+    if codec == "libx264" and (steady := with_steady_bytes(given)):
+        context.options["x264-params"] = steady
     context.thread_count = 1
     context.flags |= Flags.bitexact
     if pix_fmt.startswith("yuv"):
