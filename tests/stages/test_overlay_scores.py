@@ -89,6 +89,12 @@ def test_thin_letters_keep_their_place_a_little_and_often(stay: float, is_overla
     assert scores(track_with([line], [line]))["overlay_text_area"] == 0
 
 
+def test_a_sign_that_goes_by_slowly_agrees_with_itself_and_is_none() -> None:
+    looks: list[list[Line]] = [[(0.3 + x, 0.4, 0.6 + x, 0.5, 0.3, 0.02, 0.0)] for x in
+                               (0, 0.01, 0.02, 0.03)]  # fmt: skip
+    assert scores(track_with(*looks))["overlay_text_area"] == 0
+
+
 def test_blocks_that_a_hand_rearranges_are_no_captions() -> None:
     narrow: Line = (0.4, 0.4, 0.5, 0.5, 0.99, 0.99, 0.0)
     wide: Line = (0.35, 0.4, 0.55, 0.5, 0.99, 0.99, 0.0)

@@ -30,6 +30,8 @@ _PASSES = 0.6
 """Correlation from which part of the surrounding stays."""
 _APART_OFTEN = 0.15
 """Likewise, as the mean over three looks or more."""
+_STEADY = 0.015
+"""How far the middle of such a line may seem to wander, as a share of the side."""
 _LONG = 5.0
 """Width by height, in pixels, from which text that changes is a line of writing."""
 _SLIDES = 0.04
@@ -77,7 +79,7 @@ def overlay_lines(clip: ClipView) -> NDArray[np.bool_]:
     apart = np.where(around < _PASSES, stay - np.maximum(around, 0), np.nan)
     same = _same_place(lines, lines)
     stays = (stay >= _STAYS) & (apart >= _APART) & (around < _MOVES)
-    stays |= _keeps(frame, apart, same)
+    stays |= _keeps(frame, lines, apart, same)
     scrolls = _scrolls(frame, lines, len(looks))
     moves = inside & (stay < _MOVES) & (around < _MOVES + 0.1) & ~scrolls & ~stays
     comes_and_goes = _replaced(frame, lines, looks, clip.size)
@@ -93,15 +95,20 @@ def overlay_lines(clip: ClipView) -> NDArray[np.bool_]:
 
 
 def _keeps(
-    frame: NDArray[np.int32], apart: NDArray[np.float32], same: NDArray[np.bool_]
+    frame: NDArray[np.int32],
+    lines: NDArray[np.float32],
+    apart: NDArray[np.float32],
+    same: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
     """Lines that keep their place better than their surrounding, a little and over several looks.
 
     What shows between the letters moves with the scene, and most where the letters are thin. A
-    camera that shakes brings a sign back to its place too, but no better than what is around it.
+    camera that shakes brings a sign back to its place too, but no better than what is around it;
+    a sign that goes by slowly agrees with itself by a third, but its middle moves on.
 
     Args:
         frame: Of each line.
+        lines: The columns of `TEXT_COLUMNS`.
         apart: How much better it keeps its place than its surrounding; NaN where that is unknown.
         same: Which lines are in the same place, bool [n, n].
     """
@@ -110,7 +117,9 @@ def _keeps(
     total = together @ np.where(known, apart, 0)
     n_looks = np.array([len(np.unique(frame[row])) for row in together])
     enough = total >= _APART_OFTEN * np.maximum(together.sum(1), 1)
-    return np.asarray(enough & (n_looks >= 3), bool)
+    middles = (lines[:, :2] + lines[:, 2:4]) / 2
+    spread = np.array([np.ptp(middles[row], axis=0).max() for row in same])
+    return np.asarray(enough & (n_looks >= 3) & (spread <= _STEADY), bool)
 
 
 def _scrolls(
