@@ -35,12 +35,6 @@ CHANGES = {
         range="0 same colours to 1 no colour in common",
         meaning="half the L1 distance of colour histograms (4x4x4) of those two frames",
     ),
-    "replaced": Signal(
-        unit="share",
-        range="0 to 1",
-        meaning="net change of contrast over 24 frames over all change on the way: near 1 where "
-        "each place changes once, as in cuts, wipes and dissolves; small where things move",
-    ),
     "net_24": Signal(
         unit="standard deviations",
         range="0 upwards; about 1 between unlike pictures",
@@ -61,9 +55,9 @@ _FLAT_LEVELS = 4.0
 class _Seen:
     """What is kept of a frame: its pixels, the range around each, its colours, its contrast."""
 
-    __slots__ = ("colours", "contrast", "high", "low", "rgb", "travel")
+    __slots__ = ("colours", "contrast", "high", "low", "rgb")
 
-    def __init__(self, rgb_HWC: NDArray[np.uint8], before: "_Seen | None") -> None:
+    def __init__(self, rgb_HWC: NDArray[np.uint8]) -> None:
         self.rgb = rgb_HWC
         self.high = cv2.dilate(rgb_HWC, _KERNEL)
         self.low = cv2.erode(rgb_HWC, _KERNEL)
@@ -73,9 +67,6 @@ class _Seen:
         gray = cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2GRAY).astype(np.float32)
         mean, spread = cv2.meanStdDev(gray)
         self.contrast: NDArray[np.float32] = (gray - mean[0, 0]) / max(spread[0, 0], _FLAT_LEVELS)
-        self.travel = 0.0
-        if before is not None:
-            self.travel = float(cv2.norm(self.contrast, before.contrast, cv2.NORM_L1))
 
 
 def _step(one: _Seen, other: _Seen) -> float:
@@ -101,7 +92,7 @@ class ChangeStream:
         Args:
             rgb_HWC: uint8 RGB, of the size that the shot network takes; not changed afterwards.
         """
-        self._append(_Seen(rgb_HWC, self._seen[-1] if self._seen else None))
+        self._append(_Seen(rgb_HWC))
         if self._n_pushed > REACH:
             self._measure()
 
@@ -116,7 +107,7 @@ class ChangeStream:
             last = self._seen[-1]
             n_frames = self._n_pushed
             while len(self._values) < n_frames:
-                self._append(_Seen(last.rgb, last))
+                self._append(last)
                 if self._n_pushed > REACH:
                     self._measure()
         columns = np.array(self._values, np.float32).reshape(-1, len(CHANGES))
@@ -136,15 +127,12 @@ class ChangeStream:
         first, last = at(-6), at(7)
         size = first.rgb.shape[0] * first.rgb.shape[1]
         net = float(cv2.norm(at(REACH).contrast, at(-REACH).contrast, cv2.NORM_L1))
-        start = max(0, now - REACH)
-        travel = sum(self._seen[i].travel for i in range(start + 1, now + REACH + 1))
         self._values.append(
             (
                 _step(at(0), at(1)),
                 _step(at(-1), at(2)),
                 _step(first, last),
                 float(cv2.norm(first.colours, last.colours, cv2.NORM_L1)) / (2 * size),
-                net / travel if travel > 0 else 0.0,
                 net / size,
             )
         )
