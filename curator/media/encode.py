@@ -208,9 +208,9 @@ def _add_stream(
 def with_steady_bytes(x264_params: str) -> str:
     """Adds to x264's parameters what makes the same pictures the same bytes each time.
 
-    x264's AVX-512 code gives other bytes now and then, on an AMD EPYC under load: of clips of 192x108
-    without B-frames 3 of 4,500, where AVX2 beside it gave none; of films with B-frames 1 of 5 to
-    10. Where a CPU has AVX-512, AVX2 is used.
+    x264's AVX-512 code gives other bytes now and then, on an AMD EPYC under load: of clips of
+    192x108 without B-frames 3 of 4,500, where AVX2 beside it gave none; of films with B-frames 1 of
+    5 to 10. Where a CPU has AVX-512, AVX2 is used.
     """
     return ":".join(filter(None, (x264_params, "asm=avx2" if _has_avx512() else "")))
 
