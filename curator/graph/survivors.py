@@ -18,6 +18,7 @@ from curator.stages.dedup import DedupConfig, find_duplicates, rank_key
 from curator.stages.scores import SCORES
 from curator.stages.select import SelectConfig, select
 from curator.stages.shard import Bucket, Location, Sample, ShardPlan, tar_layout
+from curator.tables import CROP_COLUMNS
 
 
 def reject(clip: dict[str, Any], reason: Reason, *, detail: str | None = None) -> None:
@@ -180,6 +181,9 @@ def sample_metadata(clip: Mapping[str, Any], bucket: Bucket) -> dict[str, Any]:
             "min_frames": bucket.min_frames,
         },
         "tags": list(clip.get("tags") or ()),
+        "crop": None
+        if clip["crop_x"] is None
+        else {name.removeprefix("crop_"): clip[name] for name in CROP_COLUMNS},
         "scores": {
             name: None if clip[name] is None else float(f"{clip[name]:.4g}")
             for name in SCORES

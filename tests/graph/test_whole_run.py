@@ -169,6 +169,10 @@ def test_every_sample_decodes_to_the_frames_that_its_json_names(whole: Whole) ->
                 frames = [(f.width, f.height, f.format.name) for f in container.decode(video=0)]
             assert len(frames) == facts["n_frames"] == clips[key]["n_frames"]
             assert set(frames) == {(facts["width"], facts["height"], "yuv420p")}
+            crop = facts["crop"] or {}
+            assert [crop.get(side) for side in ("x", "y", "width", "height")] == [
+                clips[key][f"crop_{side}"] for side in ("x", "y", "width", "height")
+            ]
             assert sample["txt"].decode() == facts["caption"] == clips[key]["caption"]
             assert clips[key]["caption_model"] == "curate/measured-1"
             assert clips[key]["shard"] == str(tar.relative_to(whole.out))
