@@ -62,6 +62,13 @@ def made_clips(n: int) -> pa.Table:
         measured_fps=[30.0] * n,
         hdr=[0.0] * n,
         corrupt_fraction=[0.0] * n,
+        camera_motion=rng.lognormal(-3.0, 1.2, n),
+        camera_jitter=rng.lognormal(-4.0, 1.0, n),
+        black_fraction=[0.0] * n,
+        frozen_fraction=[0.0] * n,
+        content_area=[1.0] * n,
+        blocking=rng.gamma(1.0, 0.2, n),
+        combing=[0.0] * n,
         seconds=np.where(rng.random(n) < 0.05, 1.0, 5.0),
     )
 
