@@ -50,7 +50,6 @@ class Looks:
         self._looks: list[_Look] = []
         self._is_open = False
         self.cpu_s = 0.0
-        self.n_detections = 0
 
     def sample(
         self, step: int, index: int, rgb_HWC: NDArray[np.uint8], gray_HW: NDArray[np.uint8]
@@ -130,7 +129,6 @@ class Looks:
     def _boxes(self, rgb_HWC: NDArray[np.uint8], gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
         if self._detector is None or not may_have_text(gray_HW):
             return np.zeros((0, len(BOX_COLUMNS)), np.float32)
-        self.n_detections += 1
         return self._detector.boxes(rgb_HWC)
 
     def _close(self, index: int, gray_HW: NDArray[np.uint8]) -> None:
