@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from curator.graph.analysis_steps import ProposedUnit, vectors_table
 from curator.graph.candidates import Candidates
+from curator.graph.duplicates import mark_duplicates
 from curator.graph.finish import Commit, commit_run
 from curator.graph.source_table import MEASURED_SCHEMA, SourceTable
-from curator.graph.survivors import mark_duplicates, mark_selected, vectors_by_id
+from curator.graph.survivors import mark_selected
 from curator.lake import columns_to_rows, rows_to_table
 from curator.models.perceptual import CLIP_DIM
 from curator.recipe import Recipe
@@ -125,7 +126,7 @@ def finish_run(
         semantic=recipe.semantic,
     )
     rows = columns_to_rows(decided.clips.drop_columns(["seconds"]))
-    mark_duplicates(rows, vectors_by_id(vectors), recipe.dedup)
+    mark_duplicates(rows, vectors, recipe.dedup)
     mark_selected(rows, recipe.select)
     return finish_rows(store, recipe, candidates, decided, rows, vectors)
 

@@ -43,7 +43,7 @@ class Commit:
     pictures: Callable[[Iterable[str]], Mapping[str, bytes]]
     """Gives thumbnails by the ids of clips."""
     candidates: Set[str]
-    """Objects of stored candidates that stay."""
+    """Objects of stored candidates, and of what was found by comparing them, that stay."""
     shards: list[dict[str, Any]]
     n_skipped_names: int
     seconds: Mapping[str, float]
@@ -180,7 +180,7 @@ def _leftovers(run: Commit, names: Mapping[str, list[str]]) -> list[str]:
     store = run.store
     current = {part for parts in names.values() for part in parts}
     current |= {shard["name"] for shard in run.shards} | run.candidates
-    folders = (*TABLES, "shards", "candidates")
+    folders = (*TABLES, "shards", "candidates", "alike")
     old = [i.key for name in folders for i in store.list(f"{name}/") if i.key not in current]
     old += [info.key for stage in ("cuts", "segments") for info in store.list(f"{stage}/")]
     for stage in ("scan", "tracks"):

@@ -24,17 +24,16 @@ from curator.graph.candidates import Candidates
 from curator.graph.common import SourceRef
 from curator.graph.cut_steps import ShardStep
 from curator.graph.cutting import Cutting
+from curator.graph.duplicates import StoredPairs, mark_duplicates
 from curator.graph.engine import Engine, Resources, Step
 from curator.graph.finish import Commit, commit_run, read_summary
 from curator.graph.scanning import Scanning
 from curator.graph.source_table import SourceTable
 from curator.graph.survivors import (
     caption_clips,
-    mark_duplicates,
     mark_selected,
     place_samples,
     plan_samples,
-    vectors_by_id,
 )
 from curator.lake import columns_to_rows
 from curator.listing import Listed, list_sources
@@ -100,6 +99,7 @@ class Run:
         self._track_stamp = analyze_fingerprint(recipe.analyze, self._semantics.stamp)
         heads_stamp = self._semantics.heads_stamp
         self._candidates = Candidates(store, self._track_stamp, recipe, heads_stamp)
+        self._pairs = StoredPairs(store, self._candidates.stamp)
         self._previous = read_summary(store)
         mark_processes()
 
@@ -120,7 +120,7 @@ class Run:
         with self._timed("filter"):
             self._filter()
         with self._timed("dedup"):
-            mark_duplicates(state.clips, vectors_by_id(self._vectors()), self._recipe.dedup)
+            mark_duplicates(state.clips, self._vectors(), self._recipe.dedup, self._pairs)
         with self._timed("select"):
             mark_selected(state.clips, self._recipe.select)
         with self._timed("caption"):
@@ -285,7 +285,7 @@ class Run:
                 embeddings=self._vectors(),
                 clip_embeddings=self._clip_vectors(),
                 pictures=self._candidates.pictures,
-                candidates=self._candidates.names(),
+                candidates=self._candidates.names() | self._pairs.names(),
                 shards=shards,
                 n_skipped_names=state.n_skipped_names,
                 seconds=state.seconds,

@@ -1,12 +1,8 @@
-"""Decisions over all clips at once: duplicates, captions, and the samples of the shards."""
+"""Decisions over all clips at once: selection, captions, and the samples of the shards."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 import curator
 from curator.models.perceptual import PERCEPTUAL_MODEL
@@ -14,7 +10,6 @@ from curator.models.transnet import transnet_model_name
 from curator.recipe import Recipe
 from curator.records import Reason
 from curator.stages.caption import MEASURED_MODEL, CaptionConfig, measured_caption
-from curator.stages.dedup import DedupConfig, find_duplicates, rank_key
 from curator.stages.scores import SCORES
 from curator.stages.select import SelectConfig, select
 from curator.stages.shard import Bucket, Location, Sample, ShardPlan, tar_layout
@@ -29,56 +24,6 @@ def reject(clip: dict[str, Any], reason: Reason, *, detail: str | None = None) -
         "reasons": [*clip["reasons"], str(reason)],
         "reason_detail": detail,
     }
-
-
-def mark_duplicates(
-    clips: Sequence[dict[str, Any]],
-    embeddings: Mapping[str, NDArray[np.float32]],
-    config: DedupConfig,
-) -> None:
-    """Rejects clips that show the footage of a better clip.
-
-    Args:
-        clips: All clips; those that are kept so far are compared.
-        embeddings: Vector of each clip that could be described.
-        config: Settings.
-    """
-    if not config.enabled:
-        return
-    kept = [c for c in clips if c["decision"] == "kept" and c["clip_id"] in embeddings]
-    if not kept:
-        return
-    duplicates = find_duplicates(
-        np.stack([embeddings[clip["clip_id"]] for clip in kept]),
-        [
-            rank_key(
-                pixels=clip["width"] * clip["height"],
-                bits_per_pixel=clip["bits_per_pixel"] or 0.0,
-                n_frames=clip["n_frames"],
-                source_id=clip["source_id"],
-                start_pts=clip["start_pts"],
-            )
-            for clip in kept
-        ],
-        similarity=config.similarity,
-        exact_below=config.exact_below,
-        probes=config.probes,
-    )
-    for clip, is_duplicate, of, similarity in zip(
-        kept,
-        duplicates.is_duplicate,
-        duplicates.duplicate_of,
-        duplicates.similarity,
-        strict=True,
-    ):
-        if is_duplicate:
-            reject(clip, Reason.DUPLICATE)
-            clip |= {
-                "reason_score": float(similarity),
-                "reason_threshold": config.similarity,
-                "duplicate_of": kept[int(of)]["clip_id"],
-                "duplicate_similarity": float(similarity),
-            }
 
 
 def mark_selected(clips: Sequence[dict[str, Any]], config: SelectConfig) -> None:
@@ -100,19 +45,6 @@ def mark_selected(clips: Sequence[dict[str, Any]], config: SelectConfig) -> None
                 "reason_score": float(chosen.rank),
                 "reason_threshold": float(chosen.quota),
             }
-
-
-def vectors_by_id(vectors: pa.Table) -> dict[str, NDArray[np.float32]]:
-    """The vector of each clip, float32 [D] views of one matrix.
-
-    Args:
-        vectors: Rows of `embeddings`.
-    """
-    ids = vectors["clip_id"].to_pylist()
-    if not ids:
-        return {}
-    flat = vectors["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return dict(zip(ids, flat.reshape(len(ids), -1), strict=True))
 
 
 def caption_clips(clips: Sequence[dict[str, Any]], config: CaptionConfig) -> None:

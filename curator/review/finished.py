@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from curator.errors import UsageError
 from curator.graph.candidates import read_pictures
+from curator.graph.duplicates import StoredPairs
 from curator.graph.finish import read_summary
 from curator.lake import read_parquet
 from curator.recipe import Recipe
@@ -61,6 +62,11 @@ class Finished:
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
         """Thumbnails of clips; an older run stored none apart from its tracks."""
         return read_pictures(self.store, self._stored("pictures"), clip_ids)
+
+    def pairs(self) -> StoredPairs | None:
+        """Pairs of alike clips; an older run stored none."""
+        stamp = (self.summary.get("fingerprints") or {}).get("candidates")
+        return StoredPairs(self.store, stamp) if stamp else None
 
     def _stored(self, kind: str) -> list[str]:
         stamp = (self.summary.get("fingerprints") or {}).get("candidates")

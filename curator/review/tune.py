@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.errors import UsageError, unknown_key
-from curator.graph.survivors import mark_duplicates, mark_selected, vectors_by_id
+from curator.graph.duplicates import mark_duplicates
+from curator.graph.survivors import mark_selected
 from curator.lake import columns_to_rows
 from curator.recipe import Recipe, with_changes
 from curator.records import Reason
@@ -149,7 +150,8 @@ def _decided_anew(
     passed = np.flatnonzero([reason is None for reason in then])
     rows = columns_to_rows(decided.take(pa.array(passed)))
     if recipe.dedup.enabled:
-        mark_duplicates(rows, vectors_by_id(finished.vectors()), recipe.dedup)
+        pairs = finished.pairs()
+        mark_duplicates(rows, finished.vectors(), recipe.dedup, pairs, writes=False)
     mark_selected(rows, recipe.select)
     for number, row in zip(passed.tolist(), rows, strict=True):
         failed = now[number] == Reason.CUT_FAILED

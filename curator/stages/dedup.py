@@ -27,7 +27,8 @@ from pydantic import BaseModel, ConfigDict, Field
 _BATCH = 1024
 _CANDIDATES = 4
 _NORM_TOLERANCE = 0.01
-_SLACK = 1e-4
+SLACK = 1e-4
+"""By which a search in float32 looks lower than what the rounded cosine must reach."""
 _TRAIN_PER_CLUSTER = 64
 _SEED = 0
 
@@ -140,10 +141,10 @@ def find_duplicates(
         ValueError: The vectors are not finite or not normalised, or the keys are not unique.
     """
     n = len(vectors_ND)
-    _check(vectors_ND, rank_keys)
+    check_vectors(vectors_ND)
+    check_rank_keys(rank_keys, n)
     order = np.array(sorted(range(n), key=rank_keys.__getitem__), dtype=np.int64)
-    sorted_ND = vectors_ND[order].astype(np.float32)
-    sorted_ND /= np.linalg.norm(sorted_ND, axis=1, keepdims=True)
+    sorted_ND = normalised(vectors_ND[order])
     found = _greedy(sorted_ND, similarity, exact=n <= exact_below, probes=probes)
     of, score = np.arange(n, dtype=np.int64), np.ones(n, dtype=np.float32)
     of[order], score[order] = order[found.duplicate_of], found.similarity
@@ -152,14 +153,15 @@ def find_duplicates(
     return Duplicates(is_duplicate=is_duplicate, duplicate_of=of, similarity=score)
 
 
-def _check(vectors_ND: NDArray[Any], rank_keys: Sequence[tuple[Any, ...]]) -> None:
+def check_vectors(vectors_ND: NDArray[Any]) -> None:
+    """Refuses embeddings that are no unit vectors.
+
+    Raises:
+        ValueError: Naming the first of them, or the shape.
+    """
     if vectors_ND.ndim != 2 or vectors_ND.dtype not in (np.float32, np.float16):
         got = f"{vectors_ND.dtype}{list(vectors_ND.shape)}"
         raise ValueError(f"embeddings are {got}, expected float32 or float16 [N, D]")
-    if len(rank_keys) != len(vectors_ND):
-        raise ValueError(f"{len(rank_keys)} rank keys for {len(vectors_ND)} embeddings")
-    if len(set(rank_keys)) != len(rank_keys):
-        raise ValueError("rank keys repeat: each clip needs its own, or order would decide")
     for start in range(0, len(vectors_ND), _BATCH):
         norms = np.linalg.norm(vectors_ND[start : start + _BATCH].astype(np.float32), axis=1)
         wrong = np.flatnonzero(~(np.abs(norms - 1) <= _NORM_TOLERANCE))
@@ -168,6 +170,41 @@ def _check(vectors_ND: NDArray[Any], rank_keys: Sequence[tuple[Any, ...]]) -> No
                 f"embedding {start + wrong[0]} has norm {norms[wrong[0]]}, expected 1: leave out "
                 "clips without an embedding, and normalise the others"
             )
+
+
+def check_rank_keys(rank_keys: Sequence[tuple[Any, ...]], n: int) -> None:
+    """Refuses rank keys that do not order `n` clips.
+
+    Raises:
+        ValueError: Their number is another, or one comes twice.
+    """
+    if len(rank_keys) != n:
+        raise ValueError(f"{len(rank_keys)} rank keys for {n} embeddings")
+    if len(set(rank_keys)) != n:
+        raise ValueError("rank keys repeat: each clip needs its own, or order would decide")
+
+
+def normalised(vectors_ND: NDArray[Any]) -> NDArray[np.float32]:
+    """float32 [N, D] of unit length, a copy."""
+    unit_ND: NDArray[np.float32] = vectors_ND.astype(np.float32)
+    unit_ND /= np.linalg.norm(unit_ND, axis=1, keepdims=True)
+    return unit_ND
+
+
+def rounded_cosines(
+    vectors_ND: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Cosine similarity of pairs of vectors.
+
+    Computed in float64 and rounded, so that neither the BLAS nor its number of threads decides at
+    the threshold or between equals.
+    """
+    cosines = np.empty(len(first))
+    for start in range(0, len(first), _BATCH):
+        at = slice(start, start + _BATCH)
+        a, b = (vectors_ND[rows[at]].astype(np.float64) for rows in (first, second))
+        cosines[at] = np.einsum("pd,pd->p", a, b)
+    return np.round(cosines, 6)
 
 
 def _greedy(
@@ -179,8 +216,8 @@ def _greedy(
     retained = _Retained(ranked_ND, exact=exact, probes=probes)
     for start in range(0, n, _BATCH):
         batch_BD = ranked_ND[start : start + _BATCH]
-        found = retained.near(batch_BD, similarity - _SLACK)
-        alike_BB = np.tril(batch_BD @ batch_BD.T, -1) >= similarity - _SLACK
+        found = retained.near(batch_BD, similarity - SLACK)
+        alike_BB = np.tril(batch_BD @ batch_BD.T, -1) >= similarity - SLACK
         for row in np.flatnonzero(alike_BB.any(axis=1) | (found >= 0).any(axis=1)):
             peers = start + np.flatnonzero(alike_BB[row])
             candidates = np.concatenate([found[row][found[row] >= 0], peers[~is_duplicate[peers]]])
@@ -201,10 +238,7 @@ def _best(
     """The most similar candidate, the better ranked of equals, if it is similar enough."""
     if candidates.size == 0:
         return None
-    # Computed again in float64 and rounded, so that neither the BLAS nor its number of threads
-    # decides at the threshold or between equals.
-    cosines = ranked_ND[candidates].astype(np.float64) @ ranked_ND[item].astype(np.float64)
-    rounded = np.round(cosines, 6)
+    rounded = rounded_cosines(ranked_ND, candidates, np.full_like(candidates, item))
     best = np.lexsort((candidates, -rounded))[0]
     return (candidates[best], rounded[best]) if rounded[best] >= similarity else None
 
