@@ -52,7 +52,7 @@ def caption_clips(clips: Sequence[dict[str, Any]], config: CaptionConfig) -> Non
     for clip in clips:
         if clip["decision"] == "kept" and config.enabled:
             clip["caption"] = measured_caption(
-                {name: clip[name] for name in SCORES},
+                clip,
                 width=clip["width"],
                 height=clip["height"],
                 duration_s=clip["end_s"] - clip["start_s"],
