@@ -24,7 +24,7 @@ from curator.graph.analysis_steps import (
     segment_key,
 )
 from curator.graph.common import SourceRef
-from curator.graph.engine import Engine, Resources, Step
+from curator.graph.engine import WORKER_BYTES, Engine, Resources, Step
 from curator.graph.units import pack
 from curator.lake import Parts
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason, plan_segments
@@ -228,7 +228,8 @@ class Analyzing:
         engine = self._engine
         runs_here = not is_heavy and len(units) <= INLINE_UNITS
         small = is_heavy and engine.is_small(*_size(units))
-        workers = 1 if small else engine.n_workers(len(units))
+        memory = WORKER_BYTES + self._clip_bytes()
+        workers = 1 if small else engine.n_workers(len(units), memory)
         analyze = Step(
             make=AnalyzeStep,
             settings={
@@ -240,7 +241,7 @@ class Analyzing:
                 "clip": self._semantics.clip if self._semantics is not None else None,
                 "models": self._semantics.store if self._semantics is not None else None,
             },
-            resources=Resources(cpus=1),
+            resources=Resources(cpus=1, memory_bytes=memory),
             keeps_state=True,
         )
         with self._progress.polling(engine.progress):
@@ -254,6 +255,13 @@ class Analyzing:
                 if not runs_here:
                     self.cpu_s.update(result.cpu_s)
                 self._note(result, in_segments or {})
+
+    def _clip_bytes(self) -> int:
+        """What a worker holds of the CLIP model: its weights at most."""
+        semantics = self._semantics
+        if semantics is None or semantics.clip is None:
+            return 0
+        return semantics.store.find(semantics.clip).stat().st_size
 
     def _join(self, in_segments: dict[str, _InSegments]) -> None:
         units = [

@@ -56,7 +56,7 @@ class Resources:
     """What one worker of a step takes."""
 
     cpus: float
-    memory_bytes: int = 0
+    memory_bytes: int = WORKER_BYTES
     gpus: float = 0.0
 
 
@@ -245,13 +245,13 @@ class Engine:
             return max(1, int(self._ray.cluster_resources().get("CPU", 1)) - LIGHT_CPUS)
         return available_cpus()
 
-    def n_workers(self, n_units: int) -> int:
+    def n_workers(self, n_units: int, memory_each: int = WORKER_BYTES) -> int:
         """Workers for a step that keeps state: what was asked, or as cores and memory allow."""
         wanted = self._workers
         if wanted is None:
             wanted = self.n_cpus()
             if self._address is None:
-                wanted = min(wanted, memory_bytes() // WORKER_BYTES)
+                wanted = min(wanted, memory_bytes() // memory_each)
         return max(1, min(wanted, n_units))
 
     def run(
@@ -348,9 +348,10 @@ class Engine:
         waiting = deque(units)
         under_way: dict[Any, tuple[Any, bool]] = {}
         workers: list[Any] = []
+        memory_each = max(step.resources.memory_bytes for step in steps)
         try:
             while waiting or any(has_unit for _, has_unit in under_way.values()):
-                while waiting and len(workers) < self.n_workers(len(units)):
+                while waiting and len(workers) < self.n_workers(len(units), memory_each):
                     workers.append(self._worker(steps))
                     under_way[workers[-1].ready.remote()] = workers[-1], False
                 ready, _ = self._ray.wait(list(under_way), num_returns=1, timeout=GROWTH_CHECK_S)

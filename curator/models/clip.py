@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from curator.errors import ModelError
 from curator.models.catalogue import ModelEntry
-from curator.models.transnet import Precision, has_fast_bfloat16
 
 BATCH = 8
 """Pictures that pass through the network at a time; 16 are 6% faster, 1 takes 1.7 times as long."""
@@ -53,8 +52,7 @@ class ClipEncoder:
     Args:
         entry: The model.
         weights: Its file.
-        precision: Arithmetic on a CPU; `auto` is bfloat16 where the CPU has instructions for it.
-            A GPU always works in float16.
+        precision: Arithmetic on a CPU. A GPU always works in float16.
         device: Where; `auto` is a GPU if there is one.
 
     Raises:
@@ -66,7 +64,7 @@ class ClipEncoder:
         entry: ModelEntry,
         weights: Path,
         *,
-        precision: Precision = "auto",
+        precision: Literal["float32", "bfloat16"] = "float32",
         device: Device = "auto",
     ) -> None:
         check_open_clip()
@@ -76,8 +74,6 @@ class ClipEncoder:
         self._torch = torch
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        if precision == "auto":
-            precision = "bfloat16" if has_fast_bfloat16() else "float32"
         self.device = device
         self.precision = "float16" if device == "cuda" else precision
         self._dtype: Any = getattr(torch, self.precision)
