@@ -1,5 +1,7 @@
 """Where black borders end, in one picture and over the samples of a clip."""
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from samples import made_signals, made_track
 from curator.footage.pictures import texture
 from curator.records import Span
 from curator.signals.borders import content_of, find_borders
+from curator.signals.picture import picture_signals
+from curator.stages.measure import tiny_luma
 from curator.stages.scores import ClipView, score_clip
 from curator.stages.scores.borders import Crop, content_area, crop_of
 
@@ -137,3 +141,26 @@ def test_a_line_or_two_are_not_cut_away() -> None:
 def test_borders_as_coded_are_turned_upright(rotation_deg: int, expected: Crop) -> None:
     """Pins where a border at the coded top is when the picture is shown upright."""
     assert crop_of(clip(rotation_deg, top=100 / 720)) == expected
+
+
+def test_exposure_is_that_of_the_picture_inside() -> None:
+    """Pins luma, contrast and clipping: a letterbox makes a clip no darker."""
+    inner = texture(1, width_px=WIDTH, height_px=HEIGHT - 160)
+    whole = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    whole[80 : HEIGHT - 80] = inner
+    scores = []
+    for picture, border in ((inner, 0.0), (whole, 80 / HEIGHT)):
+        mean, spread = tiny_luma(picture)
+        measured = picture_signals(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY))
+        shares = {name: measured[name] for name in ("dark_fraction", "bright_fraction")}
+        signals = made_signals(20, border_top=border, border_bottom=border, **shares)
+        height = picture.shape[0]
+        track = replace(
+            made_track(300, width=WIDTH, height=height, signals=signals),
+            luma_mean=np.full(300, mean, np.float32),
+            luma_spread=np.full(300, spread, np.float32),
+        )
+        scores.append(score_clip(track, Span(start_frame=0, end_frame=300, shot=0)))
+    for name in ("luma", "contrast", "clipped_fraction"):
+        assert scores[1][name] == pytest.approx(scores[0][name], abs=0.002), name
+    assert scores[1]["content_area"] == pytest.approx(380 / 540)

@@ -1,35 +1,61 @@
-"""Scores of exposure, sharpness and motion."""
+"""Scores of exposure, sharpness and motion.
+
+Exposure is that of the picture inside black borders: their share of the whole is known and black,
+so that it can be taken off the sums over whole frames.
+"""
+
+import numpy as np
 
 from curator.records import Reason
+from curator.stages.scores.borders import content_area
 from curator.stages.scores.spec import AGGREGATES, ClipView, ScoreSpec
+
+
+def _luma(clip: ClipView) -> float:
+    return min(1.0, float(clip.track.luma_mean[clip.frames].mean()) / _area(clip))
+
+
+def _contrast(clip: ClipView) -> float:
+    area = _area(clip)
+    mean = clip.track.luma_mean[clip.frames].astype(np.float64)
+    spread = clip.track.luma_spread[clip.frames].astype(np.float64)
+    variance = (spread**2 + mean**2) / area - (mean / area) ** 2
+    return float(np.sqrt(np.maximum(variance, 0)).mean())
 
 
 def _clipped_fraction(clip: ClipView) -> float | None:
     values = clip.signal("dark_fraction") + clip.signal("bright_fraction")
-    return AGGREGATES["mean"](values) if len(values) else None
+    if not len(values):
+        return None
+    area = _area(clip)
+    return max(0.0, AGGREGATES["mean"](values) - (1 - area)) / area
+
+
+def _area(clip: ClipView) -> float:
+    return content_area(clip) or 1.0
 
 
 SCORES: dict[str, ScoreSpec] = {
     "luma": ScoreSpec(
         unit="0 to 1",
         range="0 black to 1 white",
-        meaning="mean luma over all frames",
+        meaning="mean luma over all frames, inside black borders",
         low=Reason.TOO_DARK,
         high=Reason.TOO_BRIGHT,
-        of=lambda clip: float(clip.track.luma_mean[clip.frames].mean()),
+        of=_luma,
     ),
     "contrast": ScoreSpec(
         unit="0 to 0.5",
         range="0 flat to 0.5 black and white",
-        meaning="mean over frames of the standard deviation of luma",
+        meaning="mean over frames of the standard deviation of luma, inside black borders",
         low=Reason.CONTRAST_TOO_LOW,
         high=Reason.CONTRAST_TOO_HIGH,
-        of=lambda clip: float(clip.track.luma_spread[clip.frames].mean()),
+        of=_contrast,
     ),
     "clipped_fraction": ScoreSpec(
         unit="0 to 1",
         range="0 to 1",
-        meaning="share of pixels that are black or white, mean over samples",
+        meaning="share of pixels inside black borders that are black or white, mean over samples",
         low=Reason.TOO_CLIPPED,
         high=Reason.TOO_CLIPPED,
         of=_clipped_fraction,
