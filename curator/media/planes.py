@@ -1,0 +1,306 @@
+"""Decoded frames in a device's memory, and their scaling to the small sizes of measurements.
+
+Scaling is linear, so that a picture is scaled by one matrix from the left and one from the right:
+two products that a GPU does at the speed of reading the picture once, for many frames at a time.
+The weights are those of FFmpeg's scaler, which scales the same pictures on CPUs (`media.scale`), so
+that both give the same pixels to within rounding. The code runs on any device of torch.
+
+Shape letters: B frames, H, W height and width of the source, h, w of the result.
+"""
+
+# ruff: noqa: N802, N803, N806 - shape letters
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from curator.media.scale import PRESHRINK
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_BICUBIC = 0.6
+"""FFmpeg's parameter of its bicubic filter (B = 0)."""
+
+_ROUNDED_DOWN = 1.5, 2.0, 3.0
+"""Levels by which FFmpeg's scaler darkens pictures of limited range and even width, because its
+passes round down: bicubic, area, and bicubic of 8 bits in BT.709 (measured within 0.2). The shot
+network was trained on such pictures, and scores are to be the same."""
+
+_MATRICES = {
+    1: (0.2126, 0.0722),
+    4: (0.30, 0.11),
+    7: (0.212, 0.087),
+    9: (0.2627, 0.0593),
+    10: (0.2627, 0.0593),
+}
+"""Luma of red and of blue by ITU-R H.273 matrix coefficients; all others are BT.601's."""
+_BT601 = (0.299, 0.114)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How a stream's frames are coded.
+
+    Attributes:
+        width: Pixels, even.
+        height: Pixels, even.
+        bits: Bits of a sample.
+        is_full_range: Whether black is 0; else 16 of 255.
+        matrix: Matrix coefficients by ITU-T H.273; 2 for unspecified.
+    """
+
+    width: int
+    height: int
+    bits: int = 8
+    is_full_range: bool = False
+    matrix: int = 2
+
+    @property
+    def black(self) -> int:
+        """Luma of black, of 255."""
+        return 0 if self.is_full_range else 16
+
+    @property
+    def white(self) -> int:
+        """Luma of white, of 255."""
+        return 255 if self.is_full_range else 235
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePicture:
+    """A frame in a device's memory, where the decoder would give one in the host's.
+
+    Attributes:
+        planes: uint8 or uint16 [3 H / 2, W]: luma, and below it chroma as pairs (NV12, P016). Of
+            16 bits the uppermost count.
+        form: How it is coded.
+        key_frame: Whether decoding can begin with it.
+        tiny: uint8 RGB [27, 48, 3] for the shot network in the host's memory, where it was made
+            together with other frames'.
+    """
+
+    planes: "Tensor"
+    form: Form
+    key_frame: bool
+    tiny: NDArray[np.uint8] | None = None
+    is_corrupt: bool = False
+
+    @property
+    def width(self) -> int:
+        """Pixels."""
+        return self.form.width
+
+    @property
+    def height(self) -> int:
+        """Pixels."""
+        return self.form.height
+
+    def luma(self) -> "DeviceLuma":
+        """Luma at full size; what is asked for crosses to the host, and nothing else."""
+        return DeviceLuma(self.planes[: self.form.height])
+
+
+class DeviceLuma:
+    """Rows and columns of luma on a device; NumPy takes it for an array, and copies only then.
+
+    Args:
+        luma_HW: uint8 or uint16 tensor.
+    """
+
+    def __init__(self, luma_HW: "Tensor") -> None:
+        self._luma_HW = luma_HW
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Height and width."""
+        return tuple(self._luma_HW.shape)
+
+    @property
+    def T(self) -> "DeviceLuma":
+        """Turned over its diagonal."""
+        return DeviceLuma(self._luma_HW.t())
+
+    def __getitem__(self, key: Any) -> "DeviceLuma":  # noqa: ANN401
+        """A part of it; slices only."""
+        return DeviceLuma(self._luma_HW[key])
+
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> NDArray[np.generic]:
+        """The values in the host's memory, 8 bits."""
+        host = self._luma_HW.contiguous().cpu().numpy()
+        if host.dtype == np.uint16:
+            host = (host >> 8).astype(np.uint8)
+        values: NDArray[np.generic] = host if dtype is None else host.astype(dtype)
+        return values
+
+
+class DeviceScaler:
+    """Scales frames on a device to one size, upright, as RGB; the same as `media.scale.Scaler`.
+
+    Args:
+        width: Width of the result, in pixels, after rotation.
+        height: Height of the result, in pixels, after rotation.
+        method: `bicubic` or `area`.
+        rotation_deg: Clockwise rotation to apply: 0, 90, 180 or 270.
+    """
+
+    def __init__(
+        self, width: int, height: int, *, method: str = "bicubic", rotation_deg: int = 0
+    ) -> None:
+        turned = rotation_deg % 180 == 90
+        self._size = (height, width) if turned else (width, height)
+        self._method = method
+        self._turns = rotation_deg // 90
+
+    def rgb_HWC(self, picture: DevicePicture) -> NDArray[np.uint8]:
+        """Scales one frame; the result is in the host's memory, uint8 RGB [h, w, 3]."""
+        rgb: NDArray[np.uint8] = self.rgb_BHWC(picture.planes[None], picture.form).cpu().numpy()[0]
+        return rgb
+
+    def rgb_BHWC(self, planes: "Tensor", form: Form) -> "Tensor":
+        """Scales frames together.
+
+        Args:
+            planes: uint8 or uint16 [B, 3 H / 2, W], as `DevicePicture.planes`.
+            form: How they are coded.
+
+        Returns:
+            uint8 RGB [B, h, w, 3] on the same device.
+        """
+        import torch
+
+        H, W = form.height, form.width
+        w = self._size[0]
+        kind = torch.float16 if planes.is_cuda else torch.float32
+        chroma = planes[:, H : H + H // 2].reshape(-1, H // 2, W // 2, 2)
+        luma = self._scaled(planes[:, :H], w, kind)
+        # FFmpeg's scaler has one pair of colours for two pixels of a row, unless a row is odd.
+        step = 1 if w % 2 else 2
+        colours = [self._scaled(chroma[..., i].contiguous(), w // step, kind) for i in (0, 1)]
+        u, v = (plane.repeat_interleave(step, dim=2) for plane in colours)
+        values = _rgb(luma, u, v, form=form) - self._darkening(form)
+        rgb = values.round_().clamp_(0, 255).to(torch.uint8)
+        if self._turns:
+            rgb = torch.rot90(rgb, k=-self._turns, dims=(1, 2))
+        return rgb.contiguous()
+
+    def _darkening(self, form: Form) -> float:
+        if self._size[0] % 2 or form.is_full_range:
+            return 0.0
+        bicubic, area, bicubic_of_8 = _ROUNDED_DOWN
+        if self._method == "area":
+            return area
+        return bicubic_of_8 if form.bits == 8 and form.matrix == 1 else bicubic
+
+    def _scaled(self, plane_BHW: "Tensor", w: int, kind: Any) -> "Tensor":  # noqa: ANN401
+        """float32 [B, h, w] of 0 to 255."""
+        import torch
+
+        h = self._size[1]
+        H, W = plane_BHW.shape[1:]
+        across = _matrix(W, w, self._method, kind, plane_BHW.device)
+        down = _matrix(H, h, self._method, kind, plane_BHW.device)
+        values = plane_BHW
+        if values.dtype != torch.uint8:
+            values = values.float() / 256
+        return (down @ (values.to(kind) @ across.t())).float()
+
+
+def _rgb(y: "Tensor", u: "Tensor", v: "Tensor", *, form: Form) -> "Tensor":
+    """RGB [B, h, w, 3] of planes of 0 to 255, both float."""
+    import torch
+
+    red, blue = _MATRICES.get(form.matrix, _BT601)
+    green = 1 - red - blue
+    if form.is_full_range:
+        scale_y, scale_c, black = 1.0, 1.0, 0.0
+    else:
+        scale_y, scale_c, black = 255 / 219, 255 / 224, 16.0
+    y = (y - black) * scale_y
+    u, v = (u - 128) * scale_c, (v - 128) * scale_c
+    planes = (
+        y + 2 * (1 - red) * v,
+        y - 2 * blue * (1 - blue) / green * u - 2 * red * (1 - red) / green * v,
+        y + 2 * (1 - blue) * u,
+    )
+    return torch.stack(planes, dim=-1)
+
+
+@lru_cache(maxsize=64)
+def _matrix(source: int, result: int, method: str, kind: Any, device: Any) -> "Tensor":  # noqa: ANN401
+    import torch
+
+    return torch.from_numpy(scaling_matrix(source, result, method)).to(device=device, dtype=kind)
+
+
+def scaling_matrix(source: int, result: int, method: str) -> NDArray[np.float32]:
+    """Weights of the source's pixels in those of the result, along one side.
+
+    Args:
+        source: Pixels of the source's side.
+        result: Pixels of the result's.
+        method: `area`: each pixel is the mean of what it covers. `bicubic`: FFmpeg's filter, which
+            widens when it shrinks; from ten times the size pixels are averaged to five times first,
+            as `media.scale` does.
+
+    Returns:
+        float32 [result, source]; rows sum to 1.
+    """
+    if method == "area":
+        # Without shrinking, FFmpeg's area filter is bilinear.
+        return _area(source, result) if source > result else _bilinear(source, result)
+    between = result * PRESHRINK
+    if source >= 2 * between:
+        return np.asarray(_bicubic(between, result) @ _area(source, between), np.float32)
+    return _bicubic(source, result)
+
+
+def _area(source: int, result: int) -> NDArray[np.float32]:
+    edges = np.arange(result + 1) * (source / result)
+    low, high = edges[:-1, None], edges[1:, None]
+    pixels = np.arange(source)[None, :]
+    covered = np.clip(np.minimum(high, pixels + 1) - np.maximum(low, pixels), 0, 1)
+    return _normalised(covered)
+
+
+def _bilinear(source: int, result: int) -> NDArray[np.float32]:
+    distance = np.abs(_distances(source, result))
+    return _folded(np.maximum(0, 1 - distance), source)
+
+
+def _bicubic(source: int, result: int) -> NDArray[np.float32]:
+    scale = max(1.0, source / result)
+    d = np.abs(_distances(source, result)) / scale
+    c = _BICUBIC
+    near = (2 - c) * d**3 + (c - 3) * d**2 + 1
+    far = -c * d**3 + 5 * c * d**2 - 8 * c * d + 4 * c
+    return _folded(np.where(d < 1, near, np.where(d < 2, far, 0)), source)
+
+
+def _margin(source: int, result: int) -> int:
+    return int(np.ceil(2 * max(1.0, source / result))) + 1
+
+
+def _distances(source: int, result: int) -> NDArray[np.float64]:
+    """From the centres of results to those of pixels, also of some beyond both ends."""
+    margin = _margin(source, result)
+    centres = (np.arange(result) + 0.5) * (source / result) - 0.5
+    return np.arange(-margin, source + margin)[None, :] - centres[:, None]
+
+
+def _folded(weights: NDArray[np.float64], source: int) -> NDArray[np.float32]:
+    """The last pixel stands for those beyond the end."""
+    margin = (weights.shape[1] - source) // 2
+    inner = weights[:, margin : margin + source].copy()
+    inner[:, 0] += weights[:, :margin].sum(axis=1)
+    inner[:, -1] += weights[:, margin + source :].sum(axis=1)
+    return _normalised(inner)
+
+
+def _normalised(weights: NDArray[np.float64]) -> NDArray[np.float32]:
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True), np.float32)
