@@ -19,6 +19,7 @@ from av.packet import Packet
 
 from curator.errors import DecodeError, ErrorCode
 from curator.media.container import quarter_turns_deg
+from curator.media.planes import DevicePicture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,16 @@ class DecodedFrame:
     picture: av.video.frame.VideoFrame
     n_bytes: int
     """Size of the packet that carried it; 0 when unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFrame:
+    """The same of a frame in a device's memory."""
+
+    index: int
+    pts: int
+    picture: DevicePicture
+    n_bytes: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,12 +190,16 @@ class FrameReader:
         report.n_concealed += bool(picture.is_corrupt)
         report.is_interlaced |= bool(picture.interlaced_frame)
         report.is_hdr |= int(picture.color_trc) in HDR_TRANSFERS
-        pts = picture.pts
+        index, pts, n_bytes = self._timed(picture.pts, picture.duration or 0)
+        return DecodedFrame(index=index, pts=pts, picture=picture, n_bytes=n_bytes)
+
+    def _timed(self, pts: int | None, duration: int) -> tuple[int, int, int]:
+        """Number, repaired timestamp and coded bytes of the next frame."""
+        report = self.report
         n_bytes = self._packet_bytes.pop(pts, 0) if pts is not None else 0
         if pts is None or (self._last_pts is not None and pts <= self._last_pts):
             report.n_repaired_pts += 1
             pts = 0 if self._last_pts is None else self._last_pts + max(1, self._last_duration)
-        duration = picture.duration or 0
         if duration <= 0 and self._last_pts is not None:
             duration = pts - self._last_pts
         self._last_pts, self._last_duration = pts, max(1, duration)
@@ -197,7 +212,7 @@ class FrameReader:
                 f"{self.uri} has more than {self.max_frames} frames; raise analyze.max_frames or "
                 "split the file",
             )
-        return DecodedFrame(index=index, pts=pts, picture=picture, n_bytes=n_bytes)
+        return index, pts, n_bytes
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self.max_pixels:

@@ -1,0 +1,379 @@
+"""Decodes on a GPU's video engine (NVDEC), from the packets that the demuxer of the CPU path reads.
+
+PyNvVideoCodec has a demuxer of its own; here packets come from the same container code, so that
+what is opened, hashed, timed and limited is the same, on folders and on S3. A packet's timestamp
+passes through the decoder. Frames stay in the GPU's memory: small pictures are made there.
+
+What the engine cannot decode, or cannot be shown to have decoded whole, is refused with a reason,
+and then the source is decoded on the CPU. So is any stream with damage: the engine conceals it
+without a word, and frames that FFmpeg leaves out would be frames here.
+
+Importing PyNvVideoCodec without a driver raises, so it is imported when a worker begins.
+"""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+import av
+import av.container
+import av.error
+import av.video.frame
+import av.video.stream
+import numpy as np
+from av.bitstream import BitStreamFilterContext
+from av.packet import Packet
+from numpy.typing import NDArray
+
+from curator.errors import CuratorError
+from curator.media.container import quarter_turns_deg
+from curator.media.decode import HDR_TRANSFERS, DeviceFrame, FrameReader
+from curator.media.planes import DevicePicture, DeviceScaler, Form
+from curator.models.transnet import HEIGHT, WIDTH
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BATCH = 32
+"""Frames that are scaled together: at 1080p 100 MB of the GPU's memory."""
+
+_CODECS = {
+    "h264": ("H264", "h264_mp4toannexb"),
+    "hevc": ("HEVC", "hevc_mp4toannexb"),
+    "vp9": ("VP9", None),
+    "av1": ("AV1", None),
+    "mpeg2video": ("MPEG2", None),
+}
+"""The engine's name of FFmpeg's codecs, and the filter that gives packets the form it reads."""
+_FORMS = {"yuv420p": 8, "yuvj420p": 8, "nv12": 8, "yuv420p10le": 10, "p010le": 10}
+_PROGRESSIVE = (0, 1)
+"""FFmpeg's field orders that are not interlaced: unknown, progressive."""
+
+
+class Refusal(StrEnum):
+    """Why a source is decoded on the CPU although there is a GPU; counted in `summary.json`."""
+
+    CODEC = "codec"
+    PIXELS = "pixel_format"
+    SIZE = "size"
+    INTERLACED = "interlaced"
+    TIMESTAMPS = "timestamps"
+    SIZE_CHANGES = "size_changes"
+    FRAMES_DIFFER = "frames_differ"
+    DAMAGED = "damaged"
+    DECODER = "decoder_error"
+
+
+class NotOnDeviceError(CuratorError):
+    """A source must be decoded on the CPU.
+
+    Args:
+        refusal: Why.
+        message: What was found.
+    """
+
+    def __init__(self, refusal: Refusal, message: str) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
+class Nvdec:
+    """The video engines of one GPU; one per worker.
+
+    Args:
+        gpu: Number of the GPU among those that the process sees.
+        module: PyNvVideoCodec, or what stands for it in a test.
+        device: torch's name of where frames lie.
+
+    Raises:
+        CuratorError: PyNvVideoCodec is missing, or the driver has no video libraries.
+    """
+
+    def __init__(self, gpu: int = 0, *, module: Any = None, device: str = "cuda") -> None:  # noqa: ANN401
+        self.gpu = gpu
+        self.device = device
+        self.n_halved = 0
+        """Batches that did not fit the GPU's memory, and were halved."""
+        self._codec_module = module if module is not None else _import_module()
+
+    def refusal(self, stream: av.video.stream.VideoStream) -> tuple[Refusal, str] | None:
+        """Why the engine cannot decode a stream, by its header; None where it can."""
+        context = stream.codec_context
+        name, pixels = context.codec.canonical_name, context.pix_fmt or ""
+        if name not in _CODECS:
+            return Refusal.CODEC, f"codec {name}"
+        if pixels not in _FORMS:
+            return Refusal.PIXELS, f"pixel format {pixels or 'unknown'}"
+        if context.field_order not in _PROGRESSIVE:
+            return Refusal.INTERLACED, "interlaced"
+        width, height = context.width, context.height
+        if width % 2 or height % 2:
+            return Refusal.SIZE, f"odd size {width}x{height}"
+        module, bits = self._codec_module, _FORMS[pixels]
+        try:
+            caps = module.GetDecoderCaps(
+                gpuid=self.gpu,
+                codec=getattr(module.cudaVideoCodec, _CODECS[name][0]),
+                bitdepth=bits,
+            )
+        except Exception as error:  # noqa: BLE001 - the module raises RuntimeError and its own
+            return Refusal.CODEC, f"{name} of {bits} bits: {_line(error)}"
+        if not caps.get("supported", 1):
+            return Refusal.CODEC, f"{name} of {bits} bits is not decoded by this GPU"
+        least = caps.get("width_min", 0), caps.get("height_min", 0)
+        most = caps.get("width_max") or width, caps.get("height_max") or height
+        if not (least[0] <= width <= most[0] and least[1] <= height <= most[1]):
+            return Refusal.SIZE, f"{width}x{height} is outside of {least} to {most}"
+        return None
+
+    def decoder(self, codec: str) -> Any:  # noqa: ANN401
+        """A decoder that gives frames in the GPU's memory, on torch's current stream."""
+        stream = 0
+        if self.device != "cpu":
+            import torch
+
+            stream = torch.cuda.current_stream().cuda_stream
+        module = self._codec_module
+        return module.CreateDecoder(
+            gpuid=self.gpu,
+            codec=getattr(module.cudaVideoCodec, _CODECS[codec][0]),
+            cudacontext=0,
+            cudastream=stream,
+            usedevicememory=True,
+        )
+
+    def packet(self, packet: "Packet[Any] | None") -> Any:  # noqa: ANN401
+        """A packet as the decoder takes it, valid as long as `packet`; None ends the stream."""
+        data = self._codec_module.PacketData()
+        if packet is not None:
+            data.bsl_data, data.bsl = packet.buffer_ptr, packet.size
+            data.pts, data.key = packet.pts, int(packet.is_keyframe)
+            data.dts = packet.dts if packet.dts is not None else packet.pts
+        return data
+
+
+class NvdecReader(FrameReader):
+    """Iterates over frames that a GPU decoded, as `FrameReader` does over the CPU's.
+
+    Args:
+        container: Opened for reading.
+        stream: Its video stream.
+        uri: Name for messages.
+        nvdec: Engines of this worker.
+        batch: Frames that are scaled together.
+        **options: As for `FrameReader`.
+
+    Raises:
+        NotOnDeviceError: By its header the stream must be decoded on the CPU.
+    """
+
+    def __init__(
+        self,
+        container: av.container.InputContainer,
+        stream: av.video.stream.VideoStream,
+        uri: str,
+        *,
+        nvdec: Nvdec,
+        batch: int = BATCH,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        # The CPU decodes the first picture alone, which one thread gives soonest.
+        super().__init__(container, stream, uri, **(options | {"threads": 1}))
+        refused = nvdec.refusal(stream)
+        if refused is not None:
+            raise NotOnDeviceError(refused[0], f"{uri}: {refused[1]}")
+        self._nvdec = nvdec
+        self._batch = batch
+        self._codec = stream.codec_context.codec.canonical_name
+        self._facts: dict[int, tuple[bool, int]] = {}
+        """Of packets by timestamp: whether decoding can begin there, and how long it is shown."""
+        self._discarded: set[int] = set()
+        self._n_shown = 0
+
+    def __iter__(self) -> Iterator[DeviceFrame]:  # type: ignore[override]
+        """Yields frames in presentation order.
+
+        Raises:
+            DecodeError: TOO_MANY_PIXELS or TOO_LONG.
+            NotOnDeviceError: The stream turns out to be one for the CPU.
+            SourceError: Whatever the reader beneath raises.
+        """
+        packets = self._packets()
+        waiting, form = self._learned(packets)
+        self._tiny = DeviceScaler(WIDTH, HEIGHT, rotation_deg=self.report.rotation_deg)
+        frames = self._decoded(chain(waiting, packets), form)
+        while batch := self._taken(frames, form):
+            yield from self._shown(*batch, form)
+        if self.report.ended_early or self.report.n_errors:
+            raise self._refused(Refusal.DAMAGED, "the container is damaged")
+        if self.report.n_frames != self._n_shown:
+            found = f"{self.report.n_frames} frames of {self._n_shown} packets"
+            raise self._refused(Refusal.FRAMES_DIFFER, found)
+
+    def _refused(self, refusal: Refusal, found: str) -> NotOnDeviceError:
+        return NotOnDeviceError(refusal, f"{self.uri}: {found}")
+
+    def _learned(self, packets: "Iterator[Packet[Any]]") -> "tuple[list[Packet[Any]], Form]":
+        """Decodes the first picture on the CPU: no header says all of rotation and colours.
+
+        Returns:
+            The packets that were read for it, and how the stream's frames are coded.
+        """
+        read = []
+        for packet in packets:
+            read.append(packet)
+            try:
+                pictures = packet.decode()
+            except av.error.FFmpegError as error:
+                raise self._refused(Refusal.DAMAGED, _line(error)) from error
+            if pictures:
+                return read, self._form_of(pictures[0])
+        raise self._refused(Refusal.DAMAGED, "no picture decodes")
+
+    def _form_of(self, first: av.video.frame.VideoFrame) -> Form:
+        if first.interlaced_frame:
+            raise self._refused(Refusal.INTERLACED, "interlaced")
+        if first.format.name not in _FORMS:
+            raise self._refused(Refusal.PIXELS, f"pixel format {first.format.name}")
+        self._check_size(first.width, first.height)
+        report = self.report
+        report.rotation_deg = quarter_turns_deg(first.rotation)
+        report.is_hdr = int(first.color_trc) in HDR_TRANSFERS
+        report.sizes.append((first.width, first.height))
+        is_full = first.format.name == "yuvj420p" or int(first.color_range) == _FULL_RANGE
+        return Form(
+            width=first.width,
+            height=first.height,
+            bits=_FORMS[first.format.name],
+            is_full_range=is_full,
+            matrix=int(first.colorspace),
+        )
+
+    def _decoded(
+        self, packets: "Iterator[Packet[Any]]", form: Form
+    ) -> "Iterator[tuple[int, Tensor]]":
+        """Timestamps and planes of frames; the planes are valid until the next is asked for."""
+        import torch
+        import torch.utils.dlpack
+
+        shape = form.height * 3 // 2, form.width
+        try:
+            decoder = self._nvdec.decoder(self._codec)
+            for packet in self._filtered(packets):
+                for frame in decoder.Decode(self._nvdec.packet(packet)):
+                    planes = torch.utils.dlpack.from_dlpack(frame)
+                    if tuple(planes.shape) != shape:
+                        found = f"a frame of {tuple(planes.shape)} rows and columns, not {shape}"
+                        raise self._refused(Refusal.SIZE_CHANGES, found)
+                    pts = frame.getPTS()
+                    if pts not in self._discarded:
+                        yield pts, planes
+        except (CuratorError, torch.OutOfMemoryError):
+            raise
+        except RuntimeError as error:
+            raise self._refused(Refusal.DECODER, _line(error)) from error
+
+    def _filtered(self, packets: "Iterator[Packet[Any]]") -> "Iterator[Packet[Any] | None]":
+        """Packets in the form that the engine reads; None at the end."""
+        name = _CODECS[self._codec][1]
+        # What has start codes already passes through unchanged.
+        bitstream = BitStreamFilterContext(name, self.stream) if name is not None else None
+        for packet in packets:
+            if not packet.size:
+                continue
+            if packet.pts is None:
+                raise self._refused(Refusal.TIMESTAMPS, "packets without a time")
+            if packet.is_corrupt:
+                raise self._refused(Refusal.DAMAGED, "a packet is damaged")
+            if packet.is_discard:
+                self._discarded.add(packet.pts)
+            else:
+                self._n_shown += 1
+                self._facts[packet.pts] = packet.is_keyframe, packet.duration or 0
+            yield from bitstream.filter(packet) if bitstream is not None else [packet]
+        if bitstream is not None:
+            yield from bitstream.filter(None)
+        yield None
+
+    def _taken(
+        self, frames: "Iterator[tuple[int, Tensor]]", form: Form
+    ) -> "tuple[list[int], Tensor] | None":
+        """The next frames in memory of their own, because the decoder takes its back."""
+        times: list[int] = []
+        batch: Tensor | None = None
+        for pts, planes in islice(frames, self._batch):
+            if batch is None:
+                batch = self._allocated(planes)
+            batch[len(times)].copy_(planes)
+            times.append(pts)
+            if len(times) == len(batch):
+                break
+        return (times, batch[: len(times)]) if batch is not None else None
+
+    def _allocated(self, planes: "Tensor") -> "Tensor":
+        import torch
+
+        try:
+            return torch.empty(
+                (self._batch, *planes.shape), dtype=planes.dtype, device=planes.device
+            )
+        except torch.OutOfMemoryError:
+            if self._batch == 1:
+                raise
+        self._batch //= 2
+        self._nvdec.n_halved += 1
+        torch.cuda.empty_cache()
+        return self._allocated(planes)
+
+    def _shown(self, times: list[int], planes: "Tensor", form: Form) -> Iterator[DeviceFrame]:
+        tiny = self._tiny_pictures(planes, form)
+        for row, pts in enumerate(times):
+            key_frame, duration = self._facts.pop(pts, (False, 0))
+            index, pts, n_bytes = self._timed(pts, duration)
+            picture = DevicePicture(
+                planes=planes[row], form=form, key_frame=key_frame, tiny=tiny[row]
+            )
+            yield DeviceFrame(index=index, pts=pts, picture=picture, n_bytes=n_bytes)
+
+    def _tiny_pictures(self, planes: "Tensor", form: Form) -> NDArray[np.uint8]:
+        """uint8 RGB [B, 27, 48, 3] in the host's memory."""
+        import torch
+
+        try:
+            pictures: NDArray[np.uint8] = self._tiny.rgb_BHWC(planes, form).cpu().numpy()
+            return pictures
+        except torch.OutOfMemoryError:
+            if len(planes) == 1:
+                raise
+        self._batch = max(1, self._batch // 2)
+        self._nvdec.n_halved += 1
+        torch.cuda.empty_cache()
+        half = (len(planes) + 1) // 2
+        parts = planes[:half], planes[half:]
+        return np.concatenate([self._tiny_pictures(part, form) for part in parts])
+
+
+_FULL_RANGE = 2
+"""FFmpeg's `AVCOL_RANGE_JPEG`."""
+
+
+def _import_module() -> Any:  # noqa: ANN401
+    try:
+        import PyNvVideoCodec
+    except ImportError as error:
+        raise CuratorError(
+            f"decoding on the GPU needs PyNvVideoCodec ({_line(error)}): "
+            "`pip install 'curate-video[gpu]'`, or set analyze.device to cpu"
+        ) from error
+    except Exception as error:
+        raise CuratorError(
+            f"PyNvVideoCodec does not start ({_line(error)}); the driver's video libraries may be "
+            "missing: in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility,video; or set "
+            "analyze.device to cpu"
+        ) from error
+    return PyNvVideoCodec
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,97 @@
+"""Stands for PyNvVideoCodec where there is no GPU: the same calls, decoded by FFmpeg on the CPU.
+
+It takes packets by address and gives frames as NV12 or P016 through DLPack, a few packets late and
+in memory that the next call overwrites, as the real one may.
+"""
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import av
+import numpy as np
+import torch
+from av.video.frame import VideoFrame
+
+NAMES = {"H264": "h264", "HEVC": "hevc", "VP9": "vp9", "AV1": "libdav1d", "MPEG2": "mpeg2video"}
+
+
+class PacketData:
+    """The fields that are set."""
+
+    def __init__(self) -> None:
+        self.bsl_data = self.bsl = self.pts = self.dts = self.key = 0
+
+
+class Decoded:
+    """A frame in "device" memory."""
+
+    def __init__(self, pts: int, planes: torch.Tensor) -> None:
+        self._pts = pts
+        self.planes = planes
+
+    def getPTS(self) -> int:
+        """Its packet's timestamp."""
+        return self._pts
+
+    def __dlpack__(self, **options: Any) -> Any:  # noqa: ANN401
+        """The planes."""
+        return self.planes.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:  # noqa: ANN401
+        """Where they lie."""
+        return self.planes.__dlpack_device__()
+
+
+class Decoder:
+    """Decodes a stream with start codes."""
+
+    def __init__(self, codec: str) -> None:
+        self._context = av.CodecContext.create(NAMES[codec], "r")
+        self._context.thread_count = 1
+        self._given: list[torch.Tensor] = []
+
+    def Decode(self, packet: PacketData) -> list[Decoded]:
+        """Frames that are done."""
+        for planes in self._given:
+            planes.fill_(77)
+        if packet.bsl == 0:
+            pictures = self._context.decode(None)
+        else:
+            held = av.Packet(ctypes.string_at(packet.bsl_data, packet.bsl))
+            held.pts, held.dts = packet.pts, packet.dts
+            pictures = self._context.decode(held)
+        frames = [Decoded(int(picture.pts or 0), planes_of(picture)) for picture in pictures]
+        self._given = [frame.planes for frame in frames]
+        return frames
+
+
+def planes_of(picture: VideoFrame) -> torch.Tensor:
+    """A frame as NVDEC holds it, [3 H / 2, W]; 16 bits have theirs at the top."""
+    bits = picture.format.components[0].bits
+    kind = np.uint8 if bits == 8 else np.uint16
+    size = np.dtype(kind).itemsize
+
+    def plane(number: int) -> Any:  # noqa: ANN401
+        held = picture.planes[number]
+        rows = np.frombuffer(memoryview(held), kind).reshape(-1, held.line_size // size)
+        return rows[: held.height, : held.width]
+
+    if len(picture.planes) == 2:
+        chroma = plane(1).reshape(picture.height // 2, -1)
+    else:
+        chroma = np.stack([plane(1), plane(2)], axis=-1).reshape(picture.height // 2, -1)
+    values = np.concatenate([plane(0), chroma])
+    return torch.from_numpy(values if bits == 8 else values << (16 - bits))
+
+
+def fake_module(**changes: Any) -> Any:  # noqa: ANN401
+    """The module, with what a test changes."""
+    values = {
+        "PacketData": PacketData,
+        "cudaVideoCodec": SimpleNamespace(**{name: name for name in NAMES}),
+        "GetDecoderCaps": lambda **_: {"supported": 1, "num_decoder_engines": 7, "width_max": 4096,
+                                       "height_max": 4096, "width_min": 48, "height_min": 16},
+        "CreateDecoder": lambda *, codec, **_: Decoder(codec),
+    }  # fmt: skip
+    return SimpleNamespace(**(values | changes))

@@ -1,0 +1,252 @@
+"""Frames that the GPU's reader gives are the CPU's, or the source is refused with a reason.
+
+The video engine is FFmpeg behind the calls of PyNvVideoCodec (`fake_nvdec`): what is tested is all
+that lies around it. `needs_gpu` tests run on the real one.
+"""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fake_nvdec import Decoded, Decoder, PacketData, fake_module, planes_of
+
+from curator.errors import CuratorError, DecodeError
+from curator.footage import write
+from curator.footage.write import MAKERS
+from curator.media.container import open_container, video_stream
+from curator.media.decode import DecodedFrame, DecodeReport, DeviceFrame, FrameReader
+from curator.media.nvdec import NotOnDeviceError, Nvdec, NvdecReader, Refusal
+from curator.media.planes import DeviceScaler, Form
+from curator.media.scale import Scaler
+
+Maker = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Maker:
+    folder = tmp_path_factory.mktemp("nvdec")
+
+    def make(name: str) -> Path:
+        path = folder / name
+        if not path.exists():
+            maker = MAKERS.get(name) or getattr(write, path.stem)
+            maker(path)
+        return path
+
+    return make
+
+
+def on_cpu(path: Path) -> tuple[DecodeReport, list[DecodedFrame]]:
+    with (
+        path.open("rb") as file,
+        open_container(file, path.name, n_bytes=path.stat().st_size) as container,
+    ):
+        stream = video_stream(container, path.name)
+        reader = FrameReader(container, stream, path.name, threads=1, max_pixels=10**7)
+        return reader.report, list(reader)
+
+
+def on_device(
+    path: Path,
+    nvdec: Nvdec | None = None,
+    **options: Any,  # noqa: ANN401
+) -> tuple[DecodeReport, list[DeviceFrame]]:
+    nvdec = nvdec or Nvdec(module=fake_module(), device="cpu")
+    with (
+        path.open("rb") as file,
+        open_container(file, path.name, n_bytes=path.stat().st_size) as container,
+    ):
+        stream = video_stream(container, path.name)
+        options = {"max_pixels": 10**7} | options
+        reader = NvdecReader(container, stream, path.name, nvdec=nvdec, **options)
+        return reader.report, list(reader)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "constant_rate.mp4",
+        "constant_rate.mkv",
+        "constant_rate.ts",
+        "constant_rate.webm",
+        "b_frames.mp4",
+        "b_frames.ts",
+        "open_gop.mp4",
+        "variable_rate.mp4",
+        "rotated.mp4",
+        "ten_bit.mp4",
+        "one_frame.mp4",
+        "audio_outlasts_video.mp4",
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 7, 32])
+def test_frames_are_the_cpus_in_number_order_and_time(name: str, batch: int, made: Maker) -> None:
+    """Pins numbers, timestamps, bytes, key frames, the report, and that no frame is overwritten."""
+    expected, frames = on_cpu(made(name))
+    report, found = on_device(made(name), batch=batch)
+    assert report == expected
+    assert [(f.index, f.pts, f.n_bytes, f.picture.key_frame) for f in found] == [
+        (f.index, f.pts, f.n_bytes, bool(f.picture.key_frame)) for f in frames
+    ]
+    tiny = Scaler(48, 27, rotation_deg=expected.rotation_deg)
+    for frame, shown in zip(frames, found, strict=True):
+        assert torch.equal(shown.picture.planes, planes_of(frame.picture))
+        assert shown.picture.tiny is not None
+        off = shown.picture.tiny.astype(int) - tiny.rgb_HWC(frame.picture)
+        assert np.abs(off).mean() < 2.5
+
+
+def test_an_edit_list_hides_the_same_frames(made: Maker, tmp_path: Path) -> None:
+    data = bytearray(made("b_frames.mp4").read_bytes())
+    place = data.index(b"elst") + 4 + 8
+    duration, media_time = struct.unpack_from(">Ii", data, place)
+    struct.pack_into(">Ii", data, place, duration, media_time + 5 * 512)
+    path = tmp_path / "edited.mp4"
+    path.write_bytes(data)
+    _, frames = on_cpu(path)
+    _, found = on_device(path)
+    assert [f.pts for f in found] == [f.pts for f in frames]
+
+
+@pytest.mark.parametrize(
+    ("name", "refusal"),
+    [
+        ("constant_rate.avi", Refusal.CODEC),
+        ("one_pixel.mp4", Refusal.PIXELS),
+        ("interlaced.mp4", Refusal.INTERLACED),
+        ("truncated.mp4", Refusal.DAMAGED),
+    ],
+)
+def test_what_the_cpu_must_decode_is_refused(name: str, refusal: Refusal, made: Maker) -> None:
+    with pytest.raises(NotOnDeviceError) as refused:
+        on_device(made(name))
+    assert refused.value.refusal == refusal
+    assert name in str(refused.value)
+
+
+def test_a_frame_too_few_or_too_many_is_found_out(made: Maker) -> None:
+    """Pins that an engine which conceals or drops without a word does not pass."""
+
+    class Dropping(Decoder):
+        def Decode(self, packet: PacketData) -> list[Decoded]:
+            frames = super().Decode(packet)
+            return [frame for frame in frames if frame.getPTS() != 10 * 512]
+
+    module = fake_module(CreateDecoder=lambda *, codec, **_: Dropping(codec))
+    with pytest.raises(NotOnDeviceError, match="47 frames of 48 packets") as refused:
+        on_device(made("constant_rate.mp4"), Nvdec(module=module, device="cpu"))
+    assert refused.value.refusal == Refusal.FRAMES_DIFFER
+
+
+def test_a_change_of_size_is_refused(made: Maker) -> None:
+    """Pins what comes when a stream's size changes, which the CPU path decodes on."""
+
+    class Changing(Decoder):
+        def Decode(self, packet: PacketData) -> list[Decoded]:
+            frames = super().Decode(packet)
+            return [
+                frame if frame.getPTS() < 20 * 512 else Decoded(frame.getPTS(), frame.planes[:90])
+                for frame in frames
+            ]
+
+    module = fake_module(CreateDecoder=lambda *, codec, **_: Changing(codec))
+    with pytest.raises(NotOnDeviceError, match=r"\(90, 320\)") as refused:
+        on_device(made("constant_rate.mp4"), Nvdec(module=module, device="cpu"))
+    assert refused.value.refusal == Refusal.SIZE_CHANGES
+
+
+@pytest.mark.parametrize(
+    ("caps", "refusal"),
+    [
+        ({"supported": 0}, Refusal.CODEC),
+        ({"supported": 1, "width_max": 300, "height_max": 4096}, Refusal.SIZE),
+        ({"supported": 1, "width_min": 48, "height_min": 200}, Refusal.SIZE),
+        (RuntimeError("no such codec"), Refusal.CODEC),
+    ],
+    ids=["unsupported", "too large", "too small", "error"],
+)
+def test_the_device_is_asked_what_it_decodes(
+    caps: dict[str, int] | Exception, refusal: Refusal, made: Maker
+) -> None:
+    def answer(**_: object) -> dict[str, int]:
+        if isinstance(caps, Exception):
+            raise caps
+        return caps
+
+    nvdec = Nvdec(module=fake_module(GetDecoderCaps=answer), device="cpu")
+    with pytest.raises(NotOnDeviceError) as refused:
+        on_device(made("constant_rate.mp4"), nvdec)
+    assert refused.value.refusal == refusal
+
+
+def test_a_decoder_that_fails_is_no_end_of_the_source(made: Maker) -> None:
+    def broken(**_: object) -> None:
+        raise RuntimeError("cuvidCreateDecoder returned 2")
+
+    nvdec = Nvdec(module=fake_module(CreateDecoder=broken), device="cpu")
+    with pytest.raises(NotOnDeviceError, match="cuvidCreateDecoder returned 2") as refused:
+        on_device(made("constant_rate.mp4"), nvdec)
+    assert refused.value.refusal == Refusal.DECODER
+
+
+def test_batches_are_halved_when_memory_runs_out(
+    made: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins both places where memory is taken, and that no frame is lost or moved."""
+    scale, empty = DeviceScaler.rgb_BHWC, torch.empty
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+    def small_scale(self: DeviceScaler, planes: torch.Tensor, form: Form) -> torch.Tensor:
+        if len(planes) > 5:
+            raise torch.OutOfMemoryError("made by the test")
+        return scale(self, planes, form)
+
+    def small_empty(shape: tuple[int, ...], **options: object) -> torch.Tensor:
+        if shape[0] > 16:
+            raise torch.OutOfMemoryError("made by the test")
+        return empty(shape, **options)  # type: ignore[call-overload,no-any-return]
+
+    expected = on_device(made("b_frames.mp4"))[1]
+    monkeypatch.setattr(DeviceScaler, "rgb_BHWC", small_scale)
+    monkeypatch.setattr(torch, "empty", small_empty)
+    nvdec = Nvdec(module=fake_module(), device="cpu")
+    found = on_device(made("b_frames.mp4"), nvdec)[1]
+    assert nvdec.n_halved >= 2
+    assert [f.pts for f in found] == [f.pts for f in expected]
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a.picture.planes, b.picture.planes)
+        assert a.picture.tiny is not None
+        assert b.picture.tiny is not None
+        assert np.array_equal(a.picture.tiny, b.picture.tiny)
+
+
+def test_limits_hold_on_the_device_too(made: Maker) -> None:
+    with pytest.raises(DecodeError, match="more than 20 frames"):
+        on_device(made("constant_rate.mp4"), max_frames=20)
+    with pytest.raises(DecodeError, match="more than 100 pixels"):
+        on_device(made("constant_rate.mp4"), max_pixels=100)
+
+
+def test_without_the_package_or_the_driver_it_is_said_what_to_do() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is here")
+    with pytest.raises(CuratorError, match=r"analyze\.device to cpu"):
+        Nvdec()
+
+
+@pytest.mark.needs_gpu
+@pytest.mark.parametrize("name", ["constant_rate.mp4", "b_frames.ts", "open_gop.mp4"])
+def test_the_real_engine_gives_the_cpus_frames(name: str, made: Maker) -> None:
+    """Pins NVDEC itself: H.264 decoding is exact to the bit."""
+    expected, frames = on_cpu(made(name))
+    report, found = on_device(made(name), Nvdec())
+    assert report == expected
+    assert [(f.index, f.pts, f.n_bytes) for f in found] == [
+        (f.index, f.pts, f.n_bytes) for f in frames
+    ]
+    for frame, shown in zip(frames, found, strict=True):
+        assert torch.equal(shown.picture.planes.cpu(), planes_of(frame.picture))
