@@ -24,17 +24,18 @@ Gap = tuple[int, int]
 """Half-open span of frames in no shot; empty at a cut, where only the position counts."""
 
 NETWORK_TERMS: dict[str, float] = {
-    "constant": -4.423,
-    "heads": 1.024,
-    "contrast": 1.111,
-    "colour_13": 1.504,
-    "net_24": 4.089,
+    "constant": -4.261,
+    "heads": 0.855,
+    "contrast": 1.063,
+    "colour_13": 2.375,
+    "net_24": 3.473,
 }
 """Weights of the model of the network's peaks: mean log odds of its two heads within two frames,
 logarithm of the contrast of the step there, and how colours and contrast differ farther out."""
 
-STEP_TERMS: dict[str, float] = {"constant": 0.544, "lasting": 0.331, "contrast": 0.299}
-"""Weights of the model of steps: logarithms of what lasts of the step, and of its contrast."""
+STEP_TERMS: dict[str, float] = {"constant": 1.447, "change_beside": -0.643}
+"""Weights of the model of steps: logarithm of how much the picture changes on either side of the
+step over as many frames as `step_13` has. Where all moves anyway, lost frames make steps."""
 
 NEAR_FRAMES = 6
 """Two candidates within so many frames are one; the likelier stands."""
@@ -136,7 +137,8 @@ def find_candidates(
         ],
         axis=1,
     )
-    step_terms = np.stack([ones, np.log(lasting + 0.1), np.log(contrast + 0.05)], axis=1)
+    # Seven frames away, thirteen frames reach up to the step and not over it.
+    step_terms = np.stack([ones, np.log(_mean_of_two(changes["step_13"], 7) + 1)], axis=1)
     frames = np.flatnonzero(is_peak | is_step)
     return Candidates(
         frames,
@@ -280,6 +282,12 @@ def _highest_beside(values_F: Floats, reach: int) -> Floats:
     windows = sliding_window_view(padded, reach).max(axis=1)
     n_frames = len(values_F)
     return np.asarray(np.maximum(windows[1 : n_frames + 1], windows[reach + 2 :][:n_frames]))
+
+
+def _mean_of_two(values_F: Floats, away: int) -> Floats:
+    """Mean of the values so many frames before and after, which are 0 beyond the ends."""
+    padded = np.pad(values_F, away, constant_values=0.0)
+    return np.asarray((padded[: len(values_F)] + padded[2 * away :]) / 2)
 
 
 def _is_peak(values_F: Floats, reach: int) -> NDArray[np.bool_]:
