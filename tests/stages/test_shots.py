@@ -217,14 +217,6 @@ def test_lost_frames_of_a_moving_camera_make_no_boundary() -> None:
     assert cuts(film(drifting([before[-1]] * 40 + [after[0]] * 40))) == [40]
 
 
-def test_a_fast_move_that_the_network_half_sees_makes_no_boundary() -> None:
-    """Pins that steps beside a weak peak speak against it."""
-    move = [0.0] * 40 + [6.0, 18.0, 30.0, 36.0] + [36.0] * 40
-    assert cuts(film(drifting(move), {41: 0.3})) == []
-    cut = [0.0] * 42 + [36.0] * 42
-    assert cuts(film(drifting(cut), {41: 0.3})) == [42]
-
-
 def test_the_threshold_of_the_fusion_is_the_recipe_s() -> None:
     track = film([scene(1)] * 80, {38: 0.9})
     assert cuts(track, ProposeConfig(boundary_threshold=0.01)) == [39]
