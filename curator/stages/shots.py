@@ -31,7 +31,8 @@ NETWORK_TERMS: dict[str, float] = {
     "net_24": 4.089,
 }
 """Weights of the model of the network's peaks: mean log odds of its two heads within two frames,
-logarithm of the contrast of the step there, and how colours and contrast differ farther out."""
+logarithm of the contrast of the step there, and how colours and contrast differ farther out. They
+are an earlier fit's: one with the films of today finds no more (benchmarks/results/shots.md)."""
 
 STEP_TERMS: dict[str, float] = {"constant": 1.447, "change_beside": -0.643}
 """Weights of the model of steps: logarithm of how much the picture changes on either side of the
