@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Fits the fusion of shot boundaries on films made by code, and shows what each term is worth.
 
-    fit_shots.py --work DIR [--films 48]
+    fit_shots.py --work DIR [--films 48] [--score DIR]
 
 Films come from `made_shots.py`; their measurements stay in DIR, so that a second call only fits. Of
-four films three are fitted on and one is scored. Prints the weights for `NETWORK_TERMS` and
-`STEP_TERMS` of `curator/stages/shots.py`, and F1 on the scored films: of the network alone, of both
+four films three are fitted on and one is scored; with `--score`, all are fitted on and the films of
+that DIR are scored, which an earlier call has measured. Prints the weights for `NETWORK_TERMS` and
+`STEP_TERMS` of `curator/stages/shots.py` (the latter fitted on steps where the network has no
+peak), and F1 on the scored films: of the network alone, of both
 models, of one of them, and without each term, fitted anew each time.
 """
 
@@ -49,6 +51,10 @@ def measure_film(seed: int, folder: Path, network: ShotNetwork) -> None:
     gaps = np.array([gap[:2] for gap in film.gaps], np.int64)
     np.savez(path, single=single, many=many, gaps=gaps, **changes.finish())
     print(f"film {seed}: {len(film.frames)} frames, {len(gaps)} transitions", flush=True)
+
+
+def measured(folder: Path) -> list[Arrays]:
+    return [dict(np.load(path)) for path in sorted(folder.glob("film_*.npz"))]
 
 
 def candidates(film: Arrays) -> Candidates:
@@ -111,19 +117,28 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="keeps what was measured")
     parser.add_argument("--films", type=int, default=48)
     parser.add_argument("--first", type=int, default=0, help="seed of the first film")
+    parser.add_argument("--score", type=Path, help="folder of films to score instead")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     network = ShotNetwork()
     for seed in range(args.first, args.first + args.films):
         measure_film(seed, args.work, network)
-    films = [dict(np.load(path)) for path in sorted(args.work.glob("film_*.npz"))]
-    fitted = [film for number, film in enumerate(films) if number % 4 != 3]
-    scored = films[3::4]
+    films = measured(args.work)
+    if args.score is None:
+        fitted = [film for number, film in enumerate(films) if number % 4 != 3]
+        scored = films[3::4]
+    else:
+        fitted, scored = films, measured(args.score)
+        if not scored:
+            raise SystemExit(f"{args.score} holds no measured film; measure some with --work")
     found = [candidates(film) for film in fitted]
     right = [is_right(each.frames, film["gaps"]) for each, film in zip(found, fitted, strict=True)]
 
     def model(kind: str, left_out: int | None = None) -> NDArray[np.float64]:
-        chosen = [getattr(each, f"is_{kind}") for each in found]
+        # The model of steps is needed where the network has no peak.
+        chosen = [
+            each.is_peak if kind == "peak" else each.is_step & ~each.is_peak for each in found
+        ]
         columns = "network_terms" if kind == "peak" else "step_terms"
         terms = np.concatenate(
             [getattr(each, columns)[mask] for each, mask in zip(found, chosen, strict=True)]

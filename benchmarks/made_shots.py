@@ -3,7 +3,7 @@
 They are rendered at the shot network's size. Nothing in them comes from the labelled videos that
 score the result. Transitions: cuts, jump cuts, dissolves, fades, wipes, pushes, changes of a slide.
 What must not be taken for one: flashes, changes of exposure, whip pans, lost and repeated frames,
-titles that appear, objects that pass.
+titles that appear, objects that pass, close-ups by hand of what moves in jerks.
 """
 
 from dataclasses import dataclass, field
@@ -37,12 +37,27 @@ def _smooth(rng: np.random.Generator, n: int, reach: float) -> NDArray[np.float6
     return np.asarray(path - path[0]) * reach / 6
 
 
+def _jerky(rng: np.random.Generator, n: int, reach: float) -> NDArray[np.float64]:
+    """A path that rests, and moves by about `reach` in 3 to 12 frames every half to 4 seconds."""
+    path, at = np.zeros(n), int(rng.integers(5, 60))
+    while at < n:
+        length = int(rng.integers(3, 13))
+        ramp = np.clip((np.arange(n) - at + 1) / length, 0, 1)
+        goal = rng.normal(0, reach)
+        # It stays about the middle.
+        path += (goal - path[at]) * (1 - np.cos(np.pi * ramp)) / 2
+        at += length + int(rng.integers(15, 120))
+    return path
+
+
 def _take(rng: np.random.Generator, n: int) -> Frames:
-    kind = rng.choice(["move", "move", "move", "hold", "slide", "figure"])
+    kind = rng.choice(["move", "move", "move", "near", "near", "hold", "slide", "figure"])
     if kind == "slide":
         return np.repeat(_slide(rng)[None], n, 0)
     if kind == "figure":
         return _figure(rng, n)
+    if kind == "near":
+        return _near(rng, n)
     picture = _recoloured(rng, photograph(str(rng.choice(list(PHOTOGRAPHS)))))
     speed = 0.0 if kind == "hold" else float(rng.choice([0.02, 0.05, 0.15, 0.4, 0.8]))
     frames = _view(rng, picture, n, speed)
@@ -77,6 +92,82 @@ def _view(rng: np.random.Generator, picture: NDArray[np.uint8], n: int, speed: f
         )  # fmt: skip
         frames[i] = cv2.resize(big, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
     return frames
+
+
+def _near(rng: np.random.Generator, n: int) -> Frames:
+    """A close-up by hand: what fills much of the picture moves in jerks, and so may the camera.
+
+    Fast frames are blurred: each is the mean of four moments of half a frame.
+    """
+    behind, before = (
+        _recoloured(rng, photograph(str(rng.choice(list(PHOTOGRAPHS))))) for _ in range(2)
+    )
+    wide, high = WIDTH * OVER, HEIGHT * OVER
+    fine = 8
+    moments = np.arange(n * fine) / fine
+
+    def path(slow: float, fast: float) -> NDArray[np.float64]:
+        whole = _smooth(rng, n, slow) + _jerky(rng, n, fast) + rng.normal(0, tremor, n)
+        return np.interp(moments, np.arange(n), whole)
+
+    tremor = float(rng.choice([0.0, 0.001, 0.004]))
+    eager = float(np.exp(rng.uniform(np.log(0.05), np.log(0.5))))
+    camera_x, camera_y = path(0.05, 0.3 * eager), path(0.05, 0.3 * eager)
+    x, y = path(0.08, eager), path(0.08, eager)
+    turn, grow = path(0.05, 0.3 * eager), path(0.03, 0.2 * eager)
+    size = rng.uniform(0.25, 0.7)
+    middle = rng.uniform(0.25, 0.75, 2)
+    outline = _outline(rng)
+    scales = [
+        rng.uniform(0.4, 0.9) * min(p.shape[1] / wide, p.shape[0] / high) for p in (behind, before)
+    ]
+    starts = [
+        (rng.uniform(0.3, 0.7) * p.shape[1], rng.uniform(0.3, 0.7) * p.shape[0])
+        for p in (behind, before)
+    ]
+
+    def moment(i: int) -> Frames:
+        # To the background's pixels; borders are mirrored.
+        matrix = np.array(
+            [
+                [scales[0], 0, starts[0][0] + (camera_x[i] - 0.5) * wide * scales[0]],
+                [0, scales[0], starts[0][1] + (camera_y[i] * wide - high / 2) * scales[0]],
+            ]
+        )
+        flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+        picture = cv2.warpAffine(
+            behind, matrix, (wide, high), flags=flags, borderMode=cv2.BORDER_REFLECT
+        ).astype(np.float32)
+        scale = scales[1] * np.exp(-grow[i])
+        cos, sin = np.cos(turn[i]), np.sin(turn[i])
+        turned = np.array([[cos, -sin], [sin, cos]])
+        at = (
+            middle[0] * wide + (x[i] - camera_x[i]) * wide,
+            middle[1] * high + (y[i] - camera_y[i]) * wide,
+        )
+        matrix = np.column_stack([scale * turned, starts[1] - scale * turned @ at])
+        thing = cv2.warpAffine(
+            before, matrix, (wide, high), flags=flags, borderMode=cv2.BORDER_REFLECT
+        ).astype(np.float32)
+        points = outline @ turned * size * wide * np.exp(grow[i]) + at
+        mask = np.zeros((high, wide), np.float32)
+        cv2.fillPoly(mask, [np.round(points * 16).astype(np.int32)], 1.0, cv2.LINE_AA, 4)
+        return picture + (thing - picture) * mask[:, :, None]
+
+    frames = np.empty((n, HEIGHT, WIDTH, 3), np.float32)
+    for i in range(n):
+        exposed = np.mean([moment(fine * i + k) for k in range(4)], axis=0)
+        frames[i] = cv2.resize(exposed, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
+    return frames + rng.normal(0, rng.choice([0.0, 0.3, 1.0]), frames.shape).astype(np.float32)
+
+
+def _outline(rng: np.random.Generator) -> NDArray[np.float64]:
+    """A closed curve of unit radius with a few bumps, [72, 2]."""
+    angle = np.linspace(0, 2 * np.pi, 72, endpoint=False)
+    radius = np.ones(72)
+    for order in range(2, 6):
+        radius += rng.normal(0, 0.25 / order) * np.cos(order * angle + rng.uniform(0, 6.28))
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1) * np.maximum(radius, 0.2)[:, None]
 
 
 def _patch(rng: np.random.Generator) -> NDArray[np.float32]:
@@ -207,7 +298,12 @@ def _disturbed_once(rng: np.random.Generator, frames: Frames) -> Frames:
             moved = np.roll(frames[at + i], shift, 1)
             frames[at + i] = cv2.blur(moved, (max(1, shift // 3), 1))
     elif kind == "lost":
-        frames = np.concatenate([frames[:at], frames[at + int(rng.integers(2, 6)) :]])
+        n_lost = min(int(np.exp(rng.uniform(np.log(2), np.log(13)))), n - at - 1)
+        if rng.random() < 0.5:
+            frames = np.concatenate([frames[:at], frames[at + n_lost :]])
+        else:
+            # A recorder that keeps time shows the frame before meanwhile.
+            frames[at : at + n_lost] = frames[at - 1]
     elif kind == "repeated":
         hold = int(rng.integers(2, 4))
         frames = frames[np.arange(n) // hold * hold]
@@ -225,7 +321,9 @@ SHARES = (0.34, 0.2, 0.18, 0.06, 0.13, 0.09)
 
 
 def made_film(seed: int, n_shots: int = 20) -> MadeFilm:
-    """A film of shots of 1 to 13 seconds at 30 frames/s; in one of four, frames repeat throughout.
+    """A film of shots of 1 to 13 seconds at 30 frames/s.
+
+    In one of four frames repeat throughout, and one of four is taken at a lower rate.
 
     Args:
         seed: Same seed, same film.
@@ -259,7 +357,10 @@ def made_film(seed: int, n_shots: int = 20) -> MadeFilm:
             tail = np.repeat(shot[-1:], 40, 0)
     whole = np.clip(np.concatenate(rendered), 0, 255).astype(np.uint8)
     film.frames = list(whole)
-    return _slowed(rng, film) if rng.random() < 0.25 else film
+    kept = rng.choice(["all", "all", "slowed", "sparse"])
+    if kept == "slowed":
+        return _slowed(rng, film)
+    return _sparse(rng, film) if kept == "sparse" else film
 
 
 def _slowed(rng: np.random.Generator, film: MadeFilm) -> MadeFilm:
@@ -271,6 +372,17 @@ def _slowed(rng: np.random.Generator, film: MadeFilm) -> MadeFilm:
         return int(np.searchsorted(shown, position))
 
     gaps = [(first_shown(a), max(first_shown(a), first_shown(b)), kind) for a, b, kind in film.gaps]
+    return MadeFilm([film.frames[i] for i in shown], gaps)
+
+
+def _sparse(rng: np.random.Generator, film: MadeFilm) -> MadeFilm:
+    """The film at a lower frame rate, 12 to 25 frames/s."""
+    every = 30 / float(rng.choice([12, 15, 20, 24, 25]))
+    shown = np.arange(0, len(film.frames), every).astype(int)
+    gaps = [
+        (int(np.searchsorted(shown, start)), int(np.searchsorted(shown, end)), kind)
+        for start, end, kind in film.gaps
+    ]
     return MadeFilm([film.frames[i] for i in shown], gaps)
 
 

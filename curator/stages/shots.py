@@ -31,10 +31,12 @@ NETWORK_TERMS: dict[str, float] = {
     "net_24": 4.089,
 }
 """Weights of the model of the network's peaks: mean log odds of its two heads within two frames,
-logarithm of the contrast of the step there, and how colours and contrast differ farther out."""
+logarithm of the contrast of the step there, and how colours and contrast differ farther out. They
+are an earlier fit's: one with the films of today finds no more (benchmarks/results/shots.md)."""
 
-STEP_TERMS: dict[str, float] = {"constant": 0.544, "lasting": 0.331, "contrast": 0.299}
-"""Weights of the model of steps: logarithms of what lasts of the step, and of its contrast."""
+STEP_TERMS: dict[str, float] = {"constant": 1.447, "change_beside": -0.643}
+"""Weights of the model of steps: logarithm of how much the picture changes on either side of the
+step over as many frames as `step_13` has. Where all moves anyway, lost frames make steps."""
 
 NEAR_FRAMES = 6
 """Two candidates within so many frames are one; the likelier stands."""
@@ -43,8 +45,8 @@ LEAST_PEAK, LEAST_STEP = 0.2, 0.5
 """What a candidate must exceed: the network's probability, and levels of a step."""
 
 LEAST_CONTRAST = 4.0
-"""What a step's contrast must exceed. Of the made films' steps of 1 to 5 levels that the network
-does not see, 2 of 9 between 3 and 4 are boundaries, and 12 of 13 above."""
+"""What a step's contrast must exceed. Of the made films' steps below 5 levels that the network does
+not see, 7 of 49 between 2 and 3 are boundaries, 6 of 15 between 3 and 4, and 13 of 20 above."""
 
 NOISE_LEVELS = 0.3
 """Step of a still film, in levels: what a step's contrast is measured against at least."""
@@ -136,7 +138,8 @@ def find_candidates(
         ],
         axis=1,
     )
-    step_terms = np.stack([ones, np.log(lasting + 0.1), np.log(contrast + 0.05)], axis=1)
+    # Seven frames away, thirteen frames reach up to the step and not over it.
+    step_terms = np.stack([ones, np.log(_mean_of_two(changes["step_13"], 7) + 1)], axis=1)
     frames = np.flatnonzero(is_peak | is_step)
     return Candidates(
         frames,
@@ -280,6 +283,12 @@ def _highest_beside(values_F: Floats, reach: int) -> Floats:
     windows = sliding_window_view(padded, reach).max(axis=1)
     n_frames = len(values_F)
     return np.asarray(np.maximum(windows[1 : n_frames + 1], windows[reach + 2 :][:n_frames]))
+
+
+def _mean_of_two(values_F: Floats, away: int) -> Floats:
+    """Mean of the values so many frames before and after, which are 0 beyond the ends."""
+    padded = np.pad(values_F, away, constant_values=0.0)
+    return np.asarray((padded[: len(values_F)] + padded[2 * away :]) / 2)
 
 
 def _is_peak(values_F: Floats, reach: int) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -199,6 +200,21 @@ def test_a_cut_that_the_network_half_sees_is_one() -> None:
 
 def test_a_weak_peak_with_the_same_on_both_sides_is_none() -> None:
     assert cuts(film([scene(1)] * 80, {38: 0.5})) == []
+
+
+def drifting(places: list[float]) -> list[NDArray[np.uint8]]:
+    """A wide picture that a camera of the network's size looks at from these places, in pixels."""
+    small = np.random.default_rng(5).integers(0, 256, (4, 40, 3)).astype(np.uint8)
+    wide = cv2.resize(small, (400, 27), interpolation=cv2.INTER_CUBIC)
+    matrices = [np.array([[1.0, 0, -place], [0, 1, 0]]) for place in places]
+    return [np.asarray(cv2.warpAffine(wide, matrix, (48, 27))) for matrix in matrices]
+
+
+def test_lost_frames_of_a_moving_camera_make_no_boundary() -> None:
+    """Pins that a step is one where the picture rests beside it, and none where it moves anyway."""
+    before, after = [0.3 * n for n in range(40)], [0.3 * n + 3.6 for n in range(40, 80)]
+    assert cuts(film(drifting(before + after))) == []
+    assert cuts(film(drifting([before[-1]] * 40 + [after[0]] * 40))) == [40]
 
 
 def test_the_threshold_of_the_fusion_is_the_recipe_s() -> None:
