@@ -224,7 +224,7 @@ def _library(host: Host, driver: Driver, name: str, needs: Needs) -> Row:
         return gpu_row(
             name,
             State.BROKEN,
-            f"{what}: lies in {folder} and does not load ({driver.loads[name]})",
+            f"lies in {folder} and does not load: {driver.loads[name]} ({what})",
             f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH, or run ldconfig",
             needed=needs.gpu,
         )
@@ -241,4 +241,4 @@ def _library(host: Host, driver: Driver, name: str, needs: Needs) -> Row:
             "install the whole driver, such as the packages libnvidia-decode and libnvidia-encode "
             f"of its version; in a container set {CAPABILITIES}=compute,utility,video"
         )
-    return gpu_row(name, State.MISSING, f"{what}: is not here", remedy, needed=needs.gpu)
+    return gpu_row(name, State.MISSING, f"is not here ({what})", remedy, needed=needs.gpu)

@@ -34,18 +34,18 @@ def gpu_rows(host: Host, faiss: Answer, needs: Needs) -> list[Row]:
     driver = find_driver(host)
     answers: Mapping[str, Answer] = {}
     if driver.works:
-        answers = ask_all(host, _questions(host, driver))
+        answers = ask_all(host, _questions(host, driver, faiss))
     rows = driver_rows(host, driver, needs)
     return [
         *rows,
         _torch(host, driver, answers, needs),
         *_video(host, driver, answers, needs),
         _dali(host, driver, answers),
-        _faiss(driver, faiss),
+        _faiss(driver, faiss, answers.get("faiss_gpus")),
     ]
 
 
-def _questions(host: Host, driver: Driver) -> list[str]:
+def _questions(host: Host, driver: Driver, faiss: Answer) -> list[str]:
     """What is worth asking: what is missing says so without a process of its own."""
     asked = []
     if _torch_fits(torch_cuda_build(host), driver):
@@ -54,6 +54,8 @@ def _questions(host: Host, driver: Driver) -> list[str]:
         asked += ["nvdec", "nvenc"]
     if _dali_version(host) is not None:
         asked.append("dali")
+    if faiss.facts is not None and faiss.facts["gpu_build"]:
+        asked.append("faiss_gpus")
     return asked
 
 
@@ -167,14 +169,11 @@ def _nvdec(codec: str, formats: Sequence[Mapping[str, Any]], needs: Needs) -> Ro
     mine = [one for one in formats if one["codec"] == codec]
     takes = [one for one in mine if one["caps"].get("supported")]
     leaves = [_format(one) for one in mine if one not in takes]
+    if not takes and needs.gpu and codec == "h264":
+        remedy = "take a GPU with NVDEC, or a recipe that decodes on CPUs"
+        return gpu_row(name, State.MISSING, "not on this GPU", remedy, needed=True)
     if not takes:
-        return gpu_row(
-            name,
-            State.MISSING,
-            "not on this GPU",
-            f"none: {codec} is decoded on CPUs; another kind of GPU has it",
-            needed=needs.gpu and codec == "h264",
-        )
+        return gpu_row(name, State.NOT_NEEDED, f"not on this GPU; {codec} is decoded on CPUs")
     caps = takes[0]["caps"]
     words = f"{', '.join(map(_format, takes))}, up to {caps['width_max']}x{caps['height_max']}"
     words += f", engines: {caps['num_decoder_engines']}"
@@ -213,19 +212,19 @@ def _dali(host: Host, driver: Driver, answers: Mapping[str, Answer]) -> Row:
     return gpu_row("DALI", State.OK, f"{found}, loads")
 
 
-def _faiss(driver: Driver, answer: Answer) -> Row:
+def _faiss(driver: Driver, faiss: Answer, gpus: Answer | None) -> Row:
     name = "FAISS on the GPU"
-    if answer.facts is None:
-        return gpu_row(name, State.BROKEN, answer.error, "see the row `FAISS`")
-    gpus = answer.facts["gpus"]
-    if gpus:
-        return gpu_row(name, State.OK, f"GPUs: {gpus}")
-    build = "a build with GPU code" if answer.facts["gpu_build"] else "a CPU-only build"
+    if faiss.facts is None:
+        return gpu_row(name, State.NOT_NEEDED, "FAISS does not work: see its row")
+    has_code = faiss.facts["gpu_build"]
+    build = "a build with GPU code" if has_code else "a CPU-only build"
     if not driver.works:
         return gpu_row(name, State.NOT_NEEDED, f"{build}; there is no GPU that works")
-    if answer.facts["gpu_build"]:
-        return gpu_row(
-            name, State.BROKEN, f"{build}; it sees no GPU", "see the rows `CUDA` and `torch`"
-        )
-    install = "uv pip uninstall faiss-cpu; uv pip install faiss-gpu"
-    return gpu_row(name, State.MISSING, f"{build}; duplicates are sought on CPUs", install)
+    if not has_code or gpus is None:
+        install = "uv pip uninstall faiss-cpu; uv pip install faiss-gpu"
+        return gpu_row(name, State.MISSING, f"{build}; duplicates are sought on CPUs", install)
+    if gpus.facts is None or not gpus.facts["gpus"]:
+        why = gpus.error or "it sees no GPU"
+        remedy = "update the driver to 580 or newer, or see the row `torch on the GPU`"
+        return gpu_row(name, State.BROKEN, f"{build}; {why}", remedy)
+    return gpu_row(name, State.OK, f"{build}, GPUs: {gpus.facts['gpus']}")

@@ -18,7 +18,7 @@ from typing import Any
 from curator.doctor.rows import first_line
 from curator.graph.machine import available_cpus, memory_bytes, object_store_bytes
 
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 """Longest wait for a process that was asked something. Importing torch takes 4 CPU-seconds here;
 a machine whose GPU hangs never answers."""
 

@@ -62,12 +62,21 @@ def cv2() -> dict[str, Any]:
 
 
 def faiss() -> dict[str, Any]:
-    """FAISS: whether it was built for GPUs, and how many it sees."""
+    """FAISS: that it searches on a CPU, and whether it was built for GPUs."""
+    import faiss as package
+    import numpy as np
+
+    index = package.IndexFlatIP(4)
+    index.add(np.eye(4, dtype=np.float32))
+    assert index.search(np.eye(4, dtype=np.float32), 1)[1].ravel().tolist() == [0, 1, 2, 3]
+    return {"gpu_build": hasattr(package, "StandardGpuResources")}
+
+
+def faiss_gpus() -> dict[str, Any]:
+    """GPUs that FAISS sees. With a driver that does not work this ends the process."""
     import faiss as package
 
-    count = getattr(package, "get_num_gpus", None)
-    has_gpu_code = hasattr(package, "StandardGpuResources")
-    return {"gpu_build": has_gpu_code, "gpus": int(count()) if count is not None else 0}
+    return {"gpus": int(package.get_num_gpus())}
 
 
 def onnxruntime() -> dict[str, Any]:
@@ -177,7 +186,7 @@ QUESTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     question.__name__: question
     for question in (
         av, cv2, faiss, onnxruntime, pyarrow, boto3, ray, others,
-        dali, libraries, torch, nvdec, nvenc,
+        dali, libraries, torch, faiss_gpus, nvdec, nvenc,
     )
 }  # fmt: skip
 
