@@ -158,7 +158,7 @@ def _video(host: Host, driver: Driver, answers: Mapping[str, Answer], needs: Nee
                 needed=needs.gpu,
             )
         ]
-    rows = [gpu_row(_CODEC, State.OK, f"{found}, loads")]
+    rows = [gpu_row(_CODEC, State.OK, f"{found}, loads; GPU 0 was asked")]
     rows += [_nvdec(codec, answer.facts["formats"], needs) for codec in DECODERS]
     return [*rows, _nvenc(answers["nvenc"])]
 
