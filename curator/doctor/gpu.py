@@ -11,6 +11,7 @@ from curator.doctor.rows import Needs, Row, State
 
 _DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-dali-cuda110")
 _CODEC = "PyNvVideoCodec"
+_EXTRA = "uv pip install 'curate-video[gpu]'"
 
 _FIRST_DRIVER = {13: "580", 12: "525", 11: "450"}
 """First driver for each major version of CUDA; within one, all are compatible. Source: NVIDIA's
@@ -134,7 +135,7 @@ def _video_loads(driver: Driver) -> bool:
 def _video(host: Host, driver: Driver, answers: Mapping[str, Answer], needs: Needs) -> list[Row]:
     found = host.version(_CODEC)
     if found is None:
-        return [_absent(_CODEC, "not installed", f"uv pip install {_CODEC}", needs)]
+        return [_absent(_CODEC, "not installed", _EXTRA, needs)]
     if not driver.works:
         return [_no_gpu(_CODEC, found, driver, needs)]
     if not _video_loads(driver):
@@ -202,7 +203,7 @@ def _dali_version(host: Host) -> str | None:
 def _dali(host: Host, driver: Driver, answers: Mapping[str, Answer]) -> Row:
     found = _dali_version(host)
     if found is None:
-        return gpu_row("DALI", State.NOT_NEEDED, "not installed", f"uv pip install {_DALI[0]}")
+        return gpu_row("DALI", State.NOT_NEEDED, "not installed", _EXTRA)
     if not driver.works:
         return gpu_row("DALI", State.NOT_NEEDED, f"{found}; there is no GPU that works")
     answer = answers["dali"]

@@ -1,10 +1,13 @@
 """What is said of GPUs, on machines that answer as one with a GPU would."""
 
+import os
+
 import pytest
 from fake_host import FakeHost, formats, laptop, libraries, server
 
+from curator.doctor.driver import find_driver
 from curator.doctor.gpu import gpu_rows
-from curator.doctor.host import Answer, Ran
+from curator.doctor.host import Answer, Host, Ran
 from curator.doctor.rows import Needs, Row, State, can_run
 
 NOTHING = Needs()
@@ -259,3 +262,18 @@ def test_dali() -> None:
     del host.versions["nvidia-dali-cuda130"]
     row = rows_of(host, GPU)["DALI"]
     assert (row.state, row.found) == (State.NOT_NEEDED, "not installed")
+
+
+@pytest.mark.needs_gpu
+def test_this_gpu_answers() -> None:
+    """Pins the probes themselves: what a fake cannot show."""
+    host = Host()
+    if not find_driver(host).works:
+        assert os.environ.get("FAIL_WITHOUT_GPU") != "1", "FAIL_WITHOUT_GPU=1, and no GPU is here"
+        pytest.skip("no GPU")
+    rows = {row.name: row for row in gpu_rows(host, FAISS, NOTHING)}
+    assert rows["CUDA"].state == State.OK
+    assert rows["torch on the GPU"].state == State.OK, rows["torch on the GPU"].found
+    if rows["PyNvVideoCodec"].state == State.OK:
+        assert "4:2:0 of 8 bits" in rows["NVDEC h264"].found
+        assert rows["NVENC h264"].state == State.OK
