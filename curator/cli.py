@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_scores(commands)
     _add_explain(commands)
     _add_tune(commands)
+    _add_doctor(commands)
     _add_demo(commands)
     return parser
 
@@ -236,6 +237,39 @@ def _add_tune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     tune.set_defaults(action=_tune)
 
 
+def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="check what works on this machine, and say what to do about the rest",
+        description="Checks the machine, packages, GPU, models, storage and the recipe, and says "
+        "what to do about what does not work. Changes nothing: what is written to try OUT is "
+        "removed again.",
+        epilog="Exit codes: 0 the recipe can run here; 2 something that it needs is missing or "
+        "broken.",
+    )
+    doctor.add_argument(
+        "places",
+        nargs="*",
+        metavar="PLACE",
+        help="SOURCE... OUT as for `curate run`; the last one is OUT, and may stand alone "
+        "(default: no storage is looked at)",
+    )
+    doctor.add_argument(
+        "--recipe", default="quickstart", help="the recipe that is to run (default: %(default)s)"
+    )
+    doctor.add_argument(
+        "--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE",
+        help="as for `curate run`",
+    )  # fmt: skip
+    doctor.add_argument(
+        "--models",
+        metavar="PLACE",
+        help="models folder, or s3://bucket/prefix (default: the recipe's)",
+    )
+    doctor.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    doctor.set_defaults(action=_doctor)
+
+
 def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     demo = commands.add_parser(
         "demo", help="make footage, curate it, and say where to look at the result"
@@ -388,6 +422,12 @@ def _tune(options: argparse.Namespace) -> int:
     print(f"{where}  clips on either side, to look at")
     print(f"to have it so: curate run SOURCE... {shlex.quote(options.out)} {settings}")
     return EXIT_OK
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from curator.doctor_command import run_doctor
+
+    return run_doctor(options)
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ LAYERS = (
     ("recipe",),
     ("progress", "model_command"),
     ("graph",),
-    ("review",),
+    ("review", "doctor", "doctor_command"),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -121,14 +121,29 @@ class Semantics:
         Raises:
             UsageError: A key or weights are missing; says which key to set, or what to pull.
         """
+        self.check_keys(filters, columns)
         try:
-            self._check_keys(filters)
-            check_content(self.config, self._clip_name, columns)
             if self.clip is not None:
                 check_open_clip()
                 self._prompts()
                 for entry in filter(None, (self.clip, self.aesthetic)):
                     self.store.find(entry)
+        except ModelError as error:
+            raise UsageError(str(error)) from error
+
+    def check_keys(self, filters: FilterConfig, columns: Sequence[str] = ()) -> None:
+        """The part of `check` that looks at the recipe alone, and at no weights.
+
+        Args:
+            filters: The recipe's rules.
+            columns: Columns of `clips` that the selection goes by.
+
+        Raises:
+            UsageError: A key is missing; says which one to set.
+        """
+        try:
+            self._check_keys(filters)
+            check_content(self.config, self._clip_name, columns)
         except ModelError as error:
             raise UsageError(str(error)) from error
 

@@ -1,0 +1,231 @@
+"""What uses a GPU: torch, FAISS, PyNvVideoCodec with NVDEC and NVENC, DALI."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from curator.doctor.driver import Driver, cuda_words, driver_rows, find_driver, gpu_row
+from curator.doctor.host import Answer, Host
+from curator.doctor.inside import DECODERS
+from curator.doctor.packages import ask_all, torch_cuda_build
+from curator.doctor.rows import Needs, Row, State
+
+_DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-dali-cuda110")
+_CODEC = "PyNvVideoCodec"
+_EXTRA = "uv pip install 'curate-video[gpu]'"
+
+_FIRST_DRIVER = {13: "580", 12: "525", 11: "450"}
+"""First driver for each major version of CUDA; within one, all are compatible. Source: NVIDIA's
+CUDA compatibility guide."""
+
+_NO_ENCODER = ("Error code : 1 ", "Error code : 2 ")
+"""What opening NVENC answers on a GPU without it: no encode device, unsupported device."""
+
+
+def gpu_rows(host: Host, faiss: Answer, needs: Needs) -> list[Row]:
+    """Checks of the GPU, and of what would use it.
+
+    Where there is none and the recipe needs none, all are *not needed*. Where there is one, what
+    does not work is said, and stops only a recipe that needs it.
+
+    Args:
+        host: Where to look.
+        faiss: The answer to `faiss`.
+        needs: What the recipe uses.
+    """
+    driver = find_driver(host)
+    answers: Mapping[str, Answer] = {}
+    if driver.works:
+        answers = ask_all(host, _questions(host, driver, faiss))
+    rows = driver_rows(host, driver, needs)
+    return [
+        *rows,
+        _torch(host, driver, answers, needs),
+        *_video(host, driver, answers, needs),
+        _dali(host, driver, answers),
+        _faiss(driver, faiss, answers.get("faiss_gpus")),
+    ]
+
+
+def _questions(host: Host, driver: Driver, faiss: Answer) -> list[str]:
+    """What is worth asking: what is missing says so without a process of its own."""
+    asked = []
+    if _torch_fits(torch_cuda_build(host), driver):
+        asked.append("torch")
+    if host.version(_CODEC) is not None and _video_loads(driver):
+        asked += ["nvdec", "nvenc"]
+    if _dali_version(host) is not None:
+        asked.append("dali")
+    if faiss.facts is not None and faiss.facts["gpu_build"]:
+        asked.append("faiss_gpus")
+    return asked
+
+
+def _torch_fits(build: str | None, driver: Driver) -> bool:
+    return build is not None and (driver.cuda or 0) // 1000 >= int(build.partition(".")[0])
+
+
+def _torch(host: Host, driver: Driver, answers: Mapping[str, Answer], needs: Needs) -> Row:
+    name = "torch on the GPU"
+    found = host.version("torch")
+    if found is None:
+        return _absent(name, "torch is not installed", "uv pip install torch torchvision", needs)
+    build = torch_cuda_build(host)
+    words = f"torch {found}, {f'for CUDA {build}' if build else 'a CPU-only build'}"
+    if not driver.works:
+        return _no_gpu(name, words, driver, needs)
+    if build is None:
+        return gpu_row(
+            name,
+            State.MISSING,
+            f"{words}; there is a GPU",
+            "uv pip install --reinstall torch torchvision: the registry's own builds have CUDA",
+            needed=needs.gpu,
+        )
+    if not _torch_fits(build, driver):
+        major = int(build.partition(".")[0])
+        return gpu_row(
+            name,
+            State.BROKEN,
+            f"{words}; the driver knows CUDA up to {cuda_words(driver.cuda or 0)}: it is too old",
+            f"update the driver to {_FIRST_DRIVER.get(major, 'a newer version')} or newer, or "
+            f"install a torch for CUDA {(driver.cuda or 0) // 1000}",
+            needed=needs.gpu,
+        )
+    answer = answers["torch"]
+    why_not = answer.facts["why_not"] if answer.facts is not None else answer.error
+    if why_not is None and answer.facts is not None and answer.facts["devices"]:
+        return gpu_row(name, State.OK, f"{words}, computes on {_counted(answer.facts['devices'])}")
+    return gpu_row(
+        name,
+        State.BROKEN,
+        f"{words}; {why_not or 'sees no GPU'}",
+        "install a torch whose CUDA and GPU architectures fit this GPU and driver; check "
+        "CUDA_VISIBLE_DEVICES",
+        needed=needs.gpu,
+    )
+
+
+def _counted(names: Sequence[str]) -> str:
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+
+
+def _absent(name: str, found: str, install: str, needs: Needs) -> Row:
+    if needs.gpu:
+        return gpu_row(name, State.MISSING, found, install, needed=True)
+    return gpu_row(name, State.NOT_NEEDED, found, f"{install}, for recipes that decode on the GPU")
+
+
+def _no_gpu(name: str, found: str, driver: Driver, needs: Needs) -> Row:
+    """A row about what cannot be tried because CUDA does not start."""
+    if driver.is_here or needs.gpu:
+        return gpu_row(
+            name,
+            State.MISSING,
+            f"{found}; was not tried, because there is no GPU that works",
+            f"see the row `{'CUDA' if driver.is_here else 'driver'}`",
+            needed=needs.gpu,
+        )
+    return gpu_row(name, State.NOT_NEEDED, f"{found}; no driver")
+
+
+def _video_loads(driver: Driver) -> bool:
+    return driver.has("libnvcuvid.so.1") and driver.has("libnvidia-encode.so.1")
+
+
+def _video(host: Host, driver: Driver, answers: Mapping[str, Answer], needs: Needs) -> list[Row]:
+    found = host.version(_CODEC)
+    if found is None:
+        return [_absent(_CODEC, "not installed", _EXTRA, needs)]
+    if not driver.works:
+        return [_no_gpu(_CODEC, found, driver, needs)]
+    if not _video_loads(driver):
+        return [
+            gpu_row(
+                _CODEC,
+                State.BROKEN,
+                f"{found}; does not load without libnvcuvid.so.1 and libnvidia-encode.so.1",
+                "see the rows of these libraries",
+                needed=needs.gpu,
+            )
+        ]
+    answer = answers["nvdec"]
+    if answer.facts is None:
+        return [
+            gpu_row(
+                _CODEC,
+                State.BROKEN,
+                f"{found}; {answer.error}",
+                f"uv pip install --reinstall {_CODEC}; it wants a driver of 530 or newer",
+                needed=needs.gpu,
+            )
+        ]
+    rows = [gpu_row(_CODEC, State.OK, f"{found}, loads; GPU 0 was asked")]
+    rows += [_nvdec(codec, answer.facts["formats"], needs) for codec in DECODERS]
+    return [*rows, _nvenc(answers["nvenc"])]
+
+
+def _nvdec(codec: str, formats: Sequence[Mapping[str, Any]], needs: Needs) -> Row:
+    """What NVDEC takes of a codec; sources in other formats are the CPU's."""
+    name = f"NVDEC {codec}"
+    mine = [one for one in formats if one["codec"] == codec]
+    takes = [one for one in mine if one["caps"].get("supported")]
+    leaves = [_format(one) for one in mine if one not in takes]
+    if not takes and needs.gpu and codec == "h264":
+        remedy = "take a GPU with NVDEC, or a recipe that decodes on CPUs"
+        return gpu_row(name, State.MISSING, "not on this GPU", remedy, needed=True)
+    if not takes:
+        return gpu_row(name, State.NOT_NEEDED, f"not on this GPU; {codec} is decoded on CPUs")
+    caps = takes[0]["caps"]
+    words = f"{', '.join(map(_format, takes))}, up to {caps['width_max']}x{caps['height_max']}"
+    words += f", engines: {caps['num_decoder_engines']}"
+    return gpu_row(name, State.OK, words + (f"; not {', '.join(leaves)}" if leaves else ""))
+
+
+def _format(one: Mapping[str, Any]) -> str:
+    return f"{':'.join(one['chroma'])} of {one['bits']} bits"
+
+
+def _nvenc(answer: Answer) -> Row:
+    name = "NVENC h264"
+    if answer.facts is not None:
+        engines = answer.facts["caps"].get("num_encoder_engines", "unknown")
+        return gpu_row(name, State.OK, f"engines: {engines}")
+    why = "no encoder on this GPU"
+    if not any(code in answer.error for code in _NO_ENCODER):
+        why = f"does not open: {answer.error}"
+    return gpu_row(name, State.OK, f"x264 on CPUs; {why}")
+
+
+def _dali_version(host: Host) -> str | None:
+    return next((found for name in _DALI if (found := host.version(name)) is not None), None)
+
+
+def _dali(host: Host, driver: Driver, answers: Mapping[str, Answer]) -> Row:
+    found = _dali_version(host)
+    if found is None:
+        return gpu_row("DALI", State.NOT_NEEDED, "not installed", _EXTRA)
+    if not driver.works:
+        return gpu_row("DALI", State.NOT_NEEDED, f"{found}; there is no GPU that works")
+    answer = answers["dali"]
+    if answer.facts is None:
+        again = f"uv pip install --reinstall {_DALI[0]}"
+        return gpu_row("DALI", State.BROKEN, f"{found}; {answer.error}", again)
+    return gpu_row("DALI", State.OK, f"{found}, loads")
+
+
+def _faiss(driver: Driver, faiss: Answer, gpus: Answer | None) -> Row:
+    name = "FAISS on the GPU"
+    if faiss.facts is None:
+        return gpu_row(name, State.NOT_NEEDED, "FAISS does not work: see its row")
+    has_code = faiss.facts["gpu_build"]
+    build = "a build with GPU code" if has_code else "a CPU-only build"
+    if not driver.works:
+        return gpu_row(name, State.NOT_NEEDED, f"{build}; there is no GPU that works")
+    if not has_code or gpus is None:
+        install = "uv pip uninstall faiss-cpu; uv pip install faiss-gpu"
+        return gpu_row(name, State.MISSING, f"{build}; duplicates are sought on CPUs", install)
+    if gpus.facts is None or not gpus.facts["gpus"]:
+        why = gpus.error or "it sees no GPU"
+        remedy = "update the driver to 580 or newer, or see the row `torch on the GPU`"
+        return gpu_row(name, State.BROKEN, f"{build}; {why}", remedy)
+    return gpu_row(name, State.OK, f"{build}, GPUs: {gpus.facts['gpus']}")

@@ -1,0 +1,186 @@
+"""Packages that a run uses on CPUs: installed, and working."""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from curator.doctor.host import Answer, Host
+from curator.doctor.inside import DECODERS
+from curator.doctor.rows import Group, Needs, Row, State
+
+ASKED = ("faiss", "ray", "boto3", "others", "cv2", "pyarrow", "onnxruntime", "av")
+"""Questions about packages that every installation has, the slowest first."""
+
+_DISTRIBUTIONS = {
+    "av": ("PyAV", ("av",)),
+    "cv2": ("OpenCV", ("opencv-python-headless", "opencv-python", "opencv-contrib-python")),
+    "faiss": ("FAISS", ("faiss-gpu", "faiss-cpu")),
+    "onnxruntime": ("onnxruntime", ("onnxruntime", "onnxruntime-gpu")),
+    "pyarrow": ("Arrow", ("pyarrow",)),
+    "boto3": ("boto3", ("boto3",)),
+    "ray": ("Ray", ("ray",)),
+}
+_SYSTEM_LIBRARY = "cannot open shared object file"
+
+
+def ask_all(host: Host, questions: Iterable[str]) -> dict[str, Answer]:
+    """Answers to questions, asked side by side, as many at a time as there are cores."""
+    names = list(questions)
+    with ThreadPoolExecutor(max(1, host.cpus()), thread_name_prefix="doctor") as pool:
+        return dict(zip(names, pool.map(host.ask, names), strict=True))
+
+
+def are_sound(answers: Mapping[str, Answer]) -> bool:
+    """Whether this process can import what recipes and stores are read with."""
+    return all(answers[name].facts is not None for name in ASKED if name != "ray")
+
+
+def package_rows(host: Host, answers: Mapping[str, Answer], needs: Needs) -> list[Row]:
+    """Checks of packages.
+
+    Args:
+        host: Where to look.
+        answers: To `ASKED`.
+        needs: What the recipe uses.
+    """
+    rows = [
+        *_ffmpeg(host, answers["av"]),
+        _package(host, "cv2", answers),
+        _torch(host),
+        _package(host, "faiss", answers, _faiss_build(answers["faiss"])),
+        _package(host, "onnxruntime", answers, _providers(answers), needed=needs.text),
+        _package(host, "pyarrow", answers),
+        _package(host, "ray", answers),
+        _package(host, "boto3", answers, needed=needs.s3),
+        _others(answers["others"]),
+        _open_clip(host, needs),
+    ]
+    return rows
+
+
+def _row(
+    name: str, state: State, found: str, remedy: str | None = None, *, needed: bool = True
+) -> Row:
+    return Row(group=Group.VIDEO, name=name, state=state, found=found, remedy=remedy, needed=needed)
+
+
+def _package(
+    host: Host, module: str, answers: Mapping[str, Answer], more: str = "", *, needed: bool = True
+) -> Row:
+    """A package by its metadata and by what a process said that imported it."""
+    name, distributions = _DISTRIBUTIONS[module]
+    installed = [(one, found) for one in distributions if (found := host.version(one)) is not None]
+    answer = answers[module]
+    if answer.facts is None and not installed:
+        return _row(
+            name,
+            State.MISSING,
+            "not installed",
+            f"uv pip install {distributions[0]}",
+            needed=needed,
+        )
+    words = ", ".join(f"{one} {found}" for one, found in installed) or "of unknown version"
+    if answer.facts is None:
+        return _row(
+            name,
+            State.BROKEN,
+            f"{words}; {answer.error}",
+            _remedy(module, [one for one, _ in installed] or list(distributions[:1]), answer.error),
+            needed=needed,
+        )
+    return _row(name, State.OK, words + more, needed=needed)
+
+
+def _remedy(module: str, installed: list[str], error: str) -> str:
+    again = f"uv pip install --reinstall {' '.join(installed)}"
+    if module == "cv2" and ("libGL" in error or len(installed) > 1):
+        others = " ".join(one for one in installed if one != "opencv-python-headless")
+        return (
+            f"uv pip uninstall {others or 'opencv-python'}; "
+            "uv pip install --reinstall opencv-python-headless, which needs no libGL"
+        )
+    if _SYSTEM_LIBRARY in error:
+        library = error.split(": ")[1] if ": " in error else error
+        return f"install the system library {library}, or {again}"
+    return again
+
+
+def _ffmpeg(host: Host, answer: Answer) -> list[Row]:
+    package = _package(host, "av", {"av": answer})
+    if answer.facts is None:
+        return [package]
+    decoders, encoders = answer.facts["decoders"], answer.facts["encoders"]
+    lacking = [name for name in DECODERS if name not in decoders]
+    other = "uv pip install --reinstall --only-binary av av: PyAV's own wheel has it"
+    return [
+        _row(package.name, State.OK, f"{package.found}, FFmpeg {answer.facts['ffmpeg']}"),
+        _row(
+            "decoders",
+            State.MISSING if lacking else State.OK,
+            f"no {', '.join(lacking)}" if lacking else ", ".join(decoders),
+            other if lacking else None,
+            # Sources in another codec end as failed; the run goes on.
+            needed="h264" in lacking,
+        ),
+        _row(
+            "encoder",
+            State.OK if "libx264" in encoders else State.MISSING,
+            "libx264" if "libx264" in encoders else "no libx264",
+            None if "libx264" in encoders else other,
+        ),
+    ]
+
+
+def torch_cuda_build(host: Host) -> str | None:
+    """CUDA version that torch was built for, such as `13.2`; None for a CPU-only build.
+
+    Read from its version file: importing torch takes seconds.
+    """
+    for line in (host.package_file("torch", "version.py") or "").splitlines():
+        name, equals, value = line.partition("=")
+        if equals and name.split(":")[0].strip() == "cuda":
+            found = value.strip().strip("'\"")
+            return None if found == "None" else found
+    return None
+
+
+def _torch(host: Host) -> Row:
+    found = host.version("torch")
+    if found is None:
+        return _row("torch", State.MISSING, "not installed", "uv pip install torch torchvision")
+    build = torch_cuda_build(host)
+    return _row(
+        "torch", State.OK, f"{found}, {f'for CUDA {build}' if build else 'a CPU-only build'}"
+    )
+
+
+def _faiss_build(answer: Answer) -> str:
+    if answer.facts is None:
+        return ""
+    return ", with GPU code" if answer.facts["gpu_build"] else ", CPU only"
+
+
+def _providers(answers: Mapping[str, Answer]) -> str:
+    facts = answers["onnxruntime"].facts
+    names = [name.removesuffix("ExecutionProvider") for name in facts["providers"]] if facts else []
+    return f", providers {', '.join(names)}" if names else ""
+
+
+def _others(answer: Answer) -> Row:
+    if answer.facts is None:
+        return _row(
+            "other packages", State.BROKEN, answer.error, "uv pip install --reinstall curate-video"
+        )
+    return _row("other packages", State.OK, "numpy, pydantic, PyYAML, orjson, rich, pillow")
+
+
+def _open_clip(host: Host, needs: Needs) -> Row:
+    found = host.version("open-clip-torch")
+    if found is not None:
+        return _row("open_clip", State.OK, found, needed=needs.clip)
+    return _row(
+        "open_clip",
+        State.MISSING if needs.clip else State.NOT_NEEDED,
+        "not installed",
+        "uv pip install 'curate-video[clip]'" + ("" if needs.clip else ", for recipes with CLIP"),
+        needed=needs.clip,
+    )
