@@ -30,7 +30,6 @@ from curator.errors import CuratorError
 from curator.media.container import quarter_turns_deg
 from curator.media.decode import HDR_TRANSFERS, DeviceFrame, FrameReader
 from curator.media.planes import DevicePicture, DeviceScaler, Form
-from curator.models.transnet import HEIGHT, WIDTH
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -161,6 +160,7 @@ class NvdecReader(FrameReader):
         stream: Its video stream.
         uri: Name for messages.
         nvdec: Engines of this worker.
+        tiny_px: Width and height of the picture that is made of each frame, upright.
         batch: Frames that are scaled together.
         **options: As for `FrameReader`.
 
@@ -175,6 +175,7 @@ class NvdecReader(FrameReader):
         uri: str,
         *,
         nvdec: Nvdec,
+        tiny_px: tuple[int, int],
         batch: int = BATCH,
         **options: Any,  # noqa: ANN401
     ) -> None:
@@ -185,6 +186,7 @@ class NvdecReader(FrameReader):
             raise NotOnDeviceError(refused[0], f"{uri}: {refused[1]}")
         self._nvdec = nvdec
         self._batch = batch
+        self._tiny_px = tiny_px
         self._codec = stream.codec_context.codec.canonical_name
         self._facts: dict[int, tuple[bool, int]] = {}
         """Of packets by timestamp: whether decoding can begin there, and how long it is shown."""
@@ -201,7 +203,7 @@ class NvdecReader(FrameReader):
         """
         packets = self._packets()
         waiting, form = self._learned(packets)
-        self._tiny = DeviceScaler(WIDTH, HEIGHT, rotation_deg=self.report.rotation_deg)
+        self._tiny = DeviceScaler(*self._tiny_px, rotation_deg=self.report.rotation_deg)
         frames = self._decoded(chain(waiting, packets), form)
         while batch := self._taken(frames, form):
             yield from self._shown(*batch, form)

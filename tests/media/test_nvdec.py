@@ -61,7 +61,7 @@ def on_device(
         open_container(file, path.name, n_bytes=path.stat().st_size) as container,
     ):
         stream = video_stream(container, path.name)
-        options = {"max_pixels": 10**7} | options
+        options = {"max_pixels": 10**7, "tiny_px": (48, 27)} | options
         reader = NvdecReader(container, stream, path.name, nvdec=nvdec, **options)
         return reader.report, list(reader)
 
