@@ -1,0 +1,87 @@
+"""Dense optical flow on a GPU's own engine for it (NVOFA), through DALI.
+
+The engine stands beside the cores that the networks use (Turing, Ampere and Hopper have one), so that
+flow there costs neither them nor the CPU. Flow of another method is not the same flow: recipes name
+it (`analyze.flow`), and it is part of what a track was made with.
+"""
+
+# ruff: noqa: N803 - shape letters
+
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import CuratorError
+
+GRID_PX = 4
+"""Pixels from one vector to the next: every generation of the engine has this one."""
+MIN_SIDE_PX = 32
+"""Smallest side that the engine is given."""
+
+
+class HardwareFlow:
+    """Dense optical flow between pictures, as `signals.motion.DenseFlow` gives it.
+
+    Args:
+        gpu: Number of the GPU among those that the process sees.
+
+    Raises:
+        CuratorError: DALI is missing or finds no engine.
+    """
+
+    def __init__(self, gpu: int = 0) -> None:
+        self._gpu = gpu
+        self._pair_FHWC: NDArray[np.uint8] | None = None
+        try:
+            self._pipeline = self._built()
+            # The engine is taken with the first pair.
+            self.between(*np.zeros((2, 64, 64), np.uint8))
+        except ImportError as error:
+            raise CuratorError(
+                "flow on the GPU needs DALI: `pip install 'curate-video[gpu]'`, or set "
+                "analyze.flow to dis"
+            ) from error
+        except RuntimeError as error:
+            line = " ".join(str(error).split())[:200]
+            raise CuratorError(
+                f"DALI finds no engine for optical flow on GPU {gpu} ({line}); set analyze.flow "
+                "to dis"
+            ) from error
+
+    def between(
+        self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
+    ) -> NDArray[np.float32] | None:
+        """Where each pixel went, float32 [H, W, 2] in pixels (x, y); None for tiny pictures.
+
+        Args:
+            before_HW: uint8 luma.
+            after_HW: The later picture, of the same size.
+        """
+        if min(before_HW.shape) < MIN_SIDE_PX:
+            return None
+        self._pair_FHWC = np.stack([before_HW, after_HW])[..., None]
+        (flow,) = self._pipeline.run()
+        coarse = np.asarray(flow.as_cpu().at(0), np.float32)[0]
+        height, width = before_HW.shape
+        # A vector stands for the middle of its cell; the last cells reach over the edge.
+        rows, columns = coarse.shape[:2]
+        whole = cv2.resize(
+            coarse, (columns * GRID_PX, rows * GRID_PX), interpolation=cv2.INTER_LINEAR
+        )
+        return np.ascontiguousarray(whole[:height, :width], np.float32)
+
+    def _built(self) -> Any:  # noqa: ANN401
+        from nvidia.dali import fn, pipeline_def, types
+
+        @pipeline_def(batch_size=1, num_threads=1, device_id=self._gpu, prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
+        def flow() -> Any:  # noqa: ANN401
+            pair = fn.external_source(
+                source=lambda: [self._pair_FHWC], layout="FHWC", dtype=types.UINT8, batch=True
+            )
+            return fn.optical_flow(pair.gpu(), output_grid=GRID_PX, image_type=types.GRAY)
+
+        pipeline = flow()
+        pipeline.build()
+        return pipeline
