@@ -1,12 +1,13 @@
 """Dense optical flow on a GPU's own engine for it (NVOFA), through DALI.
 
-The engine stands beside the cores that the networks use (Turing, Ampere and Hopper have one), so that
-flow there costs neither them nor the CPU. Flow of another method is not the same flow: recipes name
-it (`analyze.flow`), and it is part of what a track was made with.
+The engine stands beside the cores that the networks use (Turing, Ampere and Hopper have one), so
+that flow there costs neither them nor the CPU. Flow of another method is not the same flow: recipes
+name it (`analyze.flow`), and it is part of what a track was made with.
 """
 
 # ruff: noqa: N803 - shape letters
 
+from importlib import import_module
 from typing import Any
 
 import cv2
@@ -73,9 +74,12 @@ class HardwareFlow:
         return np.ascontiguousarray(whole[:height, :width], np.float32)
 
     def _built(self) -> Any:  # noqa: ANN401
-        from nvidia.dali import fn, pipeline_def, types
+        dali: Any = import_module("nvidia.dali")
+        fn, types = import_module("nvidia.dali.fn"), import_module("nvidia.dali.types")
 
-        @pipeline_def(batch_size=1, num_threads=1, device_id=self._gpu, prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
+        @dali.pipeline_def(  # type: ignore[untyped-decorator]
+            batch_size=1, num_threads=1, device_id=self._gpu, prefetch_queue_depth=1
+        )
         def flow() -> Any:  # noqa: ANN401
             pair = fn.external_source(
                 source=lambda: [self._pair_FHWC], layout="FHWC", dtype=types.UINT8, batch=True
