@@ -30,6 +30,7 @@ from curator.signals.change import ChangeStream
 from curator.signals.motion import DenseFlow, motion_signals
 from curator.signals.picture import picture_signals
 from curator.signals.quality import native_signals
+from curator.signals.quantizer import quantizer_signals
 from curator.signals.still import change_signals
 from curator.stages.looks import Looks
 
@@ -247,7 +248,7 @@ class Measurer:
             index=frame.index,
             pts=frame.pts,
             gray=_gray_of(small),
-            values=picture_signals(gray),
+            values=picture_signals(gray) | quantizer_signals(frame.picture),
             descriptor=describe(small),
         )
         self._take_native(sample, frame)

@@ -34,6 +34,17 @@ SCORES: dict[str, ScoreSpec] = {
         of="blocking",
         aggregate="mean",
     ),
+    "quantizer": ScoreSpec(
+        unit="QP of H.264",
+        range="about 0 finest to 51 coarsest; below 26 clean, above 38 visibly damaged; absent for "
+        "codecs other than H.264, VP9, MPEG-1, MPEG-2 and MPEG-4",
+        meaning="how coarsely the last encode quantised, as the decoder says it; damage of an "
+        "earlier encode shows in `blocking` only",
+        low=Reason.QUANTIZER_TOO_LOW,
+        high=Reason.QUANTIZER_TOO_HIGH,
+        of="quantizer",
+        aggregate="mean",
+    ),
     "banding": ScoreSpec(
         unit="levels^2 per 1000 px",
         range="0 upwards; above 20 visible contours",
