@@ -48,6 +48,8 @@ class Reason(StrEnum):
     NOISE_TOO_HIGH = "noise_too_high"
     BLOCKING_TOO_LOW = "blocking_too_low"
     BLOCKING_TOO_HIGH = "blocking_too_high"
+    FLATTENING_TOO_LOW = "flattening_too_low"
+    FLATTENING_TOO_HIGH = "flattening_too_high"
     QUANTIZER_TOO_LOW = "quantizer_too_low"
     QUANTIZER_TOO_HIGH = "quantizer_too_high"
     BANDING_TOO_LOW = "banding_too_low"

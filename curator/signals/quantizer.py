@@ -1,7 +1,8 @@
 """How coarsely the stream's own encoder quantised a frame, as its decoder reads it.
 
 It is exact and costs nothing, and says nothing of an encode before the last: a damaged film that
-was encoded again with a fine quantiser has a fine quantiser. `blocking` looks at the pixels.
+was encoded again with a fine quantiser has a fine quantiser. `blocking` and `flattening` look at
+the pixels.
 """
 
 from math import log2
@@ -17,8 +18,8 @@ from curator.signals.spec import Signal
 SIGNALS = {
     "quantizer": Signal(
         unit="QP of H.264",
-        range="about 0 finest to 51 coarsest; below 26 clean, above 38 visibly damaged; NaN for "
-        "codecs whose decoder does not say it: it does for H.264, VP9, MPEG-1, 2 and 4",
+        range="about 0 finest to 51 coarsest; of H.264 below 26 clean, above 38 visibly damaged; "
+        "NaN for codecs whose decoder does not say it: it does for H.264, VP9, MPEG-1, 2 and 4",
         meaning="mean quantiser of the frame's blocks, by area; those of other codecs are turned "
         "into the QP of H.264 with the same step",
     ),
