@@ -89,7 +89,9 @@ def native_signals(
     return values | {
         "noise": noise_level * scale,
         "blocking": blocking(rows, columns),
-        "flattening": flattening(rows, columns, black=black, white=white),
+        "flattening": flattening(
+            _every_other_strip(rows), _every_other_strip(columns), black=black, white=white
+        ),
         "banding": (banding(rows) + banding(columns)) / 2 * scale**2,
         "combing": combing(columns),
         "resolution": float(np.fmax(across, down)),

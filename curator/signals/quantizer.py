@@ -32,8 +32,6 @@ _VP9_INDEX = (0, 1, 95, 120, 137, 155, 173, 191, 210, 232, 255)
 _VP9_STEP = (4, 8, 102, 152, 203, 280, 387, 540, 771, 1173, 1828)
 """Some of the steps of VP9's AC coefficients, in eighths of a level; lines between them miss the
 others by up to 0.2 QP (VP9 bitstream specification 0.7, `ac_qlookup`)."""
-_BLOCK_FIELDS = 5
-"""Of `AVVideoBlockParams`: x, y, width, height, difference from the frame's quantiser."""
 
 
 def quantizer_signals(frame: VideoFrame) -> dict[str, float]:
@@ -62,14 +60,17 @@ def _mean_qp(frame: VideoFrame, params: VideoEncParams, data: memoryview) -> flo
 
 
 def _mean_difference(params: VideoEncParams, data: memoryview) -> float:
-    """Mean difference of blocks from the frame's quantiser, by area; VP9 often has no blocks."""
+    """Mean difference of blocks from the frame's quantiser, by area; VP9 often has no blocks.
+
+    Fields of a block, `AVVideoBlockParams`: x, y, width, height, difference.
+    """
     n, size, start = params.nb_blocks, params.block_size, params.blocks_offset
     if n == 0:
         return 0.0
     rows = np.frombuffer(data[start : start + n * size], np.int32).reshape(n, size // 4)
-    fields = rows[:, :_BLOCK_FIELDS].astype(np.float64)
-    area = fields[:, 2] * fields[:, 3]
-    return float(area @ fields[:, 4] / area.sum()) if area.sum() > 0 else 0.0
+    width, height, difference = rows[:, 2], rows[:, 3], rows[:, 4]
+    area = (width * height).astype(np.float64)
+    return float(area @ difference / area.sum()) if area.any() else 0.0
 
 
 def _qp_of_step(step: float) -> float:

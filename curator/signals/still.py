@@ -53,14 +53,17 @@ def full_frame_noise(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) 
     Returns:
         Levels at this size; less than at full size, as far as the grains are smaller than a pixel.
     """
-    before, after = before_HW.astype(np.float32), after_HW.astype(np.float32)
-    difference = after - before
-    deviation = float(difference.std())
-    if min(before.shape) < 16 or deviation < _LEAST_NOISE:
+    difference = cv2.subtract(after_HW, before_HW, dtype=cv2.CV_16S)
+    deviation = _deviation(difference)
+    if min(before_HW.shape) < 16 or deviation < _LEAST_NOISE:
         return 0.0
-    common = 1 - deviation**2 / float(before.var() + after.var())
+    common = 1 - deviation**2 / (_deviation(before_HW) ** 2 + _deviation(after_HW) ** 2)
     if common > _NOTHING_COMMON:
         return 0.0
-    size = before.shape[1] // 8, before.shape[0] // 8
-    coarse = float(np.std(cv2.resize(difference, size, interpolation=cv2.INTER_AREA)))
-    return deviation / 2**0.5 if coarse < _WHITE * deviation else 0.0
+    size = before_HW.shape[1] // 8, before_HW.shape[0] // 8
+    coarse = cv2.resize(difference.astype(np.float32), size, interpolation=cv2.INTER_AREA)
+    return deviation / 2**0.5 if _deviation(coarse) < _WHITE * deviation else 0.0
+
+
+def _deviation(picture_HW: cv2.typing.MatLike) -> float:
+    return float(cv2.meanStdDev(picture_HW)[1][0, 0])
