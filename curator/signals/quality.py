@@ -339,6 +339,8 @@ _ROUNDING = 1.0
 
 
 _ABOVE_NOISE = 2.0
+_FLATTEST = 1.6
+"""How much more noise there is in the mean than where it happens to be least."""
 _LOUDEST = 1.2
 """How much larger noise may be than measured: a texture hides some of it."""
 
@@ -372,7 +374,8 @@ def resolution(lines_NL: NDArray[np.uint8], *, noise_level: float = 0.0) -> floa
     rounding = np.full_like(power, _ROUNDING**2)
     if noise_level > 0:
         flat = order[: max(8, int(len(order) * _BUSIEST))]
-        hidden = np.minimum(_mean_power(steps[flat]), (_LOUDEST * noise_level) ** 2)
+        everywhere = _FLATTEST * _mean_power(steps[flat])
+        hidden = np.minimum(everywhere, (_LOUDEST * noise_level) ** 2)
         power = np.where(power > _ABOVE_NOISE * hidden, power - hidden, 0)
     frequency = np.arange(size // 2 + 1) / (size // 2)
     white = np.cumsum(np.maximum(0, power - rounding) * frequency**_WHITENING)
