@@ -53,7 +53,7 @@ SIGNALS = {
     "resolution": Signal(
         unit="share of the nominal",
         range="0 to 1; above 0.6 full detail, 0.5 as enlarged by 2 or as soft; 1 where nothing has "
-        "detail to judge by, NaN where noise hides it",
+        "detail to judge by; low, or NaN, where noise hides it",
         meaning="frequency below which 95% of the whitened energy of the busiest parts lies, less "
         "noise and steps on a grid of 8 px; the larger of both directions, since motion blurs one",
     ),
@@ -356,7 +356,7 @@ def resolution(lines_NL: NDArray[np.uint8], *, noise_level: float = 0.0) -> floa
         noise_level: Standard deviation of noise, in levels.
 
     Returns:
-        1 where nothing is busy, NaN where noise hides whatever is.
+        1 where nothing is busy, NaN where all that is busy is noise.
     """
     size = min(_SEGMENT_PX, (lines_NL.shape[1] - 1) // 2 * 2)
     n = lines_NL.shape[1] // size
