@@ -292,7 +292,7 @@ def banding(lines_NL: NDArray[np.uint8]) -> float:
         borderType=cv2.BORDER_REFLECT,
     )
     alone = cv2.bitwise_and(_within(near, 1, 1), _within(steps, 1, _BAND_STEP))
-    places = np.flatnonzero(alone)
+    places = np.flatnonzero(np.asarray(alone) > 0)
     height = steps.ravel()[places].astype(np.float64)
     # Blocks have all of their steps in one phase of eight, contours have them anywhere.
     phases = np.bincount(places % steps.shape[1] % 8, height**2, 8)
@@ -358,7 +358,7 @@ def resolution(lines_NL: NDArray[np.uint8], *, noise_level: float = 0.0) -> floa
     Returns:
         1 where nothing is busy, NaN where all that is busy is noise.
     """
-    size = min(_SEGMENT_PX, (lines_NL.shape[1] - 1) // 2 * 2)
+    size = min(_SEGMENT_PX, lines_NL.shape[1] // _STRIP_PX * _STRIP_PX)
     n = lines_NL.shape[1] // size
     lines = np.ascontiguousarray(lines_NL[::4])
     segments = lines[:, : n * size].reshape(-1, size).astype(np.float32)
@@ -369,12 +369,12 @@ def resolution(lines_NL: NDArray[np.uint8], *, noise_level: float = 0.0) -> floa
     busy = busy[spread[busy] >= _DETAIL]
     if len(busy) < 8:
         return 1.0
-    steps = _smooth_steps(lines)[:, : n * size].reshape(-1, size)
-    power = _mean_power(steps[busy])
+    phase = _phase_of_grid(lines)
+    power = _mean_power(_smooth_steps(segments[busy], phase))
     rounding = np.full_like(power, _ROUNDING**2)
     if noise_level > 0:
         flat = order[: max(8, int(len(order) * _BUSIEST))]
-        everywhere = _FLATTEST * _mean_power(steps[flat])
+        everywhere = _FLATTEST * _mean_power(_smooth_steps(segments[flat], phase))
         hidden = np.minimum(everywhere, (_LOUDEST * noise_level) ** 2)
         power = np.where(power > _ABOVE_NOISE * hidden, power - hidden, 0)
     frequency = np.arange(size // 2 + 1) / (size // 2)
@@ -385,17 +385,24 @@ def resolution(lines_NL: NDArray[np.uint8], *, noise_level: float = 0.0) -> floa
     return min(1.0, place / _MOST_ENERGY)
 
 
-def _smooth_steps(lines_NL: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Steps between neighbours, those on the strongest grid of 8 px spread over the block.
+def _phase_of_grid(lines_NL: NDArray[np.uint8]) -> int:
+    """Place of the strongest grid of 8 px: steps there are the largest in the mean."""
+    size = _at_most(cv2.absdiff(lines_NL[:, 1:], lines_NL[:, :-1]), 20).mean(axis=0)
+    return int(size[: len(size) // 8 * 8].reshape(-1, 8).mean(axis=0).argmax())
+
+
+def _smooth_steps(segments_NL: NDArray[np.float32], phase: int) -> NDArray[np.float32]:
+    """Steps between neighbours, those on a grid of 8 px spread over the block.
+
+    Args:
+        segments_NL: Levels, from places that are multiples of 8.
+        phase: From `_phase_of_grid`.
 
     Returns:
-        float32 [N, L], the last of each line 0.
+        float32 [N, L], the last of each segment 0.
     """
-    size = _at_most(cv2.absdiff(lines_NL[:, 1:], lines_NL[:, :-1]), 20).mean(axis=0)
-    phase = int(size[: len(size) // 8 * 8].reshape(-1, 8).mean(axis=0).argmax())
-    lines = lines_NL.astype(np.float32)
-    steps = np.zeros_like(lines)
-    np.subtract(lines[:, 1:], lines[:, :-1], out=steps[:, :-1])
+    steps = np.zeros_like(segments_NL)
+    np.subtract(segments_NL[:, 1:], segments_NL[:, :-1], out=steps[:, :-1])
     places = np.arange(phase or 8, steps.shape[1] - 2, 8)
     jumps = np.zeros_like(steps)
     jumps[:, places] = steps[:, places] - (steps[:, places - 1] + steps[:, places + 1]) / 2
