@@ -4,13 +4,18 @@
     quality.py [MEDIA]
 
 Sweeps: photographs and single frames of MEDIA/single at 1280x720 are degraded in five strengths by
-blur, noise, blocks (JPEG, MPEG-2, H.264 without and with its loop filter), darkening and
-brightening, and the rank correlation (Spearman) of strength and score is given for each picture,
-the original being strength 0. Beside it stands how far the other scores move, between the original
-and the middle strength.
+blur, noise, blocks (JPEG, MPEG-2, H.264 without and with its loop filter, and that encoded once
+more with a fine quantiser), darkening, brightening and enlarging, and the rank correlation
+(Spearman) of strength and score is given for each picture, the original being strength 0. Beside it
+stands how far the other scores move, between the original and the middle strength.
+
+Flips: a score flips where it moves by more than the spread between the undamaged pictures (the
+distance of their quartiles, and at least `LEAST`) though it is neither the degradation's own nor
+`RELATED` to it; for the better is worse.
 
 MEDIA/quality: scores of each degradation beside those of its original, from whole files through the
-analysis itself, without the shot network. Cost: CPU milliseconds per sample of 1080p.
+analysis itself, without the shot network; the spread is that of the files of MEDIA/single. Cost:
+CPU milliseconds per sample of 1080p.
 """
 
 import argparse
@@ -31,6 +36,8 @@ from curator.footage.pictures import photograph
 from curator.records import Span
 from curator.signals.picture import picture_signals
 from curator.signals.quality import native_signals
+from curator.signals.quantizer import DECODER_OPTIONS, quantizer_signals
+from curator.signals.still import full_frame_noise
 from curator.stages.scores import score_clip
 
 Luma = NDArray[np.uint8]
@@ -38,8 +45,42 @@ Luma = NDArray[np.uint8]
 WIDTH, HEIGHT = 1280, 720
 PHOTOS = ("coffee", "cat", "motorcycle", "astronaut", "gravel")
 CLIPS = ("juggle.mp4", "dog_play.mp4", "blocks_hands.mp4", "meeting_two_people.webm")
-SHOWN = ("sharpness", "noise", "blocking", "banding", "combing", "resolution", "stripes", "luma",
-         "bright_fraction", "dark_fraction")  # fmt: skip
+SHOWN = ("sharpness", "noise", "blocking", "flattening", "banding", "combing", "resolution",
+         "stripes")  # fmt: skip
+BETTER = {
+    "sharpness": 1,
+    "noise": -1,
+    "blocking": -1,
+    "flattening": -1,
+    "quantizer": -1,
+    "banding": -1,
+    "combing": -1,
+    "resolution": 1,
+    "true_resolution": 1,
+    "stripes": -1,
+}
+"""Which way a score is better; others have no better."""
+LEAST = {"sharpness": 0.05, "noise": 1, "blocking": 0.3, "flattening": 0.05, "quantizer": 3,
+         "banding": 10, "combing": 0.01, "resolution": 0.1, "true_resolution": 0.1, "stripes": 1,
+         "luma": 0.1, "contrast": 0.05, "clipped_fraction": 0.05, "frozen_fraction": 0.2,
+         "black_fraction": 0.2, "motion": 0.02, "bits_per_pixel": 0.05,
+         "content_area": 0.05}  # fmt: skip
+"""Least movement that is a flip, from the documented ranges: where undamaged pictures hardly
+differ, as in blocks, their spread is nothing."""
+_COARSE = ("flattening", "quantizer", "bits_per_pixel")
+RELATED = {
+    "blur": ("resolution", "true_resolution", "banding", "bits_per_pixel", "quantizer"),
+    "noise": ("bits_per_pixel", "quantizer"),
+    "blocks": ("blocking", *_COARSE),
+    "dark": ("luma", "contrast", "clipped_fraction", "black_fraction", "banding", *_COARSE),
+    "bright": ("luma", "contrast", "clipped_fraction", "bits_per_pixel", "quantizer"),
+    "enlarged": ("sharpness", "resolution", "true_resolution", "bits_per_pixel", "quantizer"),
+    "enlarged blocks": ("blocking", "resolution", "true_resolution", "sharpness", *_COARSE),
+    "still": ("motion", "bits_per_pixel", "quantizer"),
+    "static": ("motion", "contrast", "resolution", "true_resolution", *_COARSE),
+}
+"""What a degradation changes as it should, by its first word: a blurred sky has contours, a dark
+one fewer levels, and a codec spends more or less on each."""
 N_CODED = 6
 """Frames that are encoded; the last is measured."""
 
@@ -69,17 +110,24 @@ def _plane(frame: av.VideoFrame) -> Luma:
     return rows[: frame.height, : frame.width].copy()
 
 
-def scores_of(luma: Luma) -> dict[str, float]:
+def scores_of(picture: Luma | av.VideoFrame) -> dict[str, float]:
     """Signals of one frame of limited range."""
+    coded = quantizer_signals(picture) if isinstance(picture, av.VideoFrame) else {}
+    luma = _plane(picture) if isinstance(picture, av.VideoFrame) else picture
     full = np.clip((np.arange(256) - 16) * 255 / 219, 0, 255).astype(np.uint8)
     scale = min(1.0, 640 / max(luma.shape))
     size = (round(luma.shape[1] * scale), round(luma.shape[0] * scale))
     gray = cv2.resize(cv2.LUT(luma, full), size, interpolation=cv2.INTER_AREA)
     values = native_signals(luma, black=16, white=235) | picture_signals(np.asarray(gray, np.uint8))
-    return values | {"luma": float(gray.mean()) / 255}
+    return values | {"luma": float(gray.mean()) / 255, "quantizer": float("nan")} | coded
 
 
-def _coded(frames: Sequence[Luma], codec: str, options: dict[str, str]) -> Luma:
+def _coded(frames: Sequence[Luma], codec: str, options: dict[str, str]) -> av.VideoFrame:
+    """The last of some frames that were encoded and decoded."""
+    return _all_coded(frames, codec, options)[-1]
+
+
+def _all_coded(frames: Sequence[Luma], codec: str, options: dict[str, str]) -> list[av.VideoFrame]:
     buffer = io.BytesIO()
     height, width = frames[0].shape
     with av.open(buffer, "w", format="matroska") as container:
@@ -95,7 +143,17 @@ def _coded(frames: Sequence[Luma], codec: str, options: dict[str, str]) -> Luma:
         container.mux(stream.encode(None))
     buffer.seek(0)
     with av.open(buffer) as container:
-        return [_plane(frame) for frame in container.decode(video=0)][-1]
+        container.streams.video[0].codec_context.options = dict(DECODER_OPTIONS)
+        return list(container.decode(video=0))
+
+
+def _h264(frames: Sequence[Luma], qp: float, **more: str) -> list[av.VideoFrame]:
+    return _all_coded(frames, "libx264", {"qp": str(int(qp)), "preset": "veryfast", **more})
+
+
+def _again(frames: Sequence[Luma], qp: float) -> av.VideoFrame:
+    """As a damaged film that somebody encoded again, without more damage."""
+    return _h264([_plane(frame) for frame in _h264(frames, qp)], 14)[-1]
 
 
 def _noisy(luma: Luma, sigma: float) -> Luma:
@@ -119,24 +177,30 @@ def _smaller(luma: Luma, factor: float) -> Luma:
     return np.asarray(large, np.uint8)
 
 
-Sweep = tuple[str, int, Sequence[float], Callable[[Sequence[Luma], float], Luma]]
+Degrade = Callable[[Sequence[Luma], float], Luma | av.VideoFrame]
+Sweep = tuple[tuple[str, ...], int, Sequence[float], Degrade]
 
+_H264_QP = (24, 30, 36, 42, 48)
+_OF_H264 = ("flattening", "blocking", "quantizer")
 SWEEPS: dict[str, Sweep] = {
-    "blur": ("sharpness", -1, (1, 2, 4, 8, 16),
+    "blur": (("sharpness",), -1, (1, 2, 4, 8, 16),
              lambda f, s: np.asarray(cv2.GaussianBlur(f[-1], (0, 0), s), np.uint8)),
-    "noise": ("noise", 1, (1, 2, 4, 8, 16), lambda f, s: _noisy(f[-1], s)),
-    "blocks, JPEG": ("blocking", 1, (75, 50, 30, 15, 7), lambda f, s: _jpeg(f[-1], int(s))),
-    "blocks, MPEG-2": ("blocking", 1, (2, 4, 8, 16, 31), lambda f, s: _coded(
-        f, "mpeg2video", {"qmin": str(int(s)), "qmax": str(int(s)), "g": "1"})),
-    "blocks, H.264 unfiltered": ("blocking", 1, (24, 30, 36, 42, 48), lambda f, s: _coded(
-        f, "libx264", {"qp": str(int(s)), "preset": "veryfast", "x264-params": "no-deblock=1"})),
-    "blocks, H.264": ("blocking", 1, (24, 30, 36, 42, 48), lambda f, s: _coded(
-        f, "libx264", {"qp": str(int(s)), "preset": "veryfast"})),
-    "dark": ("luma", -1, (0.7, 0.5, 0.3, 0.15, 0.06), lambda f, s: _lit(f[-1], s)),
-    "bright": ("bright_fraction", 1, (1.3, 1.7, 2.2, 3, 5), lambda f, s: _lit(f[-1], s)),
-    "enlarged": ("resolution", -1, (1.5, 2, 3, 4, 6), lambda f, s: _smaller(f[-1], s)),
+    "noise": (("noise",), 1, (1, 2, 4, 8, 16), lambda f, s: _noisy(f[-1], s)),
+    "blocks, JPEG": (("blocking", "flattening"), 1, (75, 50, 30, 15, 7),
+                     lambda f, s: _jpeg(f[-1], int(s))),
+    "blocks, MPEG-2": (("blocking", "flattening", "quantizer"), 1, (2, 4, 8, 16, 31),
+                       lambda f, s: _all_coded(f, "mpeg2video", {
+                           "qmin": str(int(s)), "qmax": str(int(s)), "g": "1"})[-2]),
+    "blocks, H.264 unfiltered": (_OF_H264, 1, _H264_QP, lambda f, s: _h264(
+        f, s, **{"x264-params": "no-deblock=1"})[-1]),
+    "blocks, H.264": (_OF_H264, 1, _H264_QP, lambda f, s: _h264(f, s)[-1]),
+    "blocks, H.264 again": (_OF_H264, 1, _H264_QP, _again),
+    "dark": (("luma",), -1, (0.7, 0.5, 0.3, 0.15, 0.06), lambda f, s: _lit(f[-1], s)),
+    "bright": (("bright_fraction",), 1, (1.3, 1.7, 2.2, 3, 5), lambda f, s: _lit(f[-1], s)),
+    "enlarged": (("resolution",), -1, (1.5, 2, 3, 4, 6), lambda f, s: _smaller(f[-1], s)),
 }  # fmt: skip
-"""Degradation -> its score, the score's direction, strengths, and what makes it of some frames."""
+"""Degradation -> its scores, their direction, strengths, and what makes it of some frames. The
+decoder does not say the quantiser of MPEG-2's last frame, and that of an original is not known."""
 
 
 def spearman(values: Sequence[float]) -> float:
@@ -149,28 +213,44 @@ def spearman(values: Sequence[float]) -> float:
     return float(np.corrcoef(order, ranks)[0, 1]) if ranks.std() > 0 else 0.0
 
 
-def sweep(found: dict[str, list[Luma]]) -> dict[str, dict[str, float]]:
-    """Prints the table of sweeps; gives rank correlations by degradation and picture."""
+Rows = dict[str, list[dict[str, float]]]
+
+
+def sweep(found: dict[str, list[Luma]]) -> dict[str, Rows]:
+    """Scores by degradation and picture: the original's, and those of each strength."""
     original = {name: scores_of(frames[-1]) for name, frames in found.items()}
+    return {
+        name: {
+            picture: [original[picture], *(scores_of(degrade(frames, s)) for s in strengths)]
+            for picture, frames in found.items()
+        }
+        for name, (_, _, strengths, degrade) in SWEEPS.items()
+    }
+
+
+def show_sweeps(swept: dict[str, Rows]) -> dict[str, dict[str, float]]:
+    """Prints the tables of sweeps; gives rank correlations by degradation, score and picture."""
     correlations: dict[str, dict[str, float]] = {}
-    for name, (score, sign, strengths, degrade) in SWEEPS.items():
-        print(f"\n### {name}: `{score}`\n")
-        print("| picture | original | " + " | ".join(str(s) for s in strengths)
-              + " | rank correlation | others at the middle strength |")  # fmt: skip
-        print("|---|---|" + "---|" * len(strengths) + "---|---|")
-        correlations[name] = {}
-        for picture, frames in found.items():
-            rows = [scores_of(degrade(frames, strength)) for strength in strengths]
-            own = [original[picture][score], *(row[score] for row in rows)]
-            correlation = sign * spearman(own)
-            correlations[name][picture] = round(correlation, 3)
-            others = ", ".join(
-                f"{key} {original[picture][key]:.2g}>{rows[2][key]:.2g}"
-                for key in SHOWN[:8]
-                if key != score and _moved(original[picture][key], rows[2][key])
-            )
-            print(f"| {picture} | " + " | ".join(f"{v:.3g}" for v in own)
-                  + f" | {correlation:.2f} | {others} |", flush=True)  # fmt: skip
+    for name, pictures_of in swept.items():
+        scores, sign, strengths, _ = SWEEPS[name]
+        for score in scores:
+            print(f"\n### {name}: `{score}`\n")
+            print("| picture | original | " + " | ".join(str(s) for s in strengths)
+                  + " | rank correlation | others at the middle strength |")  # fmt: skip
+            print("|---|---|" + "---|" * len(strengths) + "---|---|")
+            of_pictures = correlations[f"{name}: `{score}`"] = {}
+            for picture, rows in pictures_of.items():
+                own = [row[score] for row in rows]
+                correlation = sign * spearman([v for v in own if np.isfinite(v)])
+                of_pictures[picture] = round(correlation, 3)
+                others = ", ".join(
+                    f"{key} {rows[0][key]:.2g}>{rows[3][key]:.2g}"
+                    for key in SHOWN
+                    if score == scores[0] and key not in scores
+                    and _moved(rows[0][key], rows[3][key])
+                )  # fmt: skip
+                print(f"| {picture} | " + " | ".join(f"{v:.3g}" for v in own)
+                      + f" | {correlation:.2f} | {others} |")  # fmt: skip
     return correlations
 
 
@@ -178,33 +258,106 @@ def _moved(before: float, after: float) -> bool:
     return abs(after - before) > 0.5 * max(abs(before), abs(after), 0.3)
 
 
+def spread_of(rows: Sequence[dict[str, float]], scores: Sequence[str]) -> dict[str, float]:
+    """How far a score moves between undamaged pictures: quartile to quartile, at least `LEAST`."""
+    spread = {}
+    for score in scores:
+        values = [row[score] for row in rows if row[score] is not None]
+        low, high = np.nanquantile(np.array(values, np.float64), [0.25, 0.75])
+        spread[score] = max(float(high - low), LEAST[score])
+    return spread
+
+
+def flip(score: str, before: float | None, after: float | None, spread: float) -> str:
+    """What a score does under a degradation that is not its own: nothing, better or worse.
+
+    One that is known no more is no flip: nothing is judged by it.
+    """
+    if before is None or after is None or not abs(after - before) > spread:
+        return ""
+    return "better" if (after - before) * BETTER.get(score, 0) > 0 else "worse"
+
+
+def show_flips(swept: dict[str, Rows]) -> dict[str, dict[str, dict[str, int]]]:
+    """Prints and gives how many pictures flip each score, at the middle and the last strength."""
+    originals = [rows[0] for rows in next(iter(swept.values())).values()]
+    spread = spread_of(originals, SHOWN)
+    print("\n### Flips: pictures in which another score moves, better/worse, middle then last\n")
+    print("| degradation | " + " | ".join(f"{s} ({spread[s]:.2g})" for s in SHOWN) + " |")
+    print("|---|" + "---|" * len(SHOWN))
+    counts: dict[str, dict[str, dict[str, int]]] = {}
+    for name, pictures_of in swept.items():
+        counts[name], cells = {}, []
+        for score in SHOWN:
+            if score in (*SWEEPS[name][0], *RELATED[name.partition(",")[0]]):
+                cells.append("its own")
+                continue
+            found = {"middle": 3, "last": 5}
+            many = {
+                f"{way} {place}": sum(
+                    flip(score, rows[0][score], rows[index][score], spread[score]) == way
+                    for rows in pictures_of.values()
+                )
+                for place, index in found.items()
+                for way in ("better", "worse")
+            }
+            counts[name][score] = many
+            cells.append("/".join(map(str, list(many.values())[:2])) + ", "
+                         + "/".join(map(str, list(many.values())[2:])))  # fmt: skip
+        print(f"| {name} | " + " | ".join(c.replace("0/0, 0/0", "-") for c in cells) + " |")
+    return counts
+
+
 OWN = {
-    "juggle_blur.mp4": "sharpness",
-    "juggle_dark.mp4": "luma",
-    "juggle_noise.mp4": "noise",
-    "juggle_overexposed.mp4": "luma",
-    "juggle_upscaled_blocky.mp4": "blocking",
-    "still_image_5s.mp4": "frozen_fraction",
-    "still_zoom_5s.mp4": "motion",
-    "tv_static.mp4": "motion",
+    "juggle_blur.mp4": ("blur", "sharpness", -1),
+    "juggle_dark.mp4": ("dark", "luma", -1),
+    "juggle_noise.mp4": ("noise", "noise", 1),
+    "juggle_overexposed.mp4": ("bright", "luma", 1),
+    "juggle_upscaled_blocky.mp4": ("enlarged blocks", "blocking", 1),
+    "still_image_5s.mp4": ("still", "frozen_fraction", 1),
+    "still_zoom_5s.mp4": ("still", "motion", 1),
+    "tv_static.mp4": ("static", "noise", 1),
 }
-CLIP_SCORES = ("sharpness", "noise", "blocking", "banding", "combing", "true_resolution", "stripes",
+"""File -> kind of degradation, its own score, and the score's direction."""
+CLIP_SCORES = ("sharpness", "noise", "blocking", "flattening", "quantizer", "banding", "combing",
+               "true_resolution", "stripes",
                "luma", "contrast", "clipped_fraction", "frozen_fraction", "black_fraction",
                "motion", "bits_per_pixel", "content_area")  # fmt: skip
 
 
-def of_files(media: Path) -> dict[str, dict[str, float | None]]:
-    """Prints scores of whole files."""
-    paths = [media / "single" / "juggle.mp4", *((media / "quality" / name) for name in OWN)]
+Table = dict[str, dict[str, float | None]]
+
+
+def of_files(media: Path) -> Table:
+    """Prints scores of whole files, and which of them flip."""
+    original = "juggle.mp4"
+    singles = {path.name: _of_file(path) for path in sorted((media / "single").iterdir())}
+    spread = spread_of(list(singles.values()), CLIP_SCORES)
+    table = {name: _of_file(media / "quality" / name) for name in OWN}
     print("\n| file | " + " | ".join(CLIP_SCORES) + " |\n|---|" + "---|" * len(CLIP_SCORES))
-    table = {}
-    for path in paths:
-        track = track_of(path)
-        scores = score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
-        table[path.name] = {name: scores[name] for name in CLIP_SCORES}
-        cells = ("-" if (v := scores[name]) is None else f"{v:.3g}" for name in CLIP_SCORES)
-        print(f"| {path.name} | " + " | ".join(cells) + " |", flush=True)
-    return table
+    for name, scores in ({original: singles[original]} | table).items():
+        cells = ("-" if (v := scores[key]) is None else f"{v:.3g}" for key in CLIP_SCORES)
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+    print("| spread of single | " + " | ".join(f"{spread[k]:.3g}" for k in CLIP_SCORES) + " |")
+    print("\n| file | own score ranks it | others that flip |\n|---|---|---|")
+    for name, scores in table.items():
+        kind, own, sign = OWN[name]
+        before, after = singles[original][own], scores[own]
+        ranks = before is not None and after is not None and sign * (after - before) > 0
+        flips = []
+        for key in CLIP_SCORES:
+            a, b = singles[original][key], scores[key]
+            way = "" if key in (own, *RELATED[kind]) else flip(key, a, b, spread[key])
+            if way:
+                flips.append(f"{key} {a:.3g}>{b:.3g} {way if key in BETTER else ''}".strip())
+        print(f"| {name} | {own}: {'yes' if ranks else 'no'} | {', '.join(flips) or 'none'} |")
+    return {original: singles[original]} | table
+
+
+def _of_file(path: Path) -> dict[str, float | None]:
+    track = track_of(path)
+    scores = score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
+    return {name: scores[name] for name in CLIP_SCORES}
 
 
 def cost_ms(n: int = 25) -> dict[str, float]:
@@ -212,10 +365,12 @@ def cost_ms(n: int = 25) -> dict[str, float]:
     luma = cv2.resize(_pan("motorcycle")[0], (1920, 1080), interpolation=cv2.INTER_CUBIC)
     luma = _noisy(np.asarray(luma, np.uint8), 1.5)
     gray = np.asarray(cv2.resize(luma, (640, 360), interpolation=cv2.INTER_AREA), np.uint8)
+    small = np.asarray(cv2.resize(gray, (320, 180), interpolation=cv2.INTER_AREA), np.uint8)
     spent = {}
     jobs: dict[str, Callable[[], object]] = {
         "native": lambda: native_signals(luma, black=16, white=235),
         "picture": lambda: picture_signals(gray),
+        "full frame noise": lambda: full_frame_noise(small, np.roll(small, 3)),
     }
     for name, job in jobs.items():
         job()
@@ -234,15 +389,18 @@ def main() -> None:
     parser.add_argument("media", nargs="?", type=Path, help="folder with `single` and `quality`")
     args = parser.parse_args()
     cv2.setNumThreads(1)
-    correlations = sweep(pictures(args.media))
+    swept = sweep(pictures(args.media))
+    correlations = show_sweeps(swept)
+    flips = show_flips(swept)
     files = of_files(args.media) if args.media else {}
     spent = cost_ms()
-    lowest = {name: min(values.values()) for name, values in correlations.items()}
-    print("\n| degradation | lowest rank correlation | mean |\n|---|---|---|")
+    print("\n| degradation: score | lowest rank correlation | mean |\n|---|---|---|")
     for name, values in correlations.items():
-        print(f"| {name} | {lowest[name]:.2f} | {np.mean(list(values.values())):.2f} |")
+        ranks = list(values.values())
+        print(f"| {name} | {min(ranks):.2f} | {np.mean(ranks):.2f} |")
     print(f"\nCPU per sample of 1080p: {spent} ms")
-    print(json.dumps({"rank": correlations, "files": files, "cpu_ms": spent, **machine()}))
+    print(json.dumps({"rank": correlations, "flips": flips, "files": files, "cpu_ms": spent,
+                      **machine()}))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from av.packet import Packet
 from curator.errors import DecodeError, ErrorCode
 from curator.media.container import quarter_turns_deg
 from curator.media.planes import DevicePicture
+from curator.signals.quantizer import DECODER_OPTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,7 @@ class FrameReader:
         max_frames: Largest number of frames, or None for no limit.
         smooths_all: False leaves out the loop filter of frames that no other refers to, in codecs
             that can: a seventh of H.264's decoding time. Edges of blocks stay visible at full size.
+        with_quantizer: Whether frames come with what `signals.quantizer` reads.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class FrameReader:
         max_pixels: int,
         max_frames: int | None = None,
         smooths_all: bool = True,
+        with_quantizer: bool = False,
     ) -> None:
         self.container = container
         self.stream = stream
@@ -121,8 +124,8 @@ class FrameReader:
         if not stream.codec_context.is_open:
             stream.codec_context.thread_type = "AUTO"
             stream.codec_context.thread_count = threads
-            if not smooths_all:
-                stream.codec_context.options = {"skip_loop_filter": "noref"}
+            options = {} if smooths_all else {"skip_loop_filter": "noref"}
+            stream.codec_context.options = options | (DECODER_OPTIONS if with_quantizer else {})
 
     def __iter__(self) -> Iterator[DecodedFrame]:
         """Yields frames in presentation order.

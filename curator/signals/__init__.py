@@ -5,12 +5,13 @@ the names of `SIGNALS`. A module here has a dictionary `SIGNALS` of what it give
 that give it. They know no threshold and no clip.
 """
 
-from curator.signals import borders, camera, motion, picture, quality, still
+from curator.signals import borders, camera, motion, picture, quality, quantizer, still
 from curator.signals.spec import Signal
 
 SIGNALS: dict[str, Signal] = {
     **picture.SIGNALS,
     **quality.SIGNALS,
+    **quantizer.SIGNALS,
     **borders.SIGNALS,
     **motion.SIGNALS,
     **camera.SIGNALS,

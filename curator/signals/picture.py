@@ -29,8 +29,8 @@ SIGNALS = {
         unit="ratio",
         range="about 1 with no direction; above 4 one direction stands out; NaN below 64 px",
         meaning="energy in the strongest wedge of 2 degrees of Fourier space over that of the "
-        "median wedge, in the scale at which it is least: scratches, scan lines, and "
-        "man-made patterns (the wedge after arXiv 1901.08001)",
+        "median wedge and of those 6 to 10 degrees beside it, in the scale at which it is least: "
+        "scratches, scan lines, and man-made patterns (the wedge after arXiv 1901.08001)",
     ),
 }
 
@@ -39,6 +39,8 @@ _EDGE_CONTRAST = 16
 """Contrast of a window, in levels, below which it has no edge: a sky's gradient is weaker."""
 _FOURIER_PX = 256
 _WEDGES = 90
+_BESIDE = (np.arange(_WEDGES)[:, None] + np.array([-5, -4, -3, 3, 4, 5])) % _WEDGES
+"""Wedges 6 to 10 degrees beside each."""
 _Places = NDArray[np.int64]
 _FourierMaps = tuple[NDArray[np.float32], _Places, _Places, _Places, _Places, _Places]
 _BANDS = 3
@@ -114,16 +116,33 @@ def stripes(gray_HW: NDArray[np.uint8]) -> float:
     top, left = (height - size) // 2, (width - size) // 2
     square = gray_HW[top : top + size, left : left + size].astype(np.float32)
     window, used, ring, cell, n_of_ring, n_of_cell = _fourier_maps(size)
-    spectrum = np.asarray(cv2.dft((square - square.mean()) * window, flags=cv2.DFT_COMPLEX_OUTPUT))
-    half = spectrum[:, : size // 2].reshape(-1, 2)[used]
-    power = half[:, 0] ** 2 + half[:, 1] ** 2
+    power = _right_half((square - square.mean()) * window).ravel()[used]
     mean = np.bincount(ring, power, len(n_of_ring)) / n_of_ring
     # The floor is noise of one level, the cap keeps one peak from being a wedge.
     even = np.minimum(power / (mean + float((window**2).sum()))[ring], 12)
     energy = (np.bincount(cell, even, len(n_of_cell)) / n_of_cell).reshape(_WEDGES, _BANDS)
+    # Edges of blocks are short, and so energy around the axes and not on them alone.
+    reference = np.maximum(np.median(energy, axis=0), energy[_BESIDE].mean(axis=1))
     # Lines stand out at all scales, a brick wall at some.
-    standing_out = energy / (np.median(energy, axis=0) + 0.25)
+    standing_out = energy / (reference + 0.25)
     return float(standing_out.min(axis=1).max())
+
+
+def _right_half(square_HW: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Power at the frequencies of the right half, float32 [size, size / 2].
+
+    OpenCV packs the spectrum of a real square of even size: pairs of real and imaginary part along
+    the rows, and down the first column, where negative frequencies are left out.
+    """
+    packed = np.asarray(cv2.dft(square_HW), np.float32)
+    squares = packed * packed
+    half = len(packed) // 2
+    power = np.empty((2 * half, half), np.float32)
+    np.add(squares[:, 1:-1:2], squares[:, 2:-1:2], out=power[:, 1:])
+    upright = squares[1:-1:2, 0] + squares[2:-1:2, 0]
+    power[0, 0], power[half, 0] = squares[0, 0], squares[-1, 0]
+    power[1:half, 0], power[half + 1 :, 0] = upright, upright[::-1]
+    return power
 
 
 @cache

@@ -22,13 +22,21 @@ SIGNALS = {
         "unclipped",
         meaning="standard deviation of noise at full size in the flattest tenth of blocks of 8 px, "
         "by Immerkaer's method (Computer Vision and Image Understanding 64, 1996), less where "
-        "coarser structure says that it is texture",
+        "coarser structure says that it is texture; where two frames have nothing in common but "
+        "their noise, as without an aerial, their difference at 320 px says it too",
     ),
     "blocking": Signal(
         unit="ratio",
         range="about 0 without a grid; 0.3 faint, above 1 visible blocks",
         meaning="how much larger steps between neighbours are on the lines of a grid than off it, "
         "each relative to its surroundings; grids of 8 px and of 8 px enlarged by usual factors",
+    ),
+    "flattening": Signal(
+        unit="share",
+        range="0 to 1; below 0.05 as a camera gives it, above 0.15 little texture is left; NaN "
+        "where hardly anything has contrast",
+        meaning="share of places amid contrast where 6 px in a row do not differ, nor those below: "
+        "what coarse quantisation leaves of texture, with a loop filter too; drawings have it",
     ),
     "banding": Signal(
         unit="levels^2 per 1000 px",
@@ -45,9 +53,9 @@ SIGNALS = {
     "resolution": Signal(
         unit="share of the nominal",
         range="0 to 1; above 0.6 full detail, 0.5 as enlarged by 2 or as soft; 1 where nothing has "
-        "detail to judge by",
-        meaning="frequency below which 95% of the whitened energy of the busiest parts lies, the "
-        "larger of both directions, since motion blurs one",
+        "detail to judge by; low, or NaN, where noise hides it",
+        meaning="frequency below which 95% of the whitened energy of the busiest parts lies, less "
+        "noise and steps on a grid of 8 px; the larger of both directions, since motion blurs one",
     ),
 }
 
@@ -75,12 +83,18 @@ def native_signals(
         return values | dict.fromkeys(SIGNALS, float("nan"))
     rows, columns = strips(inner), strips(inner.T)
     scale = 255 / (white - black)
+    noise_level = noise(_every_other_strip(rows), black=black, white=white)
+    noise_found = float(np.fmax(noise_level, 0))
+    across, down = (resolution(lines, noise_level=noise_found) for lines in (rows, columns))
     return values | {
-        "noise": noise(_every_other_strip(rows), black=black, white=white) * scale,
+        "noise": noise_level * scale,
         "blocking": blocking(rows, columns),
+        "flattening": flattening(
+            _every_other_strip(rows), _every_other_strip(columns), black=black, white=white
+        ),
         "banding": (banding(rows) + banding(columns)) / 2 * scale**2,
         "combing": combing(columns),
-        "resolution": max(resolution(rows), resolution(columns)),
+        "resolution": float(np.fmax(across, down)),
     }
 
 
@@ -177,7 +191,7 @@ def _step_profile(lines_NL: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Mean step at each place along the lines, relative to its surroundings, [L - 1]."""
     # Neighbouring lines of a block say the same.
     lines = lines_NL[::2]
-    steps = np.minimum(cv2.absdiff(lines[:, 1:], lines[:, :-1]), 20).astype(np.float32)
+    steps = _at_most(cv2.absdiff(lines[:, 1:], lines[:, :-1]), 20).astype(np.float32)
     around = cv2.blur(steps, (17, 1)) + 1
     return np.asarray(cv2.divide(steps, around).mean(axis=0, dtype=np.float64))
 
@@ -206,6 +220,57 @@ def _waves(length: int) -> NDArray[np.complex128]:
     return np.asarray(waves * (window / window.sum())[:, None])
 
 
+_FLAT_PX = 6
+_CONTRAST_PX = 17
+_CONTRAST = 8
+"""Contrast, in levels, of places where a camera's picture is not flat."""
+
+
+def flattening(
+    rows_NL: NDArray[np.uint8],
+    columns_NL: NDArray[np.uint8],
+    *,
+    black: int = 0,
+    white: int = 255,
+) -> float:
+    """Share of places amid contrast that are flat to the level; NaN with hardly any contrast.
+
+    Args:
+        rows_NL: From `strips`.
+        columns_NL: From `strips` of the turned picture.
+        black: Level of black; what is clipped does not count.
+        white: Level of white.
+    """
+    counts = [_flat_places(lines, black, white) for lines in (rows_NL, columns_NL)]
+    flat, all_places = np.sum(counts, axis=0)
+    return float(flat / all_places) if all_places >= 200 else float("nan")
+
+
+def _flat_places(lines_NL: NDArray[np.uint8], black: int, white: int) -> tuple[int, int]:
+    """Places amid contrast that are flat in both lines of a pair, and all places amid contrast."""
+    run = np.ones((1, _FLAT_PX - 1), np.uint8)
+    flat = None
+    for lines in (lines_NL[::2], lines_NL[1::2]):
+        equal = cv2.erode(cv2.compare(lines[:, 1:], lines[:, :-1], cv2.CMP_EQ), run)
+        flat = equal if flat is None else cv2.bitwise_and(flat, equal)
+    around = np.ones((1, _CONTRAST_PX), np.uint8)
+    lines = np.ascontiguousarray(lines_NL[::2])
+    contrast = cv2.subtract(cv2.dilate(lines, around), cv2.erode(lines, around))
+    inside = _within(lines, black + 5, white - 6)
+    counted = cv2.bitwise_and(_within(contrast, _CONTRAST, 255), inside)[:, 1:]
+    assert flat is not None
+    return cv2.countNonZero(cv2.bitwise_and(flat, counted)), cv2.countNonZero(counted)
+
+
+def _at_most(lines_NL: cv2.typing.MatLike, level: int) -> NDArray[np.uint8]:
+    return np.asarray(cv2.threshold(lines_NL, level, level, cv2.THRESH_TRUNC)[1], np.uint8)
+
+
+def _within(lines_NL: cv2.typing.MatLike, low: int, high: int) -> NDArray[np.uint8]:
+    """255 where a level lies between two, both of them included, else 0."""
+    return np.asarray(cv2.inRange(lines_NL, np.array([low]), np.array([high])), np.uint8)
+
+
 _BAND_RUN_PX = 10
 _BAND_STEP = 24
 
@@ -217,7 +282,7 @@ def banding(lines_NL: NDArray[np.uint8]) -> float:
         lines_NL: From `strips`.
     """
     steps = cv2.absdiff(lines_NL[:, 1:], lines_NL[:, :-1])
-    changes = np.minimum(steps, 1)
+    changes = _at_most(steps, 1)
     # A step is alone where the run on both sides of it has no other change.
     near = cv2.boxFilter(
         changes,
@@ -226,8 +291,8 @@ def banding(lines_NL: NDArray[np.uint8]) -> float:
         normalize=False,
         borderType=cv2.BORDER_REFLECT,
     )
-    alone = (changes == 1) & (near == 1) & (steps <= _BAND_STEP)
-    places = np.flatnonzero(alone)
+    alone = cv2.bitwise_and(_within(near, 1, 1), _within(steps, 1, _BAND_STEP))
+    places = np.flatnonzero(np.asarray(alone) > 0)
     height = steps.ravel()[places].astype(np.float64)
     # Blocks have all of their steps in one phase of eight, contours have them anywhere.
     phases = np.bincount(places % steps.shape[1] % 8, height**2, 8)
@@ -248,12 +313,17 @@ def combing(columns_NL: NDArray[np.uint8]) -> float:
     lines = columns_NL[::2]
     next_line = cv2.absdiff(lines[:, 2:], lines[:, 1:-1])
     every_other = cv2.absdiff(lines[:, 2:], lines[:, :-2])
-    length = next_line.shape[1] // _COMB_PX * _COMB_PX
-    if length == 0:
+    n = next_line.shape[1] // _COMB_PX
+    if n == 0:
         return 0.0
-    shape = (len(lines), -1, _COMB_PX)
-    near = next_line[:, :length].reshape(shape).mean(2, np.float32)
-    far = every_other[:, :length].reshape(shape).mean(2, np.float32)
+    near, far = (
+        cv2.resize(
+            change[:, : n * _COMB_PX].astype(np.float32),
+            (n, len(lines)),
+            interpolation=cv2.INTER_AREA,
+        )
+        for change in (next_line, every_other)
+    )
     return float(np.mean((near > 2 * far) & (near > _COMB_STEP)))
 
 
@@ -268,25 +338,91 @@ _ROUNDING = 1.0
 """Standard deviation of what rounding and fine quantisation add, in levels."""
 
 
-def resolution(lines_NL: NDArray[np.uint8]) -> float:
+_ABOVE_NOISE = 2.0
+_FLATTEST = 1.6
+"""How much more noise there is in the mean than where it happens to be least."""
+_LOUDEST = 1.2
+"""How much larger noise may be than measured: a texture hides some of it."""
+
+
+def resolution(lines_NL: NDArray[np.uint8], *, noise_level: float = 0.0) -> float:
     """Highest frequency at which there is detail, as a share of what the pixels could hold.
+
+    Noise is everywhere, detail is not: energy that the flattest quarter of the segments has too is
+    no detail, as far as it is no more than the noise that was measured.
 
     Args:
         lines_NL: From `strips`.
+        noise_level: Standard deviation of noise, in levels.
+
+    Returns:
+        1 where nothing is busy, NaN where all that is busy is noise.
     """
-    size = min(_SEGMENT_PX, lines_NL.shape[1] // 2 * 2)
+    size = min(_SEGMENT_PX, lines_NL.shape[1] // _STRIP_PX * _STRIP_PX)
     n = lines_NL.shape[1] // size
-    segments = lines_NL[::4, : n * size].reshape(-1, size).astype(np.float32)
-    spread = segments.std(axis=1)
-    busy = np.argsort(spread)[-max(1, int(len(segments) * _BUSIEST)) :]
+    lines = np.ascontiguousarray(lines_NL[::4])
+    segments = lines[:, : n * size].reshape(-1, size).astype(np.float32)
+    spread = np.asarray(cv2.reduce(segments, 1, cv2.REDUCE_SUM2))[:, 0] / size
+    spread = np.sqrt(np.maximum(0, spread - segments.mean(axis=1) ** 2))
+    order = np.argsort(spread)
+    busy = order[-max(1, int(len(order) * _BUSIEST)) :]
     busy = busy[spread[busy] >= _DETAIL]
     if len(busy) < 8:
         return 1.0
-    window = np.hanning(size).astype(np.float32)
-    chosen = (segments[busy] - segments[busy].mean(axis=1, keepdims=True)) * window
-    power = (np.abs(np.fft.rfft(chosen, axis=1)) ** 2).mean(axis=0)
-    power = np.maximum(0, power - _ROUNDING**2 * float((window**2).sum()))
+    phase = _phase_of_grid(lines)
+    power = _mean_power(_smooth_steps(segments[busy], phase))
+    rounding = np.full_like(power, _ROUNDING**2)
+    if noise_level > 0:
+        flat = order[: max(8, int(len(order) * _BUSIEST))]
+        everywhere = _FLATTEST * _mean_power(_smooth_steps(segments[flat], phase))
+        hidden = np.minimum(everywhere, (_LOUDEST * noise_level) ** 2)
+        power = np.where(power > _ABOVE_NOISE * hidden, power - hidden, 0)
     frequency = np.arange(size // 2 + 1) / (size // 2)
-    white = np.cumsum(power * frequency**_WHITENING)
+    white = np.cumsum(np.maximum(0, power - rounding) * frequency**_WHITENING)
+    if white[-1] <= 0:
+        return float("nan")
     place = float(np.interp(_MOST_ENERGY * white[-1], white, frequency))
     return min(1.0, place / _MOST_ENERGY)
+
+
+def _phase_of_grid(lines_NL: NDArray[np.uint8]) -> int:
+    """Place of the strongest grid of 8 px: steps there are the largest in the mean."""
+    size = _at_most(cv2.absdiff(lines_NL[:, 1:], lines_NL[:, :-1]), 20).mean(axis=0)
+    return int(size[: len(size) // 8 * 8].reshape(-1, 8).mean(axis=0).argmax())
+
+
+def _smooth_steps(segments_NL: NDArray[np.float32], phase: int) -> NDArray[np.float32]:
+    """Steps between neighbours, those on a grid of 8 px spread over the block.
+
+    Args:
+        segments_NL: Levels, from places that are multiples of 8.
+        phase: From `_phase_of_grid`.
+
+    Returns:
+        float32 [N, L], the last of each segment 0.
+    """
+    steps = np.zeros_like(segments_NL)
+    np.subtract(segments_NL[:, 1:], segments_NL[:, :-1], out=steps[:, :-1])
+    places = np.arange(phase or 8, steps.shape[1] - 2, 8)
+    jumps = np.zeros_like(steps)
+    jumps[:, places] = steps[:, places] - (steps[:, places - 1] + steps[:, places + 1]) / 2
+    spread = np.asarray(cv2.blur(jumps, (_STRIP_PX + 1, 1)), np.float32)
+    return np.asarray(steps - jumps + spread, np.float32)
+
+
+def _mean_power(steps_NL: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Mean power spectrum of lines whose steps are given; that of white noise is its variance."""
+    size = steps_NL.shape[1]
+    window, of_steps = _window(size)
+    power = (np.abs(np.fft.rfft(steps_NL * window, axis=1)) ** 2).mean(axis=0)
+    return np.asarray(power / of_steps, np.float64)
+
+
+@cache
+def _window(size: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """A window, and the power that the steps of white noise of variance 1 have in it."""
+    window = np.hanning(size).astype(np.float32)
+    step_power = 4 * np.sin(np.pi * np.arange(size // 2 + 1) / size) ** 2
+    # Steps have no mean; what a window leaks there is of no frequency.
+    step_power[0] = np.inf
+    return window, step_power * float((window**2).sum())

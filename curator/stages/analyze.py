@@ -26,7 +26,7 @@ FEWER = 0.95
 """Share of what a header promises below which a file counts as truncated; headers of sound files
 miss by a frame or two."""
 
-ANALYZE_VERSION = 3
+ANALYZE_VERSION = 4
 """Raised when the same settings would give another track."""
 
 
@@ -199,6 +199,7 @@ class Measuring:
             max_pixels=config.max_pixels,
             max_frames=config.max_frames,
             smooths_all=self._smooths_all,
+            with_quantizer=True,
         )
         self.header = HeaderClaims(
             n_frames=self.stream.frames or None,

@@ -30,7 +30,8 @@ from curator.signals.change import ChangeStream
 from curator.signals.motion import DenseFlow, motion_signals
 from curator.signals.picture import picture_signals
 from curator.signals.quality import native_signals
-from curator.signals.still import change_signals
+from curator.signals.quantizer import quantizer_signals
+from curator.signals.still import change_signals, full_frame_noise
 from curator.stages.looks import Looks
 
 PICTURE_PX = 640
@@ -62,6 +63,7 @@ class _Sample:
     descriptor: NDArray[np.float32]
     pair_index: int | None = None
     wants_native: bool = True
+    full_frame_noise: float = 0.0
 
 
 class Measurer:
@@ -247,7 +249,7 @@ class Measurer:
             index=frame.index,
             pts=frame.pts,
             gray=_gray_of(small),
-            values=picture_signals(gray),
+            values=picture_signals(gray) | quantizer_signals(frame.picture),
             descriptor=describe(small),
         )
         self._take_native(sample, frame)
@@ -274,6 +276,7 @@ class Measurer:
             flow, fit = fitted_flow(self._flow, sample.gray, after)
             sample.values |= motion_signals(sample.gray, after, flow, seconds)
             sample.values |= change_signals(sample.gray, after)
+            sample.full_frame_noise = full_frame_noise(sample.gray, after)
             sample.values |= camera_signals(fit, seconds)
             self.looks.pair(sample.index, sample.gray, after, flow, seconds)
 
@@ -290,8 +293,12 @@ class Measurer:
             sample.values |= native_signals(luma, black=black, white=white)
 
     def _settle(self) -> None:
-        if self._sample is not None and self._sample.pair_index is not None:
-            self._samples.append(self._sample)
+        sample = self._sample
+        if sample is not None and sample.pair_index is not None:
+            if sample.full_frame_noise > 0:
+                noise = sample.values.get("noise", 0.0)
+                sample.values["noise"] = float(np.fmax(noise, sample.full_frame_noise))
+            self._samples.append(sample)
         self._sample = None
 
     def _thumbnail(self, index: int, small: NDArray[np.uint8]) -> None:

@@ -1,5 +1,8 @@
 """Signals of quality: each follows its own degradation and leaves clean pictures alone."""
 
+import io
+
+import av
 import cv2
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from curator.footage.pictures import texture
 from curator.signals import SIGNALS
 from curator.signals.picture import picture_signals, sharpness, stripes
 from curator.signals.quality import native_signals
-from curator.signals.still import change_signals
+from curator.signals.still import change_signals, full_frame_noise
 
 Luma = NDArray[np.uint8]
 
@@ -42,6 +45,23 @@ def noisy(luma: Luma, sigma: float) -> Luma:
 def jpeg(luma: Luma, quality: int) -> Luma:
     data = cv2.imencode(".jpg", luma, [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
     return np.asarray(cv2.imdecode(data, cv2.IMREAD_GRAYSCALE), np.uint8)
+
+
+def h264(luma: Luma, qp: int) -> Luma:
+    """The last of five frames of a slow pan."""
+    buffer = io.BytesIO()
+    height, width = luma.shape[0] - 12, luma.shape[1] - 16
+    with av.open(buffer, "w", format="matroska") as container:
+        stream = container.add_stream("libx264", rate=25, options={"qp": str(qp)})
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for index in range(5):
+            view = luma[index : index + height, 3 * index : 3 * index + width]
+            planes = np.vstack([view, np.full((height // 2, width), 128, np.uint8)])
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(planes, format="yuv420p")))
+        container.mux(stream.encode(None))
+    with av.open(io.BytesIO(buffer.getvalue())) as container:
+        frame = list(container.decode(video=0))[-1]
+    return np.asarray(frame.to_ndarray()[:height], np.uint8)
 
 
 def blurred(luma: Luma, sigma: float) -> Luma:
@@ -117,6 +137,20 @@ def test_blocks_that_were_enlarged_are_seen(factor: float) -> None:
     assert clean < 0.25 < 0.5 < dirty
 
 
+def test_flattening_rises_with_a_coarser_quantiser_behind_the_loop_filter_too() -> None:
+    """Pins what `blocking` does not see: H.264 under a moving camera."""
+    values = [native_signals(gray())["flattening"]]
+    values += [native_signals(h264(gray(), qp))["flattening"] for qp in (28, 38, 48)]
+    assert values == sorted(values)
+    assert values[0] < 0.02 < 0.05 < values[-1]
+
+
+def test_flattening_needs_contrast_and_is_no_blur() -> None:
+    assert np.isnan(native_signals(sky())["flattening"])
+    assert native_signals(blurred(gray(), 2))["flattening"] < 0.03
+    assert native_signals(noisy(gray(), 4))["flattening"] < 0.01
+
+
 def test_banding_rises_with_coarser_steps_and_noise_hides_it() -> None:
     values = [native_signals(sky() // step * step)["banding"] for step in (1, 2, 4, 8, 16)]
     assert values == sorted(values)
@@ -146,6 +180,45 @@ def test_resolution_is_that_of_the_detail() -> None:
     assert values == sorted(values, reverse=True)
     assert values[-1] < 0.45
     assert native_signals(sky())["resolution"] == 1.0
+
+
+@pytest.mark.parametrize("sigma", [2, 8])
+def test_noise_is_no_resolution(sigma: float) -> None:
+    soft = blurred(edged(), 2)
+    clean = native_signals(soft)["resolution"]
+    assert native_signals(noisy(soft, sigma))["resolution"] < clean + 0.1
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_blocks_are_no_resolution(offset: int) -> None:
+    """Pins the steps of JPEG, and of pixels that were enlarged eightfold without filtering."""
+    soft = blurred(edged(), 2)
+    clean = native_signals(soft)["resolution"]
+    assert native_signals(jpeg(soft, 8)[:, offset:])["resolution"] < clean + 0.1
+    large = resized(resized(edged(), (80, 45), cv2.INTER_AREA), (640, 360), cv2.INTER_NEAREST)
+    assert native_signals(large[:, offset:])["resolution"] < 0.3
+
+
+def test_noise_alone_has_no_full_resolution() -> None:
+    """Pins less than half, or not known, where nothing but noise is busy."""
+    assert not native_signals(noisy(np.full((360, 640), 120, np.uint8), 12))["resolution"] > 0.5
+
+
+def test_blocks_are_no_stripes() -> None:
+    """Pins that edges of blocks, short and at right angles, are not taken for scratches."""
+    assert stripes(jpeg(gray(width=640, height=360), 8)) < 2
+
+
+def test_static_is_noise_and_a_cut_or_a_moving_texture_is_not() -> None:
+    rng = np.random.default_rng(5)
+    static = [np.clip(rng.normal(128, 40, (180, 320)), 0, 255).astype(np.uint8) for _ in range(2)]
+    assert full_frame_noise(*static) == pytest.approx(40, rel=0.1)
+    soft = [blurred(picture, 0.8) for picture in static]
+    assert full_frame_noise(*soft) > 10
+    still = gray(width=320, height=180)
+    assert full_frame_noise(still, gray(seed=4, width=320, height=180)) == 0
+    assert full_frame_noise(noisy(still, 10), noisy(np.roll(still, 9, axis=1), 10)) == 0
+    assert full_frame_noise(noisy(static[0], 1), static[0]) == 0
 
 
 def test_scratches_stand_out_in_one_direction() -> None:

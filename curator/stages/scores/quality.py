@@ -34,6 +34,27 @@ SCORES: dict[str, ScoreSpec] = {
         of="blocking",
         aggregate="mean",
     ),
+    "flattening": ScoreSpec(
+        unit="share",
+        range="0 to 1; below 0.05 as a camera gives it, above 0.15 little texture is left",
+        meaning="texture that compression made flat, with a loop filter too; drawings, screens and "
+        "very dark pictures have flat places of their own",
+        low=Reason.FLATTENING_TOO_LOW,
+        high=Reason.FLATTENING_TOO_HIGH,
+        of="flattening",
+        aggregate="mean",
+    ),
+    "quantizer": ScoreSpec(
+        unit="QP of H.264",
+        range="about 0 finest to 51 coarsest; of H.264 below 26 clean, above 38 visibly damaged; "
+        "absent for codecs other than H.264, VP9, MPEG-1, MPEG-2 and MPEG-4",
+        meaning="how coarsely the last encode quantised, as the decoder says it; damage of an "
+        "earlier encode shows in `blocking` and `flattening` only",
+        low=Reason.QUANTIZER_TOO_LOW,
+        high=Reason.QUANTIZER_TOO_HIGH,
+        of="quantizer",
+        aggregate="mean",
+    ),
     "banding": ScoreSpec(
         unit="levels^2 per 1000 px",
         range="0 upwards; above 20 visible contours",
@@ -55,8 +76,8 @@ SCORES: dict[str, ScoreSpec] = {
     "true_resolution": ScoreSpec(
         unit="share of the nominal",
         range="0 to 1; above 0.6 full detail, 0.5 as enlarged by 2 or as soft",
-        meaning="finest detail that there is against the finest that the size could hold; blocks "
-        "count as detail",
+        meaning="finest detail that there is against the finest that the size could hold; neither "
+        "noise nor blocks on the grid of 8 px count as detail",
         low=Reason.UPSCALED,
         high=Reason.UPSCALED,
         of="resolution",
