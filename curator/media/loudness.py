@@ -41,10 +41,11 @@ _LEAST, _MOST = 0.5, 1.5
 audio, more are two stretches of audio that claim the same time."""
 _LEAST_RATE_HZ = 1000
 _FARTHEST_CELL = 1 << 40
-_SAME_DB = 0.5
-"""Two decodes of a cell differ by less: noise that codecs fill in is drawn anew in each."""
+_SAME_DB, _SAME_SHARE = 1.0, 0.8
+"""Two decodes of a cell differ by no more in so many cells: AAC and AC-3 fill in noise that is
+drawn anew in each decode, and shows where a cell is far more quiet than those beside it."""
 _QUIET_DB = -80.0
-"""Below it such noise may be all there is, and levels are not compared."""
+"""Below it such noise may be all there is, so that levels are not compared."""
 _ZERO_AND_SCALE = {
     "u8": (128, 1 / 128), "s16": (0, 1 / (1 << 15)), "s32": (0, 1 / (1 << 31)),
     "s64": (0, 1 / (1 << 63)), "flt": (0, 1.0), "dbl": (0, 1.0),
@@ -104,6 +105,8 @@ class LoudnessMeter:
 
     def end(self) -> None:
         """Takes what the decoder holds back, where packets ended without saying so."""
+        if self._context is None:
+            return
         flush: Packet[Any] = Packet()
         flush.stream = self.stream
         self.take(flush)
@@ -141,11 +144,6 @@ class LoudnessMeter:
         levels = np.maximum(levels, FLOOR_DB).astype(np.float32)
         levels[(share < _LEAST) | (share > _MOST)] = np.nan
         return _trimmed(start, levels)
-
-    def open_cell(self) -> int | None:
-        """The cell in which the last frame ended, which more may come for; None without frames."""
-        self._close()
-        return self._cells[-1] if self._cells else None
 
     def _failed(self, packet: "Packet[Any]") -> None:
         is_early = packet.pts is not None and (
@@ -253,8 +251,7 @@ def join_levels(pieces: Sequence[tuple[int, Levels]]) -> tuple[int, Levels, bool
     must agree: that proves that the second one's audio stands where its timestamps say.
 
     Args:
-        pieces: First cell and levels of each, as `LoudnessMeter.levels` gives them; the last cell
-            of all but the last piece must be whole.
+        pieces: First cell and levels of each, as `LoudnessMeter.levels` gives them.
 
     Returns:
         First cell and levels of the whole, and whether all is proved. Cells at which one piece
@@ -271,6 +268,10 @@ def join_levels(pieces: Sequence[tuple[int, Levels]]) -> tuple[int, Levels, bool
         # A cell that each of two pieces has less than half of may lie between them.
         is_gap = start > end + 1
         settled = start if is_gap else start + _SETTLED_CELLS
+        if not is_gap and stop > end:
+            # Reading stopped within the last cell, and there is more of it.
+            end -= 1
+            whole = whole[:-1]
         shared = settled, min(end, stop)
         if not _agree(_part(first, whole, *shared), _part(start, levels, *shared)):
             return 0, np.zeros(0, np.float32), False
@@ -301,10 +302,12 @@ def _part(first: int, levels: Levels, start: int, end: int) -> Levels:
 def _agree(left: Levels, right: Levels) -> bool:
     if len(left) != len(right):
         return False
-    is_quiet = np.fmax(left, right) <= _QUIET_DB
-    same = (np.isnan(left) & np.isnan(right)) | (np.abs(left - right) <= _SAME_DB)
-    both = np.isfinite(left) & np.isfinite(right)
-    return bool((same | (both & is_quiet)).all())
+    heard = np.isfinite(left)
+    if (heard != np.isfinite(right)).any():
+        return False
+    left, right = left[heard], right[heard]
+    same = (np.abs(left - right) <= _SAME_DB) | (np.maximum(left, right) <= _QUIET_DB)
+    return not len(same) or float(same.mean()) >= _SAME_SHARE
 
 
 def _trimmed(first: int, levels: Levels) -> tuple[int, Levels]:

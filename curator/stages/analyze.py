@@ -322,9 +322,6 @@ class Measuring:
         if self._segment is not None:
             # Audio may lie before or behind the pictures of its time.
             first, end = first - AROUND_CELLS, end + AROUND_CELLS
-            is_last = self._segment.end_pts is None
-            if not is_last and (unfinished := self._audio.open_cell()) is not None:
-                end = min(end, unfinished)
         return self._audio.levels(first, end)
 
 
