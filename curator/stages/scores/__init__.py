@@ -4,7 +4,7 @@ They are arithmetic over what was stored, and stand in `clips` for kept and reje
 """
 
 from collections.abc import Callable, Mapping
-from math import isnan
+from math import isfinite, isnan
 
 from pydantic import ConfigDict, RootModel, field_validator
 
@@ -57,15 +57,21 @@ class ScoreConfig(RootModel[dict[str, How]]):
 
     model_config = ConfigDict(frozen=True)
 
-    @field_validator("root")
+    @field_validator("root", mode="before")
     @classmethod
-    def _known(cls, scores: dict[str, How]) -> dict[str, How]:
+    def _known(cls, scores: object) -> object:
+        """Refuses with one error what fits no member of the union."""
+        if not isinstance(scores, Mapping):
+            return scores
         sampled = [name for name, spec in SCORES.items() if spec.how is not None]
         for name, how in scores.items():
             if name not in sampled:
                 raise ValueError(unknown_key(name, sampled, "score of samples"))
-            if isinstance(how, str) != (SCORES[name].below is None):
-                wanted = "a number" if isinstance(how, str) else f"one of {', '.join(AGGREGATES)}"
+            is_share = SCORES[name].below is not None
+            is_number = isinstance(how, int | float) and isfinite(how)
+            is_aggregate = isinstance(how, str) and how in AGGREGATES
+            if not (is_number if is_share else is_aggregate):
+                wanted = "a number" if is_share else f"one of {', '.join(AGGREGATES)}"
                 raise ValueError(f"score {name!r} is made by {how!r}; expected {wanted}")
         return scores
 
