@@ -246,7 +246,8 @@ def loudness_meter(
         begins_within: See `LoudnessMeter`.
 
     Returns:
-        None for a source without audio.
+        None for a source without audio, as `sources.has_audio` says: a stream that shows up only
+        behind what FFmpeg probes is not known of.
     """
     stream = container.streams.best("audio", related=video)
     return None if stream is None else LoudnessMeter(stream, begins_within=begins_within)

@@ -72,7 +72,7 @@ class AnalyzeConfig(BaseModel):
     )
     audio: bool = Field(
         True,
-        description="measure how loud the audio is, which scores of audio need; 0.1 CPU-seconds a "
+        description="measure how loud the audio is, which scores of audio need; 0.05 CPU-seconds a "
         "minute of stereo",
         json_schema_extra={"unit": "yes or no"},
     )
