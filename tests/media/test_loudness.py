@@ -17,6 +17,7 @@ from curator.media.decode import FrameReader
 from curator.media.loudness import (
     FLOOR_DB,
     Levels,
+    LoudnessMeter,
     join_levels,
     loudness_meter,
     within,
@@ -284,3 +285,39 @@ def test_levels_of_a_stretch_of_time() -> None:
     start, levels = within(100, levels_of(1, np.nan, 3, 4), 101, 110)
     assert (start, levels.tolist()) == (102, [3, 4])
     assert len(within(100, levels_of(1, 2), 102, 110)[1]) == 0
+
+
+@pytest.mark.parametrize("begins_within", [True, False])
+def test_only_a_decoder_that_begins_in_the_middle_may_fail_at_first(
+    tmp_path: Path, begins_within: bool
+) -> None:
+    """Pins that errors count from half a second after the first packet, or at once."""
+    path = tmp_path / "a.mp4"
+    write_film(path, [Sound(wave=tone(3))], n_frames=90)
+
+    def notes(*damaged: int) -> set[Note]:
+        with av.open(str(path)) as container:
+            meter = LoudnessMeter(container.streams.audio[0], begins_within=begins_within)
+            for number, packet in enumerate(container.demux(meter.stream)):
+                given: Packet[Any] = packet
+                if number in damaged:
+                    given = Packet(b"\xff" * 100)
+                    given.stream, given.pts, given.dts = packet.stream, packet.pts, packet.dts
+                    given.time_base = packet.time_base
+                meter.take(given)
+            assert len(meter.levels()[1]) >= 29
+            return meter.notes
+
+    assert notes() == set()
+    assert notes(2, 3, 20) == (set() if begins_within else {Note.AUDIO_ERRORS})
+    assert notes(40) == {Note.AUDIO_ERRORS}
+
+
+def test_a_packet_that_the_demuxer_calls_corrupt_is_not_heard(plain: Path) -> None:
+    def corrupt(packet: "Packet[Any]", number: int) -> None:
+        if 30 <= number < 45:
+            packet.is_corrupt = True
+
+    _, levels, notes = measured(plain, corrupt)
+    assert notes == {Note.AUDIO_ERRORS}
+    assert set(np.flatnonzero(np.isnan(levels))) >= {7, 8}
