@@ -183,7 +183,8 @@ def describe(recipe: Recipe) -> Iterator[tuple[str, Any, str, str]]:
             yield from _describe_rules(section)
         elif isinstance(section, ScoreConfig):
             for score, how in section.root.items():
-                yield f"scores.{score}", how, "aggregate", SCORES[score].meaning
+                kind = "aggregate" if isinstance(how, str) else "share below it"
+                yield f"scores.{score}", how, kind, SCORES[score].meaning
         elif isinstance(section, BaseModel):
             for key, field in type(section).model_fields.items():
                 extra = field.json_schema_extra

@@ -2,7 +2,7 @@
 
 Shape letters: F frames of a source, S samples of a source, D dimensions of a descriptor, C pictures
 that have a CLIP embedding, T looks at a source (samples at which overlays are looked for), B lines
-of text found in them.
+of text found in them, A cells of time of its audio.
 """
 
 from collections.abc import Mapping
@@ -86,6 +86,12 @@ class Reason(StrEnum):
     CONTENT_UNCLEAR = "content_unclear"
     CONTENT_TYPE_UNWANTED = "content_type_unwanted"
     NOT_SAFE_FOR_WORK = "not_safe_for_work"
+    TOO_LITTLE_AUDIO = "too_little_audio"
+    TOO_MUCH_AUDIO = "too_much_audio"
+    TOO_QUIET = "too_quiet"
+    TOO_LOUD = "too_loud"
+    SILENT = "silent"
+    TOO_LITTLE_SILENCE = "too_little_silence"
     NOT_CONSISTENT = "not_consistent"
     """Samples of the clip are too unlike: a cut was missed, or the camera moves too fast."""
     NOT_MEASURED = "not_measured"
@@ -114,6 +120,16 @@ class Note(StrEnum):
     """Missing, repeated or backward timestamps were replaced."""
     SIZE_CHANGES = "size_changes"
     """The picture size changes within the stream."""
+    AUDIO_ERRORS = "audio_errors"
+    """Some audio does not decode; that time counts as without audio."""
+    AUDIO_NOT_DECODED = "audio_not_decoded"
+    """There is no decoder for the audio; all of the source counts as without audio."""
+    AUDIO_TIMESTAMPS = "audio_timestamps"
+    """Audio has no timestamp, or two stretches of it claim the same time, which counts as without
+    audio."""
+    AUDIO_UNPROVEN = "audio_unproven"
+    """The audio of two segments could not be shown to fit together; what is in doubt counts as
+    without audio."""
     SAME_BYTES = "same_bytes"
     """Another source has the same bytes; analyzed once, clips stand under that source."""
 
@@ -254,6 +270,13 @@ class Track:
         default_factory=lambda: np.zeros((0, 0), np.float16), repr=False
     )
     """[C, D], CLIP embeddings of unit length."""
+    has_loudness: bool = False
+    """Whether audio was looked for."""
+    loudness_first: int = 0
+    """The first cell of `loudness_db` on the grid of `media.loudness`; 0 where there is none."""
+    loudness_db: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    """[A], RMS level of each tenth of a second in dBFS, from the first that has audio to the last;
+    NaN where there is none in between."""
     thumbnails: tuple[bytes, ...] = field(repr=False)
     """JPEGs of about 160 px, one for each of `thumbnail_frame`."""
     thumbnail_frame: NDArray[np.int32] = field(repr=False)

@@ -24,6 +24,8 @@ _SCALARS: dict[str, pa.DataType] = {
     "is_hdr": pa.bool_(),
     "n_decode_errors": pa.int32(),
     "has_text": pa.bool_(),
+    "has_loudness": pa.bool_(),
+    "loudness_first": pa.int64(),
 }
 _FRAMES: dict[str, pa.DataType] = {
     "frame_pts": pa.int64(),
@@ -38,11 +40,13 @@ _SAMPLES: dict[str, pa.DataType] = {
     "sample_frame": pa.int32(),
     "sample_pair_frame": pa.int32(),
 }
+_AUDIO: dict[str, pa.DataType] = {"loudness_db": pa.float32()}
 _LOOKS: dict[str, pa.DataType] = {
     "look_frame": pa.int32(),
     "look_next_frame": pa.int32(),
     "text_frame": pa.int32(),
 }
+_LISTS = _FRAMES | _SAMPLES | _AUDIO | _LOOKS
 _WIDE: dict[str, tuple[pa.DataType, int]] = {
     "look_edges": (pa.uint8(), EDGE_BYTES),
     "look_lines": (pa.float32(), len(LINE_COLUMNS)),
@@ -66,7 +70,7 @@ TRACK_SCHEMA = pa.schema(
         ("time_base", pa.string()),
         ("pixel_aspect", pa.string()),
         ("notes", pa.list_(pa.string())),
-        *((name, pa.list_(kind)) for name, kind in (_FRAMES | _SAMPLES | _LOOKS).items()),
+        *((name, pa.list_(kind)) for name, kind in _LISTS.items()),
         *((name, pa.list_(kind)) for name, (kind, _) in _WIDE.items()),
         *((_change(name), pa.list_(pa.float32())) for name in CHANGES),
         *((name, pa.list_(pa.float32())) for name in SIGNALS),
@@ -101,7 +105,7 @@ def _row(source_id: str, result: Track | Failure) -> dict[str, object]:
             "error_message": result.message,
         }
     row: dict[str, object] = {name: getattr(result, name) for name in _SCALARS}
-    row |= {name: getattr(result, name) for name in _FRAMES | _SAMPLES | _LOOKS}
+    row |= {name: getattr(result, name) for name in _LISTS}
     row |= {name: getattr(result, name).ravel() for name in _WIDE}
     row |= {_change(name): result.changes[name] for name in CHANGES}
     row |= {name: result.signals[name] for name in SIGNALS}
@@ -152,7 +156,7 @@ def _record(row: pa.Table, source_id: str, uri: str) -> Track | Failure:
     dim = row["descriptor_dim"][0].as_py()
     clip_frame = array("clip_frame")
     values: dict[str, Any] = {name: scalar(name) for name in _SCALARS}
-    values |= {name: array(name) for name in _FRAMES | _SAMPLES | _LOOKS}
+    values |= {name: array(name) for name in _LISTS}
     values |= {name: array(name).reshape(-1, width) for name, (_, width) in _WIDE.items()}
     return Track(
         source_id=source_id,

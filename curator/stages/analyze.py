@@ -8,12 +8,15 @@ from typing import BinaryIO, Literal
 import numpy as np
 from av.container import InputContainer
 from av.video.stream import VideoStream
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from curator.errors import DecodeError, ErrorCode
 from curator.lake import fingerprint
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import DecodedFrame, DecodeReport, FrameReader
+from curator.media.loudness import CELLS_PER_S, end_cell, first_cell, loudness_meter
+from curator.media.segments import Segment
 from curator.models.clip import ClipEncoder
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
 from curator.models.text import TEXT_MODEL, TextDetector
@@ -26,7 +29,10 @@ FEWER = 0.95
 """Share of what a header promises below which a file counts as truncated; headers of sound files
 miss by a frame or two."""
 
-ANALYZE_VERSION = 4
+AROUND_CELLS = 60 * CELLS_PER_S
+"""How far from the pictures in the same part of a file its audio may be, in cells of the grid."""
+
+ANALYZE_VERSION = 5
 """Raised when the same settings would give another track."""
 
 
@@ -63,6 +69,12 @@ class AnalyzeConfig(BaseModel):
         le=60,
         description="grid on which text, logos and divided screens are looked for; whole samples",
         json_schema_extra={"unit": "s"},
+    )
+    audio: bool = Field(
+        True,
+        description="measure how loud the audio is, which scores of audio need; 0.05 CPU-seconds a "
+        "minute of stereo",
+        json_schema_extra={"unit": "yes or no"},
     )
     thumbnail_every: int = Field(
         4,
@@ -171,7 +183,7 @@ class Measuring:
         network: Shot network of this worker.
         config: Settings.
         threads: Threads of the decoder; with more than one the network runs beside it.
-        anchor_pts: Where the sampling grid begins; None for the first frame that comes.
+        segment: What of the source is decoded; None for all of it.
         detector: Text detector of this worker; None leaves text out.
         clip: CLIP model of this worker; None for none.
     """
@@ -184,13 +196,22 @@ class Measuring:
         config: AnalyzeConfig,
         *,
         threads: int,
-        anchor_pts: int | None = None,
+        segment: Segment | None = None,
         detector: TextDetector | None = None,
         clip: ClipEncoder | None = None,
     ) -> None:
         self._clip = clip
         self.stream = video_stream(container, uri)
         self._smooths_all = needs_smoothing(self.stream)
+        self._audio = (
+            loudness_meter(
+                container,
+                self.stream,
+                begins_within=segment is not None and segment.number > 0,
+            )
+            if config.audio
+            else None
+        )
         self.frames = FrameReader(
             container,
             self.stream,
@@ -200,6 +221,7 @@ class Measuring:
             max_frames=config.max_frames,
             smooths_all=self._smooths_all,
             with_quantizer=True,
+            audio=self._audio,
         )
         self.header = HeaderClaims(
             n_frames=self.stream.frames or None,
@@ -209,7 +231,7 @@ class Measuring:
         self._detector = detector
         self._config = config
         self._in_background = threads > 1
-        self._anchor_pts = anchor_pts
+        self._segment = segment
         self._pixel_aspect = Fraction(1)
         self.measurer: Measurer | None = None
 
@@ -228,7 +250,7 @@ class Measuring:
                 look_every=look_every(self._config),
                 detector=self._detector,
                 smooths_all=self._smooths_all,
-                anchor_pts=self._anchor_pts,
+                anchor_pts=self._segment.anchor_pts if self._segment is not None else None,
                 in_background=self._in_background,
                 clip=self._clip,
                 clip_every_s=self._config.clip_every_s,
@@ -237,9 +259,13 @@ class Measuring:
 
     def account(self, spent: dict[str, float] | None) -> None:
         """Adds the CPU-seconds of the measurements to `spent`."""
-        if spent is not None and self.measurer is not None:
-            for name, seconds in self.measurer.cpu_seconds().items():
-                spent[name] = spent.get(name, 0.0) + seconds
+        if spent is None or self.measurer is None:
+            return
+        own = self.measurer.cpu_seconds()
+        if self._audio is not None:
+            own["audio"] = self._audio.cpu_s
+        for name, seconds in own.items():
+            spent[name] = spent.get(name, 0.0) + seconds
 
     def track(self, source_id: str, sha256: str) -> Track:
         """The track of what was taken; its notes say nothing of the header's claims."""
@@ -249,6 +275,8 @@ class Measuring:
         shot_probability, transition_probability = measurer.finish()
         sample_frame, sample_pair_frame = measurer.sample_frames()
         clip_frame, clip_embedding = measurer.clip_embeddings()
+        loudness_first, loudness_db = self._loudness(measurer.frame_pts[0], report.end_pts)
+        heard = self._audio.notes if self._audio is not None else set()
         width, height = report.sizes[0]
         if report.rotation_deg % 180:
             width, height = height, width
@@ -263,7 +291,7 @@ class Measuring:
             pixel_aspect=self._pixel_aspect,
             is_interlaced=report.is_interlaced,
             is_hdr=report.is_hdr,
-            notes=tuple(_decoding_notes(report)),
+            notes=(*_decoding_notes(report), *(note for note in Note if note in heard)),
             n_decode_errors=report.n_errors,
             frame_pts=np.array(measurer.frame_pts, np.int64),
             frame_bytes=np.array(measurer.frame_bytes, np.int32),
@@ -281,9 +309,23 @@ class Measuring:
             **measurer.looks.columns(),
             clip_frame=clip_frame,
             clip_embedding=clip_embedding,
+            has_loudness=self._config.audio,
+            loudness_first=loudness_first,
+            loudness_db=loudness_db,
             thumbnails=tuple(measurer.thumbnails),
             thumbnail_frame=np.array(measurer.thumbnail_frame, np.int32),
         )
+
+    def _loudness(self, start_pts: int, end_pts: int) -> tuple[int, NDArray[np.float32]]:
+        """First cell and levels of the audio beside the frames, and in a segment around them."""
+        if self._audio is None:
+            return 0, np.zeros(0, np.float32)
+        time_base = self.frames.time_base
+        first, end = first_cell(start_pts * time_base), end_cell(end_pts * time_base)
+        if self._segment is not None:
+            # Audio may lie before or behind the pictures of its time.
+            first, end = first - AROUND_CELLS, end + AROUND_CELLS
+        return self._audio.levels(first, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

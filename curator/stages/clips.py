@@ -13,7 +13,7 @@ from curator.models.heads import Heads
 from curator.records import CutRequest, Note, Span, Track, nominal_fps
 from curator.stages.cut import target_n_frames
 from curator.stages.propose import clip_id, duration_s
-from curator.stages.scores import Aggregate, ClipView, score_clip, tag_clip
+from curator.stages.scores import ClipView, How, score_clip, tag_clip
 from curator.stages.scores.borders import crop_of
 from curator.stages.scores.semantic import content_of
 from curator.stages.shard import ShardConfig, bucket_of
@@ -25,7 +25,7 @@ def candidate_row(
     span: Span,
     uri: str,
     *,
-    aggregates: Mapping[str, Aggregate],
+    aggregates: Mapping[str, How],
     crop_borders: bool,
     heads: Heads | None = None,
 ) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.media.container import open_container
+from curator.media.loudness import Levels, end_cell, first_cell, join_levels, within
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason, seek_to
 from curator.models.clip import ClipEncoder
 from curator.models.text import TextDetector
@@ -79,7 +80,7 @@ def analyze_segment(
             network,
             config,
             threads=decoder_threads,
-            anchor_pts=segment.anchor_pts,
+            segment=segment,
             detector=detector,
             clip=clip,
         )
@@ -145,13 +146,16 @@ def join_segments(tracks: Sequence[Track], sha256: str, header: HeaderClaims) ->
     }
     changes, signals = (_taken(columns, prefix) for prefix in (_CHANGE, _SIGNAL))
     first, last = tracks[0], tracks[-1]
+    loudness_first, loudness_db, is_proved = _loudness(tracks)
     joined = replace(
         first,
         sha256=sha256,
         end_pts=last.end_pts,
         is_interlaced=any(track.is_interlaced for track in tracks),
         is_hdr=any(track.is_hdr for track in tracks),
-        notes=_notes(tracks),
+        notes=_notes(tracks, *(() if is_proved else (Note.AUDIO_UNPROVEN,))),
+        loudness_first=loudness_first,
+        loudness_db=loudness_db,
         thumbnails=tuple(t for track, begin, span in zip(tracks, begins, owned, strict=True)
                          for t in _thumbnails(track, begin, *span)),
         changes=changes,
@@ -222,5 +226,15 @@ def _thumbnails(track: Track, begin: int, start: int, end: int) -> list[bytes]:
     return [jpeg for frame, jpeg in shown if start <= frame < end]
 
 
-def _notes(tracks: Sequence[Track]) -> tuple[Note, ...]:
-    return tuple(dict.fromkeys(note for track in tracks for note in track.notes))
+def _loudness(tracks: Sequence[Track]) -> tuple[int, Levels, bool]:
+    """First cell and levels beside the frames of the whole source, and whether all is proved."""
+    first, levels, is_proved = join_levels([(t.loudness_first, t.loudness_db) for t in tracks])
+    time_base = tracks[0].time_base
+    start = first_cell(int(tracks[0].frame_pts[0]) * time_base)
+    end = end_cell(tracks[-1].end_pts * time_base)
+    return (*within(first, levels, start, end), is_proved)
+
+
+def _notes(tracks: Sequence[Track], *more: Note) -> tuple[Note, ...]:
+    found = {note for track in tracks for note in track.notes} | set(more)
+    return tuple(note for note in Note if note in found)

@@ -12,6 +12,7 @@ from curator.errors import unknown_key
 from curator.records import Reason, Span
 from curator.stages.filters import Bounds, FilterConfig, Verdict, judge, quantile_bound, resolve
 from curator.stages.scores import SCORES, samples_of, score_clip
+from curator.stages.scores.audio import SCORES as AUDIO_SCORES
 from curator.stages.scores.semantic import NEEDS
 
 
@@ -36,6 +37,7 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
         "bit_rate_kbps": pytest.approx(8 * 4000 * 30 / 1000),
         "interlaced": 0.0,
         "corrupt_fraction": pytest.approx(0.1),
+        **dict.fromkeys(AUDIO_SCORES),
         "luma": pytest.approx(0.5),
         "contrast": pytest.approx(0.2),
         "clipped_fraction": pytest.approx(0.03),
@@ -107,6 +109,7 @@ def test_scores_without_samples_are_absent_not_zero() -> None:
         "logo_area",
         "split_screen",
         "layout_consistency",
+        *AUDIO_SCORES,
         *NEEDS,
     }
 

@@ -21,6 +21,10 @@ NOTES = {
     Note.FRAME_COUNT_DIFFERS: "the header's frame count is not what decodes",
     Note.TIMESTAMPS_REPAIRED: "missing, repeated or backward timestamps were replaced",
     Note.SIZE_CHANGES: "the picture size changes within the stream",
+    Note.AUDIO_ERRORS: "some audio does not decode; that time counts as without audio",
+    Note.AUDIO_NOT_DECODED: "there is no decoder for the audio, which counts as none",
+    Note.AUDIO_TIMESTAMPS: "audio without a timestamp, or two stretches for the same time",
+    Note.AUDIO_UNPROVEN: "audio of two segments does not provably fit; what is in doubt is none",
     Note.SAME_BYTES: "another source has the same bytes; its clips stand under that one",
 }
 

@@ -4,7 +4,7 @@ They are arithmetic over what was stored, and stand in `clips` for kept and reje
 """
 
 from collections.abc import Callable, Mapping
-from math import isnan
+from math import isfinite, isnan
 
 from pydantic import ConfigDict, RootModel, field_validator
 
@@ -12,6 +12,7 @@ from curator.errors import unknown_key
 from curator.models.heads import Heads
 from curator.records import Span, Track
 from curator.stages.scores import (
+    audio,
     borders,
     camera,
     drawn,
@@ -26,12 +27,14 @@ from curator.stages.scores.spec import (
     AGGREGATES,
     Aggregate,
     ClipView,
+    How,
     ScoreSpec,
     samples_of,
 )
 
 SCORES: dict[str, ScoreSpec] = {
     **stream.SCORES,
+    **audio.SCORES,
     **picture.SCORES,
     **camera.SCORES,
     **quality.SCORES,
@@ -46,25 +49,37 @@ TAGGERS: tuple[Callable[[ClipView], list[str]], ...] = (camera_tags,)
 """Functions that name what a clip shows, such as how the camera moves. Public: `clips.tags`."""
 
 
-class ScoreConfig(RootModel[dict[str, Aggregate]]):
-    """Score -> how the samples of a clip become one number, where not as `SCORES` says."""
+class ScoreConfig(RootModel[dict[str, How]]):
+    """Score -> how the samples of a clip become one number, where not as `SCORES` says.
+
+    An aggregate, or for a share below a bound that bound.
+    """
 
     model_config = ConfigDict(frozen=True)
 
-    @field_validator("root")
+    @field_validator("root", mode="before")
     @classmethod
-    def _known(cls, scores: dict[str, Aggregate]) -> dict[str, Aggregate]:
-        sampled = [name for name, spec in SCORES.items() if spec.aggregate is not None]
-        for name in scores:
+    def _known(cls, scores: object) -> object:
+        """Refuses with one error what fits no member of the union."""
+        if not isinstance(scores, Mapping):
+            return scores
+        sampled = [name for name, spec in SCORES.items() if spec.how is not None]
+        for name, how in scores.items():
             if name not in sampled:
                 raise ValueError(unknown_key(name, sampled, "score of samples"))
+            is_share = SCORES[name].below is not None
+            is_number = isinstance(how, int | float) and isfinite(how)
+            is_aggregate = isinstance(how, str) and how in AGGREGATES
+            if not (is_number if is_share else is_aggregate):
+                wanted = "a number" if is_share else f"one of {', '.join(AGGREGATES)}"
+                raise ValueError(f"score {name!r} is made by {how!r}; expected {wanted}")
         return scores
 
 
 def score_clip(
     track: Track,
     span: Span,
-    aggregates: Mapping[str, Aggregate] | None = None,
+    aggregates: Mapping[str, How] | None = None,
     heads: Heads | None = None,
 ) -> dict[str, float | None]:
     """All scores of one clip.
@@ -82,7 +97,7 @@ def score_clip(
     scores: dict[str, float | None] = {}
     for name, spec in SCORES.items():
         if isinstance(spec.of, str):
-            how = (aggregates or {}).get(name) or spec.aggregate
+            how = (aggregates or {}).get(name, spec.how)
             assert how is not None
             scores[name] = clip.aggregate(spec.of, how)
         else:
@@ -99,6 +114,6 @@ def tag_clip(track: Track, span: Span) -> list[str]:
 
 
 __all__ = [
-    "AGGREGATES", "SCORES", "TAGGERS", "Aggregate", "ClipView", "ScoreConfig", "ScoreSpec",
+    "AGGREGATES", "SCORES", "TAGGERS", "Aggregate", "ClipView", "How", "ScoreConfig", "ScoreSpec",
     "samples_of", "score_clip", "tag_clip",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ of the recipe. This page is what `curate scores --markdown` prints.
 def markdown() -> str:
     """A table of all scores."""
     lines = (
-        f"| `{name}` | {spec.unit} | {spec.range} | {spec.meaning} | {spec.aggregate or ''} | "
+        f"| `{name}` | {spec.unit} | {spec.range} | {spec.meaning} | {_how(spec)} | "
         f"{_reasons(spec)} |\n"
         for name, spec in SCORES.items()
     )
@@ -39,9 +39,13 @@ def text(name: str | None) -> Iterator[str]:
             yield f"{own}  [{spec.unit}]"
             yield f"    {spec.meaning}"
             yield f"    {spec.range}"
-            if spec.aggregate is not None:
-                yield f"    {spec.aggregate} over samples; `scores.{own}` of the recipe changes it"
+            if spec.how is not None:
+                yield f"    {_how(spec)} over samples; `scores.{own}` of the recipe changes it"
             yield f"    reasons: {_reasons(spec).replace('`', '')}"
+
+
+def _how(spec: ScoreSpec) -> str:
+    return spec.aggregate or "" if spec.below is None else f"share below {spec.below:g}"
 
 
 def _reasons(spec: ScoreSpec) -> str:

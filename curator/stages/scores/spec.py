@@ -1,5 +1,6 @@
 """What a score is, and how samples become one."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.media.decode import upright_size
+from curator.media.loudness import CELLS_PER_S
 from curator.models.heads import Heads
 from curator.records import Reason, Span, Track
 from curator.stages.propose import duration_s
@@ -32,6 +34,9 @@ AGGREGATES: Mapping[Aggregate, Callable[[NDArray[np.float64]], float]] = {
 }
 """How the samples of a clip become one score; `spread` is their standard deviation."""
 
+
+How = Aggregate | float
+"""How measured values become a score: an aggregate, or a bound for the share below it."""
 
 READ_FROM_CLIP = ("aesthetic", "nsfw")
 """Values that are read from each CLIP embedding of a clip, and stand beside its signals."""
@@ -73,10 +78,33 @@ class ClipView:
         inside = (frames >= self.span.start_frame) & (frames < self.span.end_frame)
         return self.track.clip_embedding[inside]
 
+    @cached_property
+    def loudness_db(self) -> NDArray[np.float64]:
+        """Levels of the cells of time whose middle lies in the clip; NaN where there is no audio.
+
+        Float64, one for each tenth of a second of the clip.
+        """
+        track = self.track
+        begin_s, end_s = (
+            float(pts * track.time_base)
+            for pts in (
+                int(track.frame_pts[self.span.start_frame]),
+                track.pts_of_end(self.span.end_frame),
+            )
+        )
+        first, end = (math.ceil(time_s * CELLS_PER_S - 0.5) for time_s in (begin_s, end_s))
+        places = np.arange(first, end) - track.loudness_first
+        known = (places >= 0) & (places < len(track.loudness_db))
+        levels = np.full(len(places), np.nan)
+        levels[known] = track.loudness_db[places[known]]
+        return levels
+
     def signal(self, name: str) -> NDArray[np.float64]:
         """Values of a signal in the clip, without those that could not be measured."""
         if name in READ_FROM_CLIP:
             return self._read(name)
+        if name == "loudness_db":
+            return self.loudness_db[np.isfinite(self.loudness_db)]
         values = self.track.signals[name][self.samples].astype(np.float64)
         measured: NDArray[np.float64] = values[np.isfinite(values)]
         return measured
@@ -92,10 +120,12 @@ class ClipView:
             return heads.unsafe_N(embeddings_ND)
         return np.zeros(0)
 
-    def aggregate(self, name: str, how: Aggregate) -> float | None:
+    def aggregate(self, name: str, how: How) -> float | None:
         """One number for a signal in the clip; None where nothing was measured."""
         values = self.signal(name)
-        return AGGREGATES[how](values) if len(values) else None
+        if not len(values):
+            return None
+        return AGGREGATES[how](values) if isinstance(how, str) else float(np.mean(values < how))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +138,10 @@ class ScoreSpec:
         meaning: What it says of a clip.
         low: Reason of a clip below a lower bound.
         high: Reason of a clip above an upper bound.
-        of: Gives it; or the name of the signal that `aggregate` makes it of.
-        aggregate: How, if the recipe does not say otherwise; None where `of` is a function.
+        of: Gives it; or the name of the signal that `aggregate` or `below` makes it of.
+        aggregate: How, if the recipe does not say otherwise; None where it is not made so.
+        below: The bound of a score that is the share of a signal's values below it, in the signal's
+            unit, if the recipe does not say otherwise; None where it is not made so.
         needs: Key of the recipe that must be on for it to be measured; None if it always is.
     """
 
@@ -120,7 +152,13 @@ class ScoreSpec:
     high: Reason
     of: Callable[[ClipView], float | None] | str
     aggregate: Aggregate | None = None
+    below: float | None = None
     needs: str | None = None
+
+    @property
+    def how(self) -> How | None:
+        """How a signal becomes the score, if the recipe does not say otherwise."""
+        return self.aggregate if self.below is None else self.below
 
 
 def samples_of(track: Track, span: Span) -> NDArray[np.bool_]:

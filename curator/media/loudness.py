@@ -1,0 +1,339 @@
+"""Measures how loud the audio of a source is, on the way of the one decode.
+
+What stays of the audio is its level on a grid of time: RMS in dBFS of each tenth of a second, mixed
+over channels by power. 0 dBFS is a square wave of full scale, so that a sine of full scale has
+-3.01. Cell `k` is [k / 10, (k + 1) / 10) s on the container's clock, in which video timestamps
+count too: no cell depends on where decoding began.
+
+A frame of audio is placed by its own timestamp alone. So pieces of a source, each decoded from
+another place, give the same cells where both have them, once a decoder has settled.
+"""
+
+import math
+import time
+from array import array
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import av.container
+import av.error
+import numpy as np
+from av.audio.frame import AudioFrame
+from av.packet import Packet
+from av.stream import Stream
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from curator.records import Note
+
+CELLS_PER_S = 10
+"""Cells of the grid per second."""
+FLOOR_DB = -120.0
+"""Level of digital silence, and the lowest: below what 16 bits can hold (-96), above that of 24."""
+SETTLED_S = 0.5
+"""Time after which any audio decoder has forgotten that it began in the middle: Opus asks for
+0.08 s, and MP3's bit reservoir reaches back over a few frames of 0.03 s."""
+
+_SETTLED_CELLS = math.ceil(SETTLED_S * CELLS_PER_S) + 1
+_LEAST, _MOST = 0.5, 1.5
+"""Shares of a cell's time between which what was placed in it counts: less is the frayed end of the
+audio, more are two stretches of audio that claim the same time."""
+_LEAST_RATE_HZ = 1000
+_BATCH_PACKETS, _BATCH_BYTES = 256, 1 << 20
+"""Packets that are decoded at a time: one by one, between pictures, each would find the processor's
+caches full of pixels, which takes several times as long."""
+_FARTHEST_CELL = 1 << 40
+_SAME_DB, _SAME_SHARE = 1.0, 0.8
+"""Two decodes of a cell differ by no more in so many cells: AAC and AC-3 fill in noise that is
+drawn anew in each decode, and shows where a cell is far more quiet than those beside it."""
+_QUIET_DB = -80.0
+"""Below it such noise may be all there is, so that levels are not compared."""
+_ZERO_AND_SCALE = {
+    "u8": (128, 1 / 128), "s16": (0, 1 / (1 << 15)), "s32": (0, 1 / (1 << 31)),
+    "s64": (0, 1 / (1 << 63)), "flt": (0, 1.0), "dbl": (0, 1.0),
+}  # fmt: skip
+"""Value of silence, and factor to full scale, by sample format without its mark for planes."""
+
+Levels = NDArray[np.float32]
+
+
+class LoudnessMeter:
+    """Decodes the packets of an audio stream and keeps their levels.
+
+    Whatever is wrong with the audio leaves cells without a level and says so in `notes`; it raises
+    nothing.
+
+    Args:
+        stream: The audio stream.
+        begins_within: Whether the packets begin in the middle of the stream, so that the decoder
+            may fail at first.
+    """
+
+    def __init__(self, stream: Stream, *, begins_within: bool = False) -> None:
+        self.stream = stream
+        self.notes: set[Note] = set()
+        self.cpu_s = 0.0
+        """CPU-seconds that decoding and measuring took."""
+        self._begins_within = begins_within
+        self._waiting: list[Packet[Any]] = []
+        self._waiting_bytes = 0
+        self._settled_at: Fraction | None = None
+        self._last: tuple[int, int, int, int] | None = None
+        """Start of the last frame as numerator and denominator, its samples and their rate."""
+        self._cells, self._energies, self._seconds = array("q"), array("d"), array("d")
+        self._open: tuple[int, float, float] | None = None
+        self._context = getattr(stream, "codec_context", None)
+        if self._context is None:
+            self.notes.add(Note.AUDIO_NOT_DECODED)
+        elif not self._context.is_open:
+            self._context.thread_count = 1
+
+    def take(self, packet: "Packet[Any]") -> None:
+        """Takes the next packet of the stream; one without bytes ends it."""
+        self._waiting.append(packet)
+        self._waiting_bytes += packet.size
+        is_full = len(self._waiting) >= _BATCH_PACKETS or self._waiting_bytes >= _BATCH_BYTES
+        if is_full or not packet.size:
+            self._work()
+
+    def _work(self) -> None:
+        """Measures the packets that wait."""
+        begun_s = time.thread_time()
+        for packet in self._waiting:
+            self._decode(packet)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self.cpu_s += time.thread_time() - begun_s
+
+    def _decode(self, packet: "Packet[Any]") -> None:
+        if self._context is None:
+            return
+        if packet.pts is not None and self._settled_at is None:
+            self._settled_at = packet.pts * Fraction(packet.time_base) + Fraction(SETTLED_S)
+        if packet.is_corrupt:
+            self._failed(packet)
+            return
+        try:
+            for frame in packet.decode():
+                if not (isinstance(frame, AudioFrame) and self._measure(frame)):
+                    self._failed(packet)
+        # PyAV raises ValueError for what it cannot describe, such as a layout.
+        except (av.error.FFmpegError, ValueError):
+            self._failed(packet)
+
+    def end(self) -> None:
+        """Takes what the decoder holds back, where packets ended without saying so."""
+        if self._context is None:
+            return
+        flush: Packet[Any] = Packet()
+        flush.stream = self.stream
+        self.take(flush)
+
+    def levels(self, first: int | None = None, end: int | None = None) -> tuple[int, Levels]:
+        """Levels of what was taken so far.
+
+        Args:
+            first: First cell of interest; None for the first that there is.
+            end: Cell before which interest ends; None for the last that there is.
+
+        Returns:
+            The first cell that has a level, and float32 [A] in dBFS from there to the last one that
+            has a level; NaN for cells that at least half lack audio.
+        """
+        self._work()
+        self._close()
+        cells = np.array(self._cells, np.int64)
+        inside = np.ones(len(cells), np.bool_)
+        if first is not None:
+            inside &= cells >= first
+        if end is not None:
+            inside &= cells < end
+        if not inside.any():
+            return 0, np.zeros(0, np.float32)
+        cells = cells[inside]
+        start = int(cells.min())
+        sums_2A = np.zeros((2, int(cells.max()) - start + 1))  # noqa: N806 - shape letters
+        for sums, values in zip(sums_2A, (self._energies, self._seconds), strict=True):
+            np.add.at(sums, cells - start, np.array(values)[inside])
+        energy, share = sums_2A[0], sums_2A[1] * CELLS_PER_S
+        if (share > _MOST).any():
+            self.notes.add(Note.AUDIO_TIMESTAMPS)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            levels = 10 * np.log10(energy * CELLS_PER_S / share)
+        levels = np.maximum(levels, FLOOR_DB).astype(np.float32)
+        levels[(share < _LEAST) | (share > _MOST)] = np.nan
+        return _trimmed(start, levels)
+
+    def _failed(self, packet: "Packet[Any]") -> None:
+        is_early = packet.pts is not None and (
+            self._settled_at is None
+            or packet.pts * Fraction(packet.time_base) < self._settled_at
+        )  # fmt: skip
+        if not (self._begins_within and is_early):
+            self.notes.add(Note.AUDIO_ERRORS)
+
+    def _measure(self, frame: AudioFrame) -> bool:
+        """Adds the levels of a frame; False if it holds nothing to measure."""
+        rate, kind = frame.sample_rate, frame.format.name
+        known = _ZERO_AND_SCALE.get(kind.removesuffix("p"))
+        if frame.is_corrupt or known is None or rate < _LEAST_RATE_HZ or not frame.samples:
+            return False
+        zero, scale = known
+        samples = frame.to_ndarray()
+        if zero or scale != 1.0:
+            samples = (samples.astype(np.float32) - zero) * np.float32(scale)
+        if not frame.format.is_planar:
+            samples = samples.reshape(frame.samples, -1).T
+        if frame.pts is not None and frame.time_base is not None:
+            ticks, tick_s = frame.pts, frame.time_base
+            start, den = ticks * tick_s.numerator, tick_s.denominator
+        else:
+            self.notes.add(Note.AUDIO_TIMESTAMPS)
+            if self._last is None:
+                return True
+            before, parts, n_before, rate_before = self._last
+            following = Fraction(before, parts) + Fraction(n_before, rate_before)
+            start, den = following.numerator, following.denominator
+        cell = start * CELLS_PER_S // den
+        if abs(cell) > _FARTHEST_CELL:
+            self.notes.add(Note.AUDIO_TIMESTAMPS)
+            return True
+        is_sound = True
+        done = 0
+        n_channels, n_samples = samples.shape
+        while done < n_samples:
+            # The first sample at or after the cell's end.
+            left = ((cell + 1) * den - start * CELLS_PER_S) * rate
+            stop = min(-(-left // (CELLS_PER_S * den)), n_samples)
+            if stop > done:
+                piece = samples if stop - done == n_samples else samples[:, done:stop].copy()
+                energy = float(np.vdot(piece, piece)) / n_channels / rate
+                if math.isfinite(energy):
+                    self._add(cell, energy, (stop - done) / rate)
+                else:
+                    is_sound = False
+                done = stop
+            cell += 1
+        self._last = start, den, n_samples, rate
+        return is_sound
+
+    def _add(self, cell: int, energy: float, seconds: float) -> None:
+        if self._open is not None:
+            if self._open[0] == cell:
+                self._open = cell, self._open[1] + energy, self._open[2] + seconds
+                return
+            self._close()
+        self._open = cell, energy, seconds
+
+    def _close(self) -> None:
+        if self._open is not None:
+            cell, energy, seconds = self._open
+            self._cells.append(cell)
+            self._energies.append(energy)
+            self._seconds.append(seconds)
+            self._open = None
+
+
+def loudness_meter(
+    container: av.container.InputContainer, video: VideoStream, *, begins_within: bool = False
+) -> LoudnessMeter | None:
+    """A meter for the audio stream that belongs to a video: FFmpeg's choice of the best one.
+
+    Args:
+        container: Opened for reading.
+        video: The stream that is decoded; streams of its programme come first.
+        begins_within: See `LoudnessMeter`.
+
+    Returns:
+        None for a source without audio, as `sources.has_audio` says: a stream that shows up only
+        behind what FFmpeg probes is not known of.
+    """
+    stream = container.streams.best("audio", related=video)
+    return None if stream is None else LoudnessMeter(stream, begins_within=begins_within)
+
+
+def first_cell(start: Fraction) -> int:
+    """The cell that holds a time in seconds."""
+    return math.floor(start * CELLS_PER_S)
+
+
+def end_cell(end: Fraction) -> int:
+    """The first cell that begins at or after a time in seconds."""
+    return math.ceil(end * CELLS_PER_S)
+
+
+def join_levels(pieces: Sequence[tuple[int, Levels]]) -> tuple[int, Levels, bool]:
+    """Joins the levels of pieces of a source, each decoded from another place.
+
+    Each piece must have read on in the file beyond where the next one begins. So the audio of two
+    neighbours overlaps or touches; where it does neither, there is a gap in the audio itself.
+    After the first, a piece counts from where its decoder has settled. What two pieces both have
+    must agree: that proves that the second one's audio stands where its timestamps say.
+
+    Args:
+        pieces: First cell and levels of each, as `LoudnessMeter.levels` gives them.
+
+    Returns:
+        First cell and levels of the whole, and whether all is proved. Cells at which one piece
+        ends before the next has settled are NaN and not proved. Where two pieces contradict each
+        other nothing is left, and is not proved.
+    """
+    filled = [(start, levels) for start, levels in pieces if len(levels)]
+    if not filled:
+        return 0, np.zeros(0, np.float32), True
+    first, whole = filled[0]
+    is_proved = True
+    for start, levels in filled[1:]:
+        end, stop = first + len(whole), start + len(levels)
+        # A cell that each of two pieces has less than half of may lie between them.
+        is_gap = start > end + 1
+        settled = start if is_gap else start + _SETTLED_CELLS
+        if not is_gap and stop > end:
+            # Reading stopped within the last cell, and there is more of it.
+            end -= 1
+            whole = whole[:-1]
+        shared = settled, min(end, stop)
+        if not _agree(_part(first, whole, *shared), _part(start, levels, *shared)):
+            return 0, np.zeros(0, np.float32), False
+        if stop > end:
+            is_proved &= is_gap or settled <= end
+            begin = min(max(end, settled), stop)
+            unknown = np.full(begin - end, np.nan, np.float32)
+            whole = np.concatenate([whole, unknown, levels[begin - start :]])
+    return (*_trimmed(first, whole), is_proved)
+
+
+def within(first: int, levels: Levels, start: int, end: int) -> tuple[int, Levels]:
+    """Levels of the cells `[start, end)`, as `LoudnessMeter.levels` gives them.
+
+    Args:
+        first: Cell of the first of the levels.
+        levels: float32 [A] in dBFS.
+        start: First cell of interest.
+        end: Cell before which interest ends.
+    """
+    return _trimmed(max(first, start), _part(first, levels, start, end))
+
+
+def _part(first: int, levels: Levels, start: int, end: int) -> Levels:
+    return levels[max(start - first, 0) : max(end - first, 0)]
+
+
+def _agree(left: Levels, right: Levels) -> bool:
+    if len(left) != len(right):
+        return False
+    heard = np.isfinite(left)
+    if (heard != np.isfinite(right)).any():
+        return False
+    left, right = left[heard], right[heard]
+    same = (np.abs(left - right) <= _SAME_DB) | (np.maximum(left, right) <= _QUIET_DB)
+    return not len(same) or float(same.mean()) >= _SAME_SHARE
+
+
+def _trimmed(first: int, levels: Levels) -> tuple[int, Levels]:
+    """The same without cells that have no level at both ends."""
+    known = np.flatnonzero(np.isfinite(levels))
+    if not len(known):
+        return 0, np.zeros(0, np.float32)
+    return first + int(known[0]), levels[known[0] : known[-1] + 1]
