@@ -125,7 +125,11 @@ class DeviceLuma:
         return DeviceLuma(self._luma_HW.t())
 
     def __getitem__(self, key: Any) -> "DeviceLuma":  # noqa: ANN401
-        """A part of it; slices only."""
+        """A part of it, by slices or by an array of rows."""
+        if isinstance(key, np.ndarray):
+            import torch
+
+            key = torch.from_numpy(key).to(self._luma_HW.device)
         return DeviceLuma(self._luma_HW[key])
 
     def __array__(

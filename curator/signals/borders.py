@@ -9,11 +9,16 @@ logos may stand in a border as long as most of it stays constant.
 # ruff: noqa: N803, N806 - shape letters: L lines from a side inwards, A across
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.media.planes import DeviceLuma
 from curator.signals.spec import Signal
+
+Luma = NDArray[np.uint8] | DeviceLuma
+AnyLuma = TypeVar("AnyLuma", NDArray[np.uint8], DeviceLuma)
 
 _WORDS = (
     "black border on the {side} side of the picture as coded (before rotation) as a share of its "
@@ -70,11 +75,11 @@ def border_signals(sides: Sides) -> dict[str, float]:
     return {f"border_{name}": getattr(sides, name) for name in ("left", "top", "right", "bottom")}
 
 
-def find_borders(luma_HW: NDArray[np.uint8], *, black: int = 0, white: int = 255) -> Sides:
+def find_borders(luma_HW: AnyLuma, *, black: int = 0, white: int = 255) -> Sides:
     """Where borders end, as shares of width and height; NaN for a side that says nothing.
 
     Args:
-        luma_HW: uint8 luma.
+        luma_HW: uint8 luma; every eighth row and column of it is read.
         black: Level of black.
         white: Level of white.
     """
@@ -82,12 +87,12 @@ def find_borders(luma_HW: NDArray[np.uint8], *, black: int = 0, white: int = 255
     if min(height, width) < 4 * _STEP:
         return Sides(left=0.0, top=0.0, right=0.0, bottom=0.0)
     span = white - black
-    left, right = _both(luma_HW[_STEP // 2 :: _STEP].T, black, span)
+    left, right = _both(np.asarray(luma_HW[_STEP // 2 :: _STEP].T), black, span)
     inner = _between(luma_HW, left, right, axis=1)
-    top, bottom = _both(inner[:, _STEP // 2 :: _STEP], black, span)
+    top, bottom = _both(np.asarray(inner[:, _STEP // 2 :: _STEP]), black, span)
     if (top or 0) + (bottom or 0) > 0 and (left is None or right is None):
         inner = _between(luma_HW, top, bottom, axis=0)
-        left, right = _both(inner[_STEP // 2 :: _STEP].T, black, span)
+        left, right = _both(np.asarray(inner[_STEP // 2 :: _STEP].T), black, span)
     nan = float("nan")
     return Sides(
         left=nan if left is None else left / width,
@@ -97,7 +102,7 @@ def find_borders(luma_HW: NDArray[np.uint8], *, black: int = 0, white: int = 255
     )
 
 
-def content_of(luma_HW: NDArray[np.uint8], sides: Sides) -> NDArray[np.uint8]:
+def content_of(luma_HW: AnyLuma, sides: Sides) -> AnyLuma:
     """The picture without its borders, a view; at least a twentieth of each side stays.
 
     Args:
@@ -115,9 +120,7 @@ def _pixels(share: float, size: int) -> int:
     return 0 if not share > 0 else int(np.ceil(share * size)) + 2
 
 
-def _between(
-    luma_HW: NDArray[np.uint8], before: int | None, after: int | None, *, axis: int
-) -> NDArray[np.uint8]:
+def _between(luma_HW: AnyLuma, before: int | None, after: int | None, *, axis: int) -> AnyLuma:
     stop = luma_HW.shape[axis] - (after or 0)
     inner = slice(before or 0, stop)
     return luma_HW[:, inner] if axis else luma_HW[inner]

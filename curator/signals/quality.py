@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.signals.borders import border_signals, content_of, find_borders
+from curator.signals.borders import AnyLuma, Luma, border_signals, content_of, find_borders
 from curator.signals.spec import Signal
 
 SIGNALS = {
@@ -66,13 +66,12 @@ _STRIP_PX = 8
 _MIN_PX = 32
 
 
-def native_signals(
-    luma_HW: NDArray[np.uint8], *, black: int = 0, white: int = 255
-) -> dict[str, float]:
+def native_signals(luma_HW: AnyLuma, *, black: int = 0, white: int = 255) -> dict[str, float]:
     """The signals of this module and of `signals.borders`.
 
     Args:
-        luma_HW: uint8 luma at the source's own size, as coded: not turned, pixels not squared.
+        luma_HW: uint8 luma at the source's own size, as coded: not turned, pixels not squared. It
+            may lie on a device: a part of its rows and columns is read.
         black: Level of black in it.
         white: Level of white.
     """
@@ -98,7 +97,7 @@ def native_signals(
     }
 
 
-def strips(luma_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def strips(luma_HW: Luma) -> NDArray[np.uint8]:
     """Rows of the picture in strips of 8 that lie evenly, uint8 [N, L] with N a multiple of 8.
 
     Args:
@@ -107,7 +106,8 @@ def strips(luma_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
     height = luma_HW.shape[0]
     n = min(_N_STRIPS, height // _STRIP_PX)
     starts = np.linspace(0, height - _STRIP_PX, n).astype(int)
-    return np.concatenate([luma_HW[start : start + _STRIP_PX] for start in starts])
+    rows = starts[:, None] + np.arange(_STRIP_PX)
+    return np.asarray(luma_HW[rows.ravel()])
 
 
 def _every_other_strip(lines_NL: NDArray[np.uint8]) -> NDArray[np.uint8]:
