@@ -26,7 +26,7 @@ FEWER = 0.95
 """Share of what a header promises below which a file counts as truncated; headers of sound files
 miss by a frame or two."""
 
-ANALYZE_VERSION = 3
+ANALYZE_VERSION = 4
 """Raised when the same settings would give another track."""
 
 
