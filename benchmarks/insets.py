@@ -7,10 +7,16 @@ itself. The clips are in two halves that share no footage: thresholds were set o
 is for the report. Prints a table of what was found by what was drawn, then JSON.
 """
 
+import argparse
+import json
+import os
 import random
 import sys
+import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +39,11 @@ from curator.footage.overlays import (
 )
 from curator.footage.pictures import PHOTOGRAPHS, Picture, photograph
 from curator.footage.scenes import View, pan, pan_zoom, render_shot, static, zoom
+from curator.footage.write import write_video
+from curator.records import Span
+from curator.stages.analyze import AnalyzeConfig, analyze_source
+from curator.stages.scores import score_clip
+from tests.samples import StillNetwork
 
 SECONDS, FPS, WIDTH = 6, 25, 640
 FOUND = {"picture_in_picture": 0.005, "logo_area": 0.0005}
