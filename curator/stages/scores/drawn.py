@@ -36,6 +36,9 @@ _RING = (4, 5)
 """Cells beside a mark, and above and below it, that are its surroundings: one of what moved."""
 _MOVES_AROUND = 0.75
 """What moves around a mark at least for it to be told from the scene, as log2 of 1 + levels."""
+_PASSING = 0.25
+"""Share of the cells next to a mark whose edges come and go; where a picture has none, as asphalt
+has, a flicker of its brightness looks like motion."""
 _CALMER = 0.5
 """How much less moves in the calmest quarter of a mark's own cells."""
 _LASTING = 0.7
@@ -122,6 +125,8 @@ def _marks(
         others = share.max(0)[around]
         crowded = float((others >= _ALWAYS).sum()) > 0.3 * float((others > 0).sum())
         if min(counts) < _MIN_CELLS or crowded or float(others.mean()) > _LASTING:
+            continue
+        if float(((others > 0) & (others < _ALWAYS)).mean()) < _PASSING:
             continue
         if min(width, height) - 2 < _MIN_SIDE or not _stands_before(
             moved, (both > 0) & inside, wide
