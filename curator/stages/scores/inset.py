@@ -1,10 +1,9 @@
 """Score of a picture within the picture: a webcam in a game, a reporter's box, a reaction.
 
 A rectangle is looked for whose sides are straight lines that stand in one place through the clip,
-each sharper than what lies beside it, and end at its corners. In a scene that does not move, any
-four edges could be one; so there has to be motion: along the sides, on one side of them or the
-other, and inside. Where all of the picture's motion is within a rectangle, its sides need not see
-any.
+each sharper than what lies beside it, and end at its corners. In a scene that does not move,
+any four edges could be one: so the inside has to move, and where all around stands still, the sides
+must be without gap and straight to a pixel or two, which a screen in a room seldom is.
 """
 
 # ruff: noqa: N803 - shape letters
