@@ -57,6 +57,10 @@ _WEIGHTS = {
 _BIAS = -26.7
 """Fitted on made insets, seeds 1 to 7 of the half `tune` (`benchmarks/insets.py`), and lowered for
 five false insets in 567 clips without a screen in the scene."""
+_ENOUGH_LOOKS = 6
+_PER_MISSING_LOOK = 0.35
+"""Log odds that each look less than enough takes: fewer looks have more lines that last by chance.
+With it as many rectangles are false with three looks as with six."""
 _NO = -99.0
 
 Floats = NDArray[np.float64]
@@ -101,7 +105,7 @@ def _picture_in_picture(clip: ClipView) -> float | None:
     if found is None:
         return 0.0
     best = int((odds := inset_odds(found.features)).argmax())
-    if odds[best] < 0:
+    if odds[best] < _PER_MISSING_LOOK * max(0, _ENOUGH_LOOKS - len(looks)):
         return 0.0
     x0, y0, x1, y1 = found.boxes[best]
     return float((x1 - x0) * (y1 - y0))
