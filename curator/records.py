@@ -81,6 +81,7 @@ class Reason(StrEnum):
     OVERLAY_TEXT = "overlay_text"
     LOGO = "logo"
     SPLIT_SCREEN = "split_screen"
+    PICTURE_IN_PICTURE = "picture_in_picture"
     AESTHETIC_TOO_LOW = "aesthetic_too_low"
     AESTHETIC_TOO_HIGH = "aesthetic_too_high"
     CONTENT_UNCLEAR = "content_unclear"
@@ -258,6 +259,11 @@ class Track:
     """[T, `signals.overlay.EDGE_BYTES`], packed map of strong edges."""
     look_lines: NDArray[np.float32]
     """[T, 4], the columns `signals.overlay.LINE_COLUMNS`."""
+    look_standing: NDArray[np.uint8]
+    """[T, `signals.inset.LINE_BYTES`], packed map of straight lines that stand until the next
+    sample; none without one."""
+    look_moved: NDArray[np.uint8]
+    """[T, `signals.inset.MOVED_BYTES`], packed map of what moves until the next sample."""
     has_text: bool
     """Whether text was looked for."""
     text_frame: NDArray[np.int32]
@@ -304,7 +310,7 @@ class Track:
             raise ValueError(
                 f"track {self.source_id}: clip_embedding has not as many as clip_frame"
             )
-        for name in ("look_next_frame", "look_edges", "look_lines"):
+        for name in ("look_next_frame", "look_edges", "look_lines", "look_standing", "look_moved"):
             if len(getattr(self, name)) != len(self.look_frame):
                 raise ValueError(
                     f"track {self.source_id}: {name} has not {len(self.look_frame)} entries"

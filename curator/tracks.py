@@ -12,6 +12,7 @@ from curator.errors import ErrorCode
 from curator.records import Failure, Note, Track
 from curator.signals import SIGNALS
 from curator.signals.change import CHANGES
+from curator.signals.inset import LINE_BYTES, MOVED_BYTES
 from curator.signals.overlay import EDGE_BYTES, LINE_COLUMNS, TEXT_COLUMNS
 
 _SCALARS: dict[str, pa.DataType] = {
@@ -50,6 +51,8 @@ _LISTS = _FRAMES | _SAMPLES | _AUDIO | _LOOKS
 _WIDE: dict[str, tuple[pa.DataType, int]] = {
     "look_edges": (pa.uint8(), EDGE_BYTES),
     "look_lines": (pa.float32(), len(LINE_COLUMNS)),
+    "look_standing": (pa.uint8(), LINE_BYTES),
+    "look_moved": (pa.uint8(), MOVED_BYTES),
     "text_line": (pa.float32(), len(TEXT_COLUMNS)),
 }
 """Two-dimensional arrays, row by row, and how wide their rows are."""

@@ -10,6 +10,7 @@ from curator.models.text import TextDetector
 from curator.records import Track
 from curator.signals import SIGNALS
 from curator.signals.change import CHANGES
+from curator.signals.inset import LINE_BYTES, MOVED_BYTES
 from curator.signals.overlay import EDGE_BYTES, LINE_COLUMNS, TEXT_COLUMNS
 from curator.stages.analyze import AnalyzeConfig, analyze_source
 
@@ -120,6 +121,8 @@ def made_track(n_frames: int = 300, **changes: object) -> Track:
         "look_next_frame": np.append(samples[1::2], np.int32(-1))[: len(samples[::2])],
         "look_edges": np.zeros((len(samples[::2]), EDGE_BYTES), np.uint8),
         "look_lines": np.zeros((len(samples[::2]), len(LINE_COLUMNS)), np.float32),
+        "look_standing": np.zeros((len(samples[::2]), LINE_BYTES), np.uint8),
+        "look_moved": np.zeros((len(samples[::2]), MOVED_BYTES), np.uint8),
         "has_text": False,
         "text_frame": np.zeros(0, np.int32),
         "text_line": np.zeros((0, len(TEXT_COLUMNS)), np.float32),

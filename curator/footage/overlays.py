@@ -1,6 +1,7 @@
 """Text and logos drawn over footage, and signs painted into a scene, with known truth."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -175,3 +176,82 @@ def with_sign(picture: Picture, patch: Patch, *, x: float, y: float) -> Picture:
     board = np.full((*patch.shape[:2], 4), (236, 232, 220, 255), np.uint8)
     left, top = round(x * width) - patch.shape[1] // 2, round(y * height) - patch.shape[0] // 2
     return drawn(drawn(picture, board, left, top), patch, left, top)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inset:
+    """A smaller picture over another one.
+
+    Args:
+        x: Its left edge, as a share of the width; its border lies outside of it.
+        y: Its top edge, as a share of the height.
+        width: As a share of the width.
+        height: As a share of the height.
+        border_px: Width of the line around it; 0 for none.
+        border: Colour of that line, RGB.
+        radius_px: Of its corners; 0 for square ones.
+    """
+
+    x: float
+    y: float
+    width: float
+    height: float
+    border_px: int = 0
+    border: Colour = (255, 255, 255)
+    radius_px: int = 0
+
+
+def with_inset(
+    frames: Iterable[Picture], others: Iterable[Picture], inset: Inset
+) -> Iterator[Picture]:
+    """Frames with other frames in a rectangle, as long as both last.
+
+    What does not fit the rectangle's shape is cut off the other frames.
+
+    Args:
+        frames: uint8 RGB.
+        others: What the rectangle shows.
+        inset: Where it lies.
+    """
+    for frame, other in zip(frames, others, strict=False):
+        height, width = frame.shape[:2]
+        x0, x1 = round(inset.x * width), round((inset.x + inset.width) * width)
+        y0, y1 = round(inset.y * height), round((inset.y + inset.height) * height)
+        made = frame.copy()
+        line = inset.border_px
+        outer, inner = (x0 - line, y0 - line, x1 + line, y1 + line), (x0, y0, x1, y1)
+        filled = np.empty_like(made)
+        filled[:] = inset.border
+        _put(made, filled, outer, inset.radius_px + line if inset.radius_px else 0)
+        filled[y0:y1, x0:x1] = _filling(other, x1 - x0, y1 - y0)
+        _put(made, filled, inner, inset.radius_px)
+        yield made
+
+
+def _put(frame: Picture, filled: Picture, box: tuple[int, int, int, int], radius_px: int) -> None:
+    """Puts the part of a picture within a box, with round corners, into a frame."""
+    height, width = frame.shape[:2]
+    x0, y0, x1, y1 = max(0, box[0]), max(0, box[1]), min(width, box[2]), min(height, box[3])
+    mask = np.zeros((height, width), np.uint8)
+    if radius_px:
+        r = radius_px
+        mask[y0 + r : y1 - r, x0:x1] = 255
+        mask[y0:y1, x0 + r : x1 - r] = 255
+        for centre in ((x0 + r, y0 + r), (x1 - r - 1, y0 + r), (x0 + r, y1 - r - 1),
+                       (x1 - r - 1, y1 - r - 1)):  # fmt: skip
+            cv2.circle(mask, centre, r, 255, -1, cv2.LINE_AA)
+    else:
+        mask[y0:y1, x0:x1] = 255
+    alpha = mask[y0:y1, x0:x1, None].astype(np.float32) / 255
+    under = frame[y0:y1, x0:x1].astype(np.float32)
+    over = filled[y0:y1, x0:x1].astype(np.float32)
+    frame[y0:y1, x0:x1] = np.rint(under + (over - under) * alpha).astype(np.uint8)
+
+
+def _filling(picture: Picture, width: int, height: int) -> Picture:
+    """The middle of a picture, of a size."""
+    scale = max(width / picture.shape[1], height / picture.shape[0])
+    size = max(width, round(picture.shape[1] * scale)), max(height, round(picture.shape[0] * scale))
+    resized = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+    left, top = (size[0] - width) // 2, (size[1] - height) // 2
+    return np.asarray(resized[top : top + height, left : left + width], np.uint8)

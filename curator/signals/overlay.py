@@ -139,8 +139,15 @@ def edge_map(gray_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
         gray_HW: uint8 luma.
     """
     planes = []
-    for gradient in np.abs(_gradients(gray_HW)):
-        cells = cv2.resize(gradient, (EDGE_SIDE, EDGE_SIDE), interpolation=cv2.INTER_AREA)
+    for dx, dy in ((1, 0), (0, 1)):
+        gradient = cv2.Sobel(gray_HW, cv2.CV_32F, dx, dy, ksize=3, scale=1 / 8)
+        # By rows first: one whole-number step is several times faster than both at once.
+        rows = cv2.resize(
+            cv2.absdiff(gradient, np.zeros(1)),
+            (gray_HW.shape[1], EDGE_SIDE),
+            interpolation=cv2.INTER_AREA,
+        )
+        cells = cv2.resize(rows, (EDGE_SIDE, EDGE_SIDE), interpolation=cv2.INTER_AREA)
         planes.append(cells > max(_EDGE, 1.25 * float(cells.mean())))
     return np.packbits(np.stack(planes))
 
@@ -160,7 +167,9 @@ def straight_lines(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
     Args:
         gray_HW: uint8 luma.
     """
-    return np.array([*_straightest(gray_HW), *_straightest(gray_HW.T)], np.float32)
+    return np.array(
+        [*_straightest(gray_HW), *_straightest(np.ascontiguousarray(gray_HW.T))], np.float32
+    )
 
 
 def may_have_text(gray_HW: NDArray[np.uint8]) -> bool:
@@ -193,17 +202,15 @@ def _straightest(gray_HW: NDArray[np.uint8]) -> tuple[float, float]:
     margin = max(8, round(_EDGE_MARGIN * width))
     if width < 3 * margin or height < 16:
         return 0.0, 0.0
-    luma = gray_HW.astype(np.int16)
-    step = np.abs(luma[:, 2:] - luma[:, :-2])
-    sharp = step > 12
-    cover = sharp.mean(0)
+    sharp = cv2.threshold(cv2.absdiff(gray_HW[:, 2:], gray_HW[:, :-2]), 12, 1, cv2.THRESH_BINARY)[1]
+    cover = cv2.reduce(sharp, 0, cv2.REDUCE_AVG, dtype=cv2.CV_64F)[0]
     inner = cover[margin:-margin]
     x = int(inner.argmax()) + margin
     # A line stands out of what lies beside it; in texture all columns have edges.
     beside = np.concatenate([cover[max(0, x - 8) : max(0, x - 3)], cover[x + 4 : x + 9]])
     excess = float(cover[x] - beside.mean())
     sides = (gray_HW[:, : x - 2], gray_HW[:, x + 5 :])
-    if min(float(side.std()) for side in sides) < 6:
+    if min(float(cv2.meanStdDev(side)[1][0, 0]) for side in sides) < 6:
         return x / width, 0.0
     return (x + 1.5) / width, max(0.0, min(float(cover[x]), 2 * excess))
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.models.text import TextDetector
+from curator.signals.inset import LINE_BYTES, MOVED_BYTES, moved_map, standing_lines
 from curator.signals.overlay import (
     BOX_COLUMNS,
     EDGE_BYTES,
@@ -33,6 +34,8 @@ class _Look:
     next_index: int = -1
     places: NDArray[np.float32] | None = None
     slides: NDArray[np.float32] | None = None
+    standing: NDArray[np.uint8] | None = None
+    moved: NDArray[np.uint8] | None = None
 
 
 class Looks:
@@ -118,6 +121,8 @@ class Looks:
             "look_lines": np.array([look.lines for look in looks], np.float32).reshape(
                 -1, len(LINE_COLUMNS)
             ),
+            "look_standing": _packed([look.standing for look in looks], LINE_BYTES),
+            "look_moved": _packed([look.moved for look in looks], MOVED_BYTES),
             "text_frame": np.repeat(
                 np.array([look.index for look in looks], np.int32), [len(rows) for rows in lines]
             ),
@@ -136,8 +141,19 @@ class Looks:
         assert look.gray is not None
         look.next_index = index
         look.places = place_values(look.gray, gray_HW, look.boxes)
+        look.standing = standing_lines(look.gray, gray_HW)
+        look.moved = moved_map(look.gray, gray_HW)
         look.gray = None
         self._is_open = False
+
+
+def _packed(maps: list[NDArray[np.uint8] | None], n_bytes: int) -> NDArray[np.uint8]:
+    """Maps of looks, uint8 [T, n_bytes]; zeros for a look without a next sample."""
+    packed = np.zeros((len(maps), n_bytes), np.uint8)
+    for row, found in zip(packed, maps, strict=True):
+        if found is not None:
+            row[:] = found
+    return packed
 
 
 def _lines(look: _Look) -> NDArray[np.float32]:

@@ -204,6 +204,8 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
         "look_next_frame": np.where(next_frame < 0, -1, next_frame + begin)[looks],
         "look_edges": track.look_edges[looks],
         "look_lines": track.look_lines[looks],
+        "look_standing": track.look_standing[looks],
+        "look_moved": track.look_moved[looks],
         "text_frame": text_frame[lines],
         "text_line": track.text_line[lines],
         "descriptor": track.descriptor[samples],

@@ -66,6 +66,7 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
         "overlay_text_area": None,
         "logo_area": 0.0,
         "split_screen": 0.0,
+        "picture_in_picture": None,
         "layout_consistency": pytest.approx(1.0),
         **dict.fromkeys(NEEDS),
     }
@@ -108,6 +109,7 @@ def test_scores_without_samples_are_absent_not_zero() -> None:
         "overlay_text_area",
         "logo_area",
         "split_screen",
+        "picture_in_picture",
         "layout_consistency",
         *AUDIO_SCORES,
         *NEEDS,

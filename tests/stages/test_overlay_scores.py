@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from curator.records import Span, Track
+from curator.signals.inset import MOVED_SIDE
 from curator.signals.overlay import EDGE_SIDE
 from curator.stages.scores import SCORES, score_clip
 from tests.samples import made_track
@@ -166,22 +167,45 @@ def edge_maps(n_looks: int, *, mark: bool, moving: bool) -> NDArray[np.uint8]:
     return np.packbits(maps.reshape(n_looks, -1), axis=1)
 
 
-@pytest.mark.parametrize(
-    ("mark", "moving", "found"), [(True, True, True), (False, True, False), (True, False, False)]
-)
-def test_a_mark_whose_edges_stay_while_the_rest_moves_is_a_logo(
-    mark: bool, moving: bool, found: bool
-) -> None:
-    track = made_track(300, look_edges=edge_maps(10, mark=mark, moving=moving))
+def moved_maps(n_looks: int, *, mark: bool, moving: bool) -> NDArray[np.uint8]:
+    """Packed maps of what moved: everything or nothing, but for the cells of the mark."""
+    codes = np.full((n_looks, MOVED_SIDE, MOVED_SIDE), 10 if moving else 0, np.uint8)
+    if mark:
+        codes[:, 2:5, 27:31] = 0
+    pairs = codes.reshape(n_looks, -1, 2)
+    return (pairs[..., 0] << 4) | pairs[..., 1]
+
+
+@pytest.mark.parametrize(("mark", "found"), [(True, True), (False, False)])
+def test_a_mark_whose_edges_stay_while_the_rest_moves_is_a_logo(mark: bool, found: bool) -> None:
+    edges = edge_maps(10, mark=mark, moving=True)
+    track = made_track(300, look_edges=edges, look_moved=moved_maps(10, mark=mark, moving=True))
     area = scores(track)["logo_area"]
     assert area is not None
     assert area == pytest.approx(36 / EDGE_SIDE**2 if found else 0, rel=0.4)
 
 
+def test_edges_that_stay_in_cells_that_move_are_texture() -> None:
+    edges = edge_maps(10, mark=True, moving=True)
+    track = made_track(300, look_edges=edges, look_moved=moved_maps(10, mark=False, moving=True))
+    assert scores(track)["logo_area"] == 0
+
+
+def test_where_the_picture_stands_still_nothing_can_tell_a_logo() -> None:
+    edges = edge_maps(10, mark=True, moving=False)
+    track = made_track(300, look_edges=edges, look_moved=moved_maps(10, mark=True, moving=False))
+    assert scores(track)["logo_area"] is None
+
+
 def test_a_standing_clip_borrows_looks_from_the_moving_source_around_it() -> None:
     still = edge_maps(8, mark=True, moving=False)
     rest = edge_maps(32, mark=True, moving=True)
-    track = made_track(1200, look_edges=np.vstack([rest[:16], still, rest[16:]]))
+    stays, moves = (moved_maps(n, mark=True, moving=n == 32) for n in (8, 32))
+    track = made_track(
+        1200,
+        look_edges=np.vstack([rest[:16], still, rest[16:]]),
+        look_moved=np.vstack([moves[:16], stays, moves[16:]]),
+    )
     assert scores(track, 480, 720)["logo_area"]
 
 

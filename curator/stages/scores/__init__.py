@@ -16,6 +16,7 @@ from curator.stages.scores import (
     borders,
     camera,
     drawn,
+    inset,
     overlay,
     picture,
     quality,
@@ -41,6 +42,7 @@ SCORES: dict[str, ScoreSpec] = {
     **borders.SCORES,
     **overlay.SCORES,
     **drawn.SCORES,
+    **inset.SCORES,
     **semantic.SCORES,
 }
 """All scores that rules can use. Public: each is a column of `clips`."""

@@ -1,8 +1,9 @@
 """Scores of what is drawn over the picture without being text: logos and divided screens.
 
-An edge that is in the same cells of the picture in all looks while the other edges come and go is
-drawn on it. Where the camera and all else stand still in the clip, looks at the source around it
-are taken as well; where those stand still too, nothing can tell, and no logo is found.
+An edge that is in the same cells of the picture in nearly all looks is drawn on it if more moves
+around it than in its own cells: what stands still in a moving scene, or before it. Where the camera
+and all else stand still in the clip, looks at the source around it are taken as well; where those
+stand still too, nothing can tell, and there is no score.
 """
 
 import cv2
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.records import Reason
+from curator.signals.inset import moved_of
 from curator.signals.overlay import EDGE_SIDE, edges_of
 from curator.stages.scores.spec import ClipView, ScoreSpec
 
@@ -17,18 +19,29 @@ _MIN_LOOKS = 3
 _ENOUGH_LOOKS = 8
 _MORE_LOOKS = 24
 _AROUND_S = 60.0
-_ALWAYS = 0.9
+_ALWAYS = 0.8
 """Share of looks in which an edge that is drawn on the picture is seen."""
 _STILL = 0.25
 """Share of all edges that are always there, above which the picture stands still."""
-_LARGEST = (0.28, 0.22)
+_LARGEST = (0.28, 0.24)
 """Sides of the largest logo, as shares of width and height."""
 _MIN_CELLS = 3
 """Cells of a logo with edges of each of the two directions."""
 _OFF_CENTRE = 0.22
 """How far from the middle of the picture a logo's middle is, as a share of a side: what a camera
 zooms in on stays where it is too."""
-_LASTING = 0.4
+_MIN_SIDE = 2
+"""Cells that a logo is wide and high at least."""
+_RING = (4, 5)
+"""Cells beside a mark, and above and below it, that are its surroundings: one of what moved."""
+_MOVES_AROUND = 0.75
+"""What moves around a mark at least for it to be told from the scene, as log2 of 1 + levels."""
+_PASSING = 0.25
+"""Share of the cells next to a mark whose edges come and go; where a picture has none, as asphalt
+has, a flicker of its brightness looks like motion."""
+_CALMER = 0.5
+"""How much less moves in the calmest quarter of a mark's own cells."""
+_LASTING = 0.7
 """Mean share of looks with an edge, over the cells around a mark, above which its own are there by
 chance."""
 _SAME_LINE = 0.008
@@ -48,8 +61,9 @@ def _logo_area(clip: ClipView) -> float | None:
         always = share >= _ALWAYS
         seen = int((share > 0).sum())
         if always.sum() <= _STILL * seen or seen == 0:
-            return _marks(always, share)
-    return 0.0
+            return _marks(always, share, clip.track.look_moved[looks])
+    # In a picture that stands still, a mark before something that moves can still be told.
+    return _marks(always, share, clip.track.look_moved[looks]) or None
 
 
 def _own_looks(clip: ClipView) -> NDArray[np.bool_]:
@@ -75,16 +89,21 @@ def _widened(clip: ClipView, own: NDArray[np.bool_], n_wanted: int) -> NDArray[n
     return np.union1d(indices, chosen)
 
 
-def _marks(always: NDArray[np.bool_], share: NDArray[np.float64]) -> float:
+def _marks(
+    always: NDArray[np.bool_], share: NDArray[np.float64], packed: NDArray[np.uint8]
+) -> float:
     """Share of the picture within the boxes of compact marks.
 
     Args:
         always: bool [2, cells, cells]: edges that are always there, by direction.
         share: Share of looks in which they are.
+        packed: Packed maps of what moved in each look.
     """
     both = np.asarray(always.any(0), np.uint8)
     joined = cv2.dilate(both, np.ones((3, 3), np.uint8))
     n, labels, stats, _ = cv2.connectedComponentsWithStats(joined, connectivity=8)
+    moved = np.log2(1 + moved_of(packed).mean(0))
+    moved = cv2.resize(moved, (EDGE_SIDE, EDGE_SIDE), interpolation=cv2.INTER_NEAREST)
     area = 0.0
     for label in range(1, n):
         x, y, width, height = (int(value) for value in stats[label, :4])
@@ -99,12 +118,37 @@ def _marks(always: NDArray[np.bool_], share: NDArray[np.float64]) -> float:
         around = np.zeros_like(inside)
         around[max(0, y - 3) : y + height + 3, max(0, x - 3) : x + width + 3] = True
         around &= ~inside
+        wide = np.zeros_like(inside)
+        across, down = _RING
+        wide[max(0, y - down) : y + height + down, max(0, x - across) : x + width + across] = True
+        wide[y : y + height, x : x + width] = False
         others = share.max(0)[around]
         crowded = float((others >= _ALWAYS).sum()) > 0.3 * float((others > 0).sum())
         if min(counts) < _MIN_CELLS or crowded or float(others.mean()) > _LASTING:
             continue
+        if float(((others > 0) & (others < _ALWAYS)).mean()) < _PASSING:
+            continue
+        if min(width, height) - 2 < _MIN_SIDE or not _stands_before(
+            moved, (both > 0) & inside, wide
+        ):
+            continue
         area += max(1, width - 2) * max(1, height - 2) / EDGE_SIDE**2
     return min(area, 1.0)
+
+
+def _stands_before(
+    moved: NDArray[np.float32], mark: NDArray[np.bool_], around: NDArray[np.bool_]
+) -> bool:
+    """Whether something moves around a mark, and less in it.
+
+    Args:
+        moved: What moved, as log2 of 1 + levels, by cell.
+        mark: Its cells with edges.
+        around: Cells around it.
+    """
+    there = float(np.median(moved[around])) if around.any() else 0.0
+    own = float(np.percentile(moved[mark], 25))
+    return there >= _MOVES_AROUND and there - own >= _CALMER
 
 
 def _split_screen(clip: ClipView) -> float | None:
@@ -123,7 +167,8 @@ def _standing(places: NDArray[np.float32], covers: NDArray[np.float32]) -> float
 SCORES: dict[str, ScoreSpec] = {
     "logo_area": ScoreSpec(
         unit="0 to 1",
-        range="0 without to 1; null where the source has fewer than 3 looks",
+        range="0 without to 1; null where the source has fewer than 3 looks, and where the picture "
+        "stands still",
         meaning="share of the picture within compact marks whose edges stay while the rest moves",
         low=Reason.LOGO,
         high=Reason.LOGO,

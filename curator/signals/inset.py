@@ -1,0 +1,125 @@
+"""What one look says of a picture within the picture: straight lines that stand, and what moved.
+
+An inset has straight sides that stand still whatever it shows, and its content moves by itself.
+Both are measured between a look and the sample after it; `stages.scores.inset` puts the looks of a
+clip together.
+"""
+
+# ruff: noqa: N803 - shape letters
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+LINE_ACROSS = 256
+"""Places of a line across its own direction: 2.5 px of the width of a 640 by 360 picture."""
+LINE_ALONG = 40
+"""Pieces of a line along its own direction: 9 px of that picture's height, 16 of its width."""
+LINE_BYTES = 2 * LINE_ALONG * LINE_ACROSS // 8
+
+MOVED_SIDE = 32
+"""Cells of the map of what moved, each way."""
+MOVED_BYTES = MOVED_SIDE * MOVED_SIDE // 2
+
+_STEP = 7
+"""Change of luma over two pixels, in levels, from which a pixel is on a sharp edge."""
+_FILLED = 0.5
+"""Share of a piece's pixels that must be."""
+_SHOWN = 4.0
+"""Mean square of the gradient, in levels per px, from which a cell shows whether it moves."""
+_UNLIKE = 0.25
+"""Where one picture's gradients are weaker than the other's, they count as this share of them."""
+_CODES_PER_OCTAVE = 3
+
+
+def standing_lines(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Where sharp straight edges are in the same place in two pictures: uint8 [`LINE_BYTES`].
+
+    Packed bits; the first half is of upright lines, `LINE_ALONG` pieces from top to bottom by
+    `LINE_ACROSS` places from left to right; the second half of level lines, pieces from left to
+    right by places from top to bottom.
+
+    Args:
+        before_HW: uint8 luma.
+        after_HW: Later luma, of the same size.
+    """
+    planes = []
+    for turned in (False, True):
+        steps = [
+            cv2.absdiff(gray[2:], gray[:-2]) if turned else cv2.absdiff(gray[:, 2:], gray[:, :-2])
+            for gray in (before_HW, after_HW)
+            if min(gray.shape) > 2
+        ]
+        if not steps:
+            planes.append(np.zeros((LINE_ALONG, LINE_ACROSS), bool))
+            continue
+        both = cv2.threshold(cv2.min(*steps), _STEP, 255, cv2.THRESH_BINARY)[1]
+        both = cv2.transpose(both) if turned else both
+        n_places = both.shape[1] + 2
+        pieces = cv2.resize(both, (both.shape[1], LINE_ALONG), interpolation=cv2.INTER_AREA)
+        filled = np.pad(np.asarray(pieces) >= 255 * _FILLED, ((0, 0), (1, 1)))
+        planes.append(_gathered(filled, n_places))
+    return np.packbits(np.stack(planes))
+
+
+def _gathered(filled: NDArray[np.bool_], n_places: int) -> NDArray[np.bool_]:
+    """Columns of pixels as `LINE_ACROSS` places: one is set where any of its pixels is."""
+    if n_places < LINE_ACROSS:
+        return filled[:, np.arange(LINE_ACROSS) * n_places // LINE_ACROSS]
+    begins = -(-np.arange(LINE_ACROSS) * n_places // LINE_ACROSS)
+    return np.logical_or.reduceat(filled, begins, axis=1)
+
+
+def lines_of(packed_TB: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Standing lines of some looks, bool [T, 2, `LINE_ALONG`, `LINE_ACROSS`].
+
+    Args:
+        packed_TB: uint8 [T, `LINE_BYTES`].
+    """
+    bits = np.unpackbits(packed_TB, axis=1)
+    return bits.reshape(-1, 2, LINE_ALONG, LINE_ACROSS).astype(bool)
+
+
+def moved_map(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """How much of what a picture shows moved from one to a later: uint8 [`MOVED_BYTES`].
+
+    Of each of `MOVED_SIDE` by `MOVED_SIDE` cells, row by row, the mean difference of luma in
+    levels, less the share of it where gradients kept their place: flicker and noise over a
+    standing scene are no motion. Two cells a byte, each a logarithm in 16 steps; see `moved_of`.
+
+    Args:
+        before_HW: uint8 luma.
+        after_HW: Later luma, of the same size.
+    """
+    size = max(1, before_HW.shape[1] // 2), max(1, before_HW.shape[0] // 2)
+    halves = [cv2.resize(g, size, interpolation=cv2.INTER_AREA) for g in (before_HW, after_HW)]
+    (ax, ay), (bx, by) = (
+        [cv2.Sobel(half, cv2.CV_32F, dx, 1 - dx, ksize=3, scale=1 / 8) for dx in (1, 0)]
+        for half in halves
+    )
+    cross, before, after = (
+        _cells(product) for product in (ax * bx + ay * by, ax * ax + ay * ay, bx * bx + by * by)
+    )
+    most = np.maximum(before, after)
+    alike = cross / np.maximum(np.maximum(np.sqrt(before * after), _UNLIKE * most), 1e-6)
+    stays = np.where(most >= _SHOWN, np.clip(alike, 0, 1), 0)
+    moved = _cells(cv2.absdiff(*halves).astype(np.float32)) * (1 - stays)
+    codes = np.clip(np.rint(_CODES_PER_OCTAVE * np.log2(1 + moved)), 0, 15).astype(np.uint8)
+    first, second = codes.reshape(-1, 2).T
+    return np.asarray((first << 4) | second, np.uint8)
+
+
+def moved_of(packed_TB: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """What moved in some looks, in levels, float32 [T, `MOVED_SIDE`, `MOVED_SIDE`].
+
+    Args:
+        packed_TB: uint8 [T, `MOVED_BYTES`].
+    """
+    codes = np.stack([packed_TB >> 4, packed_TB & 15], axis=2)
+    levels = np.exp2(codes.astype(np.float32) / _CODES_PER_OCTAVE) - 1
+    return np.asarray(levels.reshape(-1, MOVED_SIDE, MOVED_SIDE), np.float32)
+
+
+def _cells(values_HW: NDArray[np.float32]) -> NDArray[np.float32]:
+    cells = cv2.resize(values_HW, (MOVED_SIDE, MOVED_SIDE), interpolation=cv2.INTER_AREA)
+    return np.asarray(cells, np.float32)
