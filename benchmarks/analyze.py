@@ -45,7 +45,9 @@ def run_child(what: str, films: list[Path], threads: int) -> None:
     import cv2
 
     from curator.models.transnet import ShotNetwork
-    from curator.stages.analyze import AnalyzeConfig, analyze_source
+    from curator.stages.analyze import analyze_source
+    from curator.stages.analyze_config import AnalyzeConfig
+    from curator.stages.measure import Instruments
 
     cv2.setNumThreads(1)
     network = ShotNetwork()
@@ -72,7 +74,7 @@ def run_child(what: str, films: list[Path], threads: int) -> None:
                     str(path),
                     source_id=path.name,
                     n_bytes=path.stat().st_size,
-                    network=network,
+                    instruments=Instruments(network=network),
                     config=AnalyzeConfig(),
                     decoder_threads=threads,
                     spent=spent,

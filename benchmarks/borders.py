@@ -35,7 +35,9 @@ from curator.errors import CuratorError
 from curator.footage.pictures import PHOTOGRAPHS, photograph
 from curator.models.transnet import ShotNetwork
 from curator.records import Span, Track
-from curator.stages.analyze import AnalyzeConfig, analyze_source
+from curator.stages.analyze import analyze_source
+from curator.stages.analyze_config import AnalyzeConfig
+from curator.stages.measure import Instruments
 from curator.stages.scores import ClipView
 from curator.stages.scores.borders import Crop, crop_of
 
@@ -249,7 +251,7 @@ def track_of(path: Path) -> Track:
             str(path),
             source_id="0" * 32,
             n_bytes=path.stat().st_size,
-            network=_no_shots(),
+            instruments=Instruments(network=_no_shots()),
             config=AnalyzeConfig(),
             decoder_threads=1,
         )

@@ -23,7 +23,7 @@ from measure import machine
 
 from curator.models.catalogue import ModelEntry
 from curator.models.clip import ClipEncoder
-from curator.stages.analyze import AnalyzeConfig
+from curator.stages.analyze_config import AnalyzeConfig
 
 Pictures = list[np.ndarray]
 

@@ -32,7 +32,9 @@ from curator.models.transnet import ShotNetwork
 from curator.signals import quality
 from curator.signals.change import ChangeStream
 from curator.stages import looks, measure
-from curator.stages.analyze import AnalyzeConfig, analyze_source
+from curator.stages.analyze import analyze_source
+from curator.stages.analyze_config import AnalyzeConfig
+from curator.stages.measure import Instruments
 
 SPENT: Counter[str] = Counter()
 """CPU-seconds by family; a timer inside another one is in both."""
@@ -96,8 +98,9 @@ def analyze_s(
     begun_s = time.process_time()
     with film.open("rb") as file:
         track = analyze_source(
-            file, str(film), source_id="film", n_bytes=film.stat().st_size, network=network,
-            detector=detector, config=AnalyzeConfig(text=detector is not None), decoder_threads=1,
+            file, str(film), source_id="film", n_bytes=film.stat().st_size,
+            instruments=Instruments(network=network, detector=detector),
+            config=AnalyzeConfig(text=detector is not None), decoder_threads=1,
             spent=spent,
         )  # fmt: skip
     return time.process_time() - begun_s, track.duration_s, spent

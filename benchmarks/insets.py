@@ -41,7 +41,9 @@ from curator.footage.pictures import PHOTOGRAPHS, Picture, photograph
 from curator.footage.scenes import View, pan, pan_zoom, render_shot, static, zoom
 from curator.footage.write import write_video
 from curator.records import Span
-from curator.stages.analyze import AnalyzeConfig, analyze_source
+from curator.stages.analyze import analyze_source
+from curator.stages.analyze_config import AnalyzeConfig
+from curator.stages.measure import Instruments
 from curator.stages.scores import score_clip
 from tests.samples import StillNetwork
 
@@ -332,7 +334,8 @@ def scored(case: Case, folder: Path) -> dict[str, float | None]:
     with path.open("rb") as reader:
         track = analyze_source(
             reader, str(path), source_id="0" * 32, n_bytes=path.stat().st_size,
-            network=StillNetwork(), config=AnalyzeConfig(), decoder_threads=1,
+            instruments=Instruments(network=StillNetwork()), config=AnalyzeConfig(),
+            decoder_threads=1,
         )  # fmt: skip
     return score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
 

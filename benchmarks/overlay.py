@@ -39,7 +39,9 @@ from curator.footage.scenes import ShotSpec, View, pan, pan_zoom, render_shot, s
 from curator.footage.write import write_video
 from curator.models.text import TextDetector
 from curator.records import Span
-from curator.stages.analyze import AnalyzeConfig, analyze_source
+from curator.stages.analyze import analyze_source
+from curator.stages.analyze_config import AnalyzeConfig
+from curator.stages.measure import Instruments
 from curator.stages.scores import SCORES, score_clip
 from tests.samples import StillNetwork
 
@@ -202,7 +204,8 @@ def scored(frames: Iterable[Picture], folder: Path, detector: TextDetector) -> d
     with path.open("rb") as reader:
         track = analyze_source(
             reader, str(path), source_id="0" * 32, n_bytes=path.stat().st_size,
-            network=StillNetwork(), config=AnalyzeConfig(), decoder_threads=1, detector=detector,
+            instruments=Instruments(network=StillNetwork(), detector=detector),
+            config=AnalyzeConfig(), decoder_threads=1,
         )  # fmt: skip
     return score_clip(track, Span(start_frame=0, end_frame=track.n_frames, shot=0))
 
@@ -240,7 +243,8 @@ def cost(path: Path, detector: TextDetector | None) -> dict[str, float]:
     with path.open("rb") as reader:
         track = analyze_source(
             reader, str(path), source_id="0" * 32, n_bytes=path.stat().st_size,
-            network=StillNetwork(), config=AnalyzeConfig(), decoder_threads=1, detector=detector,
+            instruments=Instruments(network=StillNetwork(), detector=detector),
+            config=AnalyzeConfig(), decoder_threads=1,
             spent=spent,
         )  # fmt: skip
     per_minute = 60 / track.duration_s

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from curator.errors import RecipeError, unknown_key
 from curator.models.store import ModelStore
-from curator.stages.analyze import AnalyzeConfig
+from curator.stages.analyze_config import AnalyzeConfig
 from curator.stages.caption import CaptionConfig
 from curator.stages.cut import CutConfig
 from curator.stages.dedup import DedupConfig

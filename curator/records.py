@@ -131,6 +131,16 @@ class Note(StrEnum):
     AUDIO_UNPROVEN = "audio_unproven"
     """The audio of two segments could not be shown to fit together; what is in doubt counts as
     without audio."""
+    # Decoded on the CPU beside a GPU, by reason: see `media.nvdec.Refusal`.
+    NOT_ON_GPU_CODEC = "not_on_gpu_codec"
+    NOT_ON_GPU_PIXEL_FORMAT = "not_on_gpu_pixel_format"
+    NOT_ON_GPU_SIZE = "not_on_gpu_size"
+    NOT_ON_GPU_INTERLACED = "not_on_gpu_interlaced"
+    NOT_ON_GPU_TIMESTAMPS = "not_on_gpu_timestamps"
+    NOT_ON_GPU_SIZE_CHANGES = "not_on_gpu_size_changes"
+    NOT_ON_GPU_FRAMES_DIFFER = "not_on_gpu_frames_differ"
+    NOT_ON_GPU_DAMAGED = "not_on_gpu_damaged"
+    NOT_ON_GPU_DECODER_ERROR = "not_on_gpu_decoder_error"
     SAME_BYTES = "same_bytes"
     """Another source has the same bytes; analyzed once, clips stand under that source."""
 

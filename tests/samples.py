@@ -6,13 +6,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.media.nvdec import Nvdec
 from curator.models.text import TextDetector
 from curator.records import Track
 from curator.signals import SIGNALS
 from curator.signals.change import CHANGES
 from curator.signals.inset import LINE_BYTES, MOVED_BYTES
 from curator.signals.overlay import EDGE_BYTES, LINE_COLUMNS, TEXT_COLUMNS
-from curator.stages.analyze import AnalyzeConfig, analyze_source
+from curator.stages.analyze import analyze_source
+from curator.stages.analyze_config import AnalyzeConfig
+from curator.stages.measure import Instruments
 
 
 class StillStream:
@@ -47,6 +50,7 @@ def analyzed(
     threads: int = 1,
     config: AnalyzeConfig | None = None,
     detector: TextDetector | None = None,
+    nvdec: Nvdec | None = None,
 ) -> Track:
     """The track of a file, by the stage itself; without text unless there is a detector."""
     with path.open("rb") as reader:
@@ -55,10 +59,13 @@ def analyzed(
             str(path),
             source_id=path.name,
             n_bytes=path.stat().st_size,
-            network=StillNetwork(),  # type: ignore[arg-type]
+            instruments=Instruments(
+                network=StillNetwork(),  # type: ignore[arg-type]
+                detector=detector,
+                nvdec=nvdec,
+            ),
             config=config or AnalyzeConfig(),
             decoder_threads=threads,
-            detector=detector,
         )
 
 

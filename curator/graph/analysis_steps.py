@@ -20,20 +20,20 @@ from curator.graph.common import (
     internal_failure,
     watchdog,
 )
+from curator.graph.instruments import instruments_of
 from curator.graph.source_table import MEASURED_SCHEMA
 from curator.lake import Parts, rows_to_table
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason
 from curator.models.catalogue import ModelEntry
-from curator.models.clip import ClipEncoder
 from curator.models.heads import Heads, normalised
 from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL, aggregate
 from curator.models.store import ModelStore
-from curator.models.text import TextDetector
-from curator.models.transnet import ShotNetwork
 from curator.recipe import Recipe
 from curator.records import Failure, Shot, Span, Track
-from curator.stages.analyze import AnalyzeConfig, HeaderClaims, analyze_source
+from curator.stages.analyze import HeaderClaims, analyze_source
+from curator.stages.analyze_config import AnalyzeConfig
 from curator.stages.clips import candidate_row
+from curator.stages.measure import Instruments
 from curator.stages.propose import propose_clips
 from curator.stages.scores import ClipView, samples_of
 from curator.stages.segments import analyze_segment, join_segments
@@ -118,21 +118,18 @@ class AnalyzeStep:
         models: ModelStore | None = None,
     ) -> None:
         self._clip_entry, self._models = clip, models
-        self._clip: ClipEncoder | None = None
+        self._instruments: Instruments | None = None
         self._parts = Parts(store, "tracks", stamp)
         self._segments = Parts(store, "segments", stamp)
         self._config = config
         self._threads = threads
         self._log = log
-        self._network: ShotNetwork | None = None
-        self._detector: TextDetector | None = None
         self._clock = CpuClock()
 
     def __call__(self, unit: AnalyzeUnit | SegmentUnit | HashUnit) -> AnalyzedUnit | SegmentResult:
         """Analyzes a unit, or passes on the part that has it already."""
         if isinstance(unit, SegmentUnit) or (isinstance(unit, AnalyzeUnit) and unit.part is None):
-            self._ready_network()
-            self._ready_detector()
+            self._ready()
         spent = self._clock.begin()
         match unit:
             case AnalyzeUnit():
@@ -186,11 +183,9 @@ class AnalyzeStep:
                     source.uri,
                     source_id=str(source.source_id),
                     n_bytes=source.n_bytes,
-                    network=self._ready_network(),
+                    instruments=self._ready(),
                     config=self._config,
                     decoder_threads=self._threads,
-                    clip=self._clip,
-                    detector=self._ready_detector(),
                     spent=spent,
                 )
         except SourceError as error:
@@ -212,11 +207,9 @@ class AnalyzeStep:
                     unit.segment,
                     source_id=str(source.source_id),
                     n_bytes=source.n_bytes,
-                    network=self._ready_network(),
+                    instruments=self._ready(),
                     config=self._config,
                     decoder_threads=self._threads,
-                    clip=self._clip,
-                    detector=self._ready_detector(),
                     spent=spent,
                 )
             seconds = track.duration_s
@@ -251,25 +244,10 @@ class AnalyzeStep:
         ):
             yield reader
 
-    def _ready_network(self) -> ShotNetwork:
-        if self._network is None:
-            import cv2
-
-            cv2.setNumThreads(1)
-            self._network = ShotNetwork(precision=self._config.shot_precision)
-            self._clip = self._ready_clip()
-        return self._network
-
-    def _ready_clip(self) -> ClipEncoder | None:
-        entry, models = self._clip_entry, self._models
-        if entry is None or models is None:
-            return None
-        return ClipEncoder(entry, models.find(entry), precision=self._config.clip_precision)
-
-    def _ready_detector(self) -> TextDetector | None:
-        if self._detector is None and self._config.text:
-            self._detector = TextDetector()
-        return self._detector
+    def _ready(self) -> Instruments:
+        if self._instruments is None:
+            self._instruments = instruments_of(self._config, self._clip_entry, self._models)
+        return self._instruments
 
 
 class JoinStep:

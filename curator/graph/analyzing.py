@@ -25,13 +25,14 @@ from curator.graph.analysis_steps import (
 )
 from curator.graph.common import SourceRef
 from curator.graph.engine import WORKER_BYTES, Engine, Resources, Step
+from curator.graph.machine import device_of
 from curator.graph.units import pack
 from curator.lake import Parts
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason, plan_segments
 from curator.models.heads import Heads
 from curator.progress import Progress
 from curator.recipe import Recipe
-from curator.stages.analyze import analyze_fingerprint
+from curator.stages.analyze_config import analyze_fingerprint
 from curator.stages.segments import OVERLAP
 from curator.stages.semantic import Semantics
 from curator.storage import Store, open_source
@@ -229,19 +230,23 @@ class Analyzing:
         runs_here = not is_heavy and len(units) <= INLINE_UNITS
         small = is_heavy and engine.is_small(*_size(units))
         memory = WORKER_BYTES + self._clip_bytes()
-        workers = 1 if small else engine.n_workers(len(units), memory)
+        config = self._recipe.analyze
+        device = "cpu" if runs_here else device_of(config.device, engine.n_gpus())
+        gpus = 1 / config.workers_per_gpu if device == "gpu" else 0.0
+        resources = Resources(cpus=1, memory_bytes=memory, gpus=gpus)
+        workers = 1 if small else engine.n_workers(len(units), resources)
         analyze = Step(
             make=AnalyzeStep,
             settings={
                 "store": self._store,
                 "stamp": self.stamp,
-                "config": self._recipe.analyze,
+                "config": config.model_copy(update={"device": device}),
                 "threads": max(1, engine.n_cpus() // workers),
                 "log": None if runs_here else engine.ledger(small=small),
                 "clip": self._semantics.clip if self._semantics is not None else None,
                 "models": self._semantics.store if self._semantics is not None else None,
             },
-            resources=Resources(cpus=1, memory_bytes=memory),
+            resources=resources,
             keeps_state=True,
         )
         with self._progress.polling(engine.progress):

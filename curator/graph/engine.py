@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from curator.errors import CuratorError, UsageError
 from curator.graph.child import Child, FileLedger
-from curator.graph.machine import available_cpus, memory_bytes, object_store_bytes
+from curator.graph.machine import available_cpus, available_gpus, memory_bytes, object_store_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,9 @@ class Resources:
     cpus: float
     memory_bytes: int = WORKER_BYTES
     gpus: float = 0.0
+
+
+ONE_CORE = Resources(cpus=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,14 +248,22 @@ class Engine:
             return max(1, int(self._ray.cluster_resources().get("CPU", 1)) - LIGHT_CPUS)
         return available_cpus()
 
-    def n_workers(self, n_units: int, memory_each: int = WORKER_BYTES) -> int:
-        """Workers for a step that keeps state: what was asked, or as cores and memory allow."""
+    def n_workers(self, n_units: int, each: Resources = ONE_CORE) -> int:
+        """Workers for a step that keeps state: what was asked, or as the machine allows."""
         wanted = self._workers
         if wanted is None:
             wanted = self.n_cpus()
             if self._address is None:
-                wanted = min(wanted, memory_bytes() // memory_each)
+                wanted = min(wanted, memory_bytes() // each.memory_bytes)
+        if each.gpus:
+            wanted = min(wanted, int(self.n_gpus() / each.gpus + 1e-6))
         return max(1, min(wanted, n_units))
+
+    def n_gpus(self) -> float:
+        """GPUs for work: the machine's without Ray, the cluster's with it."""
+        if self._ray is not None and self._address is not None:
+            return float(self._ray.cluster_resources().get("GPU", 0))
+        return float(available_gpus())
 
     def run(
         self, steps: Sequence[Step], units: Sequence[Any], *, small: bool = False
@@ -348,10 +359,14 @@ class Engine:
         waiting = deque(units)
         under_way: dict[Any, tuple[Any, bool]] = {}
         workers: list[Any] = []
-        memory_each = max(step.resources.memory_bytes for step in steps)
+        each = Resources(
+            cpus=max(step.resources.cpus for step in steps),
+            memory_bytes=max(step.resources.memory_bytes for step in steps),
+            gpus=max(step.resources.gpus for step in steps),
+        )
         try:
             while waiting or any(has_unit for _, has_unit in under_way.values()):
-                while waiting and len(workers) < self.n_workers(len(units), memory_each):
+                while waiting and len(workers) < self.n_workers(len(units), each):
                     workers.append(self._worker(steps))
                     under_way[workers[-1].ready.remote()] = workers[-1], False
                 ready, _ = self._ray.wait(list(under_way), num_returns=1, timeout=GROWTH_CHECK_S)

@@ -1,9 +1,12 @@
 """What this machine offers to a cluster of our own."""
 
 import contextlib
+import importlib.util
 import os
 import sys
 from pathlib import Path
+
+from curator.errors import UsageError
 
 
 def available_cpus() -> int:
@@ -11,6 +14,39 @@ def available_cpus() -> int:
     if sys.platform == "linux":
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
+
+
+def available_gpus() -> int:
+    """NVIDIA GPUs that this process may use, as the driver lists them; starts nothing on them."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        n_gpus = len(list(Path("/proc/driver/nvidia/gpus").iterdir()))
+    except OSError:
+        return 0
+    if shown is None:
+        return n_gpus
+    return min(n_gpus, sum(name.strip() not in ("", "-1") for name in shown.split(",")))
+
+
+def device_of(asked: str, n_gpus: float) -> str:
+    """Where analysis runs, `cpu` or `gpu`, by what a recipe asks for and what is here.
+
+    Args:
+        asked: Value of `analyze.device`.
+        n_gpus: GPUs of the machine, or of the cluster, whose nodes are set up as this one.
+
+    Raises:
+        UsageError: A GPU was asked for, and there is none.
+    """
+    if asked == "auto":
+        has_package = importlib.util.find_spec("PyNvVideoCodec") is not None
+        return "gpu" if has_package and n_gpus >= 1 else "cpu"
+    if asked == "gpu" and n_gpus < 1:
+        raise UsageError(
+            "analyze.device is gpu, and neither driver nor Ray shows a GPU here; `curate doctor` "
+            "says why, --set analyze.device=cpu does without"
+        )
+    return asked
 
 
 def memory_bytes() -> int:

@@ -8,7 +8,7 @@ from curator.lake import Parts
 from curator.listing import ListedSource, SkippedName, list_sources
 from curator.models.text import text_model_file
 from curator.recipe import Recipe, semantics_of
-from curator.stages.analyze import analyze_fingerprint
+from curator.stages.analyze_config import analyze_fingerprint
 from curator.stages.scan import scan_fingerprint, scan_key
 from curator.stages.scores import SCORES
 from curator.storage import Store, open_store

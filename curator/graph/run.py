@@ -39,7 +39,7 @@ from curator.lake import columns_to_rows
 from curator.listing import Listed, list_sources
 from curator.progress import Progress
 from curator.recipe import Recipe, semantics_of
-from curator.stages.analyze import analyze_fingerprint
+from curator.stages.analyze_config import analyze_fingerprint
 from curator.stages.cut import cut_fingerprint
 from curator.stages.decide import Decided, RuleCount, corpus_of, judge_table
 from curator.stages.filters import Bounds, resolve

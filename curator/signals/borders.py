@@ -9,16 +9,30 @@ logos may stand in a border as long as most of it stays constant.
 # ruff: noqa: N803, N806 - shape letters: L lines from a side inwards, A across
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.media.planes import DeviceLuma
 from curator.signals.spec import Signal
 
-Luma = NDArray[np.uint8] | DeviceLuma
-AnyLuma = TypeVar("AnyLuma", NDArray[np.uint8], DeviceLuma)
+
+class Luma(Protocol):
+    """Luma as NumPy has it, or elsewhere: what is read is asked for by slices and rows."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Height and width."""
+
+    @property
+    def T(self) -> Any:  # noqa: ANN401, N802 - NumPy's name
+        """Turned over its diagonal."""
+
+    def __getitem__(self, key: Any, /) -> Any:  # noqa: ANN401
+        """A part of it."""
+
+
+AnyLuma = TypeVar("AnyLuma", bound=Luma)
 
 _WORDS = (
     "black border on the {side} side of the picture as coded (before rotation) as a share of its "
@@ -75,7 +89,7 @@ def border_signals(sides: Sides) -> dict[str, float]:
     return {f"border_{name}": getattr(sides, name) for name in ("left", "top", "right", "bottom")}
 
 
-def find_borders(luma_HW: AnyLuma, *, black: int = 0, white: int = 255) -> Sides:
+def find_borders(luma_HW: Luma, *, black: int = 0, white: int = 255) -> Sides:
     """Where borders end, as shares of width and height; NaN for a side that says nothing.
 
     Args:
@@ -112,7 +126,10 @@ def content_of(luma_HW: AnyLuma, sides: Sides) -> AnyLuma:
     height, width = luma_HW.shape
     left, right = _pixels(sides.left, width), _pixels(sides.right, width)
     top, bottom = _pixels(sides.top, height), _pixels(sides.bottom, height)
-    return luma_HW[top : max(top + 1, height - bottom), left : max(left + 1, width - right)]
+    inner: AnyLuma = luma_HW[
+        top : max(top + 1, height - bottom), left : max(left + 1, width - right)
+    ]
+    return inner
 
 
 def _pixels(share: float, size: int) -> int:

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.signals.motion import DenseFlow
+from curator.signals.motion import Flow
 from curator.signals.spec import Signal
 
 SIGNALS = {
@@ -114,7 +114,7 @@ class CameraFit:
 
 
 def fitted_flow(
-    dense: DenseFlow, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
+    dense: Flow, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
 ) -> tuple[NDArray[np.float32] | None, CameraFit | None]:
     """Dense flow between two pictures, and the camera's motion that fits it.
 

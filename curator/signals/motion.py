@@ -2,6 +2,8 @@
 
 # ruff: noqa: N803 - shape letters
 
+from typing import Protocol
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,15 @@ SIGNALS = {
 
 MIN_SIDE_PX = 16
 """Smallest side that DIS optical flow takes."""
+
+
+class Flow(Protocol):
+    """What gives dense optical flow."""
+
+    def between(
+        self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
+    ) -> NDArray[np.float32] | None:
+        """As `DenseFlow.between`."""
 
 
 class DenseFlow:

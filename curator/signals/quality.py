@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.signals.borders import AnyLuma, Luma, border_signals, content_of, find_borders
+from curator.signals.borders import Luma, border_signals, content_of, find_borders
 from curator.signals.spec import Signal
 
 SIGNALS = {
@@ -66,7 +66,7 @@ _STRIP_PX = 8
 _MIN_PX = 32
 
 
-def native_signals(luma_HW: AnyLuma, *, black: int = 0, white: int = 255) -> dict[str, float]:
+def native_signals(luma_HW: Luma, *, black: int = 0, white: int = 255) -> dict[str, float]:
     """The signals of this module and of `signals.borders`.
 
     Args:

@@ -3,26 +3,23 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 import numpy as np
 from av.container import InputContainer
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from curator.errors import DecodeError, ErrorCode
-from curator.lake import fingerprint
 from curator.media.container import open_container, pixel_aspect_of, video_stream
-from curator.media.decode import DecodedFrame, DecodeReport, FrameReader
+from curator.media.decode import DecodeReport, FrameReader
 from curator.media.loudness import CELLS_PER_S, end_cell, first_cell, loudness_meter
+from curator.media.nvdec import NotOnDeviceError, Nvdec, NvdecReader
 from curator.media.segments import Segment
-from curator.models.clip import ClipEncoder
-from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
-from curator.models.text import TEXT_MODEL, TextDetector
-from curator.models.transnet import Precision, ShotNetwork, transnet_model_name
+from curator.models.transnet import HEIGHT, WIDTH
 from curator.records import Note, Track
-from curator.stages.measure import Measurer, needs_smoothing
+from curator.stages.analyze_config import AnalyzeConfig, look_every
+from curator.stages.measure import AnyFrame, Instruments, Measurer, needs_smoothing
 from curator.storage import HashingReader
 
 FEWER = 0.95
@@ -32,147 +29,6 @@ miss by a frame or two."""
 AROUND_CELLS = 60 * CELLS_PER_S
 """How far from the pictures in the same part of a file its audio may be, in cells of the grid."""
 
-ANALYZE_VERSION = 5
-"""Raised when the same settings would give another track."""
-
-
-class AnalyzeConfig(BaseModel):
-    """What is measured, and the limits of what is decoded."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    # 2 per second: VideoX-Fun's rate for motion, cosmos-curate's for captions.
-    samples_per_s: float = Field(
-        2.0,
-        gt=0,
-        le=30,
-        description="grid on which motion, sharpness, exposure and descriptor are measured",
-        json_schema_extra={"unit": "1/s"},
-    )
-    # 0.1 s: a fast pan of 2 picture heights per second moves 36 px of 180, which DIS still follows.
-    motion_pair_s: float = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="distance of the two frames between which motion is measured",
-        json_schema_extra={"unit": "s"},
-    )
-    text: bool = Field(
-        True,
-        description="look for text, which scores of text need; one look costs 0.05 CPU-seconds",
-        json_schema_extra={"unit": "yes or no"},
-    )
-    # 1 s: the shortest clip, of 2 s, then has two looks; subtitles stand for 1 s upwards.
-    text_every_s: float = Field(
-        1.0,
-        gt=0,
-        le=60,
-        description="grid on which text, logos and divided screens are looked for; whole samples",
-        json_schema_extra={"unit": "s"},
-    )
-    audio: bool = Field(
-        True,
-        description="measure how loud the audio is, which scores of audio need; 0.05 CPU-seconds a "
-        "minute of stereo",
-        json_schema_extra={"unit": "yes or no"},
-    )
-    thumbnail_every: int = Field(
-        4,
-        ge=1,
-        description="samples per stored thumbnail, which the report shows",
-        json_schema_extra={"unit": "samples"},
-    )
-    # 120 s: at 30 frames/s the overlap of two segments is 3% of one.
-    segment_s: float = Field(
-        120.0,
-        ge=10,
-        description="a longer source is cut at key frames into segments of at most this length, "
-        "which are analyzed in parallel; changes no result",
-        json_schema_extra={"unit": "s"},
-    )
-    shot_precision: Precision = Field(
-        "auto",
-        description="arithmetic of the shot network: float32, bfloat16, or auto for bfloat16 where "
-        "the CPU has instructions for it; name one if unlike machines must agree to the bit",
-        json_schema_extra={"unit": "name"},
-    )
-    clip: str | None = Field(
-        None,
-        description="CLIP model of `curate models list` that looks at the pictures; null for none, "
-        "and then scores that are read from its embeddings are absent",
-        json_schema_extra={"unit": "name"},
-    )
-    # 1 s: the shortest clip, of 2 s, has two pictures to compare.
-    clip_every_s: float = Field(
-        1.0,
-        gt=0,
-        description="time between pictures that the CLIP model looks at; they are samples, so that "
-        "it is no shorter than one of 1 / samples_per_s",
-        json_schema_extra={"unit": "s"},
-    )
-    # benchmarks/clip.py: bfloat16 is 3 times as fast, and moves an embedding by up to 0.0017.
-    clip_precision: Literal["float32", "bfloat16"] = Field(
-        "float32",
-        description="arithmetic of the CLIP model on CPUs; bfloat16 takes a third of the time "
-        "where the CPU has instructions for it; a GPU uses float16",
-        json_schema_extra={"unit": "name"},
-    )
-    # 8192x4608 is 37.7 million: 8K UHD and DCI 8K pass, a decompression bomb does not.
-    max_pixels: int = Field(
-        40_000_000,
-        ge=1,
-        description="largest frame that is decoded; a larger one fails with too_many_pixels",
-        json_schema_extra={"unit": "px"},
-    )
-    # 24 hours at 60 frames per second.
-    max_frames: int = Field(
-        5_184_000,
-        ge=1,
-        description="most frames of a source; more fail with too_long",
-        json_schema_extra={"unit": "frames"},
-    )
-    # Twelve hours for one source: the worst honest case is a day of 4K on one slow core.
-    max_decode_s: float = Field(
-        43_200.0,
-        gt=0,
-        description="wall time for one source after which its worker is ended; twice ends the "
-        "source with worker_died",
-        json_schema_extra={"unit": "s"},
-    )
-
-    @model_validator(mode="after")
-    def _pairs_fit(self) -> "AnalyzeConfig":
-        if self.motion_pair_s * self.samples_per_s > 1:
-            raise ValueError(
-                f"samples_per_s is {self.samples_per_s} and motion_pair_s {self.motion_pair_s}; a "
-                f"pair must end before the next sample, in {1 / self.samples_per_s:.3g} s"
-            )
-        return self
-
-
-def analyze_fingerprint(config: AnalyzeConfig, clip_stamp: str | None = None) -> str:
-    """Fingerprint of tracks: settings, code version and models.
-
-    Args:
-        config: Settings.
-        clip_stamp: What says which weights the CLIP model has; None without one.
-    """
-    return fingerprint(
-        "analyze",
-        ANALYZE_VERSION,
-        config.model_dump(mode="json", exclude={"segment_s"}),
-        transnet_model_name(),
-        PERCEPTUAL_MODEL,
-        DIM,
-        TEXT_MODEL if config.text else "",
-        clip_stamp,
-    )
-
-
-def look_every(config: AnalyzeConfig) -> int:
-    """Steps of the sampling grid from one look for overlays to the next."""
-    return max(1, round(config.text_every_s * config.samples_per_s))
-
 
 class Measuring:
     """One decode of a source, or of a segment of it, and what is measured on the way.
@@ -180,27 +36,22 @@ class Measuring:
     Args:
         container: Opened for reading.
         uri: Name for messages.
-        network: Shot network of this worker.
+        instruments: Of this worker.
         config: Settings.
         threads: Threads of the decoder; with more than one the network runs beside it.
         segment: What of the source is decoded; None for all of it.
-        detector: Text detector of this worker; None leaves text out.
-        clip: CLIP model of this worker; None for none.
     """
 
     def __init__(
         self,
         container: InputContainer,
         uri: str,
-        network: ShotNetwork,
+        instruments: Instruments,
         config: AnalyzeConfig,
         *,
         threads: int,
         segment: Segment | None = None,
-        detector: TextDetector | None = None,
-        clip: ClipEncoder | None = None,
     ) -> None:
-        self._clip = clip
         self.stream = video_stream(container, uri)
         self._smooths_all = needs_smoothing(self.stream)
         self._audio = (
@@ -212,47 +63,64 @@ class Measuring:
             if config.audio
             else None
         )
-        self.frames = FrameReader(
-            container,
-            self.stream,
-            uri,
-            threads=threads,
-            max_pixels=config.max_pixels,
-            max_frames=config.max_frames,
-            smooths_all=self._smooths_all,
-            with_quantizer=True,
-            audio=self._audio,
-        )
+        self.frames = self._reader(container, uri, instruments.nvdec, config, threads)
         self.header = HeaderClaims(
             n_frames=self.stream.frames or None,
             duration_s=_header_duration_s(container, self.stream, self.frames.time_base),
         )
-        self._network = network
-        self._detector = detector
+        self._instruments = instruments
         self._config = config
         self._in_background = threads > 1
         self._segment = segment
         self._pixel_aspect = Fraction(1)
         self.measurer: Measurer | None = None
 
-    def take(self, frame: DecodedFrame) -> None:
+    def _reader(
+        self,
+        container: InputContainer,
+        uri: str,
+        nvdec: Nvdec | None,
+        config: AnalyzeConfig,
+        threads: int,
+    ) -> FrameReader | NvdecReader:
+        limits = {"max_pixels": config.max_pixels, "max_frames": config.max_frames}
+        if nvdec is not None:
+            return NvdecReader(
+                container,
+                self.stream,
+                uri,
+                nvdec=nvdec,
+                tiny_px=(WIDTH, HEIGHT),
+                audio=self._audio,
+                **limits,
+            )
+        return FrameReader(
+            container,
+            self.stream,
+            uri,
+            threads=threads,
+            smooths_all=self._smooths_all,
+            with_quantizer=True,
+            audio=self._audio,
+            **limits,
+        )
+
+    def take(self, frame: AnyFrame) -> None:
         """Measures the next frame."""
         report = self.frames.report
         if self.measurer is None:
             self._pixel_aspect = pixel_aspect_of(self.stream, report.rotation_deg)
             self.measurer = Measurer(
-                self._network,
+                self._instruments,
                 time_base=self.frames.time_base,
                 pixel_aspect=self._pixel_aspect,
                 samples_per_s=self._config.samples_per_s,
                 pair_s=self._config.motion_pair_s,
                 thumbnail_every=self._config.thumbnail_every,
                 look_every=look_every(self._config),
-                detector=self._detector,
                 smooths_all=self._smooths_all,
                 anchor_pts=self._segment.anchor_pts if self._segment is not None else None,
                 in_background=self._in_background,
-                clip=self._clip,
                 clip_every_s=self._config.clip_every_s,
             )
         self.measurer.add(frame, report)
@@ -305,7 +173,7 @@ class Measuring:
             sample_pair_frame=sample_pair_frame,
             signals=measurer.signals(),
             descriptor=measurer.descriptors_SD(),
-            has_text=self._detector is not None,
+            has_text=self._instruments.detector is not None,
             **measurer.looks.columns(),
             clip_frame=clip_frame,
             clip_embedding=clip_embedding,
@@ -360,11 +228,9 @@ def analyze_source(
     *,
     source_id: str,
     n_bytes: int,
-    network: ShotNetwork,
+    instruments: Instruments,
     config: AnalyzeConfig,
     decoder_threads: int,
-    detector: TextDetector | None = None,
-    clip: ClipEncoder | None = None,
     spent: dict[str, float] | None = None,
 ) -> Track:
     """Decodes a source once and measures it.
@@ -375,12 +241,10 @@ def analyze_source(
         uri: Name for messages.
         source_id: Its id.
         n_bytes: Its size.
-        network: Shot network of this worker.
+        instruments: Of this worker.
         config: Settings.
         decoder_threads: Threads of the decoder; with more than one the network runs beside it.
             Changes no result, because a source that turns out damaged is decoded again with one.
-        detector: Text detector of this worker; None leaves text out.
-        clip: CLIP model of this worker; None for none.
         spent: Takes the CPU-seconds of the measurements, by name.
 
     Returns:
@@ -389,34 +253,67 @@ def analyze_source(
     Raises:
         SourceError: With the code under which the source fails.
     """
+    try:
+        return _analyzed(
+            reader,
+            uri,
+            source_id=source_id,
+            n_bytes=n_bytes,
+            instruments=instruments,
+            config=config,
+            threads=decoder_threads,
+            spent=spent,
+        )
+    except NotOnDeviceError as refused:
+        # Pixels that the engine gave so far are decoded twice: they are not those of the CPU.
+        track = _analyzed(
+            reader,
+            uri,
+            source_id=source_id,
+            n_bytes=n_bytes,
+            instruments=replace(instruments, nvdec=None),
+            config=config,
+            threads=decoder_threads,
+            spent=spent,
+        )
+        return replace(track, notes=(*track.notes, Note(f"not_on_gpu_{refused.refusal}")))
+
+
+def _analyzed(
+    reader: BinaryIO,
+    uri: str,
+    *,
+    source_id: str,
+    n_bytes: int,
+    instruments: Instruments,
+    config: AnalyzeConfig,
+    threads: int,
+    spent: dict[str, float] | None,
+) -> Track:
     hashing = HashingReader(reader)
     with open_container(hashing, uri, n_bytes=n_bytes) as container:
         measuring = Measuring(
             container,
             uri,
-            network,
+            instruments,
             config,
-            threads=decoder_threads,
-            detector=detector,
-            clip=clip,
+            threads=threads,
         )
         for frame in measuring.frames:
             measuring.take(frame)
-            if decoder_threads > 1 and measuring.frames.report.is_damaged:
+            if threads > 1 and measuring.frames.report.is_damaged:
                 break
         report = measuring.frames.report
-    if decoder_threads > 1 and report.is_damaged:
+    if threads > 1 and report.is_damaged:
         measuring.account(spent)
-        return analyze_source(
+        return _analyzed(
             reader,
             uri,
             source_id=source_id,
             n_bytes=n_bytes,
-            network=network,
+            instruments=instruments,
             config=config,
-            decoder_threads=1,
-            detector=detector,
-            clip=clip,
+            threads=1,
             spent=spent,
         )
     if measuring.measurer is None:

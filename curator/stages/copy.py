@@ -20,7 +20,8 @@ from curator.media.container import pixel_aspect_of
 from curator.media.copy import CannotCopyError, PacketSpan
 from curator.media.decode import FrameReader
 from curator.records import CutRequest, NotCopied
-from curator.stages.measure import needs_smoothing, tiny_luma, tiny_scaler
+from curator.stages.measure import needs_smoothing, tiny_luma
+from curator.stages.views import tiny_scaler
 
 EDGE_FRAMES = 4
 """Frames at each end whose luma is compared with what the analysis measured."""

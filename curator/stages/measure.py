@@ -14,25 +14,26 @@ from fractions import Fraction
 
 import cv2
 import numpy as np
-from av.video.frame import PictureType
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from curator.media.decode import DecodedFrame, DecodeReport, upright_size
-from curator.media.scale import Scaler, fit_inside, luma_plane
+from curator.media.decode import DecodedFrame, DecodeReport, DeviceFrame, upright_size
+from curator.media.nvdec import Nvdec
+from curator.media.scale import fit_inside
 from curator.models.clip import ClipEncoder
 from curator.models.perceptual import DIM, describe
 from curator.models.text import TextDetector
-from curator.models.transnet import HEIGHT, WIDTH, ShotNetwork
+from curator.models.transnet import ShotNetwork
 from curator.signals import SIGNALS
 from curator.signals.camera import camera_signals, fitted_flow
 from curator.signals.change import ChangeStream
-from curator.signals.motion import DenseFlow, motion_signals
+from curator.signals.motion import DenseFlow, Flow, motion_signals
 from curator.signals.picture import picture_signals
-from curator.signals.quality import native_signals
-from curator.signals.quantizer import quantizer_signals
 from curator.signals.still import change_signals, full_frame_noise
 from curator.stages.looks import Looks
+from curator.stages.views import Sizes, Views, views_of
+
+AnyFrame = DecodedFrame | DeviceFrame
 
 PICTURE_PX = 640
 """Longer side of the picture for sharpness and exposure: out-of-focus edges still show at it."""
@@ -66,29 +67,46 @@ class _Sample:
     full_frame_noise: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruments:
+    """What a worker keeps to decode and measure with.
+
+    Attributes:
+        network: Shot network.
+        detector: Text detector; None leaves text out.
+        clip: CLIP model; None for none.
+        nvdec: Video engines of a GPU; None decodes on the CPU.
+        flow: Dense flow; None makes one for each source.
+    """
+
+    network: ShotNetwork
+    detector: TextDetector | None = None
+    clip: ClipEncoder | None = None
+    nvdec: Nvdec | None = None
+    flow: Flow | None = None
+
+
 class Measurer:
     """Collects the measurements of one source.
 
     Args:
-        network: Shot network of this worker.
+        instruments: Of this worker.
         time_base: Seconds per tick of the source's timestamps.
         pixel_aspect: Width of a pixel by its height, after rotation.
         samples_per_s: Samples per second of video.
         pair_s: Distance from a sample to the frame its motion is measured to, in seconds.
         thumbnail_every: One thumbnail for so many steps of the sampling grid.
         look_every: One look for overlays for so many steps of the sampling grid.
-        detector: Text detector of this worker; None leaves text out.
         smooths_all: Whether the decoder smooths the blocks of all frames, or only of those that
             others refer to.
         anchor_pts: Where the sampling grid begins; None for the first frame that comes.
         in_background: Run the networks in threads of their own.
-        clip: CLIP model of this worker; None for none.
         clip_every_s: Time between the samples that it looks at.
     """
 
     def __init__(
         self,
-        network: ShotNetwork,
+        instruments: Instruments,
         *,
         time_base: Fraction,
         pixel_aspect: Fraction,
@@ -96,17 +114,16 @@ class Measurer:
         pair_s: float,
         thumbnail_every: int,
         look_every: int,
-        detector: TextDetector | None,
         smooths_all: bool,
         anchor_pts: int | None = None,
         in_background: bool = False,
-        clip: ClipEncoder | None = None,
         clip_every_s: float = 1.0,
     ) -> None:
+        clip = instruments.clip
         self._clip = clip.stream(in_background=in_background) if clip is not None else None
         self._clip_ticks = max(1, round(clip_every_s / time_base))
         self._clip_block: int | None = None
-        self._shots = network.stream(in_background=in_background)
+        self._shots = instruments.network.stream(in_background=in_background)
         self._pixel_aspect = pixel_aspect
         self._sample_ticks = max(1, round(1 / samples_per_s / time_base))
         self._pair_ticks = max(1, round(pair_s / time_base))
@@ -114,9 +131,9 @@ class Measurer:
         self._thumbnail_every = thumbnail_every
         self._smooths_all = smooths_all
         self._changes = ChangeStream()
-        self._flow = DenseFlow()
-        self.looks = Looks(every=look_every, detector=detector)
-        self._tiny: Scaler | None = None
+        self._flow = instruments.flow or DenseFlow()
+        self.looks = Looks(every=look_every, detector=instruments.detector)
+        self._views: Views | None = None
         self._anchor_pts = anchor_pts
         self._next_sample_pts: int | None = None
         self._thumbnail_block: int | None = None
@@ -132,19 +149,18 @@ class Measurer:
         self.thumbnails: list[bytes] = []
         self.thumbnail_frame: list[int] = []
 
-    def add(self, frame: DecodedFrame, report: DecodeReport) -> None:
+    def add(self, frame: AnyFrame, report: DecodeReport) -> None:
         """Measures the next frame.
 
         Args:
             frame: The frame.
             report: The decoder's report, which knows the rotation.
         """
-        if self._tiny is None:
-            self._prepare(frame, report)
-        assert self._tiny is not None
+        if self._views is None:
+            self._views = self._prepare(frame, report)
         assert self._next_sample_pts is not None
         begun_s = time.thread_time()
-        tiny = self._tiny.rgb_HWC(frame.picture)
+        tiny = self._views.tiny(frame.picture)
         self.scale_s += time.thread_time() - begun_s
         self._shots.push(tiny)
         begun_s = time.thread_time()
@@ -211,21 +227,20 @@ class Measurer:
             return np.zeros(0, np.int32), np.zeros((0, 0), np.float16)
         return self._clip.finish()
 
-    def _prepare(self, frame: DecodedFrame, report: DecodeReport) -> None:
+    def _prepare(self, frame: AnyFrame, report: DecodeReport) -> Views:
         turn = report.rotation_deg
         width, height = upright_size(
             frame.picture.width, frame.picture.height, turn, self._pixel_aspect
         )
-        self._tiny = tiny_scaler(turn)
         picture = fit_inside(width, height, PICTURE_PX)
         self._small_size = fit_inside(width, height, SMALL_PX)
-        self._picture = Scaler(*picture, method="area", rotation_deg=turn)
-        self._small = Scaler(*self._small_size, method="area", rotation_deg=turn)
         if self._anchor_pts is None:
             self._anchor_pts = frame.pts
         # A segment that begins within a block leaves it to the one before.
         self._clip_block = (frame.pts - 1 - self._anchor_pts) // self._clip_ticks
         self._next_sample_pts = self._grid_after(frame.pts - 1)
+        sizes = Sizes(picture=picture, small=self._small_size, rotation_deg=turn)
+        return views_of(frame.picture, sizes, smooths_all=self._smooths_all)
 
     def _grid_after(self, pts: int) -> int:
         """The first point of the sampling grid after a timestamp."""
@@ -233,9 +248,10 @@ class Measurer:
         steps = (pts - self._anchor_pts) // self._sample_ticks + 1
         return self._anchor_pts + steps * self._sample_ticks
 
-    def _begin(self, frame: DecodedFrame) -> _Sample:
+    def _begin(self, frame: AnyFrame) -> _Sample:
         assert self._anchor_pts is not None
-        picture = self._picture.rgb_HWC(frame.picture)
+        assert self._views is not None
+        picture = self._views.picture(frame.picture)
         small = _shrunk(picture, self._small_size)
         gray = _gray_of(picture)
         block = (frame.pts - self._anchor_pts) // (self._sample_ticks * self._thumbnail_every)
@@ -249,13 +265,13 @@ class Measurer:
             index=frame.index,
             pts=frame.pts,
             gray=_gray_of(small),
-            values=picture_signals(gray) | quantizer_signals(frame.picture),
+            values=picture_signals(gray) | self._views.coding_signals(frame.picture),
             descriptor=describe(small),
         )
         self._take_native(sample, frame)
         return sample
 
-    def _show_clip(self, frame: DecodedFrame, picture: NDArray[np.uint8]) -> None:
+    def _show_clip(self, frame: AnyFrame, picture: NDArray[np.uint8]) -> None:
         """Shows the CLIP model the first sample of each of its blocks of time."""
         assert self._anchor_pts is not None
         block = (frame.pts - self._anchor_pts) // self._clip_ticks
@@ -266,12 +282,13 @@ class Measurer:
             self.measure_s -= self._clip.own_s - before_s
             self._clip_block = block
 
-    def _complete(self, sample: _Sample, frame: DecodedFrame) -> None:
+    def _complete(self, sample: _Sample, frame: AnyFrame) -> None:
         """Gives a sample what a frame after it has for it."""
         self._take_native(sample, frame)
+        assert self._views is not None
         if sample.pair_index is None and frame.pts >= sample.pts + self._pair_ticks:
             sample.pair_index = frame.index
-            after = _gray_of(self._small.rgb_HWC(frame.picture))
+            after = _gray_of(self._views.small(frame.picture))
             seconds = (frame.pts - sample.pts) * self._tick_s
             flow, fit = fitted_flow(self._flow, sample.gray, after)
             sample.values |= motion_signals(sample.gray, after, flow, seconds)
@@ -280,17 +297,16 @@ class Measurer:
             sample.values |= camera_signals(fit, seconds)
             self.looks.pair(sample.index, sample.gray, after, flow, seconds)
 
-    def _take_native(self, sample: _Sample, frame: DecodedFrame) -> None:
+    def _take_native(self, sample: _Sample, frame: AnyFrame) -> None:
         """Measures what needs full-size pixels, on the sample or the first frame after it.
 
         A frame that no other refers to may come without the loop filter, and shows blocks that are
         not in the video.
         """
-        is_whole = self._smooths_all or frame.picture.pict_type != PictureType.B
-        if sample.wants_native and is_whole:
+        assert self._views is not None
+        if sample.wants_native and self._views.is_whole(frame.picture):
             sample.wants_native = False
-            luma, black, white = luma_plane(frame.picture)
-            sample.values |= native_signals(luma, black=black, white=white)
+            sample.values |= self._views.native_signals(frame.picture)
 
     def _settle(self) -> None:
         sample = self._sample
@@ -307,15 +323,6 @@ class Measurer:
         _, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 70])
         self.thumbnails.append(jpeg.tobytes())
         self.thumbnail_frame.append(index)
-
-
-def tiny_scaler(rotation_deg: int) -> Scaler:
-    """Scaler to the shot network's picture, which luma is measured on too.
-
-    Args:
-        rotation_deg: Clockwise rotation that shows the source upright.
-    """
-    return Scaler(WIDTH, HEIGHT, rotation_deg=rotation_deg)
 
 
 def tiny_luma(rgb_HWC: NDArray[np.uint8]) -> tuple[float, float]:

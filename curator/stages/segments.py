@@ -17,18 +17,20 @@ from numpy.typing import NDArray
 
 from curator.media.container import open_container
 from curator.media.loudness import Levels, end_cell, first_cell, join_levels, within
+from curator.media.nvdec import NotOnDeviceError
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason, seek_to
-from curator.models.clip import ClipEncoder
-from curator.models.text import TextDetector
-from curator.models.transnet import CONTEXT, ShotNetwork
+from curator.models.transnet import CONTEXT
 from curator.records import Note, Track
-from curator.stages.analyze import AnalyzeConfig, HeaderClaims, Measuring
+from curator.stages.analyze import HeaderClaims, Measuring
+from curator.stages.analyze_config import AnalyzeConfig
+from curator.stages.measure import Instruments
 from curator.storage import expect_end
 
 OVERLAP = 2 * CONTEXT
 """Frames that two neighbours both decode."""
 
-_LUMA_TOLERANCE = 1e-6
+_LUMA_TOLERANCE = 1e-4
+"""Mean luma of a frame moves by less when a GPU scales it beside others; on a CPU not at all."""
 
 _SIGNAL, _CHANGE = "signals.", "changes."
 _FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "shot_probability", "transition_probability",
@@ -42,11 +44,9 @@ def analyze_segment(
     *,
     source_id: str,
     n_bytes: int,
-    network: ShotNetwork,
+    instruments: Instruments,
     config: AnalyzeConfig,
     decoder_threads: int,
-    detector: TextDetector | None = None,
-    clip: ClipEncoder | None = None,
     spent: dict[str, float] | None = None,
 ) -> Track:
     """Decodes and measures one segment, with the frames that it shares with the next.
@@ -57,11 +57,9 @@ def analyze_segment(
         segment: Which one.
         source_id: The source's id.
         n_bytes: The source's size.
-        network: Shot network of this worker.
+        instruments: Of this worker.
         config: Settings.
         decoder_threads: See `analyze_source`.
-        detector: See `analyze_source`.
-        clip: See `analyze_source`.
         spent: See `analyze_source`.
 
     Returns:
@@ -71,18 +69,55 @@ def analyze_segment(
         NotInSegmentsError: INDEX_LIES, NO_TIMESTAMPS or DAMAGED.
         SourceError: The source cannot be read.
     """
+    try:
+        return _measured(
+            reader,
+            uri,
+            segment,
+            source_id=source_id,
+            n_bytes=n_bytes,
+            instruments=instruments,
+            config=config,
+            threads=decoder_threads,
+            spent=spent,
+        )
+    except NotOnDeviceError as refused:
+        track = _measured(
+            reader,
+            uri,
+            segment,
+            source_id=source_id,
+            n_bytes=n_bytes,
+            instruments=replace(instruments, nvdec=None),
+            config=config,
+            threads=decoder_threads,
+            spent=spent,
+        )
+        return replace(track, notes=(*track.notes, Note(f"not_on_gpu_{refused.refusal}")))
+
+
+def _measured(
+    reader: BinaryIO,
+    uri: str,
+    segment: Segment,
+    *,
+    source_id: str,
+    n_bytes: int,
+    instruments: Instruments,
+    config: AnalyzeConfig,
+    threads: int,
+    spent: dict[str, float] | None,
+) -> Track:
     if segment.end_byte is not None:
         expect_end(reader, segment.end_byte)
     with open_container(reader, uri, n_bytes=n_bytes) as container:
         measuring = Measuring(
             container,
             uri,
-            network,
+            instruments,
             config,
-            threads=decoder_threads,
+            threads=threads,
             segment=segment,
-            detector=detector,
-            clip=clip,
         )
         if segment.number > 0:
             seek_to(container, measuring.stream, segment.start_pts)

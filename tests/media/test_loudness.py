@@ -23,7 +23,7 @@ from curator.media.loudness import (
     within,
 )
 from curator.records import Note
-from curator.stages.analyze import AnalyzeConfig
+from curator.stages.analyze_config import AnalyzeConfig
 
 Change = Callable[["Packet[Any]", int], None]
 

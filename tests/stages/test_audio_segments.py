@@ -13,7 +13,9 @@ from sound import Sound, steps, write_film
 from curator.media import segments
 from curator.media.segments import plan_segments
 from curator.records import Note, Track
-from curator.stages.analyze import AnalyzeConfig, HeaderClaims
+from curator.stages.analyze import HeaderClaims
+from curator.stages.analyze_config import AnalyzeConfig
+from curator.stages.measure import Instruments
 from curator.stages.segments import OVERLAP, analyze_segment, join_segments
 
 SECONDS = 30
@@ -39,7 +41,7 @@ def in_segments(path: Path) -> list[Track]:
         with path.open("rb") as reader:
             track = analyze_segment(
                 reader, "a", segment, source_id=path.name, n_bytes=size,
-                network=StillNetwork(),  # type: ignore[arg-type]
+                instruments=Instruments(network=StillNetwork()),  # type: ignore[arg-type]
                 config=AnalyzeConfig(), decoder_threads=1,
             )  # fmt: skip
         tracks.append(track)

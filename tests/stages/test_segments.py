@@ -27,7 +27,9 @@ from curator.media.segments import (
 from curator.models.text import TextDetector
 from curator.models.transnet import CONTEXT, ShotNetwork
 from curator.records import Track
-from curator.stages.analyze import AnalyzeConfig, HeaderClaims, analyze_source
+from curator.stages.analyze import HeaderClaims, analyze_source
+from curator.stages.analyze_config import AnalyzeConfig
+from curator.stages.measure import Instruments
 from curator.stages.segments import OVERLAP, analyze_segment, join_segments
 from curator.storage import open_source, s3_client
 from curator.storage.s3_reader import RangeReader
@@ -248,7 +250,7 @@ def test_a_segment_on_s3_fetches_its_own_ranges_ahead_of_the_decoder(
     with open_source(f"s3://{s3_bucket}/large.mp4") as reader:
         track = analyze_segment(
             reader, "film", second, source_id="s", n_bytes=size, decoder_threads=1,
-            network=StillNetwork(),  # type: ignore[arg-type]
+            instruments=Instruments(network=StillNetwork()),  # type: ignore[arg-type]
             config=AnalyzeConfig(),
         )  # fmt: skip
     share = track.n_frames / (4 * LEAST_FRAMES)
