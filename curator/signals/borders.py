@@ -9,7 +9,7 @@ logos may stand in a border as long as most of it stays constant.
 # ruff: noqa: N803, N806 - shape letters: L lines from a side inwards, A across
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,7 +127,8 @@ def content_of(luma_HW: AnyLuma, sides: Sides) -> AnyLuma:
     left, right = _pixels(sides.left, width), _pixels(sides.right, width)
     top, bottom = _pixels(sides.top, height), _pixels(sides.bottom, height)
     rows, columns = max(top + 1, height - bottom), max(left + 1, width - right)
-    return cast(AnyLuma, luma_HW[top:rows, left:columns])
+    inner: AnyLuma = luma_HW[top:rows, left:columns]
+    return inner  # type: ignore[no-any-return]
 
 
 def _pixels(share: float, size: int) -> int:
