@@ -127,8 +127,7 @@ def content_of(luma_HW: AnyLuma, sides: Sides) -> AnyLuma:
     left, right = _pixels(sides.left, width), _pixels(sides.right, width)
     top, bottom = _pixels(sides.top, height), _pixels(sides.bottom, height)
     rows, columns = max(top + 1, height - bottom), max(left + 1, width - right)
-    inner: AnyLuma = luma_HW[top:rows, left:columns]
-    return inner  # type: ignore[no-any-return]
+    return luma_HW[top:rows, left:columns]  # type: ignore[no-any-return]
 
 
 def _pixels(share: float, size: int) -> int:
