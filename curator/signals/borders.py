@@ -138,7 +138,7 @@ def _pixels(share: float, size: int) -> int:
 def _between(luma_HW: AnyLuma, before: int | None, after: int | None, *, axis: int) -> AnyLuma:
     stop = luma_HW.shape[axis] - (after or 0)
     inner = slice(before or 0, stop)
-    return luma_HW[:, inner] if axis else luma_HW[inner]
+    return luma_HW[:, inner] if axis else luma_HW[inner]  # type: ignore[no-any-return]
 
 
 def _both(lines_LA: NDArray[np.uint8], black: int, span: int) -> tuple[int | None, int | None]:
