@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curator.graph.machine import available_gpus
 from curator.graph.survivors import reject
 from curator.lake import read_parquet, to_parquet
 from curator.records import Reason
@@ -145,7 +146,18 @@ def _find(
         similarity=config.similarity,
         exact_below=config.exact_below,
         probes=config.probes,
+        on_gpu=_can_search_on_gpu(),
     )
+
+
+def _can_search_on_gpu() -> bool:
+    """Whether this machine has a GPU and FAISS a build for it.
+
+    FAISS itself is not asked: where the driver does not work, its answer ends the process.
+    """
+    import faiss
+
+    return available_gpus() > 0 and hasattr(faiss, "StandardGpuResources")
 
 
 def _completed(

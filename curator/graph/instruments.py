@@ -36,7 +36,7 @@ def instruments_of(
         )
     return Instruments(
         network=ShotNetwork(precision=config.shot_precision, device=device),
-        detector=TextDetector() if config.text else None,
+        detector=TextDetector(on_gpu=on_gpu) if config.text else None,
         clip=encoder,
         nvdec=Nvdec() if on_gpu else None,
         flow=_flow(config),

@@ -95,6 +95,9 @@ class ClipEncoder:
         self._visual = visual.to(device).requires_grad_(False)
         self.size_px = _square(config["vision_cfg"])
         self.dim = int(config["embed_dim"])
+        self._batch = BATCH
+        self.n_halved = 0
+        """Batches that did not fit the device's memory, and were halved."""
         self._mean, self._std = (
             torch.tensor(v, device=device).view(1, 3, 1, 1) for v in (_MEAN, _STD)
         )
@@ -125,8 +128,27 @@ class ClipEncoder:
         return ClipStream(self, in_background=in_background)
 
     def _embed(self, some_NHWC: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
+        """Up to a batch, in parts where the device's memory is too small."""
+        size = self._batch
+        if len(some_NHWC) > size:
+            parts = [some_NHWC[begin : begin + size] for begin in range(0, len(some_NHWC), size)]
+            return np.concatenate([self._embed(part) for part in parts])
+        try:
+            return self._seen(some_NHWC)
+        except self._torch.OutOfMemoryError:
+            if size == 1:
+                raise
+        # Outside of the handler, whose error holds on to what was allocated.
+        self._batch = (size + 1) // 2
+        self.n_halved += 1
+        if self.device == "cuda":
+            self._torch.cuda.empty_cache()
+        return self._embed(some_NHWC)
+
+    def _seen(self, some_NHWC: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
         torch = self._torch
-        batch = np.zeros((BATCH, self.size_px, self.size_px, 3), np.uint8)
+        # Batches are of one size, because arithmetic may depend on it.
+        batch = np.zeros((self._batch, self.size_px, self.size_px, 3), np.uint8)
         batch[: len(some_NHWC)] = some_NHWC
         if self.device == "cpu":
             # As for the shot network: more threads would fight other workers for cores.

@@ -58,17 +58,22 @@ def text_model_file() -> Path:
     )
 
 
+_GPU_PROVIDER, _CPU_PROVIDER = "CUDAExecutionProvider", "CPUExecutionProvider"
+
+
 class TextDetector:
     """The detection network of one worker, on one thread.
 
     Args:
         path: The network's file; None for the installed wheel's.
+        on_gpu: Whether a GPU may compute it. It does where onnxruntime's build can (the package
+            onnxruntime-gpu); `provider` says what was taken.
 
     Raises:
         ModelError: The file is missing, or is not the one that was tested.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, *, on_gpu: bool = False) -> None:
         path = path or text_model_file()
         weights = path.read_bytes()
         digest = hashlib.sha256(weights).hexdigest()
@@ -84,9 +89,11 @@ class TextDetector:
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        self._session: Any = onnxruntime.InferenceSession(
-            weights, options, providers=["CPUExecutionProvider"]
-        )
+        wanted = [_GPU_PROVIDER, _CPU_PROVIDER] if on_gpu else [_CPU_PROVIDER]
+        has = onnxruntime.get_available_providers()
+        providers = [name for name in wanted if name in has]
+        self._session: Any = onnxruntime.InferenceSession(weights, options, providers=providers)
+        self.provider: str = self._session.get_providers()[0]
         self._input = self._session.get_inputs()[0].name
 
     def boxes(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:

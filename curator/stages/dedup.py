@@ -124,6 +124,7 @@ def find_duplicates(
     similarity: float,
     exact_below: int = 200_000,
     probes: int = 64,
+    on_gpu: bool = False,
 ) -> Duplicates:
     """Finds the clips whose footage a better clip shows.
 
@@ -133,6 +134,8 @@ def find_duplicates(
         similarity: Cosine similarity from which two clips are duplicates.
         exact_below: Number of clips up to which the search is exact.
         probes: Clusters searched for each clip where it is not.
+        on_gpu: Whether the search in clusters runs on GPU 0. What it finds is compared again on
+            the CPU.
 
     Returns:
         One entry per clip, in the order of the input.
@@ -145,7 +148,8 @@ def find_duplicates(
     check_rank_keys(rank_keys, n)
     order = np.array(sorted(range(n), key=rank_keys.__getitem__), dtype=np.int64)
     sorted_ND = normalised(vectors_ND[order])
-    found = _greedy(sorted_ND, similarity, exact=n <= exact_below, probes=probes)
+    index = _index(sorted_ND, exact=n <= exact_below, probes=probes, on_gpu=on_gpu)
+    found = _greedy(sorted_ND, similarity, index)
     of, score = np.arange(n, dtype=np.int64), np.ones(n, dtype=np.float32)
     of[order], score[order] = order[found.duplicate_of], found.similarity
     is_duplicate = np.zeros(n, dtype=np.bool_)
@@ -207,13 +211,11 @@ def rounded_cosines(
     return np.round(cosines, 6)
 
 
-def _greedy(
-    ranked_ND: NDArray[np.float32], similarity: float, *, exact: bool, probes: int
-) -> Duplicates:
+def _greedy(ranked_ND: NDArray[np.float32], similarity: float, index: _Index) -> Duplicates:
     n = len(ranked_ND)
     is_duplicate = np.zeros(n, dtype=np.bool_)
     of, score = np.arange(n, dtype=np.int64), np.ones(n, dtype=np.float32)
-    retained = _Retained(ranked_ND, exact=exact, probes=probes)
+    retained = _Retained(ranked_ND, index)
     for start in range(0, n, _BATCH):
         batch_BD = ranked_ND[start : start + _BATCH]
         found = retained.near(batch_BD, similarity - SLACK)
@@ -246,10 +248,10 @@ def _best(
 class _Retained:
     """Search among the clips retained so far; positions are ranks."""
 
-    def __init__(self, ranked_ND: NDArray[np.float32], *, exact: bool, probes: int) -> None:
+    def __init__(self, ranked_ND: NDArray[np.float32], index: _Index) -> None:
         self._ranked_ND = ranked_ND
         self._ranks = np.zeros(0, dtype=np.int64)
-        self._index = _index(ranked_ND, exact=exact, probes=probes)
+        self._index = index
 
     def add(self, ranks: NDArray[np.int64]) -> None:
         self._index.add(self._ranked_ND[ranks])
@@ -263,7 +265,7 @@ class _Retained:
         return np.where((slots >= 0) & (cosines >= least), self._ranks[slots], -1)
 
 
-def _index(ranked_ND: NDArray[np.float32], *, exact: bool, probes: int) -> _Index:
+def _index(ranked_ND: NDArray[np.float32], *, exact: bool, probes: int, on_gpu: bool) -> _Index:
     import faiss
 
     n, dim = ranked_ND.shape
@@ -275,4 +277,5 @@ def _index(ranked_ND: NDArray[np.float32], *, exact: bool, probes: int) -> _Inde
     sample = np.linspace(0, n - 1, min(n, _TRAIN_PER_CLUSTER * clusters)).astype(np.int64)
     index.train(ranked_ND[sample])
     index.nprobe = min(probes, clusters)
-    return index
+    # Trained on the CPU either way, so that clusters are the same.
+    return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index) if on_gpu else index

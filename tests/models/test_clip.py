@@ -170,3 +170,22 @@ def test_a_gpu_gives_the_same_embeddings(tiny: Path, encoder: ClipEncoder) -> No
     shown = [encoder.prepare(picture) for picture in pictures(*SIZES)]
     cosines = (gpu.embed(shown) * encoder.embed(shown)).sum(axis=1)
     assert cosines.min() > 0.9995
+
+
+def test_a_batch_that_does_not_fit_is_halved_and_changes_nothing(
+    encoder: ClipEncoder, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = [encoder.prepare(picture) for picture in pictures(*SIZES)] * 4
+    expected = encoder.embed(shown)
+    small = ClipEncoder(entry(config=TINY, dim=32), tiny, precision="float32", device="cpu")
+    seen = small._visual.forward
+
+    def limited(x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 3:
+            raise torch.OutOfMemoryError("made by the test")
+        return seen(x)
+
+    monkeypatch.setattr(small._visual, "forward", limited)
+    found = small.embed(shown)
+    assert small.n_halved == 2
+    assert np.abs(found - expected).max() < 1e-5

@@ -166,3 +166,11 @@ def test_configuration_refuses_unknown_keys_and_impossible_values() -> None:
         DedupConfig.model_validate({"similarty": 0.9})
     with pytest.raises(ValidationError, match="less than or equal to 1"):
         DedupConfig(similarity=1.5)
+
+
+@pytest.mark.needs_gpu
+def test_clusters_on_a_gpu_find_the_same_duplicates() -> None:
+    vectors, keys = families(6000), shuffled_keys(6000)
+    on_cpu = find_duplicates(vectors, keys, similarity=0.8, exact_below=100)
+    on_gpu = find_duplicates(vectors, keys, similarity=0.8, exact_below=100, on_gpu=True)
+    assert (on_gpu.is_duplicate == on_cpu.is_duplicate).mean() > 0.999

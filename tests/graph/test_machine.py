@@ -1,0 +1,39 @@
+"""Where analysis runs, by what is asked for and what is here."""
+
+import pytest
+
+from curator.errors import UsageError
+from curator.graph import machine
+from curator.graph.engine import Engine, Resources
+from curator.graph.machine import device_of
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_gpus", "has_package", "device"),
+    [
+        ("auto", 1, True, "gpu"),
+        ("auto", 1, False, "cpu"),
+        ("auto", 0, True, "cpu"),
+        ("cpu", 8, True, "cpu"),
+        ("gpu", 0.5 + 0.5, False, "gpu"),
+    ],
+)
+def test_the_gpu_is_taken_where_it_and_the_package_are_here(
+    asked: str, n_gpus: float, has_package: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = object() if has_package else None
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda _: spec)
+    assert device_of(asked, n_gpus) == device
+
+
+def test_a_gpu_that_was_asked_for_and_is_not_here_is_an_error() -> None:
+    with pytest.raises(UsageError, match="curate doctor"):
+        device_of("gpu", 0)
+
+
+def test_workers_are_as_many_as_have_a_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("curator.graph.engine.available_gpus", lambda: 2)
+    share = Resources(cpus=1, gpus=1 / 3)
+    assert Engine(address=None, workers=64).n_workers(100, share) == 6
+    assert Engine(address=None, workers=4).n_workers(100, share) == 4
+    assert Engine(address=None, workers=64).n_workers(100, Resources(cpus=1)) == 64
