@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _BICUBIC = 0.6
 """FFmpeg's parameter of its bicubic filter (B = 0)."""
 
-_ROUNDED_DOWN = 1.5, 2.0, 3.0
+_ROUNDED_DOWN = 1.5, 2.0, 2.9
 """Levels by which FFmpeg's scaler darkens pictures of limited range and even width, because its
 passes round down: bicubic, area, and bicubic of 8 bits in BT.709 (measured within 0.2). The shot
 network was trained on such pictures, and scores are to be the same."""

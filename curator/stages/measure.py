@@ -252,7 +252,8 @@ class Measurer:
         assert self._anchor_pts is not None
         assert self._views is not None
         picture = self._views.picture(frame.picture)
-        small = _shrunk(picture, self._small_size)
+        # Not from the larger picture: flow would see the difference of two scalers as motion.
+        small = self._views.small(frame.picture)
         gray = _gray_of(picture)
         block = (frame.pts - self._anchor_pts) // (self._sample_ticks * self._thumbnail_every)
         if block != self._thumbnail_block:

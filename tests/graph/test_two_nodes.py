@@ -56,6 +56,6 @@ def test_a_cluster_reads_and_writes_object_storage(
     assert [shard["n_samples"] for shard in summary["shards"]] == [3]
     assert len(out.read(summary["shards"][0]["name"])) == summary["shards"][0]["bytes"]
     assert {info.key.partition("/")[0] for info in out.list()} == {
-        "candidates", "clips", "config.json", "embeddings", "report", "scan", "shards", "shots",
-        "sources", "summary.json", "tracks",
+        "alike", "candidates", "clips", "config.json", "embeddings", "report", "scan", "shards",
+        "shots", "sources", "summary.json", "tracks",
     }  # fmt: skip
