@@ -115,10 +115,12 @@ class Analyzed:
         config = AnalyzeConfig(clip="looker", clip_every_s=1.5)
         return {
             "source_id": "s",
-            "network": self.network,
             "config": config,
-            "detector": DETECTOR,
-            "clip": FirstPixels(),
+            "instruments": Instruments(
+                network=self.network,
+                detector=DETECTOR,
+                clip=FirstPixels(),  # type: ignore[arg-type]
+            ),
         }
 
     def segment(self, segment: Segment, reader: io.BytesIO | None = None) -> Track:
