@@ -83,6 +83,8 @@ class AnalyzedUnit:
     part: str | None
     failed: tuple[Failure, ...]
     cpu_s: Mapping[str, float] = field(default_factory=dict)
+    n_halved: int = 0
+    """Batches that did not fit a GPU's memory, and were halved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,8 @@ class SegmentResult:
     sha256: str | None = None
     whole: WholeReason | None = None
     cpu_s: Mapping[str, float] = field(default_factory=dict)
+    n_halved: int = 0
+    """Batches that did not fit a GPU's memory, and were halved."""
 
 
 def segment_key(source: SourceRef, segment: Segment) -> str:
@@ -119,6 +123,7 @@ class AnalyzeStep:
     ) -> None:
         self._clip_entry, self._models = clip, models
         self._instruments: Instruments | None = None
+        self._n_halved = 0
         self._parts = Parts(store, "tracks", stamp)
         self._segments = Parts(store, "segments", stamp)
         self._config = config
@@ -139,7 +144,12 @@ class AnalyzeStep:
             case HashUnit():
                 result = self._hash(unit)
         cpu_s = self._clock.end(spent, rest="hash" if isinstance(unit, HashUnit) else "decode")
-        return replace(result, cpu_s=cpu_s)
+        return replace(result, cpu_s=cpu_s, n_halved=self._newly_halved())
+
+    def _newly_halved(self) -> int:
+        total = self._instruments.n_halved() if self._instruments is not None else 0
+        new, self._n_halved = total - self._n_halved, total
+        return new
 
     def _whole(self, unit: AnalyzeUnit, spent: dict[str, float]) -> AnalyzedUnit:
         if unit.part is not None:
@@ -297,6 +307,8 @@ class ProposedUnit:
     pictures: pa.Table
     """Rows of `PICTURES_SCHEMA`."""
     cpu_s: Mapping[str, float] = field(default_factory=dict)
+    n_halved: int = 0
+    """Batches that did not fit a GPU's memory, and were halved."""
 
 
 class ProposeStep:
@@ -323,7 +335,8 @@ class ProposeStep:
                     made.sources.append(_failed_source(result) | {"source_id": source_id})
                 else:
                     self._add(made, result, uris[source_id])
-        return made.unit(unit.part, unit.cpu_s, self._recipe.analyze.clip)
+        made_unit = made.unit(unit.part, unit.cpu_s, self._recipe.analyze.clip)
+        return replace(made_unit, n_halved=unit.n_halved)
 
     def _add(self, made: "_Rows", track: Track, uri: str) -> None:
         recipe = self._recipe

@@ -93,6 +93,8 @@ class AnalysisCounts:
     n_analyzed: int = 0
     n_segments: int = 0
     n_joined: int = 0
+    n_halved: int = 0
+    """Batches that did not fit a GPU's memory, and were halved."""
     whole: Counter[str] = field(default_factory=Counter)
     """Long sources that were analyzed whole, by reason."""
 
@@ -259,6 +261,7 @@ class Analyzing:
             for result in results:
                 if not runs_here:
                     self.cpu_s.update(result.cpu_s)
+                self.counts.n_halved += result.n_halved
                 self._note(result, in_segments or {})
 
     def _clip_bytes(self) -> int:

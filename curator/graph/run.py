@@ -187,6 +187,7 @@ class Run:
         self._state.counts["sources_analyzed"] = counts.n_analyzed
         self._state.counts["segments_analyzed"] = counts.n_segments
         self._state.counts["sources_joined"] = counts.n_joined
+        self._state.counts["gpu_batches_halved"] = counts.n_halved
         self._state.long_whole |= counts.whole
         self._state.cpu_s.update(analyzing.cpu_s)
 

@@ -85,6 +85,11 @@ class Instruments:
     nvdec: Nvdec | None = None
     flow: Flow | None = None
 
+    def n_halved(self) -> int:
+        """Batches that did not fit a GPU's memory, and were halved."""
+        kept = (self.network, self.clip, self.nvdec)
+        return sum(one.n_halved for one in kept if one is not None)
+
 
 class Measurer:
     """Collects the measurements of one source.

@@ -1,11 +1,18 @@
 """Where analysis runs, by what is asked for and what is here."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from curator.errors import UsageError
 from curator.graph import machine
+from curator.graph.analysis_steps import AnalyzeStep, AnalyzeUnit
 from curator.graph.engine import Engine, Resources
 from curator.graph.machine import device_of
+from curator.stages.analyze_config import AnalyzeConfig
+from curator.stages.measure import Instruments
+from curator.storage import open_store
 
 
 @pytest.mark.parametrize(
@@ -37,3 +44,17 @@ def test_workers_are_as_many_as_have_a_share_of_a_gpu(monkeypatch: pytest.Monkey
     assert Engine(address=None, workers=64).n_workers(100, share) == 6
     assert Engine(address=None, workers=4).n_workers(100, share) == 4
     assert Engine(address=None, workers=64).n_workers(100, Resources(cpus=1)) == 64
+
+
+def test_halved_batches_of_a_worker_are_counted_once(tmp_path: Path) -> None:
+    """Pins that a unit's result says what was halved in it, and not before."""
+    step = AnalyzeStep(
+        store=open_store(str(tmp_path)), stamp="0" * 16, config=AnalyzeConfig(), threads=1, log=None
+    )
+    network = SimpleNamespace(n_halved=3)
+    step._instruments = Instruments(network=network)  # type: ignore[arg-type]
+    unit = AnalyzeUnit(sources=(), part="tracks/x.parquet")
+    assert step(unit).n_halved == 3
+    assert step(unit).n_halved == 0
+    network.n_halved = 4
+    assert step(unit).n_halved == 1

@@ -143,6 +143,7 @@ def test_the_summary_agrees_with_the_tables_and_the_funnel_is_printed(
     assert summary["counts"]["skipped_names"] == 1
     assert summary["work"] == {
         "sources_scanned": 4, "sources_analyzed": 3, "segments_analyzed": 0, "sources_joined": 0,
+        "gpu_batches_halved": 0,
         "clips_cut": summary["counts"]["kept"], "shards_written": len(summary["shards"]),
     }  # fmt: skip
     lines = {line.split("  ")[0].strip(): line for line in printed.splitlines()}
@@ -200,6 +201,7 @@ def test_a_source_that_was_written_anew_with_the_same_bytes_is_only_scanned(plac
         "sources_analyzed": 0,
         "segments_analyzed": 0,
         "sources_joined": 0,
+        "gpu_batches_halved": 0,
         "clips_cut": 0,
         "shards_written": 0,
     }
