@@ -379,7 +379,8 @@ def _packed(samples: Sequence[Sample], config: ShardConfig) -> list[list[Sample]
     if len(groups) > 1 and sizes[-1] < config.floor_bytes:
         joined = sizes[-2] + sizes[-1] - END_BYTES
         if joined <= config.max_bytes + config.floor_bytes:
-            groups[-2] += groups.pop()
+            last = groups.pop()
+            groups[-1] += last
     return groups
 
 
