@@ -106,7 +106,7 @@ def main() -> None:
 def plan_all(rows: list[dict[str, Any]], recipe: "Recipe") -> None:
     """Plans shards as if the clips that are kept had been written, 2 MB each."""
     from curator.graph.survivors import place_samples, plan_samples
-    from curator.stages.shard import Location, plan_shards
+    from curator.stages.shard import Location, plan_shards, tar_layout
 
     kept = [row for row in rows if row["decision"] == "kept"]
     for row in kept:
@@ -115,7 +115,7 @@ def plan_all(rows: list[dict[str, Any]], recipe: "Recipe") -> None:
     locations = {row["clip_id"]: where for row in kept}
     clips = {row["clip_id"]: row for row in kept}
     for plan in plan_shards(plan_samples(rows, locations, recipe), recipe.shard):
-        place_samples(plan, clips)
+        place_samples(plan, tar_layout(plan), clips)
 
 
 def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object]:

@@ -99,6 +99,8 @@ class Reason(StrEnum):
     """A rule asks for a score that this clip has not: too few samples, or a tiny picture."""
     DUPLICATE = "duplicate"
     NO_BUCKET = "no_bucket"
+    NO_ASPECT_CLASS = "no_aspect_class"
+    """A crop to the nearest class of shapes would lose more than `shard.aspects_tolerance`."""
     NOT_SELECTED = "not_selected"
     """The recipe takes only a part of its group, and others came first."""
     CUT_FAILED = "cut_failed"

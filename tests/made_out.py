@@ -154,6 +154,8 @@ def finish_rows(
             pictures=candidates.pictures,
             candidates=candidates.names(),
             shards=[],
+            shard_files={},
+            shard_names=set(),
             n_skipped_names=0,
             seconds={},
             counts={},

@@ -34,6 +34,12 @@ def broken(tmp_path: Path) -> Path:
             ["--set", "analyze.text=false", "--set", "filters.text_area.max=0.02"],
             ["filters.text_area", "analyze.text = false", "--set analyze.text=true"],
         ),
+        (
+            ["--set", "shard.by_content_type=true"],
+            ["shard.by_content_type asks for content types", "set analyze.clip"],
+        ),
+        (["--set", "shard.embedding=clip"], ["shard.embedding=clip", "set analyze.clip"]),
+        (["--set", "shard.min_bytes=2000000000"], ["shard", "min_bytes 2000000000 is more than"]),
         (["--ray-address", "10.0.0.1:6379"], ["10.0.0.1:6379", "s3://", "--shared-out"]),
     ],
 )

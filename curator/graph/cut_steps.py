@@ -1,6 +1,5 @@
-"""Steps that write: clips of the survivors, and the tars they go into."""
+"""The step that writes clips of the survivors."""
 
-import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -8,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from curator.errors import CutError, ShardError, SourceError
+from curator.errors import CutError, SourceError
 from curator.graph.common import (
     MAX_ATTEMPTS,
     AttemptLog,
@@ -22,7 +20,6 @@ from curator.lake import Parts, rows_to_table
 from curator.records import Crop, CutMode, NotCopied, Span, Track
 from curator.stages.clips import cut_request
 from curator.stages.cut import ClipCutter, CutConfig
-from curator.stages.shard import Sample, ShardPlan, write_shard
 from curator.storage import Store, open_source
 from curator.tables import CROP_COLUMNS, crop_columns
 from curator.tracks import table_to_tracks
@@ -223,34 +220,3 @@ class CutStep:
 
 def _failed(clip: ClipToCut, error: str) -> tuple[CutOutcome, None]:
     return CutOutcome(clip_id=clip.clip_id, error=error), None
-
-
-class ShardStep:
-    """Assembles one tar from clips that are encoded already."""
-
-    def __init__(self, *, store: Store) -> None:
-        self._store = store
-
-    def __call__(self, plan: ShardPlan) -> tuple[str, int]:
-        """Writes a tar unless it stands; returns its name and the bytes written."""
-        if self._store.exists(plan.name):
-            return plan.name, 0
-        with self._store.create(plan.name) as output:
-            return plan.name, write_shard(plan, output, self._read)
-
-    def _read(self, sample: Sample) -> bytes:
-        where = sample.location
-        with self._store.open(where.name) as reader:
-            if where.row is not None:
-                table = pq.ParquetFile(reader).read_row_group(where.row, columns=["mp4"])
-                mp4: bytes = table["mp4"][0].as_py()
-            else:
-                assert where.offset is not None
-                reader.seek(where.offset)
-                mp4 = reader.read(where.n_bytes)
-        if len(mp4) != sample.mp4_bytes or hashlib.sha256(mp4).hexdigest() != sample.mp4_sha256:
-            raise ShardError(
-                f"{self._store.uri}/{where.name}: clip {sample.key} has {len(mp4)} bytes that are "
-                f"not those written (sha256 {sample.mp4_sha256}); delete the object and run again"
-            )
-        return mp4

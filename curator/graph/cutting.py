@@ -165,7 +165,7 @@ class Cutting:
     ) -> dict[str, tuple[dict[str, Any], Location]]:
         """Written clips that exist: in shards of the last finished run, or in parts of `cuts`."""
         written = self._cut_parts(wanted, wanted)
-        standing = {info.key for info in self._store.list("shards/")}
+        standing = {info.key: info.bytes for info in self._store.list("shards/")}
         columns = ("clip_id", *CUT_FACTS, "shard", "mp4_offset", "cut_fingerprint")
         if self._previous.get("fingerprints", {}).get("cuts") != self.stamp:
             # Written otherwise, and perhaps before these columns were there.
@@ -176,6 +176,9 @@ class Cutting:
                 if row["shard"] not in standing or row["cut_fingerprint"] != self.stamp:
                     continue
                 if not _still_holds(row, wanted):
+                    continue
+                if standing[row["shard"]] < row["mp4_offset"] + row["mp4_bytes"]:
+                    # The tar was torn since.
                     continue
                 location = Location(
                     name=row["shard"], offset=row["mp4_offset"], n_bytes=row["mp4_bytes"]

@@ -18,6 +18,7 @@ from curator.lake import SUMMARY, rows_to_table, write_table, write_table_part
 from curator.recipe import Recipe
 from curator.stages.decide import RuleCount
 from curator.stages.report import render_report, shown_clips
+from curator.stages.shard import SHARDS
 from curator.storage import Store
 from curator.tables import CLIPS_SCHEMA
 
@@ -45,6 +46,10 @@ class Commit:
     candidates: Set[str]
     """Objects of stored candidates, and of what was found by comparing them, that stay."""
     shards: list[dict[str, Any]]
+    shard_files: Mapping[str, bytes]
+    """What describes all shards, by name, in the order in which it is written."""
+    shard_names: Set[str]
+    """Objects under `shards/` that stay."""
     n_skipped_names: int
     seconds: Mapping[str, float]
     counts: Mapping[str, int]
@@ -93,6 +98,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
     )
     run.store.write("report/index.html", page.encode())
     run.store.write("config.json", _json(_config(run)))
+    _write_shard_files(run)
     run.store.write(SUMMARY, _json(summary))
     run.store.delete(_leftovers(run, names))
     try:
@@ -101,6 +107,14 @@ def commit_run(run: Commit) -> dict[str, Any]:
         # What killed writers left costs space, not correctness.
         logger.warning("unfinished objects were not all removed: %s", error)
     return summary
+
+
+def _write_shard_files(run: Commit) -> None:
+    """Writes what describes the shards, the manifest last; what has these bytes stays."""
+    sizes = {info.key: info.bytes for info in run.store.list(f"{SHARDS}/")}
+    for name, data in run.shard_files.items():
+        if sizes.get(name) != len(data) or run.store.read(name) != data:
+            run.store.write(name, data)
 
 
 def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]]) -> dict[str, Any]:
@@ -179,8 +193,8 @@ def _leftovers(run: Commit, names: Mapping[str, list[str]]) -> list[str]:
     """
     store = run.store
     current = {part for parts in names.values() for part in parts}
-    current |= {shard["name"] for shard in run.shards} | run.candidates
-    folders = (*TABLES, "shards", "candidates", "alike")
+    current |= run.shard_names | run.candidates
+    folders = (*TABLES, SHARDS, "candidates", "alike")
     old = [i.key for name in folders for i in store.list(f"{name}/") if i.key not in current]
     old += [info.key for stage in ("cuts", "segments") for info in store.list(f"{stage}/")]
     for stage in ("scan", "tracks"):

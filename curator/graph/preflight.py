@@ -11,6 +11,7 @@ from curator.recipe import Recipe, semantics_of
 from curator.stages.analyze_config import analyze_fingerprint
 from curator.stages.scan import scan_fingerprint, scan_key
 from curator.stages.scores import SCORES
+from curator.stages.semantic import check_content
 from curator.storage import Store, open_store
 
 
@@ -88,6 +89,16 @@ def check_models(recipe: Recipe) -> None:
     except ModelError as error:
         raise UsageError(str(error)) from error
     semantics.check(recipe.filters, recipe.select.by)
+    if recipe.shard.by_content_type:
+        try:
+            check_content(recipe.semantic, recipe.analyze.clip, key="shard.by_content_type")
+        except ModelError as error:
+            raise UsageError(str(error)) from error
+    if recipe.shard.embedding == "clip" and recipe.analyze.clip is None:
+        raise UsageError(
+            "shard.embedding=clip asks for embeddings of a CLIP model; set analyze.clip, or "
+            "shard.embedding=descriptor"
+        )
 
 
 def dry_run(sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None) -> str:

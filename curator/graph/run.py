@@ -22,19 +22,14 @@ from curator.graph.analysis_steps import ProposedUnit, joined_vectors, vectors_t
 from curator.graph.analyzing import Analyzing
 from curator.graph.candidates import Candidates
 from curator.graph.common import SourceRef
-from curator.graph.cut_steps import ShardStep
 from curator.graph.cutting import Cutting
 from curator.graph.duplicates import StoredPairs, mark_duplicates
-from curator.graph.engine import Engine, Resources, Step
+from curator.graph.engine import Engine
 from curator.graph.finish import Commit, commit_run, read_summary
 from curator.graph.scanning import Scanning
+from curator.graph.sharding import Sharding
 from curator.graph.source_table import SourceTable
-from curator.graph.survivors import (
-    caption_clips,
-    mark_selected,
-    place_samples,
-    plan_samples,
-)
+from curator.graph.survivors import Vectors, caption_clips, mark_selected
 from curator.lake import columns_to_rows
 from curator.listing import Listed, list_sources
 from curator.progress import Progress
@@ -44,15 +39,13 @@ from curator.stages.cut import cut_fingerprint
 from curator.stages.decide import Decided, RuleCount, corpus_of, judge_table
 from curator.stages.filters import Bounds, resolve
 from curator.stages.scan import scan_fingerprint
-from curator.stages.shard import Location, plan_shards
+from curator.stages.shard import Location
 from curator.storage import Store
 from curator.tables import CANDIDATES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
 
 logger = logging.getLogger(__name__)
 
 CLIP_ORDER = ("source_id", "start_pts", "end_pts")
-COPIED_HERE_BYTES = 256 << 20
-"""Clips that the driver puts into tars by itself."""
 SMALL_BYTES = 64 << 20
 """Bytes of sources that are likely small work; what they hold is not known before the scan."""
 
@@ -136,9 +129,9 @@ class Run:
             state.counts["clips_cut"] = cutting.n_cut
             state.cpu_s.update(cutting.cpu_s)
         with self._timed("shard"):
-            shards = self._shard(locations)
+            sharding = self._shard(locations)
         with self._timed("commit"):
-            return self._commit(shards)
+            return self._commit(sharding)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -253,26 +246,18 @@ class Run:
             previous=self._previous,
         )
 
-    def _shard(self, locations: Mapping[str, Location]) -> list[dict[str, Any]]:
-        state = self._state
-        plans = plan_shards(plan_samples(state.clips, locations, self._recipe), self._recipe.shard)
-        shards = []
-        standing = {info.key for info in self._store.list("shards/")}
-        missing = [plan for plan in plans if plan.name not in standing]
-        state.counts["shards_written"] = len(missing)
-        step = Step(make=ShardStep, settings={"store": self._store}, resources=Resources(cpus=0.5))
-        n_bytes = sum(sample.mp4_bytes for plan in missing for sample in plan.samples)
-        # Copying little takes less time than a process that has to load for it.
-        is_worth_it = self._engine.is_started and n_bytes > COPIED_HERE_BYTES
-        run = self._engine.run if is_worth_it else self._engine.run_here
-        for _ in run([step], missing):
-            pass
-        clips = {clip["clip_id"]: clip for clip in state.clips}
-        for plan in plans:
-            shards.append(place_samples(plan, clips))
-        return shards
+    def _shard(self, locations: Mapping[str, Location]) -> Sharding:
+        state, recipe = self._state, self._recipe
+        sharding = Sharding(self._store, recipe, self._engine, previous=self._previous)
+        table = None
+        if recipe.shard.embedding != "none":
+            table = self._clip_vectors() if recipe.shard.embedding == "clip" else self._vectors()
+        vectors = Vectors(table) if table is not None else None
+        sharding.shard(state.clips, locations, vectors)
+        state.counts["shards_written"] = sharding.n_written
+        return sharding
 
-    def _commit(self, shards: list[dict[str, Any]]) -> dict[str, Any]:
+    def _commit(self, sharding: Sharding) -> dict[str, Any]:
         state = self._state
         shots = pa.concat_tables([SHOTS_SCHEMA.empty_table(), *state.shots])
         return commit_run(
@@ -287,7 +272,9 @@ class Run:
                 clip_embeddings=self._clip_vectors(),
                 pictures=self._candidates.pictures,
                 candidates=self._candidates.names() | self._pairs.names(),
-                shards=shards,
+                shards=sharding.summary,
+                shard_files=sharding.files,
+                shard_names=sharding.names,
                 n_skipped_names=state.n_skipped_names,
                 seconds=state.seconds,
                 counts=dict(state.counts),

@@ -4,7 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-import curator
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
 from curator.models.perceptual import PERCEPTUAL_MODEL
 from curator.models.transnet import transnet_model_name
 from curator.recipe import Recipe
@@ -12,7 +15,16 @@ from curator.records import Reason
 from curator.stages.caption import MEASURED_MODEL, CaptionConfig, measured_caption
 from curator.stages.scores import SCORES
 from curator.stages.select import SelectConfig, select
-from curator.stages.shard import Bucket, Location, Sample, ShardPlan, tar_layout
+from curator.stages.shard import (
+    Bucket,
+    Location,
+    Sample,
+    ShardPlan,
+    Split,
+    TarLayout,
+    bucket_of,
+    split_of,
+)
 from curator.tables import CROP_COLUMNS
 
 
@@ -61,33 +73,78 @@ def caption_clips(clips: Sequence[dict[str, Any]], config: CaptionConfig) -> Non
             clip["caption_model"] = MEASURED_MODEL
 
 
-def plan_samples(
-    clips: Sequence[dict[str, Any]], locations: Mapping[str, Location], recipe: Recipe
-) -> Iterator[tuple[Bucket, Sample]]:
-    """Samples of the clips that are kept, with their buckets."""
-    from curator.stages.shard import bucket_of
+class Vectors:
+    """Vectors of clips by id.
 
+    Args:
+        table: Rows of `embeddings`, sorted by `clip_id`.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        ids = table["clip_id"].combine_chunks().to_pylist()
+        self._row = {name: row for row, name in enumerate(ids)}
+        column = table["vector"].combine_chunks()
+        flat = column.flatten().to_numpy().astype(np.float32, copy=False)
+        self._vectors_ND = flat.reshape(len(ids), -1) if ids else flat.reshape(0, 0)
+
+    def get(self, clip_id: str) -> NDArray[np.float32] | None:
+        """float32 [D], or None for a clip that could not be described."""
+        row = self._row.get(clip_id)
+        vector: NDArray[np.float32] | None = None if row is None else self._vectors_ND[row]
+        return vector
+
+
+def plan_samples(
+    clips: Sequence[dict[str, Any]],
+    locations: Mapping[str, Location],
+    recipe: Recipe,
+    vectors: Vectors | None = None,
+) -> Iterator[tuple[Bucket, Sample]]:
+    """Samples of the clips that are kept, with their buckets.
+
+    A clip that fits no bucket as it was written is rejected.
+    """
+    splits: dict[str, Split] = {}
     for clip in clips:
         if clip["decision"] != "kept":
             continue
-        bucket = bucket_of(clip["width"], clip["height"], clip["n_frames"], recipe.shard)
+        bucket = bucket_of(
+            clip["width"],
+            clip["height"],
+            clip["n_frames"],
+            recipe.shard,
+            content_type=clip.get("content_type"),
+        )
         if bucket is None:
-            raise AssertionError(f"clip {clip['clip_id']} was kept and fits no bucket")
+            size = f"{clip['width']}x{clip['height']}, {clip['n_frames']} frames"
+            reject(clip, Reason.NO_BUCKET, detail=f"{size} as written")
+            continue
+        clip["bucket"] = bucket.name
+        source = clip["source_id"]
+        if source not in splits:
+            splits[source] = split_of(source, recipe.shard)
         yield (
             bucket,
             Sample(
                 key=clip["clip_id"],
-                metadata=sample_metadata(clip, bucket),
+                metadata=sample_metadata(clip, bucket, splits[source]),
                 caption=clip.get("caption") or "",
                 mp4_bytes=clip["mp4_bytes"],
                 mp4_sha256=clip["mp4_sha256"],
                 location=locations[clip["clip_id"]],
+                split=splits[source],
+                embedding=vectors.get(clip["clip_id"]) if vectors is not None else None,
             ),
         )
 
 
-def sample_metadata(clip: Mapping[str, Any], bucket: Bucket) -> dict[str, Any]:
-    """What a sample's JSON holds; numbers are rounded so that it reads well."""
+def sample_metadata(
+    clip: Mapping[str, Any], bucket: Bucket, split: Split = "train"
+) -> dict[str, Any]:
+    """What a sample's JSON holds; numbers are rounded so that it reads well.
+
+    Nothing of it changes with this program's version alone: tars that stand would not stay.
+    """
     n_frames, fps = clip["n_frames"], Fraction(clip["fps_fraction"])
     return {
         "key": clip["clip_id"],
@@ -96,6 +153,8 @@ def sample_metadata(clip: Mapping[str, Any], bucket: Bucket) -> dict[str, Any]:
         "source_uri": clip["source_uri"],
         "source_start_s": round(clip["start_s"], 6),
         "source_end_s": round(clip["end_s"], 6),
+        "source_start_frame": clip["start_frame"],
+        "source_end_frame": clip["end_frame"],
         "source_start_pts": clip["start_pts"],
         "source_end_pts": clip["end_pts"],
         "source_time_base": clip["time_base"],
@@ -111,7 +170,10 @@ def sample_metadata(clip: Mapping[str, Any], bucket: Bucket) -> dict[str, Any]:
             "resolution": bucket.resolution,
             "aspect": bucket.aspect,
             "min_frames": bucket.min_frames,
+            "content": bucket.content,
+            "name": bucket.name,
         },
+        "split": split,
         "tags": list(clip.get("tags") or ()),
         "crop": None
         if clip["crop_x"] is None
@@ -126,23 +188,24 @@ def sample_metadata(clip: Mapping[str, Any], bucket: Bucket) -> dict[str, Any]:
         "caption_model": clip.get("caption_model"),
         "mp4_sha256": clip["mp4_sha256"],
         "models": {"shots": transnet_model_name(), "descriptor": PERCEPTUAL_MODEL},
-        "made_by": f"curate {curator.__version__}",
     }
 
 
-def place_samples(plan: ShardPlan, clips: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def place_samples(
+    plan: ShardPlan, layout: TarLayout, clips: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
     """Notes in the clips where a shard holds them; returns the shard's facts for the summary."""
-    offsets, n_bytes = tar_layout(plan)
     for sample in plan.samples:
         clips[sample.key] |= {
             "shard": plan.name,
             "key": sample.key,
-            "mp4_offset": offsets[sample.key],
+            "mp4_offset": layout.mp4_offsets[sample.key],
         }
     return {
         "name": plan.name,
         "bucket": plan.bucket,
+        "split": plan.split,
         "n_samples": len(plan.samples),
         "n_frames": sum(sample.metadata["n_frames"] for sample in plan.samples),
-        "bytes": n_bytes,
+        "bytes": layout.n_bytes,
     }

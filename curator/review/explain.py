@@ -21,7 +21,10 @@ from curator.stages.report.words import clock, score
 from curator.stages.scores import SCORES
 
 MAX_NAMED = 5
-LATE = (Reason.NO_BUCKET, Reason.DUPLICATE, Reason.NOT_SELECTED, Reason.CUT_FAILED)
+LATE = (
+    Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, Reason.DUPLICATE, Reason.NOT_SELECTED,
+    Reason.CUT_FAILED,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +258,12 @@ def _late_remedy(finished: Finished, clip: Mapping[str, Any], reason: Reason) ->
             f"a bucket for {clip['width']}x{clip['height']} and {clip['n_frames']} frames: "
             f"shard.resolutions begins at {min(shard.resolutions)} px, shard.lengths at "
             f"{min(shard.lengths)} frames and one more"
+        )
+    if reason == Reason.NO_ASPECT_CLASS:
+        least = _rounded(float(clip["reason_score"]) + 1e-6, down=False)
+        return (
+            f"a class in shard.aspects near {clip['width']}x{clip['height']}, or "
+            f"--set shard.aspects_tolerance={least}, or --set shard.aspects_strict=false"
         )
     if reason == Reason.DUPLICATE:
         least = _rounded(float(clip["duplicate_similarity"]) + 1e-6, down=False)

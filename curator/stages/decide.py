@@ -19,7 +19,7 @@ from curator.records import Reason
 from curator.stages.filters import Bounds, Rule, resolve
 from curator.stages.scores import SCORES
 from curator.stages.semantic import SemanticConfig
-from curator.stages.shard import ShardConfig, bucket_of
+from curator.stages.shard import ShardConfig, aspect_loss, bucket_of
 from curator.tables import score_column
 
 Values = NDArray[np.float64]
@@ -153,7 +153,7 @@ def judge_table(
         tagged += [(bound.tag(check.reason), bound, check.hit) for check in known]
     if semantic is not None and semantic.reject:
         checks.append(_content_check(clips, semantic))
-    checks.append(_bucket_check(clips, bucket_codes < 0, shard))
+    checks += _bucket_checks(clips, bucket_codes < 0, shard)
     counts = _counts(checks) + _flag_counts(tagged)
     columns = _decisions(checks, clips.num_rows) | {
         "bucket": pa.array(buckets, pa.string()).take(
@@ -237,22 +237,70 @@ def _buckets(clips: pa.Table, shard: ShardConfig) -> tuple[NDArray[np.int64], li
     sizes = [np.asarray(clips[name].to_numpy(), np.int64) for name in ("width", "height")]
     n_frames = np.asarray(clips["n_frames"].to_numpy(), np.int64)
     length_class = np.searchsorted(np.sort([n + 1 for n in shard.lengths]), n_frames, "right")
+    types, type_codes = _content_codes(clips) if shard.by_content_type else ([], 0 * n_frames)
     kinds, first, inverse = np.unique(
-        np.stack([*sizes, length_class], axis=1), axis=0, return_index=True, return_inverse=True
+        np.stack([*sizes, length_class, type_codes], axis=1),
+        axis=0,
+        return_index=True,
+        return_inverse=True,
     )
     names: list[str] = []
     codes = np.full(len(kinds), -1, np.int64)
-    for number, (width, height, _) in enumerate(kinds):
+    for number, (width, height, _, type_code) in enumerate(kinds):
         if min(width, height) <= 0:
             continue
-        bucket = bucket_of(int(width), int(height), int(n_frames[first[number]]), shard)
+        bucket = bucket_of(
+            int(width),
+            int(height),
+            int(n_frames[first[number]]),
+            shard,
+            content_type=types[type_code] if types else None,
+        )
         if bucket is not None:
             codes[number] = len(names)
             names.append(bucket.name)
     return codes[inverse.reshape(-1)], names
 
 
-def _bucket_check(clips: pa.Table, hit: Mask, shard: ShardConfig) -> _Check:
+def _content_codes(clips: pa.Table) -> tuple[list[str | None], NDArray[np.int64]]:
+    """The content types that there are, None first, and the number of each clip's."""
+    coded = clips["content_type"].combine_chunks().dictionary_encode()
+    codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+    return [None, *coded.dictionary.to_pylist()], codes
+
+
+def _bucket_checks(clips: pa.Table, hit: Mask, shard: ShardConfig) -> list[_Check]:
+    checks = [_size_check(clips, hit, shard)]
+    if not shard.aspects_strict:
+        return checks
+    sizes = np.stack([np.asarray(clips[n].to_numpy(), np.int64) for n in ("width", "height")])
+    kinds, inverse = np.unique(sizes, axis=1, return_inverse=True)
+    loss = np.array(
+        [aspect_loss(int(w), int(h), shard) if min(w, h) > 0 else 0.0 for w, h in kinds.T]
+    )
+    lost = loss[inverse.reshape(-1)] if clips.num_rows else np.zeros(0)
+    is_odd = lost > shard.aspects_tolerance
+    classes = _size_check(clips, hit & ~_reaches_all(clips, shard), shard)
+    odd = _Check(
+        rule=BUCKET_RULE,
+        bounds=None,
+        reason=Reason.NO_ASPECT_CLASS,
+        hit=is_odd,
+        score=lost,
+        threshold=np.full(clips.num_rows, shard.aspects_tolerance),
+    )
+    return [classes, odd]
+
+
+def _reaches_all(clips: pa.Table, shard: ShardConfig) -> Mask:
+    """Whether clips reach the smallest class of resolution and of length."""
+    side = np.minimum(_floats(clips["width"]), _floats(clips["height"]))
+    long_enough = _floats(clips["n_frames"]) > min(shard.lengths)
+    reaches: Mask = (side >= min(shard.resolutions)) & long_enough
+    return reaches
+
+
+def _size_check(clips: pa.Table, hit: Mask, shard: ShardConfig) -> _Check:
     smallest = min(shard.resolutions)
     side = np.minimum(_floats(clips["width"]), _floats(clips["height"]))
     is_small = side < smallest

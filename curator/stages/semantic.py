@@ -231,24 +231,27 @@ _REMEDY = {
 _REMEDY |= dict.fromkeys((Need.CONTENT, Need.SAFETY), _REMEDY[Need.CLIP])
 
 
-def check_content(config: SemanticConfig, clip: str | None, columns: Sequence[str] = ()) -> None:
+def check_content(
+    config: SemanticConfig, clip: str | None, columns: Sequence[str] = (), *, key: str | None = None
+) -> None:
     """Checks that content types are told where the recipe goes by them, and are known.
 
     Args:
         config: What is read from embeddings.
         clip: Name of the CLIP model, or None.
         columns: Columns of `clips` that the selection goes by.
+        key: Another key of the recipe that goes by content types.
 
     Raises:
         UsageError: Naming the key, and the remedy.
         ModelError: The prompts cannot be read.
     """
     asking = {"semantic.reject": bool(config.reject), "select.by": "content_type" in columns}
-    for key in (key for key, is_asking in asking.items() if is_asking):
+    for name in [*(name for name, is_asking in asking.items() if is_asking), *filter(None, [key])]:
         if clip is None:
-            raise UsageError(f"{key} asks for content types; {_REMEDY[Need.CONTENT]}")
+            raise UsageError(f"{name} asks for content types; {_REMEDY[Need.CONTENT]}")
         if not config.content:
-            raise UsageError(f"{key} asks for content types, which semantic.content switches off")
+            raise UsageError(f"{name} asks for content types, which semantic.content switches off")
     known = load_prompts(config.prompts).content if config.reject else {}
     for name in config.reject:
         if name not in known:

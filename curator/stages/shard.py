@@ -1,27 +1,45 @@
-"""Packs written clips into WebDataset tars, one bucket per tar, with the same bytes every time.
+"""Packs written clips into WebDataset tars, one bucket and split per tar.
 
-Which clip goes where follows from the sorted clips and their sizes alone. A tar's name ends in the
-hash of what is in it, so that an object that stands is never rewritten with other content, and one
-that is already there need not be written again.
+Which clip goes where follows from the clips, their sizes, a seed, and the tars that stand already;
+not from workers, order or crashes. A tar's name ends in the hash of what is in it, so that an
+object that stands is never rewritten with other content, and one that is there already need not be
+written again. What describes the tars to readers is made in `shard_index.py`.
 """
 
 import hashlib
+import io
 import math
+import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
+import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-SHARD_VERSION = 2
+SHARD_VERSION = 3
 """Raised when the same clips would give other bytes."""
+
+SHARDS = "shards"
+"""Folder of the shards under an output root."""
 
 BLOCK = tarfile.BLOCKSIZE
 END_BYTES = 2 * BLOCK
 """Empty blocks that end a tar."""
+
+Split = Literal["train", "val"]
+SPLITS: tuple[Split, ...] = ("train", "val")
+
+UNKNOWN_CONTENT = "unknown"
+"""Content type, in the name of a bucket, of a clip whose type is not told."""
+
+_TAR_NAME = re.compile(
+    rf"{SHARDS}/(?P<bucket>[^/]+)/(?P<split>train|val)-(?P<number>\d{{6,}})-[0-9a-f]{{8}}\.tar"
+)
 
 
 class ShardConfig(BaseModel):
@@ -36,6 +54,34 @@ class ShardConfig(BaseModel):
         description="a tar is closed before it would grow beyond this",
         json_schema_extra={"unit": "bytes"},
     )
+    # A quarter of 1 GB is about the floor that facts of the field name (256 MB).
+    min_bytes: int | None = Field(
+        None,
+        ge=0,
+        description="a last tar smaller than this is joined with the one before; null for a "
+        "quarter of max_bytes",
+        json_schema_extra={"unit": "bytes"},
+    )
+    seed: int = Field(
+        0, ge=0, description="another one shuffles the clips, and splits the sources, otherwise"
+    )
+    val_share: float = Field(
+        0.02,
+        ge=0.0,
+        le=1.0,
+        description="share of the sources whose clips are for validation, by the hash of their ids",
+        json_schema_extra={"unit": "share of sources"},
+    )
+    append: bool = Field(
+        True,
+        description="tars that stand and hold nothing but wanted clips stay as they are, others "
+        "are added; false packs all clips as a first run would",
+    )
+    embedding: Literal["none", "clip", "descriptor"] = Field(
+        "none",
+        description="vector of the clip in the member npy, float32: of the CLIP model, or the "
+        "perceptual descriptor",
+    )
     resolutions: tuple[int, ...] = Field(
         (240, 360, 480, 720, 1080, 1440, 2160),
         min_length=1,
@@ -48,6 +94,20 @@ class ShardConfig(BaseModel):
         min_length=1,
         description="aspect classes, width,height; a clip falls into the nearest",
         json_schema_extra={"unit": "width,height"},
+    )
+    aspects_strict: bool = Field(
+        False, description="reject clips that are near no aspect class, by aspects_tolerance"
+    )
+    # 16:9 to 1.85:1 is 4%, 4:3 to 5:4 is 6%, 16:9 to 2.39:1 is 26%.
+    aspects_tolerance: float = Field(
+        0.1,
+        ge=0.0,
+        lt=1.0,
+        description="largest share of the picture that a crop to the nearest class may lose",
+        json_schema_extra={"unit": "share of the picture"},
+    )
+    by_content_type: bool = Field(
+        False, description="a bucket for each content type, named at the end of the bucket"
     )
     # 4k+1 grids of causal tokenizers; cosmos-predict2.5 needs one frame more than it asks for.
     lengths: tuple[int, ...] = Field(
@@ -66,6 +126,17 @@ class ShardConfig(BaseModel):
                 raise ValueError(f"aspect {aspect!r}; expected two whole numbers such as '16,9'")
         return aspects
 
+    @model_validator(mode="after")
+    def _floor_below_limit(self) -> "ShardConfig":
+        if self.min_bytes is not None and self.min_bytes > self.max_bytes:
+            raise ValueError(f"min_bytes {self.min_bytes} is more than max_bytes {self.max_bytes}")
+        return self
+
+    @property
+    def floor_bytes(self) -> int:
+        """`min_bytes`, or what stands for it."""
+        return self.max_bytes // 4 if self.min_bytes is None else self.min_bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
@@ -74,14 +145,26 @@ class Bucket:
     resolution: int
     aspect: str
     min_frames: int
+    content: str | None = None
+    """Content type, where buckets go by it."""
 
     @property
     def name(self) -> str:
-        """Folder under `shards/`, such as `720p_16-9_121f`."""
-        return f"{self.resolution}p_{self.aspect.replace(',', '-')}_{self.min_frames}f"
+        """Folder under `shards/`, such as `720p_16-9_121f`, or `720p_16-9_121f_sports`."""
+        name = f"{self.resolution}p_{self.aspect.replace(',', '-')}_{self.min_frames}f"
+        if self.content is None:
+            return name
+        return f"{name}_{re.sub('[^a-z0-9]+', '-', self.content.lower()).strip('-') or 'other'}"
 
 
-def bucket_of(width: int, height: int, n_frames: int, config: ShardConfig) -> Bucket | None:
+def bucket_of(
+    width: int,
+    height: int,
+    n_frames: int,
+    config: ShardConfig,
+    *,
+    content_type: str | None = None,
+) -> Bucket | None:
     """Bucket of a clip.
 
     Args:
@@ -89,19 +172,42 @@ def bucket_of(width: int, height: int, n_frames: int, config: ShardConfig) -> Bu
         height: Pixels.
         n_frames: Frames of the written clip.
         config: Classes.
+        content_type: What the clip shows, as far as that is known.
 
     Returns:
-        The bucket, or None for a clip below the smallest resolution or length class.
+        The bucket, or None for a clip below the smallest resolution or length class, and with
+        `aspects_strict` for one that is near no aspect class.
     """
     resolutions = [size for size in config.resolutions if size <= min(width, height)]
     lengths = [length for length in config.lengths if length + 1 <= n_frames]
     if not resolutions or not lengths:
         return None
+    if config.aspects_strict and aspect_loss(width, height, config) > config.aspects_tolerance:
+        return None
     return Bucket(
         resolution=max(resolutions),
         aspect=_nearest(width, height, tuple(config.aspects)),
         min_frames=max(lengths),
+        content=(content_type or UNKNOWN_CONTENT) if config.by_content_type else None,
     )
+
+
+def aspect_loss(width: int, height: int, config: ShardConfig) -> float:
+    """Share of the picture that a crop to the nearest aspect class would lose, 0 to 1."""
+    wanted = _ratio(_nearest(width, height, tuple(config.aspects)))
+    own = width / height
+    return 1 - min(own / wanted, wanted / own)
+
+
+def split_of(source_id: str, config: ShardConfig) -> Split:
+    """Whether the clips of a source are for training or validation.
+
+    By source and never by clip, so that no scene stands on both sides; by hash, so that the other
+    sources do not matter.
+    """
+    digest = hashlib.sha256(f"split {config.seed} {source_id}".encode()).digest()
+    share = int.from_bytes(digest[:8], "big") / 2**64
+    return "val" if share < config.val_share else "train"
 
 
 @cache
@@ -136,6 +242,9 @@ class Sample:
     mp4_bytes: int
     mp4_sha256: str
     location: Location
+    split: Split = "train"
+    embedding: NDArray[np.float32] | None = field(default=None, compare=False)
+    """float32 [D], or None for no member `npy`."""
     _json: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -148,12 +257,30 @@ class Sample:
     @property
     def n_bytes(self) -> int:
         """Bytes that the sample takes in a tar."""
-        sizes = (len(self.json()), self.mp4_bytes, len(self.caption.encode()))
-        return sum(BLOCK + math.ceil(size / BLOCK) * BLOCK for size in sizes)
+        return sum(BLOCK + _padded(size) for _, size in self.members())
+
+    def members(self) -> list[tuple[str, int]]:
+        """Suffix and size of each member, in their order."""
+        members = [
+            ("json", len(self._json)),
+            ("mp4", self.mp4_bytes),
+            ("txt", len(self.caption.encode())),
+        ]
+        if self.embedding is not None:
+            members.append(("npy", len(self.npy())))
+        return members
 
     def json(self) -> bytes:
         """The sample's metadata as canonical JSON."""
         return self._json
+
+    def npy(self) -> bytes:
+        """The embedding as a NumPy file, float32 [D]."""
+        assert self.embedding is not None
+        output = io.BytesIO()
+        vector = np.ascontiguousarray(self.embedding, "<f4")
+        np.lib.format.write_array(output, vector, version=(1, 0), allow_pickle=False)
+        return output.getvalue()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,77 +289,148 @@ class ShardPlan:
 
     name: str
     bucket: str
+    split: Split
     samples: tuple[Sample, ...]
 
 
-def plan_shards(samples: Iterable[tuple[Bucket, Sample]], config: ShardConfig) -> list[ShardPlan]:
+def plan_shards(
+    samples: Iterable[tuple[Bucket, Sample]],
+    config: ShardConfig,
+    standing: Mapping[str, Collection[str]] | None = None,
+) -> list[ShardPlan]:
     """Groups samples into tars.
 
     Args:
         samples: In any order; keys are unique.
-        config: Size limit.
+        config: Sizes, and the seed of the order.
+        standing: Keys of the samples in each tar of the last finished run that is there, by name.
+            One stays as it is if each of its samples is wanted, in the same bucket and split and
+            with the same bytes, and if it is not too large; the other samples go into new tars.
 
     Returns:
-        Plans sorted by name. Within a bucket samples are sorted by key, which is a hash, so that
-        neighbours come from different places of the corpus.
+        Plans sorted by name. Within a bucket and split samples are sorted by the hash of seed and
+        key, so that neighbours come from different places of the corpus.
     """
-    by_bucket: dict[str, list[Sample]] = {}
+    groups: dict[tuple[str, Split], dict[str, Sample]] = {}
     for bucket, sample in samples:
-        by_bucket.setdefault(bucket.name, []).append(sample)
+        groups.setdefault((bucket.name, sample.split), {})[sample.key] = sample
+    next_number: dict[tuple[str, Split], int] = {}
     plans = []
-    for name in sorted(by_bucket):
-        ordered = sorted(by_bucket[name], key=lambda sample: sample.key)
-        for number, group in enumerate(_groups(ordered, config.max_bytes)):
-            plans.append(_plan(name, number, group))
-    return plans
+    for name in sorted(standing or {}) if config.append else ():
+        kept = _kept(name, (standing or {})[name], groups, config)
+        if kept is None:
+            continue
+        plan, number = kept
+        plans.append(plan)
+        group = plan.bucket, plan.split
+        next_number[group] = max(next_number.get(group, 0), number + 1)
+        for sample in plan.samples:
+            del groups[group][sample.key]
+    for (folder, split), by_key in groups.items():
+        ordered = _shuffled(by_key.values(), config.seed)
+        first = next_number.get((folder, split), 0)
+        for number, packed in enumerate(_packed(ordered, config), first):
+            plans.append(_plan(folder, split, number, packed))
+    return sorted(plans, key=lambda plan: plan.name)
 
 
-def _groups(samples: Sequence[Sample], max_bytes: int) -> Iterator[tuple[Sample, ...]]:
-    group: list[Sample] = []
-    total = END_BYTES
+def _kept(
+    name: str,
+    keys: Collection[str],
+    groups: Mapping[tuple[str, Split], Mapping[str, Sample]],
+    config: ShardConfig,
+) -> tuple[ShardPlan, int] | None:
+    """Plan and number of a tar that stands, if it would hold the same bytes now."""
+    match = _TAR_NAME.fullmatch(name)
+    if match is None:
+        # Named by an older version: not one of these shards.
+        return None
+    split: Split = "val" if match["split"] == "val" else "train"
+    wanted = groups.get((match["bucket"], split), {})
+    if not keys or not all(key in wanted for key in keys):
+        return None
+    ordered = _shuffled((wanted[key] for key in keys), config.seed)
+    n_bytes = END_BYTES + sum(sample.n_bytes for sample in ordered)
+    if len(ordered) > 1 and n_bytes > config.max_bytes + config.floor_bytes:
+        return None
+    number = int(match["number"])
+    plan = _plan(match["bucket"], split, number, ordered)
+    return (plan, number) if plan.name == name else None
+
+
+def _shuffled(samples: Iterable[Sample], seed: int) -> list[Sample]:
+    def place(sample: Sample) -> bytes:
+        return hashlib.sha256(f"order {seed} {sample.key}".encode()).digest()
+
+    return sorted(samples, key=place)
+
+
+def _packed(samples: Sequence[Sample], config: ShardConfig) -> list[list[Sample]]:
+    """Samples in groups of at most `max_bytes`, the last one not below the floor if it can be."""
+    groups: list[list[Sample]] = []
+    sizes: list[int] = []
     for sample in samples:
         n_bytes = sample.n_bytes
-        if group and total + n_bytes > max_bytes:
-            yield tuple(group)
-            group, total = [], END_BYTES
-        group.append(sample)
-        total += n_bytes
-    if group:
-        yield tuple(group)
+        if not groups or sizes[-1] + n_bytes > config.max_bytes:
+            groups.append([])
+            sizes.append(END_BYTES)
+        groups[-1].append(sample)
+        sizes[-1] += n_bytes
+    if len(groups) > 1 and sizes[-1] < config.floor_bytes:
+        joined = sizes[-2] + sizes[-1] - END_BYTES
+        if joined <= config.max_bytes + config.floor_bytes:
+            last = groups.pop()
+            groups[-1] += last
+    return groups
 
 
-def _plan(bucket: str, number: int, group: tuple[Sample, ...]) -> ShardPlan:
+def _plan(bucket: str, split: Split, number: int, group: Sequence[Sample]) -> ShardPlan:
     digest = hashlib.sha256(f"shard {SHARD_VERSION}\n".encode())
     for sample in group:
         for member in (sample.key.encode(), sample.mp4_sha256.encode(), sample.json()):
             digest.update(member + b"\n")
         digest.update(f"{len(sample.caption)} {sample.caption}\n".encode())
+        if sample.embedding is not None:
+            digest.update(sample.npy())
     stamp = digest.hexdigest()[:8]
-    return ShardPlan(name=f"shards/{bucket}/{number:06d}-{stamp}.tar", bucket=bucket, samples=group)
+    return ShardPlan(
+        name=f"{SHARDS}/{bucket}/{split}-{number:06d}-{stamp}.tar",
+        bucket=bucket,
+        split=split,
+        samples=tuple(group),
+    )
 
 
-def tar_layout(plan: ShardPlan) -> tuple[dict[str, int], int]:
-    """Where each clip's bytes will lie in a tar, and how large the tar will be.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TarLayout:
+    """Where everything lies in a tar, in bytes from its start."""
 
-    Returns:
-        Offset of each key's MP4, and the size in bytes.
-    """
-    offsets, position = {}, 0
+    starts: tuple[int, ...]
+    """First header of each sample."""
+    end: int
+    """End of the last sample."""
+    mp4_offsets: Mapping[str, int]
+    """First byte of each sample's MP4, by key."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the tar."""
+        return self.end + END_BYTES
+
+
+def tar_layout(plan: ShardPlan) -> TarLayout:
+    """Where everything will lie in a tar, without writing it."""
+    offsets: dict[str, int] = {}
+    starts: list[int] = []
+    position = 0
     for sample in plan.samples:
-        for suffix, size in _members(sample):
+        starts.append(position)
+        for suffix, size in sample.members():
             position += BLOCK
             if suffix == "mp4":
                 offsets[sample.key] = position
-            position += math.ceil(size / BLOCK) * BLOCK
-    return offsets, position + END_BYTES
-
-
-def _members(sample: Sample) -> list[tuple[str, int]]:
-    return [
-        ("json", len(sample.json())),
-        ("mp4", sample.mp4_bytes),
-        ("txt", len(sample.caption.encode())),
-    ]
+            position += _padded(size)
+    return TarLayout(starts=tuple(starts), end=position, mp4_offsets=offsets)
 
 
 def write_shard(plan: ShardPlan, output: BinaryIO, read_clip: Callable[[Sample], bytes]) -> int:
@@ -253,15 +451,20 @@ def write_shard(plan: ShardPlan, output: BinaryIO, read_clip: Callable[[Sample],
             "mp4": read_clip(sample),
             "txt": sample.caption.encode(),
         }
-        for suffix, _ in _members(sample):
+        if sample.embedding is not None:
+            contents["npy"] = sample.npy()
+        for suffix, _ in sample.members():
             data = contents[suffix]
             output.write(_header(f"{sample.key}.{suffix}", len(data)))
             output.write(data)
-            padding = -len(data) % BLOCK
-            output.write(b"\0" * padding)
-            n_bytes += BLOCK + len(data) + padding
+            output.write(b"\0" * (_padded(len(data)) - len(data)))
+            n_bytes += BLOCK + _padded(len(data))
     output.write(b"\0" * END_BYTES)
     return n_bytes + END_BYTES
+
+
+def _padded(size: int) -> int:
+    return math.ceil(size / BLOCK) * BLOCK
 
 
 def _header(name: str, size: int) -> bytes:

@@ -66,6 +66,13 @@ class Place:
             if path.is_file()
         }
 
+    def tars(self) -> dict[str, str]:
+        return {n: h for n, h in self.objects("shards").items() if n.endswith(".tar")}
+
+    def manifest(self) -> dict[str, Any]:
+        manifest: dict[str, Any] = json.loads((self.out / "shards/manifest.json").read_text())
+        return manifest
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, str]:
@@ -115,6 +122,10 @@ def assert_whole(place: Place) -> None:
     assert {clip["shard"] for clip in kept} == {shard["name"] for shard in summary["shards"]}
     for shard in summary["shards"]:
         assert (place.out / shard["name"]).stat().st_size == shard["bytes"]
+    for shard in place.manifest()["shards"]:
+        tar = place.out / "shards" / shard["name"]
+        assert hashlib.sha256(tar.read_bytes()).hexdigest() == shard["sha256"]
+        assert len(tar.with_suffix(".tar.idx").read_bytes()) == 8 * (shard["samples"] + 1)
     for clip in kept:
         with (place.out / clip["shard"]).open("rb") as tar:
             tar.seek(clip["mp4_offset"])
@@ -128,9 +139,30 @@ def assert_no_more_than_whole(place: Place) -> None:
     summary = place.summary()
     listed = {part for parts in summary["tables"].values() for part in parts}
     assert set(place.objects(*TABLES)) == listed
-    assert set(place.objects("shards")) == {shard["name"] for shard in summary["shards"]}
+    assert set(place.tars()) == {shard["name"] for shard in summary["shards"]}
+    assert_manifest_names_all(place)
     assert not place.objects("cuts")
-    assert not [path for path in place.out.rglob("*") if path.name.startswith(".")]
+    assert not [path for path in place.out.rglob("*") if path.name.startswith(".tmp")]
+
+
+def assert_manifest_names_all(place: Place) -> None:
+    """Each object under `shards` is named by the manifest, with its hash."""
+    manifest, summary = place.manifest(), place.summary()
+    expected = {name: facts["sha256"] for name, facts in manifest["files"].items()}
+    for shard in manifest["shards"]:
+        tar = shard["name"]
+        expected[tar] = shard["sha256"]
+        expected[f"{tar}.idx"] = shard["idx_sha256"]
+        expected[tar.replace(".tar", ".meta.jsonl")] = shard["meta_sha256"]
+    objects = place.objects("shards")
+    del objects["shards/manifest.json"]
+    assert objects == {f"shards/{name}": digest for name, digest in expected.items()}
+    counts = manifest["counts"]
+    assert counts["samples"] == summary["counts"]["kept"]
+    assert counts["bytes"] == sum(shard["bytes"] for shard in summary["shards"])
+    for groups in ("by_split", "by_bucket"):
+        for name in ("shards", "samples", "frames", "bytes"):
+            assert sum(group[name] for group in counts[groups].values()) == counts[name]
 
 
 def test_the_summary_agrees_with_the_tables_and_the_funnel_is_printed(
@@ -233,10 +265,10 @@ def test_a_copy_adds_a_row_and_a_removed_source_takes_its_clips_along(place: Pla
 
 def test_settings_of_late_stages_change_what_they_name_and_nothing_else(place: Place) -> None:
     place.run()
-    shards, clips = place.objects("shards"), place.table("clips")
+    shards, clips = place.tars(), place.table("clips")
     place.run("--set", "caption.enabled=false")
     assert_no_more_than_whole(place)
-    for name in place.objects("shards"):
+    for name in place.tars():
         for sample in webdataset.WebDataset(str(place.out / name), shardshuffle=False):
             assert {key for key in sample if not key.startswith("__")} == {"mp4", "json", "txt"}
             assert sample["txt"] == b""
@@ -245,10 +277,14 @@ def test_settings_of_late_stages_change_what_they_name_and_nothing_else(place: P
         _without(clip, nothing) for clip in clips
     ]
     place.run("--set", "shard.max_bytes=65536")
-    assert len(place.objects("shards")) == place.summary()["counts"]["kept"]
+    small = place.tars()
+    assert len(small) == place.summary()["counts"]["kept"]
     assert_no_more_than_whole(place)
-    place.run()
-    assert place.objects("shards") == shards
+    assert place.run()["work"]["shards_written"] == 0
+    assert place.tars() == small
+    place.run("--set", "shard.append=false")
+    assert place.tars() == shards
+    assert_no_more_than_whole(place)
 
 
 def _without(row: dict[str, Any], names: set[str]) -> dict[str, Any]:
@@ -273,7 +309,7 @@ def test_other_bounds_read_no_tracks_and_give_what_tracks_give(
     assert "lively" in kept["tags"]
     (sample,) = (
         sample
-        for name in place.objects("shards")
+        for name in place.tars()
         for sample in webdataset.WebDataset(str(place.out / name), shardshuffle=False)
         if sample["__key__"] == kept["clip_id"]
     )

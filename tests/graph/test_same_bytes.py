@@ -95,7 +95,8 @@ def wait_for_part(out: Path, process: "subprocess.Popen[bytes]") -> None:
 def shards(out: Path) -> dict[str, str]:
     return {
         str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted((out / "shards").rglob("*.tar"))
+        for path in sorted((out / "shards").rglob("*"))
+        if path.is_file()
     }
 
 

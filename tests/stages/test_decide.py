@@ -146,6 +146,32 @@ def test_content_types_are_judged_after_rules_and_before_buckets() -> None:
     assert "semantic.reject" not in counts(decided(clips, {}))
 
 
+def test_every_clip_has_a_bucket_or_a_reason() -> None:
+    """Pins the reason for odd shapes, its score and bound, and buckets by content type."""
+    clips = clips_with(
+        6,
+        width=[1280, 1720, 1720, 0, 1280, 720],
+        height=[720, 720, 720, 0, 720, 1280],
+        n_frames=[150, 150, 10, 150, 150, 150],
+        content_type=["sea", "ad", "ad", "sea", None, "sea"],
+    )
+    config = ShardConfig(aspects_strict=True, by_content_type=True)
+    result = decide(clips, {}, min_s=2.0, shard=config)
+    rows = columns_to_rows(result.clips)
+    assert [row["reasons"] for row in rows] == [
+        [], ["no_aspect_class"], ["no_bucket", "no_aspect_class"], ["no_bucket"], [], [],
+    ]  # fmt: skip
+    assert [row["bucket"] for row in rows] == [
+        "720p_16-9_121f_sea", None, None, None, "720p_16-9_121f_unknown", "720p_9-16_121f_sea",
+    ]  # fmt: skip
+    assert rows[1]["reason_score"] == pytest.approx(0.256, abs=0.001)
+    assert rows[1]["reason_threshold"] == 0.1
+    assert (rows[2]["reason_score"], rows[2]["reason_threshold"]) == (10, 18)
+    assert counts(result)["shard.bucket"] == (3, 3, 3)
+    lenient = columns_to_rows(decided(clips, {}).clips)
+    assert [row["bucket"] for row in lenient[:2]] == ["720p_16-9_121f"] * 2
+
+
 def test_a_flag_keeps_the_clip_and_names_what_it_misses() -> None:
     """Pins both forms of a tag, that an absent score gives none, and that flags reject nothing."""
     rules = {

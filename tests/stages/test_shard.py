@@ -1,11 +1,14 @@
 """Buckets, plans and bytes of shards."""
 
+import hashlib
 import io
 import json
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from curator.stages.shard import (
@@ -14,8 +17,11 @@ from curator.stages.shard import (
     Sample,
     ShardConfig,
     ShardPlan,
+    Split,
+    aspect_loss,
     bucket_of,
     plan_shards,
+    split_of,
     tar_layout,
     write_shard,
 )
@@ -69,6 +75,49 @@ def test_classes_need_no_order() -> None:
     assert bucket == Bucket(resolution=720, aspect="16,9", min_frames=49)
 
 
+@pytest.mark.parametrize(
+    ("width", "height", "loss"),
+    [(1920, 1080, 0.0), (1998, 1080, 0.039), (1350, 1080, 0.0625), (2580, 1080, 0.256)],
+)
+def test_shapes_far_from_all_classes_have_no_bucket_where_that_is_asked_for(
+    width: int, height: int, loss: float
+) -> None:
+    """Pins the loss by a crop, and that a clip is put into the nearest class by default."""
+    assert aspect_loss(width, height, CONFIG) == pytest.approx(loss, abs=0.001)
+    assert bucket_of(width, height, 50, CONFIG) is not None
+    strict = ShardConfig(aspects_strict=True, aspects_tolerance=0.05)
+    assert (bucket_of(width, height, 50, strict) is None) == (loss > 0.05)
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [("sports", "sports"), ("Video Game/HUD", "video-game-hud"), (None, "unknown"), ("!", "other")],
+)
+def test_a_content_type_ends_the_name_of_its_bucket(content: str | None, name: str) -> None:
+    """Pins that any words make a plain folder name, and that no clip is lost without a type."""
+    config = ShardConfig(by_content_type=True)
+    bucket = bucket_of(1280, 720, 60, config, content_type=content)
+    assert bucket is not None
+    assert bucket.name == f"720p_16-9_49f_{name}"
+    plain = bucket_of(1280, 720, 60, CONFIG, content_type=content)
+    assert plain is not None
+    assert plain.name == "720p_16-9_49f"
+
+
+def test_sources_are_split_by_their_hash() -> None:
+    """Pins the share, that a seed changes it, and that one source's split needs no other's."""
+    sources = [hashlib.sha256(str(n).encode()).hexdigest()[:32] for n in range(4000)]
+    config = ShardConfig(val_share=0.1)
+    val = {source for source in sources if split_of(source, config) == "val"}
+    assert 0.08 < len(val) / len(sources) < 0.12
+    other = {s for s in sources if split_of(s, ShardConfig(val_share=0.1, seed=1)) == "val"}
+    assert 0.05 < len(val & other) / len(val) < 0.2
+    wider = {s for s in sources if split_of(s, ShardConfig(val_share=0.2)) == "val"}
+    assert val < wider
+    assert {split_of(s, ShardConfig(val_share=0.0)) for s in sources} == {"train"}
+    assert {split_of(s, ShardConfig(val_share=1.0)) for s in sources} == {"val"}
+
+
 @pytest.mark.parametrize("aspect", ["16:9", "16", "0,9", "a,b", "-1,2"])
 def test_shapes_that_are_no_two_numbers_are_refused(aspect: str) -> None:
     """Pins the message for a misspelt shape."""
@@ -81,15 +130,25 @@ def mp4_of(key: str) -> bytes:
     return key.encode() * (100 + int(key, 16) % 97)
 
 
-def sample(number: int, *, caption: str | None = None, **metadata: object) -> Sample:
+def sample(
+    number: int,
+    *,
+    caption: str | None = None,
+    split: Split = "train",
+    sha256: str | None = None,
+    embedding: NDArray[np.float32] | None = None,
+    **metadata: object,
+) -> Sample:
     key = f"{number:024x}"
     return Sample(
         key=key,
         metadata={"clip_id": key, "fps": 30.0, **metadata},
         caption=CAPTIONS[number % 3] if caption is None else caption,
         mp4_bytes=len(mp4_of(key)),
-        mp4_sha256=f"{number:064x}",
+        mp4_sha256=sha256 or f"{number:064x}",
         location=Location(name="cuts/part.parquet", row=number),
+        split=split,
+        embedding=embedding,
     )
 
 
@@ -115,11 +174,14 @@ def test_plans_do_not_depend_on_the_order_of_samples() -> None:
     assert len(plans) > 2
     assert [plan.name for plan in plans] == sorted(plan.name for plan in plans)
     assert {plan.bucket for plan in plans} == {WIDE.name, tall.name}
-    assert all(plan.name.startswith(f"shards/{plan.bucket}/00000") for plan in plans)
+    assert all(plan.name.startswith(f"shards/{plan.bucket}/train-00000") for plan in plans)
     keys = [s.key for plan in plans for s in plan.samples]
     assert sorted(keys) == sorted(s.key for _, s in samples)
-    for plan in plans:
-        assert [s.key for s in plan.samples] == sorted(s.key for s in plan.samples)
+    for bucket in (WIDE.name, tall.name):
+        order = [s.key for plan in plans if plan.bucket == bucket for s in plan.samples]
+        assert order != sorted(order)
+        other = plan_shards(samples, ShardConfig(max_bytes=1 << 16, seed=1))
+        assert order != [s.key for plan in other if plan.bucket == bucket for s in plan.samples]
 
 
 def test_names_end_in_the_hash_of_what_is_inside() -> None:
@@ -136,8 +198,101 @@ def test_no_tar_is_larger_than_its_limit() -> None:
     config = ShardConfig(max_bytes=1 << 16)
     plans = plan_shards([(WIDE, sample(i)) for i in range(60)], config)
     sizes = [len(written(plan)) for plan in plans]
-    assert max(sizes) <= config.max_bytes
+    assert max(sizes[:-1]) <= config.max_bytes
+    assert sizes[-1] <= config.max_bytes + config.floor_bytes
     assert min(sizes[:-1]) > config.max_bytes - 20_000
+
+
+@pytest.mark.parametrize("n", range(8, 28))
+def test_the_last_tar_is_not_below_the_floor(n: int) -> None:
+    """Pins the floor, that a small rest is joined with the tar before, and that none is lost."""
+    config = ShardConfig(max_bytes=1 << 16, min_bytes=40_000)
+    plans = plan_shards([(WIDE, sample(i)) for i in range(n)], config)
+    assert sum(len(plan.samples) for plan in plans) == n
+    sizes = [tar_layout(plan).n_bytes for plan in plans]
+    assert len(sizes) == 1 or min(sizes) >= config.floor_bytes
+    assert max(sizes) < config.max_bytes + config.floor_bytes
+
+
+def test_a_floor_above_the_limit_is_refused() -> None:
+    """Pins the message, and that the floor follows the limit by default."""
+    with pytest.raises(ValidationError, match="min_bytes 70000 is more than max_bytes 65536"):
+        ShardConfig(max_bytes=65536, min_bytes=70000)
+    assert ShardConfig(max_bytes=65536).floor_bytes == 16384
+
+
+def test_splits_do_not_share_a_tar() -> None:
+    """Pins that the split is in the name, and that tars are numbered within it."""
+    samples = [(WIDE, sample(i, split="val" if i % 4 == 0 else "train")) for i in range(40)]
+    plans = plan_shards(samples, ShardConfig(max_bytes=1 << 16))
+    assert {plan.split for plan in plans} == {"train", "val"}
+    for plan in plans:
+        assert {s.split for s in plan.samples} == {plan.split}
+    for split in ("train", "val"):
+        numbers = [p.name.split("-")[-2] for p in plans if p.split == split]
+        assert numbers == [f"{n:06d}" for n in range(len(numbers))]
+
+
+SMALL = ShardConfig(max_bytes=1 << 16)
+
+
+def keys_of(plans: list[ShardPlan]) -> dict[str, set[str]]:
+    return {plan.name: {s.key for s in plan.samples} for plan in plans}
+
+
+def test_tars_that_stand_stay_and_new_samples_go_into_new_ones() -> None:
+    """Pins appending: names, contents and numbers."""
+    first = plan_shards([(WIDE, sample(i)) for i in range(30)], SMALL)
+    standing = keys_of(first)
+    both = plan_shards([(WIDE, sample(i)) for i in range(50)], SMALL, standing)
+    assert {plan.name for plan in first} < {plan.name for plan in both}
+    assert [plan for plan in both if plan.name in standing] == first
+    new = [plan for plan in both if plan.name not in standing]
+    assert sorted(s.key for p in new for s in p.samples) == [sample(i).key for i in range(30, 50)]
+    assert min(plan.name for plan in new) > max(standing)
+    assert plan_shards([(WIDE, sample(i)) for i in range(50)], SMALL, keys_of(both)) == both
+    alone = ShardConfig(max_bytes=1 << 16, append=False)
+    again = plan_shards([(WIDE, sample(i)) for i in range(50)], alone, standing)
+    assert again == plan_shards([(WIDE, sample(i)) for i in range(50)], SMALL)
+
+
+@pytest.mark.parametrize("change", ["gone", "caption", "metadata", "mp4", "split", "bucket", "npy"])
+def test_a_tar_with_a_sample_that_changed_does_not_stay(change: str) -> None:
+    """Pins that only that tar is given up, and that none of its samples is lost."""
+    samples = {i: (WIDE, sample(i)) for i in range(30)}
+    first = plan_shards(samples.values(), SMALL)
+    changed = int(first[1].samples[0].key, 16)
+    bucket, old = samples.pop(changed)
+    tall = Bucket(resolution=480, aspect="9,16", min_frames=17)
+    replaced = {
+        "caption": (bucket, sample(changed, caption="Other.")),
+        "metadata": (bucket, sample(changed, luma=0.5)),
+        "mp4": (bucket, sample(changed, sha256="f" * 64)),
+        "split": (bucket, sample(changed, split="val")),
+        "bucket": (tall, old),
+        "npy": (bucket, sample(changed, embedding=np.zeros(4, np.float32))),
+    }
+    if change in replaced:
+        samples[changed] = replaced[change]
+    plans = plan_shards(samples.values(), SMALL, keys_of(first))
+    names = {plan.name for plan in plans}
+    assert {plan.name for plan in first} - names == {first[1].name}
+    assert sorted(s.key for p in plans for s in p.samples) == sorted(
+        s.key for _, s in samples.values()
+    )
+
+
+def test_tars_of_other_names_sizes_and_seeds_do_not_stay() -> None:
+    """Pins that tars of older versions, and those above the limit, are packed anew."""
+    samples = [(WIDE, sample(i)) for i in range(30)]
+    large = plan_shards(samples, ShardConfig(max_bytes=1 << 20))
+    assert plan_shards(samples, SMALL, keys_of(large)) == plan_shards(samples, SMALL)
+    older = {"shards/720p_16-9_121f/000000-0a1b2c3d.tar": {s.key for _, s in samples}}
+    assert plan_shards(samples, SMALL, older) == plan_shards(samples, SMALL)
+    seeded = ShardConfig(max_bytes=1 << 16, seed=3)
+    assert plan_shards(samples, seeded, keys_of(plan_shards(samples, SMALL))) == plan_shards(
+        samples, seeded
+    )
 
 
 def test_a_clip_larger_than_the_limit_has_a_tar_of_its_own() -> None:
@@ -150,7 +305,8 @@ def test_a_clip_larger_than_the_limit_has_a_tar_of_its_own() -> None:
         mp4_sha256="0" * 64,
         location=Location(name="cuts/part.parquet", row=0),
     )
-    plans = plan_shards([(WIDE, large), (WIDE, sample(1))], ShardConfig(max_bytes=1 << 16))
+    config = ShardConfig(max_bytes=1 << 16, min_bytes=0)
+    plans = plan_shards([(WIDE, large), (WIDE, sample(1))], config)
     assert [len(plan.samples) for plan in plans] == [1, 1]
 
 
@@ -196,11 +352,32 @@ def test_webdataset_reads_samples(tmp_path: Path) -> None:
 def test_the_layout_says_where_clips_lie() -> None:
     """Pins the offsets in `clips.mp4_offset` and the size, without writing the tar."""
     plan = plan_of(7)
-    offsets, size = tar_layout(plan)
+    layout = tar_layout(plan)
     data = written(plan)
-    assert size == len(data)
-    for s in plan.samples:
-        assert data[offsets[s.key] : offsets[s.key] + s.mp4_bytes] == mp4_of(s.key)
+    assert layout.n_bytes == len(data)
+    for s, start in zip(plan.samples, layout.starts, strict=True):
+        offset = layout.mp4_offsets[s.key]
+        assert data[offset : offset + s.mp4_bytes] == mp4_of(s.key)
+        assert data[start : start + 512].startswith(f"{s.key}.json\0".encode())
+    assert not any(data[layout.end :])
+
+
+def test_an_embedding_is_the_last_member_and_read_back_by_numpy() -> None:
+    """Pins name, type and place of `npy`, and that samples without one have none."""
+    vector = np.linspace(-1, 1, 7, dtype=np.float32)
+    both = [(WIDE, sample(1, embedding=vector)), (WIDE, sample(2))]
+    (plan,) = plan_shards(both, CONFIG)
+    data = written(plan)
+    assert tar_layout(plan).n_bytes == len(data)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        names = [name for name in tar.getnames() if name.startswith(sample(1).key)]
+        assert [name.rpartition(".")[2] for name in names] == ["json", "mp4", "txt", "npy"]
+        assert len(tar.getnames()) == 7
+        stored = tar.extractfile(names[-1])
+        assert stored is not None
+        read = np.load(io.BytesIO(stored.read()))
+    assert read.dtype == np.float32
+    assert (read == vector).all()
 
 
 def test_tars_end_with_two_empty_blocks_and_the_same_plan_gives_the_same_bytes() -> None:

@@ -58,8 +58,8 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
     counts = summary.get("counts") or {}
     given = {**(counts.get("by_reason") or {}), **(counts.get("by_any_reason") or {})}
     last = [
-        Reason.NOT_MEASURED, Reason.CONTENT_TYPE_UNWANTED, Reason.NO_BUCKET, Reason.DUPLICATE,
-        Reason.NOT_SELECTED, Reason.CUT_FAILED,
+        Reason.NOT_MEASURED, Reason.CONTENT_TYPE_UNWANTED, Reason.NO_BUCKET,
+        Reason.NO_ASPECT_CLASS, Reason.DUPLICATE, Reason.NOT_SELECTED, Reason.CUT_FAILED,
     ]  # fmt: skip
     order = [str(reason) for reason in (Reason.TOO_SHORT, *_rule_reasons(summary))]
     known = {*order, *map(str, last)}

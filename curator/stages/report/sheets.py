@@ -202,5 +202,7 @@ def _score_of(reason: str) -> str:
         return "seconds"
     if reason == Reason.CONTENT_TYPE_UNWANTED:
         return "content_probability"
+    if reason == Reason.NO_ASPECT_CLASS:
+        return "share of the picture"
     names = (name for name, spec in SCORES.items() if reason in (spec.low, spec.high))
     return next(names, "size or frames" if reason == Reason.NO_BUCKET else "score")

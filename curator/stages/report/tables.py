@@ -122,6 +122,7 @@ def _rule(reason: str, summary: Mapping[str, Any]) -> str:
     fixed: dict[str, str] = {
         Reason.NOT_MEASURED: "a rule asks for a score that the clip has not",
         Reason.NO_BUCKET: "smaller or shorter than every bucket",
+        Reason.NO_ASPECT_CLASS: "near no aspect class",
         Reason.CUT_FAILED: "could not be written",
     }
     for rule in applied_rules(summary):

@@ -1,0 +1,278 @@
+"""What stands beside the tars, so that each reader of them finds what it looks for.
+
+Beside each tar lie `.tar.idx` (Megatron-Energon) and `.meta.jsonl`; under `shards/` `.nv-meta/*`
+(Megatron-Energon, for all buckets and for each), `wids-<split>.json` (wids), `dataset.parquet`
+(tables of clips, as Open-Sora's loaders take them) and `manifest.json`, which is written last and
+names all others. Names in them are relative to `shards/`, so that the folder can be moved.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from curator.lake import to_parquet
+from curator.stages.shard import SHARDS, SPLITS, ShardPlan, Split, TarLayout
+
+MANIFEST = f"{SHARDS}/manifest.json"
+MANIFEST_VERSION = 1
+DATASET = "dataset.parquet"
+
+ENERGON_VERSION = "7.4.1"
+"""The release of Megatron-Energon whose files these are."""
+
+DATASET_SCHEMA = pa.schema(
+    [
+        ("clip_id", pa.string()),
+        ("path", pa.string()),
+        ("shard", pa.string()),
+        ("split", pa.string()),
+        ("bucket", pa.string()),
+        ("offset", pa.int64()),
+        ("bytes", pa.int64()),
+        ("text", pa.string()),
+        ("num_frames", pa.int64()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+        ("aspect_ratio", pa.float64()),
+        ("resolution", pa.int64()),
+        ("fps", pa.float64()),
+        ("duration", pa.float64()),
+        ("source_id", pa.string()),
+        ("source_uri", pa.string()),
+        ("sha256", pa.string()),
+    ]
+)
+"""A row per sample, in the order of the tars. `path` is `<tar>#<key>.mp4`; `offset`, `bytes` and
+`sha256` are those of the MP4 in the tar; `aspect_ratio` is height by width, `resolution` height
+times width, `duration` seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFacts:
+    """Size and hashes, in hex, of a tar and of what lies beside it."""
+
+    bytes: int
+    sha256: str
+    md5: str
+    """For wids, which knows no other hash."""
+    idx_sha256: str
+    meta_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """A tar that stands."""
+
+    plan: ShardPlan
+    layout: TarLayout
+    facts: ShardFacts
+
+    @property
+    def name(self) -> str:
+        """Relative to `shards/`."""
+        return self.plan.name.removeprefix(f"{SHARDS}/")
+
+    @property
+    def n_frames(self) -> int:
+        """Frames of all samples."""
+        return sum(sample.metadata["n_frames"] for sample in self.plan.samples)
+
+    @property
+    def seconds(self) -> float:
+        """Duration of all samples."""
+        return float(sum(sample.metadata["duration"] for sample in self.plan.samples))
+
+
+def index_name(tar: str) -> str:
+    """Name of a tar's index for Megatron-Energon."""
+    return f"{tar}.idx"
+
+
+def meta_name(tar: str) -> str:
+    """Name of a tar's metadata."""
+    return f"{tar.removesuffix('.tar')}.meta.jsonl"
+
+
+def tar_index(layout: TarLayout) -> bytes:
+    """Offsets of the samples' first headers and of the last one's end, uint64 little-endian."""
+    offsets = (*layout.starts, layout.end)
+    return struct.pack(f"<{len(offsets)}Q", *offsets)
+
+
+def meta_lines(plan: ShardPlan) -> bytes:
+    """A line per sample: its JSON."""
+    return b"".join(sample.json() + b"\n" for sample in plan.samples)
+
+
+def set_files(shards: Sequence[Shard], *, seed: int, stamp: str, made_by: str) -> dict[str, bytes]:
+    """What describes all shards together.
+
+    Args:
+        shards: In the order of their names.
+        seed: Of the order of samples, and of the split.
+        stamp: Fingerprint of the recipe.
+        made_by: Program and version.
+
+    Returns:
+        Objects by name under the output root, in the order in which they are to be written: the
+        manifest is the last.
+    """
+    files = dict(_files(shards))
+    manifest = {
+        "version": MANIFEST_VERSION,
+        "made_by": made_by,
+        "recipe_fingerprint": stamp,
+        "seed": seed,
+        "counts": _counts(shards),
+        "shards": [_entry(shard) for shard in shards],
+        "files": {
+            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for name, data in sorted(files.items())
+        },
+    }
+    named = {f"{SHARDS}/{name}": data for name, data in files.items()}
+    return named | {MANIFEST: _json(manifest)}
+
+
+def known_facts(manifest: Mapping[str, Any]) -> dict[str, ShardFacts]:
+    """Sizes and hashes of the tars in a manifest, by name under the output root.
+
+    A manifest of another version knows nothing.
+    """
+    if manifest.get("version") != MANIFEST_VERSION:
+        return {}
+    names = ShardFacts.__dataclass_fields__
+    return {
+        f"{SHARDS}/{entry['name']}": ShardFacts(**{name: entry[name] for name in names})
+        for entry in manifest["shards"]
+        if all(name in entry for name in names)
+    }
+
+
+def dataset_table(shards: Sequence[Shard]) -> pa.Table:
+    """The rows of `dataset.parquet`."""
+    columns: dict[str, list[Any]] = {name: [] for name in DATASET_SCHEMA.names}
+    for shard in shards:
+        for sample in shard.plan.samples:
+            facts = sample.metadata
+            row = {
+                "clip_id": sample.key,
+                "path": f"{shard.name}#{sample.key}.mp4",
+                "shard": shard.name,
+                "split": sample.split,
+                "bucket": shard.plan.bucket,
+                "offset": shard.layout.mp4_offsets[sample.key],
+                "bytes": sample.mp4_bytes,
+                "text": sample.caption,
+                "num_frames": facts["n_frames"],
+                "height": facts["height"],
+                "width": facts["width"],
+                "aspect_ratio": facts["height"] / facts["width"],
+                "resolution": facts["height"] * facts["width"],
+                "fps": facts["fps"],
+                "duration": facts["duration"],
+                "source_id": facts["source_id"],
+                "source_uri": facts["source_uri"],
+                "sha256": sample.mp4_sha256,
+            }
+            for name, column in columns.items():
+                column.append(row[name])
+    return pa.table(columns, schema=DATASET_SCHEMA)
+
+
+def _files(shards: Sequence[Shard]) -> Iterator[tuple[str, bytes]]:
+    yield DATASET, to_parquet(dataset_table(shards))
+    for split in SPLITS:
+        yield f"wids-{split}.json", _json(_wids(shards, split))
+    folders = ["", *sorted({shard.plan.bucket for shard in shards})]
+    for folder in folders:
+        inside = [shard for shard in shards if folder in ("", shard.plan.bucket)]
+        prefix = f"{folder}/" if folder else ""
+        for name, data in _energon(inside, prefix):
+            yield f"{prefix}.nv-meta/{name}", data
+
+
+def _wids(shards: Sequence[Shard], split: Split) -> dict[str, Any]:
+    return {
+        "__kind__": "wids-shard-index-v1",
+        "wids_version": 1,
+        "shardlist": [
+            {
+                "url": shard.name,
+                "md5sum": shard.facts.md5,
+                "nsamples": len(shard.plan.samples),
+                "filesize": shard.facts.bytes,
+            }
+            for shard in shards
+            if shard.plan.split == split
+        ],
+    }
+
+
+def _energon(shards: Sequence[Shard], prefix: str) -> Iterator[tuple[str, bytes]]:
+    """Files of `.nv-meta`; names of shards are relative to the folder that it lies in."""
+    names = [shard.name.removeprefix(prefix) for shard in shards]
+    counts = {name: len(shard.plan.samples) for name, shard in zip(names, shards, strict=True)}
+    # Before the splits: a reader in between finds all that the old splits name, if none was taken.
+    yield ".info.json", _json({"energon_version": ENERGON_VERSION, "shard_counts": counts})
+    parts: dict[str, list[str]] = {
+        split: [n for n, shard in zip(names, shards, strict=True) if shard.plan.split == split]
+        for split in SPLITS
+    }
+    yield "split.yaml", _split_yaml(parts)
+    # All members as they are: what a sample is to be made of them, the trainer says.
+    yield "dataset.yaml", b"__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+
+
+def _entry(shard: Shard) -> dict[str, Any]:
+    return {
+        "name": shard.name,
+        "bucket": shard.plan.bucket,
+        "split": shard.plan.split,
+        "samples": len(shard.plan.samples),
+        "frames": shard.n_frames,
+        **asdict(shard.facts),
+    }
+
+
+def _counts(shards: Sequence[Shard]) -> dict[str, Any]:
+    buckets = sorted({shard.plan.bucket for shard in shards})
+    return _totals(shards) | {
+        "by_split": {
+            split: _totals([shard for shard in shards if shard.plan.split == split])
+            for split in SPLITS
+        },
+        "by_bucket": {
+            bucket: _totals([shard for shard in shards if shard.plan.bucket == bucket])
+            for bucket in buckets
+        },
+    }
+
+
+def _totals(shards: Sequence[Shard]) -> dict[str, Any]:
+    return {
+        "shards": len(shards),
+        "samples": sum(len(shard.plan.samples) for shard in shards),
+        "frames": sum(shard.n_frames for shard in shards),
+        "bytes": sum(shard.facts.bytes for shard in shards),
+        "seconds": round(sum(shard.seconds for shard in shards), 3),
+    }
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, indent=1).encode() + b"\n"
+
+
+def _split_yaml(parts: Mapping[str, Sequence[str]]) -> bytes:
+    """By hand: names of tars need no quotes, and writers of YAML take seconds for many."""
+    lines = ["split_parts:"]
+    for split, names in parts.items():
+        lines += (
+            [f"  {split}:", *(f"  - {name}" for name in names)] if names else [f"  {split}: []"]
+        )
+    return "\n".join([*lines, "exclude: []", ""]).encode()
