@@ -10,6 +10,8 @@ Shape letters: B samples, C channels (red, green, blue), T frames, H, W height a
 """
 
 import hashlib
+import io
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -25,6 +27,8 @@ from curator.loading.shards import LoadedBucket, SampleReader, read_buckets
 from curator.loading.windows import Window, checked_size, decode_window, even_size
 
 Batch = dict[str, Any]
+
+logger = logging.getLogger(__name__)
 
 SHUFFLED_SAMPLES = 64
 """Default window of the shuffle: neighbours in a tar come from all over the corpus already."""
@@ -153,6 +157,7 @@ class ClipDataset(IterableDataset[Batch]):
             for name, weight in weights.items()
         ]
         self._plan = Plan(plans, setting)
+        self._say_what_is_not_read()
         self._made_with = _made_with(split, setting, plans, self._buckets)
         self._start = self._now = _Position(epoch=0, step=0, workers=None, worker=None)
 
@@ -160,6 +165,16 @@ class ClipDataset(IterableDataset[Batch]):
     def steps(self) -> int:
         """Batches of an epoch on this rank, by all its workers together."""
         return self._plan.steps
+
+    def _say_what_is_not_read(self) -> None:
+        own = self._plan.setting
+        if self._plan.unread:
+            logger.warning(
+                "no full batch of %d for each of %d ranks in %s: not read, because of drop_last",
+                own.batch_size, own.world_size, ", ".join(self._plan.unread),
+            )  # fmt: skip
+        if not self.steps:
+            logger.warning("rank %d of %d has no samples at all", own.rank, own.world_size)
 
     def _size_of(self, name: str, bucket: LoadedBucket) -> tuple[int, int]:
         if bucket.n_frames < self._window.span:
@@ -467,8 +482,6 @@ def _facts(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 def _embeddings(stored: Sequence[bytes]) -> Repeated:
     """Embeddings of a batch, each once."""
-    import io
-
     order = repeated([data.hex() for data in stored])
     arrays = [np.load(io.BytesIO(bytes.fromhex(data)), allow_pickle=False) for data in order.unique]
     return Repeated(torch.from_numpy(np.stack(arrays).astype(np.float32)), order.inverse)

@@ -138,11 +138,14 @@ class Plan:
                 f"{setting.world_size} ranks (samples: {held}); lower batch_size, or set "
                 "drop_last=False"
             )
+        self.unread = tuple(b.name for b in buckets if not self._least_batches(b))
+        """Buckets without a full batch for each rank: left out, unless they have weights."""
         self._quotas = self._n_batches
         if buckets[0].weight is not None:
             self._check_full(setting)
             weights = [bucket.weight or 0.0 for bucket in buckets]
             self._quotas = quotas(self.steps, weights)
+            self.unread = ()
 
     def _check_full(self, setting: Setting) -> None:
         for bucket in self.buckets:
