@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a small video autoencoder from shards, and measures how long it waits for its batches.
 
-    loading.py [--shards OUT] [--clips 12] [--steps 15] [--rounds 5] [--workers 1] [--ray]
+    loading.py [--shards OUT] [--clips 12] [--steps 10] [--rounds 5] [--workers 1] [--ray]
 
 Side by side in one run: `curator.loading`, webdataset's own reader and a folder of MP4s, all
 through PyTorch's DataLoader with the same number of workers, batch and size of frames, for two
@@ -43,7 +43,7 @@ from curator.footage.scenes import View, pan_zoom, render_shot
 from curator.footage.write import write_video
 from curator.loading import ClipDataset, ClipLoader, as_unit, ray_clips
 
-FRAMES, SIZE, BATCH = 17, 96, 2
+FRAMES, SIZE, BATCH = 17, 96, 4
 COPIES, CLIP_FRAMES, WARM_UP = 8, 91, 4
 BUCKET = "720p_16-9_49f"
 
@@ -348,7 +348,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shards", type=Path, help="output of `curate run`; else made by code")
     parser.add_argument("--clips", type=int, default=12, help="clips to make, 8 samples of each")
-    parser.add_argument("--steps", type=int, default=15, help="measured steps of a round")
+    parser.add_argument("--steps", type=int, default=10, help="measured steps of a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--large", type=int, default=16, help="channels of the larger model")
