@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from curator.errors import CuratorError, ShardError, UsageError
+from curator.footage.write import write_video
 from curator.loading import ClipDataset, ClipLoader, as_unit
 from curator.loading.shards import SampleReader, read_buckets
 from tests.made_shards import (
@@ -21,6 +23,7 @@ from tests.made_shards import (
     clip_bytes,
     made_clips,
     number_in,
+    numbered_frames,
     shrunk,
     write_shards,
 )
@@ -554,6 +557,20 @@ def test_clips_that_hold_fewer_frames_than_they_say_are_named(tmp_path: Path) ->
     out = write_shards(tmp_path / "cut", [(A, "train", clips)])
     with pytest.raises(ShardError, match=r"clip abc1 of .* does not decode"):
         list(ClipDataset(str(out), frames=12))
+
+
+def test_clips_of_another_rate_than_they_say_are_named(tmp_path: Path) -> None:
+    """Pins that a window over a gap is an error, and no frame is taken for another."""
+    path = tmp_path / "gap.mp4"
+    ticks = [*range(0, 120, 10), *range(200, 320, 10)]
+    write_video(
+        path, numbered_frames(24, 68, 104), pts=ticks, time_base=Fraction(1, 250), gop=4, bframes=0
+    )
+    clips = [MadeClip(key="abc1", mp4=path.read_bytes(), fps=Fraction(25))]
+    out = write_shards(tmp_path / "out", [(A, "train", clips)])
+    list(ClipDataset(str(out), frames=12, window="first"))
+    with pytest.raises(ShardError, match=r"a frame at .* is number 20 .* expected 12"):
+        list(ClipDataset(str(out), frames=13, window="first"))
 
 
 def test_errors_in_a_worker_arrive_as_they_are(tmp_path: Path) -> None:

@@ -10,13 +10,11 @@ Shape letters: B samples, C channels (red, green, blue), T frames, H, W height a
 """
 
 import hashlib
-import io
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import orjson
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -24,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from curator.errors import ShardError, UsageError, unknown_key
 from curator.loading.plan import BucketPlan, Plan, Setting, normalized
 from curator.loading.shards import LoadedBucket, SampleReader, read_buckets
+from curator.loading.values import as_unit, embeddings, facts_of, rate_of, repeated
 from curator.loading.windows import Window, checked_size, decode_window, even_size
 
 Batch = dict[str, Any]
@@ -32,33 +31,6 @@ logger = logging.getLogger(__name__)
 
 SHUFFLED_SAMPLES = 64
 """Default window of the shuffle: neighbours in a tar come from all over the corpus already."""
-
-
-class Repeated(NamedTuple):
-    """Values of a batch, each once: sample `b` has `unique[inverse[b]]`.
-
-    What is computed from a value, such as a caption's embedding, is computed once for each of
-    `unique` and spread by `inverse`.
-
-    Attributes:
-        unique: Different values in the order of their first sample.
-        inverse: int64 [B].
-    """
-
-    unique: Any
-    inverse: torch.Tensor
-
-
-def repeated(values: Sequence[str]) -> Repeated:
-    """Puts together values that are the same."""
-    places: dict[str, int] = {}
-    inverse = [places.setdefault(value, len(places)) for value in values]
-    return Repeated(list(places), torch.tensor(inverse))
-
-
-def as_unit(video: torch.Tensor) -> torch.Tensor:
-    """uint8 [0, 255] to float32 [-1, 1], on the tensor's device: 0 is -1 and 255 is 1."""
-    return video.float().div_(127.5).sub_(1.0)
 
 
 class ClipDataset(IterableDataset[Batch]):
@@ -297,10 +269,10 @@ class ClipDataset(IterableDataset[Batch]):
             (len(samples), 3, T, *self.sizes[name]), dtype=torch.uint8
         )
         read = [reader.read(self._buckets[i].shards[tar], number) for tar, number in samples]
-        facts = [_facts(sample) for sample in read]
+        facts = [facts_of(sample) for sample in read]
         starts = []
         for sample, fact, video in zip(read, facts, video_BCTHW, strict=True):
-            starts.append(self._decode(sample, fact["n_frames"], video, round_))
+            starts.append(self._decode(sample, fact, video, round_))
         batch: Batch = {
             "video": as_unit(video_BCTHW) if self._unit else video_BCTHW,
             "caption": repeated([sample["txt"].decode() for sample in read]),
@@ -311,13 +283,13 @@ class ClipDataset(IterableDataset[Batch]):
             "bucket": name,
         }
         if self._embedding:
-            batch["embedding"] = _embeddings([sample["npy"] for sample in read])
+            batch["embedding"] = embeddings([sample["npy"] for sample in read])
         return batch if self.batch_size is not None else _single_of(batch)
 
     def _decode(
-        self, sample: Mapping[str, Any], n_frames: int, video: torch.Tensor, round_: int
+        self, sample: Mapping[str, Any], fact: Mapping[str, Any], video: torch.Tensor, round_: int
     ) -> int:
-        key = sample["__key__"]
+        key, n_frames = sample["__key__"], int(fact["n_frames"])
         name = f"clip {key} of {self._store.uri}/{sample['__url__']}"
         if n_frames < self._window.span:
             raise ShardError(
@@ -329,6 +301,7 @@ class ClipDataset(IterableDataset[Batch]):
             sample["mp4"],
             video,
             start=start,
+            rate=rate_of(fact),
             window=self._window,
             scaled=self._size is not None,
             name=name,
@@ -465,26 +438,6 @@ def _made_with(
         "world_size": setting.world_size,
         "shards": digest[:16],
     }
-
-
-def _facts(sample: Mapping[str, Any]) -> dict[str, Any]:
-    where = f"clip {sample['__key__']} of {sample['__url__']}"
-    try:
-        facts: dict[str, Any] = orjson.loads(sample["json"])
-        int(facts["n_frames"]), float(facts["fps"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ShardError(
-            f"{where} has JSON without n_frames and fps ({error!r}); expected what `curate run` "
-            "writes"
-        ) from error
-    return facts
-
-
-def _embeddings(stored: Sequence[bytes]) -> Repeated:
-    """Embeddings of a batch, each once."""
-    order = repeated([data.hex() for data in stored])
-    arrays = [np.load(io.BytesIO(bytes.fromhex(data)), allow_pickle=False) for data in order.unique]
-    return Repeated(torch.from_numpy(np.stack(arrays).astype(np.float32)), order.inverse)
 
 
 def _single_of(batch: Batch) -> Batch:

@@ -7,6 +7,7 @@ import hashlib
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 import av.error
@@ -94,6 +95,7 @@ def decode_window(
     into_CTHW: torch.Tensor,  # noqa: N803
     *,
     start: int,
+    rate: Fraction,
     window: Window,
     scaled: bool,
     name: str,
@@ -109,6 +111,7 @@ def decode_window(
         mp4: The clip's bytes.
         into_CTHW: uint8 [3, T, H, W], filled in place. The picture's centre is taken.
         start: Number of the first frame.
+        rate: Frames/s, exact; a container's average is off where its last frame lasts longer.
         window: Which frames.
         scaled: Whether the picture is first scaled so that it just covers H x W; else it is
             cropped only, and must be that large.
@@ -124,7 +127,7 @@ def decode_window(
             stream = video_stream(container, name)
             stream.thread_type = "AUTO" if window.decoder_threads > 1 else "NONE"
             stream.codec_context.thread_count = window.decoder_threads
-            for number, picture in _numbered(container, stream, start, name):
+            for number, picture in _numbered(container, stream, start, rate, name):
                 if number in wanted:
                     into_CTHW[:, found] = _rgb(picture, into_CTHW.shape[-2:], scaled, name)
                     found += 1
@@ -139,13 +142,15 @@ def decode_window(
 
 
 def _numbered(
-    container: InputContainer, stream: av.video.stream.VideoStream, start: int, name: str
+    container: InputContainer,
+    stream: av.video.stream.VideoStream,
+    start: int,
+    rate: Fraction,
+    name: str,
 ) -> Iterator[tuple[int, av.video.frame.VideoFrame]]:
     """Frames from the key frame before `start` on, with their numbers."""
-    rate, base = stream.average_rate, stream.time_base
-    if rate is None or base is None:
-        raise ShardError(f"{name} has no frame rate; `curate verify` says what else is wrong")
-    ticks = 1 / (rate * base)
+    assert stream.time_base is not None
+    ticks = 1 / (rate * stream.time_base)
     if start:
         container.seek(round(start * ticks), stream=stream, backward=True)
     before: int | None = None
@@ -154,9 +159,10 @@ def _numbered(
         number = round(at / ticks) if at is not None else -1
         expected = number if before is None else before + 1
         if at is None or number != expected or (before is None and number > start):
+            meant = start if before is None else expected
             raise ShardError(
-                f"{name}: a frame at {at} x {base} s, expected number {min(expected, start)} of "
-                f"constant rate {rate}; `curate verify` says what else is wrong"
+                f"{name}: a frame at {at} x {stream.time_base} s is number {number} at the "
+                f"constant rate {rate}, expected {meant}; `curate verify` says what else is wrong"
             )
         yield number, picture
         before = number
