@@ -1,0 +1,373 @@
+#!/usr/bin/env python3
+"""Trains a small video autoencoder from shards, and measures how long it waits for its batches.
+
+    loading.py [--shards OUT] [--clips 12] [--steps 10] [--rounds 5] [--workers 1] [--ray]
+
+Side by side in one run: `curator.loading`, webdataset's own reader and a folder of MP4s, all
+through PyTorch's DataLoader with the same number of workers, batch and size of frames, for two
+models: one that takes longer to train than a worker takes to decode, and one that takes less.
+*Stall* is the time that the trainer waited for batches as a share of all its time. The trainer
+computes in one thread; its decoders are other processes.
+
+Without --shards, clips are made by code: photographs under a moving camera, 1280x720, H.264 with a
+key frame each second, of which each is in the tars under eight keys. The other readers decode a
+clip from its start to the end of the window, as examples for PyAV do, and scale in the same way.
+
+The number of cores that a trainer needs for decoding is its rate with a batch at hand times the
+CPU-seconds that a sample costs.
+"""
+
+import argparse
+import io
+import json
+import os
+import random
+import statistics
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, repeat
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import torch
+from av.video.reformatter import Interpolation
+from measure import machine
+from torch import nn
+
+from curator.footage.pictures import PHOTOGRAPHS, photograph
+from curator.footage.scenes import View, pan_zoom, render_shot
+from curator.footage.write import write_video
+from curator.loading import ClipDataset, ClipLoader, as_unit, ray_clips
+
+FRAMES, SIZE, BATCH = 17, 96, 4
+COPIES, CLIP_FRAMES, WARM_UP = 8, 91, 4
+BUCKET = "720p_16-9_49f"
+
+
+class Autoencoder(nn.Module):
+    """Shrinks a clip by 16 in height and width and by 4 in time, into 8 channels, and back.
+
+    Args:
+        width: Channels of the first layer.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        w, deep = width, 16 * width
+        self.encoder = nn.Sequential(
+            nn.Conv3d(3, w, 3, (1, 2, 2), 1), nn.SiLU(),
+            nn.Conv3d(w, 2 * w, 3, 2, 1), nn.SiLU(),
+            nn.Conv3d(2 * w, 4 * w, 3, 2, 1), nn.SiLU(),
+            nn.Conv3d(4 * w, deep, 3, (1, 2, 2), 1), nn.SiLU(),
+            nn.Conv3d(deep, 8, 1),
+        )  # fmt: skip
+        self.decoder = nn.Sequential(
+            nn.Conv3d(8, deep, 1), nn.SiLU(), nn.Upsample(scale_factor=(1, 2, 2)),
+            nn.Conv3d(deep, 4 * w, 3, 1, 1), nn.SiLU(), nn.Upsample(scale_factor=2),
+            nn.Conv3d(4 * w, 2 * w, 3, 1, 1), nn.SiLU(), nn.Upsample(scale_factor=2),
+            nn.Conv3d(2 * w, w, 3, 1, 1), nn.SiLU(), nn.Upsample(scale_factor=(1, 2, 2)),
+            nn.Conv3d(w, 3, 3, 1, 1),
+        )  # fmt: skip
+
+    def forward(self, video: torch.Tensor) -> torch.Tensor:
+        """[B, 3, T, H, W] of [-1, 1] to the same."""
+        return self.decoder(self.encoder(video))[:, :, : video.shape[2]]
+
+
+class Trainer:
+    """A model with its optimiser."""
+
+    def __init__(self, width: int) -> None:
+        torch.manual_seed(0)
+        self.model = Autoencoder(width)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-3)
+
+    def step(self, levels: torch.Tensor) -> float:
+        """One step on uint8 [B, 3, T, H, W]; gives the loss."""
+        video = as_unit(levels)
+        loss = nn.functional.mse_loss(self.model(video), video)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return float(loss.detach())
+
+    @property
+    def megabytes(self) -> float:
+        """Size of the weights."""
+        return sum(p.numel() * p.element_size() for p in self.model.parameters()) / 1e6
+
+
+def make_shards(out: Path, n_clips: int) -> None:
+    """Tars as `curate run` writes them, without a manifest."""
+    folder = out / "shards" / BUCKET
+    folder.mkdir(parents=True)
+    order = random.Random(0)
+    names = sorted(PHOTOGRAPHS)
+    clips = []
+    for number in range(n_clips):
+        ends = [
+            View(x=order.uniform(0.2, 0.8), y=order.uniform(0.2, 0.8), span=order.uniform(0.5, 0.9))
+            for _ in range(2)
+        ]
+        shot = pan_zoom(
+            photograph(names[number % len(names)]), CLIP_FRAMES, start=ends[0], end=ends[1]
+        )
+        path = out / "made.mp4"
+        write_video(path, render_shot(shot, width_px=1280, height_px=720), gop=30, bframes=0)
+        clips.append(path.read_bytes())
+        path.unlink()
+    keys = [(f"{order.getrandbits(96):024x}", mp4) for mp4 in clips for _ in range(COPIES)]
+    keys.sort()
+    for tar_number in range(4):
+        with tarfile.open(folder / f"train-{tar_number:06d}-00000000.tar", "w") as tar:
+            for key, mp4 in keys[tar_number::4]:
+                facts = {"clip_id": key, "n_frames": CLIP_FRAMES, "fps": 30.0, "width": 1280}
+                members = {
+                    "json": json.dumps(facts | {"height": 720}).encode(),
+                    "mp4": mp4,
+                    "txt": b"A photograph under a moving camera.",
+                }
+                for suffix, data in members.items():
+                    info = tarfile.TarInfo(f"{key}.{suffix}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+
+
+def unpack(out: Path, folder: Path) -> None:
+    """The same samples as a folder of MP4s."""
+    for path in sorted((out / "shards").rglob("*.tar")):
+        with tarfile.open(path) as tar:
+            for member in tar:
+                if member.name.endswith(".mp4"):
+                    (folder / member.name).write_bytes(tar.extractfile(member).read())
+
+
+def from_start(file: Any) -> torch.Tensor:  # noqa: ANN401
+    """A random window as examples for PyAV read it: uint8 [3, T, H, W]."""
+    kept = []
+    with av.open(file) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.thread_count = 1
+        start = random.randrange(stream.frames - FRAMES + 1)
+        for number, frame in enumerate(container.decode(stream)):
+            if number < start:
+                continue
+            factor = SIZE / min(frame.height, frame.width)
+            rgb = frame.reformat(
+                width=round(frame.width * factor),
+                height=round(frame.height * factor),
+                format="rgb24",
+                interpolation=Interpolation.AREA,
+                threads=1,
+            ).to_ndarray()
+            top, left = (rgb.shape[0] - SIZE) // 2, (rgb.shape[1] - SIZE) // 2
+            kept.append(rgb[top : top + SIZE, left : left + SIZE])
+            if len(kept) == FRAMES:
+                break
+    return torch.from_numpy(np.stack(kept)).permute(3, 0, 1, 2).contiguous()
+
+
+def from_sample(sample: dict[str, Any]) -> torch.Tensor:
+    """As `from_start`, of a sample of webdataset."""
+    return from_start(io.BytesIO(sample["mp4"]))
+
+
+class Mp4Folder(torch.utils.data.Dataset[torch.Tensor]):
+    """A file for each clip."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = sorted(folder.glob("*.mp4"))
+
+    def __len__(self) -> int:
+        """Files."""
+        return len(self.paths)
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        """A window of a file."""
+        return from_start(str(self.paths[number]))
+
+
+Batches = Iterator[torch.Tensor]
+
+
+def readers(out: Path, folder: Path, workers: int) -> dict[str, Callable[[], Batches]]:
+    """Each gives batches, epoch after epoch."""
+    import webdataset
+
+    tars = [str(path) for path in sorted((out / "shards").rglob("*.tar"))]
+    options = {"batch_size": BATCH, "num_workers": workers, "drop_last": True}
+
+    def curate() -> Batches:
+        loader = ClipLoader(clips(out), num_workers=workers)
+        while True:
+            yield from (batch["video"] for batch in loader)
+
+    def plain() -> Batches:
+        source = webdataset.WebDataset(tars, shardshuffle=len(tars), seed=0, empty_check=False)
+        loader = torch.utils.data.DataLoader(source.shuffle(64).map(from_sample), **options)
+        while True:
+            yield from loader
+
+    def files() -> Batches:
+        loader = torch.utils.data.DataLoader(Mp4Folder(folder), shuffle=True, **options)
+        while True:
+            yield from loader
+
+    return {"curator.loading": curate, "webdataset": plain, "folder of MP4s": files}
+
+
+def clips(out: Path) -> ClipDataset:
+    """The dataset that is measured."""
+    return ClipDataset(str(out), batch_size=BATCH, frames=FRAMES, size=(SIZE, SIZE), drop_last=True)
+
+
+def ray_batches(out: Path) -> Batches:
+    """Batches that Ray's processes decode."""
+    made = ray_clips(clips(out)).select_columns(["video"])
+    return (rows["video"] for rows in made.iter_torch_batches(batch_size=BATCH))
+
+
+def train(trainer: Trainer, batches: Iterable[torch.Tensor], steps: int) -> dict[str, float]:
+    """Trains after a warm-up, and says where the time went."""
+    source = iter(batches)
+    for batch in islice(source, WARM_UP):
+        trainer.step(batch)
+    waited_s, begun_s, loss = 0.0, time.perf_counter(), 0.0
+    for _ in range(steps):
+        asked_s = time.perf_counter()
+        batch = next(source)
+        waited_s += time.perf_counter() - asked_s
+        loss = trainer.step(batch)
+    total_s = time.perf_counter() - begun_s
+    return {
+        "samples_per_s": steps * BATCH / total_s,
+        "stall": waited_s / total_s,
+        "loss": loss,
+    }
+
+
+def cpu_seconds(take: Callable[[], object], n: int) -> float:
+    """CPU-seconds of this process for one of n calls."""
+    take()
+    begun_s = time.process_time()
+    for _ in range(n):
+        take()
+    return (time.process_time() - begun_s) / n
+
+
+def cost_of_samples(out: Path, folder: Path) -> dict[str, float]:
+    """CPU-seconds of one sample, in one process without workers."""
+    dataset = clips(out)
+    ours = (batch for _ in repeat(None) for batch in dataset)
+    files = Mp4Folder(folder)
+    order = random.Random(0)
+    return {
+        "curator.loading": cpu_seconds(lambda: next(ours), 20) / BATCH,
+        "folder of MP4s": cpu_seconds(lambda: files[order.randrange(len(files))], 40),
+    }
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median and range."""
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+
+
+def measure(args: argparse.Namespace, out: Path, folder: Path) -> dict[str, Any]:
+    """All readers and both models."""
+    sources = readers(out, folder, args.workers)
+    if args.ray:
+        import ray
+
+        ray.init(
+            address="local", num_cpus=args.workers, include_dashboard=False, log_to_driver=False
+        )
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        sources["Ray Data"] = lambda: ray_batches(out)
+    result: dict[str, Any] = {"cpu_s_per_sample": cost_of_samples(out, folder), "models": {}}
+    held = next(iter(clips(out)))["video"]
+    for name, width in (("large", args.large), ("small", args.small)):
+        trainer = Trainer(width)
+        trainer.step(held)
+        times = []
+        for _ in range(10):
+            begun_s = time.perf_counter()
+            trainer.step(held)
+            times.append(time.perf_counter() - begun_s)
+        rows: dict[str, list[dict[str, float]]] = {reader: [] for reader in sources}
+        first_loss = Trainer(width).step(held)
+        for number in range(args.rounds):
+            for reader, make in sources.items():
+                rows[reader].append(train(trainer, make(), args.steps))
+                print(f"{name} {number} {reader} {rows[reader][-1]} load {os.getloadavg()[0]:.1f}")
+        alone = BATCH / statistics.median(times)
+        result["models"][name] = {
+            "width": width,
+            "megabytes": trainer.megabytes,
+            "samples_per_s_with_a_batch_at_hand": alone,
+            "cores_for_decoding": {
+                reader: alone * cost for reader, cost in result["cpu_s_per_sample"].items()
+            },
+            "loss": [first_loss, rows["curator.loading"][-1]["loss"]],
+            "readers": {
+                reader: {key: spread([r[key] for r in runs]) for key in ("samples_per_s", "stall")}
+                for reader, runs in rows.items()
+            },
+        }
+    return result
+
+
+def show(result: dict[str, Any]) -> None:
+    """The table."""
+    for reader, cost in result["cpu_s_per_sample"].items():
+        print(f"{reader}: {cost * 1e3:.1f} CPU-ms a sample, {1 / cost:.1f} samples/s per core")
+    for name, model in result["models"].items():
+        alone = model["samples_per_s_with_a_batch_at_hand"]
+        cores = model["cores_for_decoding"]["curator.loading"]
+        print(
+            f"\n{name}: {model['megabytes']:.1f} MB of weights, {alone:.2f} samples/s with a batch "
+            f"at hand, which takes {cores:.2f} cores of decoding; loss {model['loss'][0]:.3f} to "
+            f"{model['loss'][1]:.3f}"
+        )
+        print(f"{'':<18}{'samples/s':>24}{'stall %':>24}")
+        for reader, row in model["readers"].items():
+            rate, stall = row["samples_per_s"], row["stall"]
+            print(
+                f"{reader:<18}"
+                f"{rate['median']:>10.2f} ({rate['least']:.2f}-{rate['most']:.2f})"
+                f"{100 * stall['median']:>14.2f} ({100 * stall['least']:.2f}-"
+                f"{100 * stall['most']:.2f})"
+            )
+
+
+def main() -> None:
+    """Makes what is missing, measures, and prints a table and a line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shards", type=Path, help="output of `curate run`; else made by code")
+    parser.add_argument("--clips", type=int, default=12, help="clips to make, 8 samples of each")
+    parser.add_argument("--steps", type=int, default=10, help="measured steps of a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--large", type=int, default=16, help="channels of the larger model")
+    parser.add_argument("--small", type=int, default=2, help="channels of the smaller model")
+    parser.add_argument("--ray", action="store_true", help="Ray Data too, with as many workers")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    random.seed(0)
+    with tempfile.TemporaryDirectory() as made:
+        out, folder = args.shards or Path(made) / "out", Path(made) / "mp4"
+        folder.mkdir()
+        if args.shards is None:
+            make_shards(out, args.clips)
+        unpack(out, folder)
+        result = measure(args, out, folder)
+    show(result)
+    options = {key: str(value) for key, value in vars(args).items()}
+    print(json.dumps({"machine": machine(), "options": options, **result}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,450 @@
+"""Batches of decoded clips for PyTorch, out of the shards that `curate run` writes.
+
+    from curator.loading import ClipDataset, ClipLoader
+
+    dataset = ClipDataset("s3://curated/films", frames=17, batch_size=4, drop_last=True)
+    for batch in ClipLoader(dataset, num_workers=8):
+        batch["video"]          # uint8 [4, 3, 17, H, W]
+
+Shape letters: B samples, C channels (red, green, blue), T frames, H, W height and width.
+"""
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import orjson
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from curator.errors import ShardError, UsageError, unknown_key
+from curator.loading.plan import BucketPlan, Plan, Setting, normalized
+from curator.loading.shards import LoadedBucket, SampleReader, read_buckets
+from curator.loading.values import as_unit, embeddings, facts_of, rate_of, repeated
+from curator.loading.windows import Window, checked_size, decode_window, even_size
+
+Batch = dict[str, Any]
+
+logger = logging.getLogger(__name__)
+
+SHUFFLED_SAMPLES = 64
+"""Default window of the shuffle: neighbours in a tar come from all over the corpus already."""
+
+
+class ClipDataset(IterableDataset[Batch]):
+    """Windows of frames with their captions, batch by batch, in an order fixed by seed and epoch.
+
+    Args:
+        out: Output root of `curate run`, or its folder `shards`: a path or s3://bucket/prefix.
+        split: `train` or `val`.
+        buckets: Names of buckets to read; with numbers, shares of the batches that come from each;
+            None is all of them. Without numbers an epoch has each sample exactly once over all
+            ranks and workers. With numbers it has as many batches, divided by the shares: a bucket
+            that is asked for more begins another round, one that is asked for less goes on with its
+            round in the next epoch.
+        batch_size: Samples of a batch, which are of one bucket; None gives single samples.
+        frames: T, frames of a window.
+        stride: Every `stride`-th frame of the clip.
+        window: `random` places the window by seed, round and clip; `first` at the clip's start.
+        size: (height, width), multiples of 16, to which the picture is scaled, covering it, and
+            cropped around its centre; None crops all clips of a bucket, unscaled, to the largest
+            multiples of 16 within its smallest clip.
+        values: `uint8` for [0, 255], or `unit` for float32 [-1, 1]: four times as much to copy
+            between processes; `as_unit` does the same on the trainer's device.
+        embedding: Whether samples have `npy`, the clip's embedding, and batches with it
+            `embedding`, float32 [B, D].
+        seed: Changes order and windows.
+        shuffle: Neighbours are shuffled within so many samples, and tars among each other; 0 keeps
+            the order of tars and samples.
+        drop_last: Leaves out what does not fill a batch on every rank, which differs by epoch. Then
+            all ranks have the same number of batches, and at each step all have the same bucket
+            (with equal numbers of workers). For distributed training this must be on, because ranks
+            with more batches would wait for those with fewer. Off, every sample is given.
+        rank: Of this process; None asks torch.distributed, and is 0 without it.
+        world_size: Number of ranks; None as for `rank`.
+        decoder_threads: Threads of each worker's decoder.
+
+    Raises:
+        UsageError: An argument does not fit what is there.
+        ShardError: The shards are not whole.
+        StorageError: They cannot be read.
+    """
+
+    def __init__(
+        self,
+        out: str,
+        *,
+        split: str = "train",
+        buckets: Sequence[str] | Mapping[str, float] | None = None,
+        batch_size: int | None = None,
+        frames: int = 17,
+        stride: int = 1,
+        window: Literal["first", "random"] = "random",
+        size: tuple[int, int] | None = None,
+        values: Literal["uint8", "unit"] = "uint8",
+        embedding: bool = False,
+        seed: int = 0,
+        shuffle: int = SHUFFLED_SAMPLES,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        decoder_threads: int = 1,
+    ) -> None:
+        super().__init__()
+        if batch_size is not None and batch_size < 1:
+            raise UsageError(f"batch_size {batch_size!r}; expected a whole number from 1, or None")
+        if shuffle < 0:
+            raise UsageError(f"shuffle {shuffle!r}; expected a number of samples from 0")
+        if values not in ("uint8", "unit"):
+            raise UsageError(f"values {values!r}; expected 'uint8' or 'unit'")
+        self.batch_size = batch_size
+        self._window = Window(
+            frames=frames, stride=stride, place=window, decoder_threads=decoder_threads
+        )
+        self._size = None if size is None else checked_size(size)
+        self._unit = values == "unit"
+        self._embedding = embedding
+        self._store, found = read_buckets(out, split)
+        weights = _chosen(buckets, found)
+        self._buckets = [found[name] for name in weights]
+        self.sizes = {name: self._size_of(name, found[name]) for name in weights}
+        """(height, width) of each bucket's batches."""
+        rank, world_size = _ranks(rank, world_size)
+        setting = Setting(
+            seed=seed,
+            batch_size=batch_size or 1,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            rank=rank,
+            world_size=world_size,
+        )
+        plans = [
+            BucketPlan(
+                name=name,
+                sizes=tuple(shard.n_samples for shard in found[name].shards),
+                weight=weight,
+            )
+            for name, weight in weights.items()
+        ]
+        self._plan = Plan(plans, setting)
+        self._say_what_is_not_read()
+        self._made_with = _made_with(split, setting, plans, self._buckets)
+        self._start = self._now = _Position(epoch=0, step=0, workers=None, worker=None)
+
+    @property
+    def steps(self) -> int:
+        """Batches of an epoch on this rank, by all its workers together."""
+        return self._plan.steps
+
+    def _say_what_is_not_read(self) -> None:
+        own = self._plan.setting
+        if self._plan.unread:
+            logger.warning(
+                "no full batch of %d for each of %d ranks in %s: not read, because of drop_last",
+                own.batch_size, own.world_size, ", ".join(self._plan.unread),
+            )  # fmt: skip
+        if not self.steps:
+            logger.warning("rank %d of %d has no samples at all", own.rank, own.world_size)
+
+    def _size_of(self, name: str, bucket: LoadedBucket) -> tuple[int, int]:
+        if bucket.n_frames < self._window.span:
+            own = self._window
+            raise UsageError(
+                f"{own.frames} frames at stride {own.stride} take {own.span}, and the shortest "
+                f"clip of bucket {name!r} has {bucket.n_frames}; lower frames or stride, or "
+                "leave the bucket out (buckets=[...])"
+            )
+        size = self._size or even_size(bucket.height, bucket.width)
+        if not all(size):
+            raise UsageError(
+                f"bucket {name!r} has a clip of {bucket.width}x{bucket.height}, too small to crop "
+                "to multiples of 16; give size=(height, width) to scale, or leave the bucket out"
+            )
+        return size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the start of an epoch; `ClipLoader` counts them itself."""
+        self._start = self._now = _Position(epoch=epoch, step=0, workers=None, worker=None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this process stands, to be saved beside the model.
+
+        In the trainer's process that is behind the last batch that `ClipLoader` gave, or that was
+        handed to `advance`, whatever workers have made ahead. In a worker, which torchdata's
+        StatefulDataLoader asks, it is behind the last batch that it made.
+        """
+        return {"version": 1, **self._now._asdict(), "made_with": dict(self._made_with)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a saved state: the next batch is the one that would have come next.
+
+        With drop_last the state of one rank fits all of them.
+
+        Raises:
+            UsageError: It was saved with other shards or arguments, so that it names other samples.
+        """
+        saved = state.get("made_with", {})
+        for name, value in self._made_with.items():
+            if saved.get(name) != value:
+                raise UsageError(
+                    f"the state was saved with {name}={saved.get(name)!r} and this dataset has "
+                    f"{value!r}: its position names other samples here. Use what it was saved "
+                    f"with, or begin an epoch with set_epoch({int(state.get('epoch', 0)) + 1})"
+                )
+        fields = {name: state[name] for name in _Position._fields}
+        self._start = self._now = _Position(**fields)
+
+    def advance(self, batch: Batch) -> None:
+        """Notes that a batch was used, for `state_dict`; `ClipLoader` does it by itself."""
+        at = batch["position"]
+        self._now = _Position(at["epoch"], at["step"] + 1, at["workers"], None)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yields the rest of the epoch: this worker's batches in a worker, else all.
+
+        Each is a dictionary. With a batch size:
+
+        - `video`: uint8 [B, 3, T, H, W] of [0, 255], or float32 of [-1, 1]; RGB
+        - `caption`: `Repeated` of strings
+        - `fps`: float32 [B], frames/s of the window, so the clip's by the stride
+        - `start_frame`: int64 [B], number of the window's first frame in the clip
+        - `key`: clip ids; `json`: all that is known of each clip; `bucket`: its name
+        - `embedding`: `Repeated` of float32 [U, D], if asked for
+        - `position`: what `advance` reads
+
+        Without one, `video` is [3, T, H, W], and the others are single values.
+        """
+        info = get_worker_info()
+        own, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        start = self._start
+        worker, step = start.first(own, workers)
+        lanes = self._plan.lanes(worker, workers)
+        sequence = self._plan.sequence(start.epoch, worker, lanes)
+        turn = step // workers
+        given = Counter(sequence[:turn].tolist())
+        reader = self._reader()
+        try:
+            for i in sequence[turn:].tolist():
+                number = start.epoch * lanes[i].quota + given[i]
+                round_, samples = self._plan.batch(i, lanes[i], number)
+                batch = self._batch(reader, i, round_, samples)
+                at = {"epoch": start.epoch, "step": step, "workers": workers}
+                given[i] += 1
+                step += workers
+                own_part = None if info is None else worker
+                self._now = _Position(start.epoch, step, workers, own_part)
+                yield batch | {"position": at}
+        finally:
+            reader.close()
+        self.set_epoch(start.epoch + 1)
+
+    def batch_at(self, epoch: int, step: int) -> Batch:
+        """Makes one batch: the one that a single worker gives at this step of this rank."""
+        (lanes, sequence), reader = self._single(epoch), self._reader()
+        i = int(sequence[step])
+        number = epoch * lanes[i].quota + int((sequence[:step] == i).sum())
+        try:
+            return self._batch(reader, i, *self._plan.batch(i, lanes[i], number)) | {
+                "position": {"epoch": epoch, "step": step, "workers": 1}
+            }
+        finally:
+            reader.close()
+
+    def _single(self, epoch: int) -> tuple[Any, Any]:
+        lanes = self._plan.lanes(0, 1)
+        return lanes, self._plan.sequence(epoch, 0, lanes)
+
+    def _reader(self) -> SampleReader:
+        members = ("json", "mp4", "txt", *(("npy",) if self._embedding else ()))
+        return SampleReader(self._store, members)
+
+    def _batch(
+        self, reader: SampleReader, i: int, round_: int, samples: Sequence[tuple[int, int]]
+    ) -> Batch:
+        name = self._plan.buckets[i].name
+        T = self._window.frames  # noqa: N806 - shape letter
+        video_BCTHW = torch.empty(  # noqa: N806
+            (len(samples), 3, T, *self.sizes[name]), dtype=torch.uint8
+        )
+        read = [reader.read(self._buckets[i].shards[tar], number) for tar, number in samples]
+        facts = [facts_of(sample) for sample in read]
+        starts = []
+        for sample, fact, video in zip(read, facts, video_BCTHW, strict=True):
+            starts.append(self._decode(sample, fact, video, round_))
+        batch: Batch = {
+            "video": as_unit(video_BCTHW) if self._unit else video_BCTHW,
+            "caption": repeated([sample["txt"].decode() for sample in read]),
+            "fps": torch.tensor([fact["fps"] / self._window.stride for fact in facts]),
+            "start_frame": torch.tensor(starts),
+            "key": [sample["__key__"] for sample in read],
+            "json": facts,
+            "bucket": name,
+        }
+        if self._embedding:
+            batch["embedding"] = embeddings([sample["npy"] for sample in read])
+        return batch if self.batch_size is not None else _single_of(batch)
+
+    def _decode(
+        self, sample: Mapping[str, Any], fact: Mapping[str, Any], video: torch.Tensor, round_: int
+    ) -> int:
+        key, n_frames = sample["__key__"], int(fact["n_frames"])
+        name = f"clip {key} of {self._store.uri}/{sample['__url__']}"
+        if n_frames < self._window.span:
+            raise ShardError(
+                f"{name} has {n_frames} frames by its JSON, fewer than its bucket's shortest clip "
+                "by the table; `curate verify` says what else is wrong"
+            )
+        start = self._window.start(n_frames, key, seed=self._plan.setting.seed, round_=round_)
+        decode_window(
+            sample["mp4"],
+            video,
+            start=start,
+            rate=rate_of(fact),
+            window=self._window,
+            scaled=self._size is not None,
+            name=name,
+        )
+        return start
+
+
+class ClipLoader(DataLoader[Batch]):
+    """PyTorch's DataLoader over a `ClipDataset`, which counts epochs and knows its position.
+
+    Each `for` over it is one epoch, or the rest of the one that a loaded state was in; a `for` that
+    was left begins at the same place again. `state_dict` is behind the last batch that came out.
+
+    Args:
+        dataset: What to read.
+        num_workers: Processes that decode; 0 decodes in this one. A state that was saved within an
+            epoch must be loaded with the same number.
+        **options: Others of DataLoader (`prefetch_factor`, `pin_memory`, `timeout`, …).
+            `persistent_workers`, `shuffle` and samplers are refused.
+
+    Raises:
+        UsageError: An option is one of those.
+    """
+
+    def __init__(
+        self,
+        dataset: ClipDataset,
+        *,
+        num_workers: int = 0,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        taken = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order"}
+        if wrong := sorted((taken | {"persistent_workers", "collate_fn"}) & options.keys()):
+            raise UsageError(
+                f"ClipLoader takes no {wrong[0]!r}: batches, their order and epochs are the "
+                "dataset's (ClipDataset(batch_size=..., shuffle=..., drop_last=...))"
+            )
+        super().__init__(dataset, batch_size=None, num_workers=num_workers, **options)
+        self._clips = dataset
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch on this rank."""
+        return self._clips.steps
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        """Yields the rest of the epoch."""
+        epoch = self._clips.state_dict()["epoch"]
+        for batch in super().__iter__():
+            self._clips.advance(batch)
+            yield batch
+        self._clips.set_epoch(epoch + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of `ClipDataset`."""
+        return self._clips.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As of `ClipDataset`."""
+        self._clips.load_state_dict(state)
+
+
+class _Position(NamedTuple):
+    """A place in the batches of a rank.
+
+    Attributes:
+        step: The next batch of the rank, or of `worker` alone.
+        workers: Number of workers that made the batches so far; None before the first.
+        worker: Whose position this is; None for all.
+    """
+
+    epoch: int
+    step: int
+    workers: int | None
+    worker: int | None
+
+    def first(self, own: int, workers: int) -> tuple[int, int]:
+        """The part that a worker plays from here on, and its first step.
+
+        A fresh DataLoader takes from its worker 0 first, so that one plays the part of the worker
+        whose turn it is.
+        """
+        if self.step and workers != self.workers:
+            raise UsageError(
+                f"the state was saved in step {self.step} of epoch {self.epoch} with num_workers="
+                f"{self.workers} (0 counts as 1), and this is {workers}: samples are divided by "
+                f"that number. Use the same, or begin an epoch with set_epoch({self.epoch + 1})"
+            )
+        if self.worker is not None:
+            return self.worker, self.step
+        return (self.step + own) % workers, self.step + own
+
+
+def _chosen(
+    buckets: Sequence[str] | Mapping[str, float] | None, found: Mapping[str, LoadedBucket]
+) -> dict[str, float | None]:
+    """Buckets to read with their weights, sorted by name."""
+    names = list(found if buckets is None else [buckets] if isinstance(buckets, str) else buckets)
+    if not names:
+        raise UsageError("buckets is empty; name one or more, or leave it away to read all")
+    for name in names:
+        if name not in found:
+            raise UsageError(unknown_key(name, found, "bucket"))
+    weights = normalized(buckets) if isinstance(buckets, Mapping) else dict.fromkeys(names)
+    return {name: weights[name] for name in sorted(weights)}
+
+
+def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if (rank is None) != (world_size is None):
+        raise UsageError(f"rank {rank!r} and world_size {world_size!r}: give both or neither")
+    if rank is None or world_size is None:
+        from torch import distributed
+
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return 0, 1
+        return distributed.get_rank(), distributed.get_world_size()
+    if not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank} of world_size {world_size}; expected 0 to {world_size - 1}")
+    return rank, world_size
+
+
+def _made_with(
+    split: str, setting: Setting, plans: Sequence[BucketPlan], buckets: Sequence[LoadedBucket]
+) -> dict[str, Any]:
+    """What a position depends on."""
+    names = [(shard.name, shard.n_samples) for bucket in buckets for shard in bucket.shards]
+    digest = hashlib.sha256(orjson.dumps(names)).hexdigest()
+    return {
+        "split": split,
+        "buckets": {plan.name: plan.weight for plan in plans},
+        "seed": setting.seed,
+        "batch_size": setting.batch_size,
+        "shuffle": setting.shuffle,
+        "drop_last": setting.drop_last,
+        "world_size": setting.world_size,
+        "shards": digest[:16],
+    }
+
+
+def _single_of(batch: Batch) -> Batch:
+    """The one sample of a batch, without the dimension of samples."""
+    single = {name: batch[name][0] for name in ("video", "key", "json")}
+    single |= {name: batch[name][0].item() for name in ("fps", "start_frame")}
+    single |= {"caption": batch["caption"].unique[0], "bucket": batch["bucket"]}
+    if "embedding" in batch:
+        single["embedding"] = batch["embedding"].unique[0]
+    return single

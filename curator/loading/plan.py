@@ -1,0 +1,275 @@
+"""Which sample is read where and when: arithmetic on counts, a seed and an epoch.
+
+Nothing here depends on what was read before, so that any batch of any epoch can be found again:
+a position is an epoch and a step.
+
+A *round* of a bucket is one pass over its samples: tars in an order drawn for the round, and the
+samples in them shuffled within windows. Each rank has one contiguous piece of it, and each of its
+workers a contiguous run of the piece's batches; so a worker has tars of its own, and shares those
+at the ends of its run, of which it reads its samples only. With fewer tars than workers a tar is
+split in this way, and nobody is idle while there are batches.
+
+Step `s` of a rank is made by worker `s % num_workers`, as PyTorch's DataLoader takes them in turn.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import UsageError
+
+_SEQUENCE, _ROUND, _BLOCK, _DROPPED = range(4)
+"""Purposes of random numbers, so that no two share a stream."""
+
+
+def random_of(seed: int, *numbers: int) -> np.random.Generator:
+    """A generator that depends on all the numbers."""
+    return np.random.default_rng([seed & (2**64 - 1), *numbers])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketPlan:
+    """How one bucket is read.
+
+    Attributes:
+        name: Of the bucket.
+        sizes: Samples of each tar, sorted by the tars' names.
+        weight: Share of the batches, or None: as many as one round has.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    weight: float | None
+
+    @property
+    def n_samples(self) -> int:
+        """Samples of all tars."""
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What decides about order and division.
+
+    Attributes:
+        shuffle: Samples of the window within which neighbours are shuffled; 0 keeps the order of
+            tars and samples.
+        drop_last: Whether every rank has the same number of batches, all of them full.
+    """
+
+    seed: int
+    batch_size: int
+    shuffle: int
+    drop_last: bool
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A worker's part of a bucket.
+
+    Attributes:
+        start: Its first sample in the order of a round.
+        stop: End of its samples, exclusive.
+        n_batches: Batches of a round.
+        quota: Batches of an epoch.
+        salt: Added to the seed where several workers read the same samples.
+    """
+
+    start: int
+    stop: int
+    n_batches: int
+    quota: int
+    salt: int = 0
+
+
+def dealt(counts: Sequence[int], ways: int) -> list[list[int]]:
+    """Deals counts out: each way's totals, and its parts of each count, differ by one at most.
+
+    Returns:
+        For each count, the part of each way. The first ways have the larger totals.
+    """
+    parts, begin = [], 0
+    for count in counts:
+        base, extra = divmod(count, ways)
+        parts.append([base + ((way - begin) % ways < extra) for way in range(ways)])
+        begin = (begin + extra) % ways
+    return parts
+
+
+def quotas(total: int, weights: Sequence[float]) -> list[int]:
+    """Whole shares of a total, by largest remainder."""
+    exact = [total * weight / sum(weights) for weight in weights]
+    whole = [int(share) for share in exact]
+    by_rest = sorted(range(len(exact)), key=lambda i: whole[i] - exact[i])
+    for i in by_rest[: total - sum(whole)]:
+        whole[i] += 1
+    return whole
+
+
+class Plan:
+    """What a rank reads, and which of its workers reads what.
+
+    Args:
+        buckets: Sorted by name; weights for all of them or for none.
+        setting: Order and division.
+
+    Raises:
+        UsageError: No bucket has a batch for each rank.
+    """
+
+    def __init__(self, buckets: Sequence[BucketPlan], setting: Setting) -> None:
+        self.buckets = tuple(buckets)
+        self.setting = setting
+        pieces = [self._piece(bucket.n_samples) for bucket in buckets]
+        self._starts = [start for start, _ in pieces]
+        self._stops = [stop for _, stop in pieces]
+        self._n_batches = [-(-(stop - start) // setting.batch_size) for start, stop in pieces]
+        self.steps = sum(self._n_batches)
+        if not any(self._least_batches(bucket) for bucket in buckets):
+            held = ", ".join(f"{b.name}: {b.n_samples}" for b in buckets)
+            raise UsageError(
+                f"no bucket has a full batch of {setting.batch_size} for each of "
+                f"{setting.world_size} ranks (samples: {held}); lower batch_size, or set "
+                "drop_last=False"
+            )
+        self.unread = tuple(b.name for b in buckets if not self._least_batches(b))
+        """Buckets without a full batch for each rank: left out, unless they have weights."""
+        self._quotas = self._n_batches
+        if buckets[0].weight is not None:
+            self._check_full(setting)
+            weights = [bucket.weight or 0.0 for bucket in buckets]
+            self._quotas = quotas(self.steps, weights)
+            self.unread = ()
+
+    def _check_full(self, setting: Setting) -> None:
+        for bucket in self.buckets:
+            if setting.drop_last and bucket.n_samples < setting.batch_size:
+                raise UsageError(
+                    f"bucket {bucket.name!r} has a weight and {bucket.n_samples} samples, fewer "
+                    f"than batch_size {setting.batch_size}; lower batch_size, leave the bucket "
+                    "out, or set drop_last=False"
+                )
+
+    def _least_batches(self, bucket: BucketPlan) -> int:
+        """Batches that each rank has of a bucket at least."""
+        own = self.setting
+        if own.drop_last:
+            return bucket.n_samples // (own.world_size * own.batch_size)
+        return 1
+
+    def _piece(self, n_samples: int) -> tuple[int, int]:
+        own = self.setting
+        if own.drop_last:
+            length = n_samples // (own.world_size * own.batch_size) * own.batch_size
+            return own.rank * length, (own.rank + 1) * length
+        share = n_samples * own.rank // own.world_size
+        return share, n_samples * (own.rank + 1) // own.world_size
+
+    def lanes(self, worker: int, num_workers: int) -> list[Lane]:
+        """A worker's part of each bucket."""
+        rounds = dealt(self._n_batches, num_workers)
+        epochs = dealt(self._quotas, num_workers)
+        lanes = []
+        for i, bucket in enumerate(self.buckets):
+            before, n_batches = sum(rounds[i][:worker]), rounds[i][worker]
+            quota = epochs[i][worker]
+            start = self._starts[i] + before * self.setting.batch_size
+            stop = min(start + n_batches * self.setting.batch_size, self._stops[i])
+            lane = Lane(start=start, stop=stop, n_batches=n_batches, quota=quota)
+            if quota and not n_batches:
+                lane = self._shared(bucket, quota, self.setting.rank * num_workers + worker)
+            lanes.append(lane)
+        return lanes
+
+    def _shared(self, bucket: BucketPlan, quota: int, consumer: int) -> Lane:
+        """A weight asks for more batches than there are for all: these read the whole bucket."""
+        size, n_samples = self.setting.batch_size, bucket.n_samples
+        n_batches = max(1, n_samples // size if self.setting.drop_last else -(-n_samples // size))
+        return Lane(start=0, stop=n_samples, n_batches=n_batches, quota=quota, salt=consumer + 1)
+
+    def sequence(self, epoch: int, worker: int, lanes: Sequence[Lane]) -> NDArray[np.int64]:
+        """Number of the bucket of each of a worker's batches of an epoch."""
+        ordered = np.repeat(np.arange(len(lanes)), [lane.quota for lane in lanes])
+        return random_of(self.setting.seed, _SEQUENCE, epoch, worker).permutation(ordered)
+
+    def batch(self, i: int, lane: Lane, number: int) -> tuple[int, list[tuple[int, int]]]:
+        """The samples of a batch of one bucket.
+
+        Args:
+            i: Number of the bucket.
+            lane: The worker's part of it.
+            number: Of the batch among all that the lane gives, over all epochs.
+
+        Returns:
+            The round, and (number of the tar, number of the sample in it) of each sample.
+        """
+        own = self.setting
+        round_, within = divmod(number, lane.n_batches)
+        first = within * own.batch_size
+        stop = min(first + own.batch_size, lane.stop - lane.start)
+        order = [self._shuffled(i, lane, round_, place) for place in range(first, stop)]
+        bucket = self.buckets[i]
+        bound = own.world_size * own.batch_size
+        dropped = bucket.n_samples % bound if own.drop_last and not lane.salt else 0
+        code = crc32(bucket.name.encode())
+        skip = 0
+        if own.shuffle and dropped:
+            skip = int(random_of(own.seed, _DROPPED, round_, code).integers(dropped + 1))
+        tars, ends = _round_order(own.seed, bucket, round_, bool(own.shuffle), lane.salt)
+        found = []
+        for place in order:
+            at = lane.start + place + skip
+            k = int(np.searchsorted(ends, at, side="right"))
+            found.append((int(tars[k]), at - (int(ends[k - 1]) if k else 0)))
+        return round_, found
+
+    def _shuffled(self, i: int, lane: Lane, round_: int, place: int) -> int:
+        own = self.setting
+        if not own.shuffle:
+            return place
+        block, within = divmod(place, own.shuffle)
+        first = block * own.shuffle
+        length = min(own.shuffle, lane.stop - lane.start - first)
+        code = crc32(self.buckets[i].name.encode())
+        key = (own.seed, code, round_, lane.start + first, lane.salt, length)
+        return first + int(_permutation(*key)[within])
+
+
+@lru_cache(maxsize=64)
+def _permutation(
+    seed: int, code: int, round_: int, first: int, salt: int, length: int
+) -> NDArray[np.int64]:
+    return random_of(seed, _BLOCK, code, round_, first, salt).permutation(length)
+
+
+@lru_cache(maxsize=64)
+def _round_order(
+    seed: int, bucket: BucketPlan, round_: int, shuffled: bool, salt: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tars in the order of a round, and where each ends in it."""
+    tars = np.arange(len(bucket.sizes))
+    if shuffled:
+        code = crc32(bucket.name.encode())
+        tars = random_of(seed, _ROUND, round_, code, salt).permutation(tars)
+    return tars, np.cumsum(np.asarray(bucket.sizes)[tars])
+
+
+def normalized(weights: Mapping[str, float]) -> dict[str, float]:
+    """Weights as shares of one.
+
+    Raises:
+        UsageError: One is not a positive number.
+    """
+    for name, weight in weights.items():
+        if not (0 < weight < float("inf")):
+            raise UsageError(
+                f"weight {weight!r} of bucket {name!r}; expected a number above 0 (leave a bucket "
+                "out to read none of it)"
+            )
+    return {name: weight / sum(weights.values()) for name, weight in weights.items()}

@@ -1,0 +1,86 @@
+"""Decodes on other machines, through Ray Data, so that the trainer's own cores have time."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from curator.errors import UsageError
+from curator.loading.dataset import ClipDataset
+
+if TYPE_CHECKING:
+    import ray.data
+
+
+def ray_clips(
+    dataset: ClipDataset, *, epoch: int = 0, first_step: int = 0, cpus: float = 1.0
+) -> "ray.data.Dataset":
+    """A Ray dataset of the decoded samples of an epoch, one row each.
+
+    A task of Ray reads and decodes one batch. Rows come in the order of the batches that `dataset`
+    gives without workers, so that with `drop_last` its batches come back from
+
+        ray_clips(dataset).iter_torch_batches(batch_size=...)
+
+    with the same batch size. Blending, rank and windows are `dataset`'s.
+
+    Args:
+        dataset: What to read; its `out` must be in reach of all nodes.
+        epoch: Which epoch.
+        first_step: Batches to leave out at its start: the step of a saved state.
+        cpus: Cores that Ray reserves for a task; `decoder_threads` of the dataset.
+
+    Returns:
+        Rows of `video` (uint8 or float32 [3, T, H, W]), `caption`, `fps`, `start_frame`, `key`,
+        `bucket`, `json` (a string), `step`. Nothing is read before it is iterated.
+
+    Raises:
+        UsageError: Ray Data is not installed, or Ray was not started.
+    """
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise UsageError(
+            f"preprocessing on other machines needs Ray Data ({error}): "
+            "`pip install 'curate-video[loading-ray]'`"
+        ) from error
+    if not ray.is_initialized():
+        raise UsageError(
+            "Ray is not started: call ray.init(address=...) with the cluster that should decode, "
+            "or ray.init(address='local') for this machine alone"
+        )
+    if not 0 <= first_step <= dataset.steps:
+        raise UsageError(f"first_step {first_step}; expected 0 to {dataset.steps}")
+    held = ray.put(dataset)
+
+    def decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        clips: ClipDataset = ray.get(held)
+        yield from _rows(clips, epoch, int(row["step"]))
+
+    steps = [{"step": step} for step in range(first_step, dataset.steps)]
+    # One batch to a block, or one task would hold many decoded batches at a time.
+    whole = ray.data.from_items(steps, override_num_blocks=max(1, len(steps)))
+    made: ray.data.Dataset = whole.flat_map(decoded, num_cpus=cpus)
+    made.context.execution_options.preserve_order = True
+    return made
+
+
+def _rows(dataset: ClipDataset, epoch: int, step: int) -> Iterator[dict[str, Any]]:
+    batch = dataset.batch_at(epoch, step)
+    if dataset.batch_size is None:
+        batch = {name: [value] for name, value in batch.items()}
+        captions = batch["caption"]
+    else:
+        captions = [batch["caption"].unique[i] for i in batch["caption"].inverse.tolist()]
+    for b, key in enumerate(batch["key"]):
+        yield {
+            "video": batch["video"][b].numpy(),
+            "caption": captions[b],
+            "fps": float(batch["fps"][b]),
+            "start_frame": int(batch["start_frame"][b]),
+            "key": key,
+            "bucket": batch["bucket"] if dataset.batch_size is not None else batch["bucket"][b],
+            "json": orjson.dumps(batch["json"][b]).decode(),
+            "step": step,
+        }

@@ -1,0 +1,292 @@
+"""Finds the shards of a finished run, and reads any sample of them by its number.
+
+What there is to read is said by `shards/manifest.json` and `dataset.parquet`. Tars without a
+manifest are listed, and their headers are read once. A sample's place in its tar is known from the
+`.tar.idx` beside it, so that a reader may begin anywhere and reads the bytes of no other sample.
+"""
+
+import io
+import logging
+import tarfile
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import orjson
+
+from curator.errors import ShardError, UsageError
+from curator.storage import Store, expect_end, open_store
+
+FOLDER = "shards/"
+MANIFEST = "manifest.json"
+TABLE = "dataset.parquet"
+SPLITS = ("train", "val")
+
+_OPEN_TARS = 8
+"""Tars that a process keeps open: a few buckets with one each."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """One tar.
+
+    Attributes:
+        name: Path relative to the folder of the shards.
+        n_samples: Samples in it.
+        offsets: First byte of each sample and the end of the last; None where `.tar.idx` has them.
+    """
+
+    name: str
+    n_samples: int
+    offsets: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedBucket:
+    """The shards of one bucket and split.
+
+    Attributes:
+        shards: Sorted by name.
+        n_samples: Samples in all of them.
+        height: Of the lowest clip, in pixels.
+        width: Of the narrowest clip, in pixels.
+        n_frames: Of the shortest clip.
+    """
+
+    shards: tuple[Shard, ...]
+    n_samples: int
+    height: int
+    width: int
+    n_frames: int
+
+
+def read_buckets(out: str, split: str) -> tuple[Store, dict[str, LoadedBucket]]:
+    """Finds what there is to read.
+
+    Args:
+        out: The output root of `curate run`, or its folder `shards`; a path or s3://bucket/prefix.
+        split: `train` or `val`.
+
+    Returns:
+        The store of the shards' folder, and the buckets of the split, sorted by name.
+
+    Raises:
+        UsageError: There is no such split, or nothing is in it.
+        ShardError: The manifest, the table or a tar does not hold what it should.
+        StorageError: It cannot be read.
+    """
+    if split not in SPLITS:
+        raise UsageError(f"split {split!r}; expected one of {', '.join(SPLITS)}")
+    for root in (f"{out.rstrip('/')}/{FOLDER.rstrip('/')}", out):
+        store = open_store(root)
+        if store.exists(MANIFEST):
+            buckets = _from_manifest(store, split)
+            break
+        if tars := [found.key for found in store.list() if found.key.endswith(".tar")]:
+            buckets = _from_tars(store, tars, split)
+            break
+    else:
+        raise UsageError(
+            f"no {MANIFEST} and no tars under {out!r} or its folder {FOLDER!r}; expected the "
+            "output of `curate run`"
+        )
+    if not buckets:
+        raise UsageError(
+            f"{store.uri} has no samples of the split {split!r}; choose the other one, or run "
+            "`curate run` with another `shard.val_share`"
+        )
+    return store, dict(sorted(buckets.items()))
+
+
+def _from_manifest(store: Store, split: str) -> dict[str, LoadedBucket]:
+    where = f"{store.uri}/{MANIFEST}"
+    try:
+        manifest = orjson.loads(store.read(MANIFEST))
+        version = manifest["version"]
+        listed = [
+            (str(row["bucket"]), Shard(name=str(row["name"]), n_samples=int(row["samples"])))
+            for row in manifest["shards"]
+            if row["split"] == split
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ShardError(f"{where} is no manifest of shards ({error!r}); run again") from error
+    if version != 1:
+        raise ShardError(f"{where} is of version {version!r}, this reads 1; install a newer curate")
+    shards: dict[str, list[Shard]] = {}
+    for bucket, shard in listed:
+        shards.setdefault(bucket, []).append(shard)
+    least = _least_of_table(store, split) if shards else {}
+    if missing := shards.keys() - least.keys():
+        raise ShardError(
+            f"{store.uri}/{TABLE} has no rows of {min(missing)!r} in {split!r}, which {MANIFEST} "
+            "lists; `curate verify` says what else is wrong"
+        )
+    return {bucket: _bucket(rows, least[bucket]) for bucket, rows in shards.items()}
+
+
+def _least_of_table(store: Store, split: str) -> dict[str, tuple[int, int, int]]:
+    """Smallest height, width and number of frames by bucket."""
+    import pyarrow.parquet as pq
+
+    names = ["height", "width", "num_frames"]
+    if not store.exists(TABLE):
+        raise ShardError(
+            f"{store.uri} has {MANIFEST} and no {TABLE}, which says how large the clips are; copy "
+            "it too, or take the manifest away to have the tars themselves read"
+        )
+    with store.open(TABLE) as stream:
+        table = pq.read_table(stream, columns=["bucket", *names], filters=[("split", "=", split)])
+    least = table.group_by("bucket").aggregate([(name, "min") for name in names]).to_pylist()
+    return {
+        row["bucket"]: (row["height_min"], row["width_min"], row["num_frames_min"]) for row in least
+    }
+
+
+def _bucket(shards: Sequence[Shard], least: tuple[int, int, int]) -> LoadedBucket:
+    height, width, n_frames = least
+    return LoadedBucket(
+        shards=tuple(sorted(shards, key=lambda shard: shard.name)),
+        n_samples=sum(shard.n_samples for shard in shards),
+        height=height,
+        width=width,
+        n_frames=n_frames,
+    )
+
+
+def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, LoadedBucket]:
+    """Reads all headers and JSON; a tar whose name begins with no split counts as `train`."""
+    other = next(name for name in SPLITS if name != split)
+    wanted = [name for name in names if _split_of(name) == split]
+    logger.warning(
+        "%s has no %s: the headers of %d tars are read (%d are of %r)",
+        store.uri, MANIFEST, len(wanted), len(names) - len(wanted), other,
+    )  # fmt: skip
+    shards: dict[str, list[Shard]] = {}
+    least: dict[str, tuple[int, int, int]] = {}
+    for name in wanted:
+        bucket = name.rpartition("/")[0] or "."
+        offsets, smallest = _scanned(store, name)
+        shard = Shard(name=name, n_samples=len(offsets) - 1, offsets=offsets)
+        shards.setdefault(bucket, []).append(shard)
+        least[bucket] = tuple(map(min, least.get(bucket, smallest), smallest))  # type: ignore[assignment]
+    return {bucket: _bucket(rows, least[bucket]) for bucket, rows in shards.items()}
+
+
+def _split_of(name: str) -> str:
+    base = name.rpartition("/")[2]
+    return next((split for split in SPLITS if base.startswith(f"{split}-")), "train")
+
+
+def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], tuple[int, int, int]]:
+    """Offsets of a tar's samples and its end, and the smallest height, width and frame count."""
+    offsets: list[int] = []
+    facts: list[tuple[int, int, int]] = []
+    key, end = None, 0
+    try:
+        with store.open(name) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+            for member in tar:
+                if member.name.partition(".")[0] != key:
+                    key = member.name.partition(".")[0]
+                    offsets.append(member.offset)
+                end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+                if member.name == f"{key}.json":
+                    held = orjson.loads(tar.extractfile(member).read())  # type: ignore[union-attr]
+                    facts.append((held["height"], held["width"], held["n_frames"]))
+    except (tarfile.TarError, ValueError, KeyError) as error:
+        raise ShardError(
+            f"{store.uri}/{name} is no tar of `curate run` ({error!r}); fetch it again or take it "
+            "away"
+        ) from error
+    if not facts or len(facts) != len(offsets):
+        raise ShardError(
+            f"{store.uri}/{name} has {len(offsets)} samples and {len(facts)} with JSON; expected "
+            "the same number and at least one"
+        )
+    heights, widths, counts = zip(*facts, strict=True)
+    return (*offsets, end), (min(heights), min(widths), min(counts))
+
+
+class SampleReader:
+    """Reads samples by number; one for each process, and not to be pickled.
+
+    Args:
+        store: Of the shards' folder.
+        suffixes: Members to keep, such as `mp4`.
+
+    Raises:
+        UsageError: webdataset is not installed.
+    """
+
+    def __init__(self, store: Store, suffixes: Sequence[str]) -> None:
+        try:
+            from webdataset.tariterators import group_by_keys, tar_file_iterator
+        except ImportError as error:
+            raise UsageError(
+                "loading needs webdataset: `pip install 'curate-video[loading]'`"
+            ) from error
+        self._members, self._grouped = tar_file_iterator, group_by_keys
+        self._store = store
+        self._suffixes = frozenset(suffixes)
+        self._tars: OrderedDict[str, tuple[BinaryIO, Sequence[int]]] = OrderedDict()
+
+    def read(self, shard: Shard, number: int) -> Mapping[str, Any]:
+        """Reads one sample as webdataset gives it: `__key__`, and bytes by suffix.
+
+        Raises:
+            ShardError: The tar or its index does not hold it, or it lacks a member.
+            StorageError: It cannot be read.
+        """
+        stream, offsets = self._opened(shard)
+        first, end = int(offsets[number]), int(offsets[number + 1])
+        expect_end(stream, end)
+        stream.seek(first)
+        data = stream.read(end - first)
+        where = f"sample {number} of {self._store.uri}/{shard.name}"
+        try:
+            samples = list(self._grouped(self._named(data, shard.name)))
+        except (tarfile.TarError, ValueError) as error:
+            raise ShardError(
+                f"{where} does not lie at byte {first} ({error}); tar and index differ: `curate "
+                "verify` says more"
+            ) from error
+        if len(samples) != 1 or (missing := self._suffixes - samples[0].keys()):
+            found = f"lacks {min(missing)!r}" if len(samples) == 1 else f"is {len(samples)} samples"
+            raise ShardError(f"{where} {found}; `curate verify` says what else is wrong")
+        sample: Mapping[str, Any] = samples[0]
+        return sample
+
+    def _named(self, data: bytes, name: str) -> Iterator[dict[str, Any]]:
+        wanted = lambda member: member.partition(".")[2] in self._suffixes  # noqa: E731
+        for member in self._members(io.BytesIO(data), select_files=wanted):
+            yield member | {"__url__": name}
+
+    def _opened(self, shard: Shard) -> tuple[BinaryIO, Sequence[int]]:
+        if shard.name in self._tars:
+            self._tars.move_to_end(shard.name)
+            return self._tars[shard.name]
+        held = self._store.open(shard.name), self._offsets(shard)
+        self._tars[shard.name] = held
+        while len(self._tars) > _OPEN_TARS:
+            self._tars.popitem(last=False)[1][0].close()
+        return held
+
+    def _offsets(self, shard: Shard) -> Sequence[int]:
+        if shard.offsets is not None:
+            return shard.offsets
+        data = self._store.read(f"{shard.name}.idx")
+        if len(data) != 8 * (shard.n_samples + 1):
+            raise ShardError(
+                f"{self._store.uri}/{shard.name}.idx has {len(data)} bytes, expected 8 for each of "
+                f"{shard.n_samples} samples and 8 more; `curate verify` says what else is wrong"
+            )
+        offsets: Sequence[int] = np.frombuffer(data, "<u8")  # type: ignore[assignment]
+        return offsets
+
+    def close(self) -> None:
+        """Closes the tars."""
+        while self._tars:
+            self._tars.popitem()[1][0].close()

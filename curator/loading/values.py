@@ -1,0 +1,71 @@
+"""What a batch holds beside its frames, and the range of those."""
+
+import io
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+import torch
+
+from curator.errors import ShardError
+
+
+class Repeated(NamedTuple):
+    """Values of a batch, each once: sample `b` has `unique[inverse[b]]`.
+
+    What is computed from a value, such as a caption's embedding, is computed once for each of
+    `unique` and spread by `inverse`.
+
+    Attributes:
+        unique: Different values in the order of their first sample.
+        inverse: int64 [B].
+    """
+
+    unique: Any
+    inverse: torch.Tensor
+
+
+def repeated(values: Sequence[str]) -> Repeated:
+    """Puts together values that are the same."""
+    places: dict[str, int] = {}
+    inverse = [places.setdefault(value, len(places)) for value in values]
+    return Repeated(list(places), torch.tensor(inverse))
+
+
+def as_unit(video: torch.Tensor) -> torch.Tensor:
+    """uint8 [0, 255] to float32 [-1, 1], on the tensor's device: 0 is -1 and 255 is 1."""
+    return video.float().div_(127.5).sub_(1.0)
+
+
+def facts_of(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """A sample's JSON.
+
+    Raises:
+        ShardError: It does not say how many frames there are, and at what rate.
+    """
+    where = f"clip {sample['__key__']} of {sample['__url__']}"
+    try:
+        facts: dict[str, Any] = orjson.loads(sample["json"])
+        int(facts["n_frames"]), float(facts["fps"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ShardError(
+            f"{where} has JSON without n_frames and fps ({error!r}); expected what `curate run` "
+            "writes"
+        ) from error
+    return facts
+
+
+def rate_of(facts: Mapping[str, Any]) -> Fraction:
+    """Frames/s, exact; without `fps_fraction`, the nearest with a denominator up to 1001."""
+    if "fps_fraction" in facts:
+        return Fraction(facts["fps_fraction"])
+    return Fraction(facts["fps"]).limit_denominator(1001)
+
+
+def embeddings(stored: Sequence[bytes]) -> Repeated:
+    """Embeddings of a batch, each once."""
+    order = repeated([data.hex() for data in stored])
+    arrays = [np.load(io.BytesIO(bytes.fromhex(data)), allow_pickle=False) for data in order.unique]
+    return Repeated(torch.from_numpy(np.stack(arrays).astype(np.float32)), order.inverse)
