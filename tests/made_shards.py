@@ -17,7 +17,6 @@ import av
 import numpy as np
 import orjson
 import pyarrow as pa
-import yaml
 
 from curator.lake import rows_to_table, to_parquet, write_table
 from curator.media.encode import EncodeSettings, encode_mp4
@@ -237,8 +236,8 @@ def _wids(shards: Sequence[dict[str, Any]], files: dict[str, bytes]) -> bytes:
     listed = [
         {
             "url": shard["name"],
-            "nsamples": shard["samples"],
             "md5sum": hashlib.md5(files[shard["name"]]).hexdigest(),
+            "nsamples": shard["samples"],
             "filesize": shard["bytes"],
         }
         for shard in shards
@@ -248,19 +247,17 @@ def _wids(shards: Sequence[dict[str, Any]], files: dict[str, bytes]) -> bytes:
 
 def _energon(folder: str, shards: Sequence[dict[str, Any]]) -> dict[str, bytes]:
     names = {shard["name"].removeprefix(folder): shard for shard in shards}
-    split = {
-        part: [name for name, shard in names.items() if shard["split"] == part]
-        for part in ("train", "val", "test")
-    }
+    lines = ["split_parts:"]
+    for split in ("train", "val"):
+        own = [f"  - {name}" for name, shard in names.items() if shard["split"] == split]
+        lines += [f"  {split}:", *own] if own else [f"  {split}: []"]
     counts = {name: shard["samples"] for name, shard in names.items()}
     return {
-        f"{folder}.nv-meta/dataset.yaml": yaml.safe_dump(
-            {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
-        ).encode(),
-        f"{folder}.nv-meta/split.yaml": yaml.safe_dump(
-            {"split_parts": split, "exclude": []}
-        ).encode(),
-        f"{folder}.nv-meta/.info.json": _json({"energon_version": "7.4.0", "shard_counts": counts}),
+        f"{folder}.nv-meta/dataset.yaml": (
+            b"__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+        ),
+        f"{folder}.nv-meta/split.yaml": "\n".join([*lines, "exclude: []", ""]).encode(),
+        f"{folder}.nv-meta/.info.json": _json({"energon_version": "7.4.1", "shard_counts": counts}),
     }
 
 
