@@ -1,6 +1,7 @@
 """`curate verify`: each kind of damage gives its own finding, and none an exception."""
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -395,3 +396,41 @@ def test_s3_is_checked_as_a_folder_is(s3_bucket: str) -> None:
     store.write(f"shards/{tars[0]}", bytes(data))
     store.delete([f"shards/{tars[1]}.idx"])
     assert {"hash", "missing"} <= set(verify(out, frames="none").counts)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_damage_is_always_found_and_never_raises(out: Out, seed: int) -> None:
+    """Pins that any change of any object that the manifest hashes ends in findings."""
+    rng = random.Random(seed)
+    paths = sorted(p for p in out.shards.rglob("*") if p.is_file() and p.name != "manifest.json")
+    path = rng.choice(paths)
+    data = bytearray(path.read_bytes())
+    at = rng.randrange(len(data))
+    match rng.choice(("flip", "cut", "zero", "insert", "noise", "twice")):
+        case "flip":
+            data[at] ^= 1 << rng.randrange(8)
+        case "cut":
+            del data[at:]
+        case "zero":
+            data[at : at + 600] = bytes(b ^ 0xFF for b in data[at : at + 600])
+        case "insert":
+            data = data[:at] + rng.randbytes(100) + data[at:]
+        case "noise":
+            data = bytearray(rng.randbytes(len(data)))
+        case "twice":
+            data = data * 2
+    path.write_bytes(data)
+    assert not checked(out).is_well
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_damaged_manifest_never_raises(out: Out, seed: int) -> None:
+    """Pins that whatever the manifest holds ends in findings or, if harmless, in none."""
+    rng = random.Random(seed)
+    path = out.shards / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    values = [None, 0, -1, "x", [], {}, [1], {"a": 1}, 1e300, "../x", True]
+    target = rng.choice([manifest, manifest["counts"], *manifest["shards"], manifest["files"]])
+    target[rng.choice(sorted(target))] = rng.choice(values)
+    path.write_text(json.dumps(manifest))
+    assert isinstance(checked(out).counts, dict)
