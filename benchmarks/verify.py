@@ -1,7 +1,7 @@
-"""What `curate verify` and `curate export` cost: rate, CPU-seconds and memory by size of the data.
+"""What `curate verify` and `curate export` cost: CPU-seconds and memory by size of the data.
 
-Shards are made of one encoded clip under many keys. Each command runs in a process of its own, whose
-CPU-seconds and largest resident set are counted. The file cache is warm.
+Shards are made of one encoded clip under many keys. Each command runs in a process of its own,
+whose CPU-seconds and largest resident set are counted. The file cache is warm.
 """
 
 import argparse
