@@ -15,7 +15,7 @@ from curator.shardset import Shard
 COLUMNS_VERSION = 1
 """Raised when the same clips would give other tables."""
 STAMP = b"curate.export"
-GROUP_BYTES = 64 << 20
+GROUP_BYTES = 16 << 20
 GROUP_ROWS = 1000
 
 SCHEMA = pa.schema(

@@ -434,3 +434,12 @@ def test_a_damaged_manifest_never_raises(out: Out, seed: int) -> None:
     target[rng.choice(sorted(target))] = rng.choice(values)
     path.write_text(json.dumps(manifest))
     assert isinstance(checked(out).counts, dict)
+
+
+def test_a_run_that_kept_nothing_is_well(tmp_path: Path) -> None:
+    """Pins an empty manifest: nothing is wrong, and there is nothing to export."""
+    make_shards(str(tmp_path), [])
+    verified = checked(tmp_path)
+    assert (verified.findings, verified.n_shards) == ([], 0)
+    to = str(tmp_path / "to")
+    assert main(["export", str(tmp_path), to, "--format", "cosmos"]) == EXIT_USAGE
