@@ -17,6 +17,7 @@ from curator.verify.tar import REPEATED, TarFacts, columns_digest, json_columns
 
 DATASET = "dataset.parquet"
 BATCH_ROWS = 4096
+DERIVED = ("aspect_ratio", "resolution")
 
 
 class SampleLookup:
@@ -89,14 +90,29 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
             if name in values and values[name] != expected:
                 found = f"{name} {values[name]!r}"
                 _add(findings, Code.DATASET, f"{path}#{key}", found, repr(expected))
+        for found, expected in _derived(values):
+            _add(findings, Code.DATASET, f"{path}#{key}", found, expected)
         digest = int(tar.digests[at])
         if digest and digest != columns_digest(dict(values)):
             found, wanted = _other_columns(shards, tar, at, values)
             _add(findings, Code.DATASET, f"{path}#{key}", found, wanted)
 
-    columns = ["clip_id", "shard", "split", "bucket", "offset", "bytes", *REPEATED]
+    columns = ["clip_id", "shard", "split", "bucket", "offset", "bytes", *REPEATED, *DERIVED]
     if _rows(shards, shards.key(DATASET), columns, row, Code.DATASET, findings):
         _unlisted(shards, lookup, path, Code.DATASET, findings)
+
+
+def _derived(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Columns that follow from height and width, where they do not."""
+    height, width = values.get("height"), values.get("width")
+    if not height or not width:
+        return
+    wanted = {"aspect_ratio": height / width, "resolution": height * width}
+    for name, expected in wanted.items():
+        found = values.get(name, expected)
+        # A table may hold it in single precision.
+        if found is None or abs(found - expected) > 1e-4 * expected:
+            yield f"{name} {found!r}", f"{expected:g}"
 
 
 def _other_columns(
@@ -208,7 +224,7 @@ def _rows(
             for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=there):
                 for values in batch.to_pylist():
                     row(values)
-    except (CuratorError, pa.ArrowException, OSError, ValueError) as error:
+    except (CuratorError, pa.ArrowException, OSError, ValueError, TypeError) as error:
         words = f"it cannot be read ({str(error).splitlines()[0]})"
         _add(findings, code, path, words, "a Parquet object", RERUN)
         return False

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from made_shards import MadeClip, made_clips, made_mp4, make_shards
@@ -208,6 +209,19 @@ DAMAGES: dict[str, tuple[Callable[[Out], object], set[str]]] = {
     "dataset with another offset": (
         lambda out: out.edit_table(
             out.shards / "dataset.parquet", "offset", lambda offsets: [1, *offsets[1:]]
+        ),
+        {"size", "hash", "dataset"},
+    ),
+    "dataset with width by height": (
+        lambda out: out.edit_table(
+            out.shards / "dataset.parquet", "aspect_ratio", lambda ratios: [1 / r for r in ratios]
+        ),
+        {"size", "hash", "dataset"},
+    ),
+    "dataset with words for numbers": (
+        lambda out: pq.write_table(
+            pa.table({"clip_id": ["a"], "shard": [out.tars[0]], "height": ["x"], "fps": ["y"]}),
+            out.shards / "dataset.parquet",
         ),
         {"size", "hash", "dataset"},
     ),
