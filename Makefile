@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-gpu lint types unit format clean
+.PHONY: help env demo test test-gpu test-mds lint types unit format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,9 +49,17 @@ unit: $(VENV)/.test ## pytest
 test-gpu: $(VENV)/.gpu ## the tests that need a GPU; they fail where there is none
 	FAIL_WITHOUT_GPU=1 $(BIN)/python -m pytest -m needs_gpu
 
+$(VENV)-mds/.mds: $(VENV)/.uv pyproject.toml
+	$(PYTHON) -m venv $(VENV)-mds
+	$(BIN)/uv pip install --quiet --python $(VENV)-mds/bin/python -e '.[mds]' 'moto[s3,server]>=5.1' 'pytest>=8.3'
+	touch $@
+
+test-mds: $(VENV)-mds/.mds ## the tests of the export to MDS, which need older packages, in an environment of their own
+	$(VENV)-mds/bin/python -m pytest tests/export/test_mosaic.py
+
 format: $(VENV)/.test ## let ruff mend and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove .venv, the demo's results and caches
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-mds demo .mypy_cache .ruff_cache .pytest_cache

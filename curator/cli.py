@@ -14,6 +14,8 @@ from typing import Any
 
 from curator import __version__
 from curator.errors import CuratorError, RecipeError, UsageError
+from curator.export_command import add_export
+from curator.verify_command import add_verify
 
 EXIT_OK, EXIT_BROKEN_OFF, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
@@ -74,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_scores(commands)
     _add_explain(commands)
     _add_tune(commands)
+    add_verify(commands)
+    add_export(commands)
     _add_doctor(commands)
     _add_demo(commands)
     return parser

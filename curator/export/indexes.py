@@ -1,0 +1,175 @@
+"""Indexes beside the tars, written anew: for shards of older versions, and for lost ones.
+
+The bytes are those that a run writes, so that a manifest that names them still holds.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from curator.errors import ShardError, UsageError
+from curator.export.job import Job
+from curator.shardset import IDX_SUFFIX, SPLITS, Shard, TarReader
+
+ENERGON_VERSION = "7.4.1"
+"""The release of Megatron-Energon whose files these are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TarIndex:
+    """What indexes say about a tar."""
+
+    shard: Shard
+    offsets: tuple[int, ...]
+    """Of each sample's first header, and of what is behind the last sample."""
+    n_bytes: int
+    md5: str
+    """Empty where it was not asked for."""
+
+    @property
+    def n_samples(self) -> int:
+        """Samples in the tar."""
+        return len(self.offsets) - 1
+
+    def idx(self) -> bytes:
+        """Contents of `.tar.idx`: uint64, little-endian."""
+        return struct.pack(f"<{len(self.offsets)}Q", *self.offsets)
+
+
+def read_index(job: Job, shard: Shard, *, with_md5: bool) -> TarIndex:
+    """Finds the samples of a tar by its headers; reads all bytes only for the MD5.
+
+    Raises:
+        ShardError: The tar is damaged or empty.
+    """
+    digest = hashlib.md5(usedforsecurity=False)
+    n_bytes = job.shards.sizes[shard.name]
+    offsets: list[int] = []
+    with job.shards.store.open(job.shards.key(shard.name)) as stream:
+
+        def read(n: int) -> bytes:
+            data = stream.read(n)
+            digest.update(data)
+            return data
+
+        reader = TarReader(read, n_bytes, seek=None if with_md5 else stream.seek)
+        key = None
+        try:
+            for member in reader:
+                if member.key != key:
+                    key = member.key
+                    offsets.append(member.offset)
+        except ShardError as error:
+            raise ShardError(f"{job.shards.uri(shard.name)}: {error}") from error
+        while with_md5 and read(1 << 20):
+            pass
+    if not offsets:
+        raise ShardError(f"{job.shards.uri(shard.name)} has no samples; delete it")
+    job.exported.add(clips=len(offsets))
+    return TarIndex(
+        shard=shard,
+        offsets=(*offsets, reader.end),
+        n_bytes=n_bytes,
+        md5=digest.hexdigest() if with_md5 else "",
+    )
+
+
+def export_energon(job: Job) -> None:
+    """Writes `<tar>.idx` for each tar, and `.nv-meta/*` for all of them and for each bucket."""
+    _refuse_part(job)
+    place = job.look([""])
+
+    def one(shard: Shard) -> TarIndex:
+        index = read_index(job, shard, with_md5=False)
+        place.put(f"{shard.name}{IDX_SUFFIX}", index.idx())
+        return index
+
+    tars = list(job.in_order(one, job.chosen))
+    buckets = sorted({tar.shard.bucket for tar in tars if tar.shard.bucket})
+    for folder in ("", *(f"{bucket}/" for bucket in buckets)):
+        inside = [tar for tar in tars if tar.shard.name.startswith(folder)]
+        for name, data in energon_files(inside, folder):
+            _put(job, f"{folder}.nv-meta/{name}", data)
+
+
+def export_wids(job: Job) -> None:
+    """Writes `wids-train.json` and `wids-val.json`."""
+    _refuse_part(job)
+    job.look(["wids-"])
+    tars = list(job.in_order(lambda shard: read_index(job, shard, with_md5=True), job.chosen))
+    for split in SPLITS:
+        _put(job, f"wids-{split}.json", wids_file([t for t in tars if t.shard.split == split]))
+
+
+def _put(job: Job, name: str, data: bytes) -> None:
+    """Writes an index, unless the one that the manifest names stands.
+
+    A later version may write other bytes, with which that manifest would not hold.
+    """
+    facts = ((job.shards.manifest or {}).get("files") or {}).get(name)
+    if isinstance(facts, dict) and job.place.stands(
+        name, int(facts.get("bytes", -1)), str(facts.get("sha256"))
+    ):
+        return
+    job.place.put(name, data)
+
+
+def _refuse_part(job: Job) -> None:
+    """Indexes of some shards would hide the others."""
+    if len(job.chosen) < len(job.shards.shards):
+        raise UsageError(
+            f"the format {job.options.format} indexes all shards; leave out --split and --bucket. "
+            "Each bucket has a .nv-meta of its own, and each split a wids index"
+        )
+
+
+def energon_files(tars: Sequence[TarIndex], folder: str) -> Iterator[tuple[str, bytes]]:
+    """Files of a `.nv-meta`, whose names of tars are relative to the folder that it lies in."""
+    names = [tar.shard.name.removeprefix(folder) for tar in tars]
+    counts = {name: tar.n_samples for name, tar in zip(names, tars, strict=True)}
+    yield ".info.json", _json({"energon_version": ENERGON_VERSION, "shard_counts": counts})
+    yield (
+        "split.yaml",
+        _split_yaml(
+            {
+                split: [n for n, tar in zip(names, tars, strict=True) if tar.shard.split == split]
+                for split in SPLITS
+            }
+        ),
+    )
+    yield "dataset.yaml", b"__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+
+
+def wids_file(tars: Iterable[TarIndex]) -> bytes:
+    """An index for wids, with addresses relative to it."""
+    return _json(
+        {
+            "__kind__": "wids-shard-index-v1",
+            "wids_version": 1,
+            "shardlist": [
+                {
+                    "url": tar.shard.name,
+                    "md5sum": tar.md5,
+                    "nsamples": tar.n_samples,
+                    "filesize": tar.n_bytes,
+                }
+                for tar in tars
+            ],
+        }
+    )
+
+
+def _split_yaml(parts: Mapping[str, Sequence[str]]) -> bytes:
+    lines = ["split_parts:"]
+    for split, names in parts.items():
+        lines += (
+            [f"  {split}:", *(f"  - {name}" for name in names)] if names else [f"  {split}: []"]
+        )
+    return "\n".join([*lines, "exclude: []", ""]).encode()
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, indent=1).encode() + b"\n"

@@ -1,0 +1,63 @@
+"""Chooses what is exported and hands it to the format."""
+
+from collections.abc import Callable
+
+from curator.errors import UsageError
+from curator.export.job import Job
+from curator.export.options import Exported, ExportOptions
+from curator.export.read import chosen_shards
+from curator.shardset import open_shards
+from curator.storage import open_store
+
+
+def export(
+    out: str,
+    destination: str,
+    options: ExportOptions,
+    *,
+    progress: Callable[[Exported], None] = lambda exported: None,
+) -> Exported:
+    """Writes the clips of an output root in another form.
+
+    The same clips and options give the same bytes; what stands with them is not written again, so
+    that a broken-off export goes on.
+
+    Args:
+        out: Folder or `s3://bucket/prefix` of a run, or a folder with the contents of `shards/`.
+        destination: Folder or `s3://bucket/prefix`.
+        options: Format and what goes into it.
+        progress: Called after each clip.
+
+    Returns:
+        What was done.
+
+    Raises:
+        UsageError: There is nothing to export, or the format needs a package that is missing.
+        ShardError: A shard is damaged.
+        StorageError: Reading or writing failed.
+    """
+    shards = open_shards(out)
+    store = open_store(destination)
+    is_index = options.format in ("energon", "wids")
+    if store.uri == shards.store.uri:
+        if not is_index:
+            raise UsageError(f"{store.uri} is OUT itself; choose another destination")
+        store = open_store(f"{store.uri}/{shards.prefix}".rstrip("/"))
+    job = Job(shards, chosen_shards(shards, options), store, options, progress)
+    match options.format:
+        case "cosmos":
+            from curator.export.folders import export_cosmos as run
+        case "opensora":
+            from curator.export.folders import export_opensora as run
+        case "parquet":
+            from curator.export.columns import export_parquet as run
+        case "mds":
+            from curator.export.mosaic import export_mds as run
+        case "frames":
+            from curator.export.frames import export_frames as run
+        case "energon":
+            from curator.export.indexes import export_energon as run
+        case "wids":
+            from curator.export.indexes import export_wids as run
+    run(job)
+    return job.exported

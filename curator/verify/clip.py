@@ -1,0 +1,101 @@
+"""Checks one MP4 against what its sample's JSON says."""
+
+import io
+from fractions import Fraction
+from typing import Any
+
+from curator.media.container import open_container, video_stream
+from curator.media.decode import FrameReader
+
+MAX_PIXELS = 1 << 27
+"""Larger frames are not decoded: a header that claims them is taken for damage."""
+
+
+def header_differences(mp4: bytes, sample: dict[str, Any], uri: str) -> list[tuple[str, str]]:
+    """What the MP4's header says otherwise than the JSON; nothing is decoded.
+
+    Args:
+        mp4: The clip.
+        sample: Its JSON, with `width`, `height`, `n_frames` and `fps_fraction` or `fps`.
+        uri: Name for messages.
+
+    Returns:
+        Pairs of what was found and what was expected.
+    """
+    try:
+        with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4)) as container:
+            stream = video_stream(container, uri)
+            size = (stream.width, stream.height)
+            n_frames, fps = stream.frames, stream.average_rate
+    except Exception as error:  # noqa: BLE001 - damage may raise anything; it becomes a finding
+        return [(f"it cannot be opened: {error}", "an MP4")]
+    differences = []
+    wanted_size = (sample["width"], sample["height"])
+    if size != wanted_size:
+        differences.append((_size(size), _size(wanted_size)))
+    if n_frames != sample["n_frames"]:
+        differences.append((f"{n_frames} frames", f"{sample['n_frames']} frames"))
+    wanted_fps = float(rate_of(sample))
+    # Containers round a rate to their time base.
+    if fps is None or abs(float(fps) - wanted_fps) > 1e-3 * wanted_fps:
+        differences.append((f"{_words(fps)} frames/s", f"{wanted_fps:g} frames/s"))
+    return differences
+
+
+def frame_differences(
+    mp4: bytes, sample: dict[str, Any], uri: str, *, threads: int
+) -> list[tuple[str, str]]:
+    """What decodes otherwise than the JSON says: number of frames, size, first time, damage.
+
+    Args:
+        mp4: The clip.
+        sample: Its JSON.
+        uri: Name for messages.
+        threads: Of the decoder.
+
+    Returns:
+        Pairs of what was found and what was expected.
+    """
+    first_s: float | None = None
+    try:
+        with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4)) as container:
+            stream = video_stream(container, uri)
+            reader = FrameReader(container, stream, uri, threads=threads, max_pixels=MAX_PIXELS)
+            for frame in reader:
+                if first_s is None:
+                    first_s = float(frame.pts * reader.time_base)
+    except Exception as error:  # noqa: BLE001 - damage may raise anything; it becomes a finding
+        return [(f"it cannot be decoded: {error}", "frames")]
+    report = reader.report
+    differences = []
+    if report.n_frames != sample["n_frames"]:
+        differences.append((f"{report.n_frames} frames decode", f"{sample['n_frames']} frames"))
+    sizes = {(sample["width"], sample["height"])}
+    if set(report.sizes) != sizes:
+        found = ", ".join(map(_size, report.sizes)) or "none"
+        differences.append((f"frames of {found}", f"frames of {_size(*sizes)}"))
+    if first_s != 0.0:
+        differences.append((f"first frame at {_words(first_s)} s", "first frame at 0 s"))
+    if report.is_damaged:
+        differences.append((f"{report.n_errors + report.n_concealed} damaged frames", "none"))
+    return differences
+
+
+def rate_of(sample: dict[str, Any]) -> Fraction:
+    """Frames per second that a sample's JSON names.
+
+    Raises:
+        ValueError: It is no number.
+    """
+    try:
+        return Fraction(str(sample.get("fps_fraction") or sample["fps"]))
+    except ZeroDivisionError as error:
+        raise ValueError(str(error)) from error
+
+
+def _size(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+def _words(value: object) -> str:
+    return "unknown" if value is None else str(value)

@@ -1,0 +1,110 @@
+"""What a check found wrong, and what to do about it."""
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+MAX_STORED = 50
+"""Findings of one code that are kept in full; all are counted."""
+
+
+class Code(StrEnum):
+    """What is wrong. Public: printed, and in the JSON."""
+
+    MANIFEST_MISSING = "manifest_missing"
+    """No manifest: an older version's run, or one that did not finish."""
+    MANIFEST_WRONG = "manifest_wrong"
+    """The manifest cannot be read, or its sums are not those of its shards."""
+    MISSING = "missing"
+    """An object that the manifest or the summary names is not there."""
+    UNREADABLE = "unreadable"
+    """The storage does not give an object."""
+    SIZE = "size"
+    """An object has another size."""
+    HASH = "hash"
+    """An object has other bytes."""
+    TAR_DAMAGED = "tar_damaged"
+    """The tar ends early or a header is damaged."""
+    KEY = "key"
+    """A key that readers would split or skip, or members of a sample apart."""
+    KEY_TWICE = "key_twice"
+    """Two samples have one key."""
+    MEMBERS = "members"
+    """A sample has not exactly the members `json`, `mp4`, `txt` and perhaps `npy`."""
+    COUNT = "count"
+    """A shard has another number of samples or frames."""
+    JSON = "json"
+    """A sample's JSON cannot be read or lacks a field."""
+    MP4_HASH = "mp4_hash"
+    """A clip's bytes are not those that its JSON names."""
+    MP4_HEADER = "mp4_header"
+    """A clip cannot be opened, or its header has another size, rate or number of frames."""
+    FRAMES = "frames"
+    """A clip decodes to other frames than its JSON says."""
+    INDEX = "index"
+    """A `.tar.idx` has other offsets than the tar."""
+    META = "meta"
+    """A `.meta.jsonl` has other lines than the tar's JSON."""
+    ENERGON = "energon"
+    """`.nv-meta` names other shards or counts."""
+    WIDS = "wids"
+    """A wids index names other shards, sizes or counts."""
+    DATASET = "dataset"
+    """`dataset.parquet` has other rows than the tars."""
+    CLIPS = "clips"
+    """The table `clips` has other rows than the tars."""
+    SPLIT = "split"
+    """A source has clips in both splits."""
+    UNNAMED = "unnamed"
+    """An object that no manifest names; a warning."""
+
+
+WARNINGS = frozenset({Code.UNNAMED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong."""
+
+    code: Code
+    path: str
+    """Object, and `#` and a key or column where it is about one."""
+    found: str
+    expected: str
+    remedy: str
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether it does not make the shards wrong."""
+        return self.code in WARNINGS
+
+
+class Findings:
+    """Collects findings of several threads; the first of each code in full, all by number."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stored: list[Finding] = []
+        self.counts: Counter[Code] = Counter()
+
+    def add(self, code: Code, path: str, *, found: str, expected: str, remedy: str) -> None:
+        """Notes a finding."""
+        finding = Finding(code=code, path=path, found=found, expected=expected, remedy=remedy)
+        with self._lock:
+            self.counts[code] += 1
+            if self.counts[code] <= MAX_STORED:
+                self._stored.append(finding)
+
+    def sorted(self) -> list[Finding]:
+        """Findings in the order of their codes, then paths; warnings last."""
+        order = {code: number for number, code in enumerate(Code)}
+        return sorted(self._stored, key=lambda f: (order[f.code], f.path, f.found))
+
+
+RERUN = "run `curate run` again with the same recipe: it writes what is missing"
+REMAKE = (
+    "delete the object and run `curate run` again, which writes it anew; or copy it again from "
+    "where it came"
+)
+EXPORT = "`curate export OUT OUT --format {}` writes it anew"

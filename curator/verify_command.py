@@ -1,0 +1,172 @@
+"""`curate verify`: says whether the shards under OUT are what a run wrote."""
+
+import argparse
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from curator.verify import Verified
+
+EXIT_FOUND = 3
+"""As for `curate run` where more sources failed than may."""
+
+
+def add_verify(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command's arguments."""
+    parser = commands.add_parser(
+        "verify",
+        help="check shards, indexes and tables under OUT, and say what is wrong",
+        description="Reads every shard once and checks manifest, hashes, indexes, samples and "
+        "tables against each other; changes nothing.",
+        epilog="Exit codes: 0 all is well, perhaps with warnings; 3 something is wrong; 2 there "
+        "are no shards, or wrong arguments.",
+    )
+    parser.add_argument(
+        "out",
+        metavar="OUT",
+        help="folder or s3://bucket/prefix of a run, or a folder with the contents of OUT/shards",
+    )
+    parser.add_argument(
+        "--frames",
+        type=_frames,
+        default=100,
+        metavar="all|N|none",
+        help="decode all clips, N of them or none; bytes and headers of all are checked in any "
+        "case (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="chooses which N are decoded (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workers",
+        type=_positive,
+        metavar="N",
+        help="shards read at once (default: one per core, at most 16)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.set_defaults(action=run_verify)
+
+
+def _frames(text: str) -> int | str:
+    if text in ("all", "none"):
+        return text
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r}; expected all, none or a whole number")
+    return int(text) or "none"
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number from 1")
+    return number
+
+
+def run_verify(options: argparse.Namespace) -> int:
+    """Runs the command.
+
+    Args:
+        options: `out`, `frames`, `seed`, `workers`, `json`.
+
+    Returns:
+        0, or `EXIT_FOUND` if something is wrong.
+
+    Raises:
+        UsageError: There are no shards, or they cannot be listed.
+    """
+    from curator.errors import StorageError, UsageError
+    from curator.verify import verify
+
+    shown = _Shown() if sys.stderr.isatty() and not options.json else None
+    try:
+        verified = verify(
+            options.out,
+            frames=options.frames,
+            seed=options.seed,
+            workers=options.workers,
+            **({} if shown is None else {"progress": shown}),
+        )
+    except StorageError as error:
+        raise UsageError(str(error)) from error
+    finally:
+        if shown is not None:
+            shown.clear()
+    print(as_json(verified) if options.json else as_text(verified))
+    return 0 if verified.is_well else EXIT_FOUND
+
+
+def as_json(verified: "Verified") -> str:
+    """All of it, for programs."""
+    return json.dumps(
+        {
+            "out": verified.uri,
+            "is_well": verified.is_well,
+            "shards": verified.n_shards,
+            "samples": verified.n_samples,
+            "decoded": verified.n_decoded,
+            "bytes": verified.n_bytes,
+            "counts": verified.counts,
+            "findings": [
+                {
+                    "code": str(f.code),
+                    "warning": f.is_warning,
+                    "path": f.path,
+                    "found": f.found,
+                    "expected": f.expected,
+                    "remedy": f.remedy,
+                }
+                for f in verified.findings
+            ],
+        },
+        indent=1,
+        ensure_ascii=False,
+    )
+
+
+def as_text(verified: "Verified") -> str:
+    """All of it, for people."""
+    lines = []
+    stored: dict[str, int] = {}
+    for finding in verified.findings:
+        code = str(finding.code)
+        stored[code] = stored.get(code, 0) + 1
+        word = "warning" if finding.is_warning else "wrong"
+        lines += [
+            f"{word} {code}: {finding.path}",
+            f"    found {finding.found}; expected {finding.expected}",
+            f"    {finding.remedy}",
+        ]
+    for code, n_found in verified.counts.items():
+        if n_found > stored.get(code, 0):
+            lines.append(f"{code}: {n_found} in all, the first {stored.get(code, 0)} are above")
+    lines.append(
+        f"{verified.uri}: {verified.n_shards} shards, {verified.n_samples} clips, "
+        f"{verified.n_bytes / 1e6:.1f} MB read, {verified.n_decoded} clips decoded: "
+        + ("all is well" if verified.is_well else f"{_number(verified)} wrong")
+    )
+    return "\n".join(lines)
+
+
+def _number(verified: "Verified") -> str:
+    warned = {str(f.code) for f in verified.findings if f.is_warning}
+    n_wrong = sum(n for code, n in verified.counts.items() if code not in warned)
+    return f"{n_wrong} thing{'s' if n_wrong != 1 else ''}"
+
+
+class _Shown:
+    """Writes how far it is to the terminal, twice a second at most."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, n_shards: int, n_samples: int, n_bytes: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + 0.5
+            words = f"{n_shards} shards, {n_samples} clips, {n_bytes / 1e6:.0f} MB"
+            print(f"\r{words}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        print("\r\033[K", end="", file=sys.stderr)
