@@ -303,8 +303,9 @@ def test_key_frames_are_closed_and_at_most_a_second_apart(
 def test_colours_survive_the_conversion_to_bt709(
     matrix: str, is_full_range: bool, is_tagged: bool, tmp_path: Path
 ) -> None:
-    """Pins matrix, range and primaries: tagged ones are obeyed; small untagged video has BT.601's
-    matrix, limited range, and BT.709's primaries.
+    """Pins matrix, range and primaries: tagged ones are obeyed.
+
+    Small untagged video has BT.601's matrix, limited range, and BT.709's primaries.
     """
     path = tmp_path / "colours.mp4"
     pictures = list(moving_texture(6, **SMALL))
