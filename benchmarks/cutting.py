@@ -4,10 +4,11 @@
     cutting.py MEDIA [--only NAME ...] [--films FILM ...]
 
 MEDIA is the folder of labelled videos. Of each file below up to two spans of 2 s (in the first
-third, at the end) are cut in each mode, by the stage itself. A frame written is right if it is nearer (PSNR of
-luma at 320 px, after a linear fit of levels) to the source's frame of the plan than to the frames
-beside that one; frames whose neighbours are the same picture say nothing and are counted apart. All
-four readers then read each clip: PyAV, the ffmpeg command, OpenCV and torchcodec, if it is there.
+third, at the end) are cut in each mode, by the stage itself. A frame written is right if it is
+nearer (PSNR of luma at 320 px, after a linear fit of levels) to the source's frame of the plan than
+to the frames beside that one; frames whose neighbours are the same picture say nothing and are
+counted apart. All four readers then read each clip: PyAV, the ffmpeg command, OpenCV and
+torchcodec, if it is there.
 
 Cost, size and SSIM are those of the same clips and of the films. Sizes are beside the source's
 bytes of the same frames.
