@@ -117,8 +117,10 @@ class Cutting:
 
     def _wanted(self, clip: Mapping[str, Any]) -> "_Wanted":
         recipe = self._recipe
+        least = least_frames(clip, min_s=recipe.propose.min_s, shard=recipe.shard)
         return _Wanted(
-            min_frames=least_frames(clip, min_s=recipe.propose.min_s, shard=recipe.shard),
+            # A copy must have all the frames that the recipe asks for, an encoded clip has.
+            min_frames=recipe.cut.length_frames or least,
             crop=tuple(clip[name] for name in CROP_COLUMNS),
             form=_form(clip, recipe.cut) if recipe.cut.has_form else None,
         )
