@@ -6,16 +6,16 @@ typed models; `--set key=value` changes one. What a run used is written beside i
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from curator.errors import RecipeError, unknown_key
 from curator.models.store import ModelStore
 from curator.stages.analyze_config import AnalyzeConfig
 from curator.stages.caption import CaptionConfig
-from curator.stages.cut import CutConfig
+from curator.stages.cut_config import CutConfig
 from curator.stages.dedup import DedupConfig
 from curator.stages.filters import FilterConfig, Rule
 from curator.stages.propose import ProposeConfig
@@ -48,6 +48,19 @@ class Recipe(BaseModel):
         description="folder or s3://bucket/prefix of model weights; null for $CURATE_MODELS, else "
         "curate/models in the user's cache",
     )
+
+    @model_validator(mode="after")
+    def _tone_maps_what_is_kept(self) -> Self:
+        """Refuses tone mapping where a rule rejects all that there is to map."""
+        if self.cut.hdr == "tonemap":
+            for name, rule in self.filters.root.items():
+                is_hdr = (rule.score or name) == "hdr" and rule.severity == "reject"
+                if is_hdr and isinstance(rule.max, int | float) and rule.max < 1:
+                    raise ValueError(
+                        f"cut.hdr is tonemap, and filters.{name} rejects PQ and HLG before; remove "
+                        f"that rule or set filters.{name}.max to 1"
+                    )
+        return self
 
 
 def semantics_of(recipe: Recipe) -> Semantics:

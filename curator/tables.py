@@ -109,6 +109,8 @@ CLIPS_SCHEMA = pa.schema(
         ("cut_fingerprint", pa.string()),
         ("cut_mode", pa.string()),
         ("copy_frames", pa.int32()),
+        ("crf", pa.int32()),
+        ("audio", pa.string()),
     ]
 )
 """A row per candidate clip. `start_frame`, `end_frame` count the source's frames in decode order;
@@ -121,12 +123,15 @@ the score `fps`, and differs from the rate that the clip is written at where the
 `mp4_offset` is where its MP4 begins in `shard`. `cut_mode` is how a kept clip was written, `copy`
 or `encode`. A copy begins at a key frame and may be shorter than what was proposed: its span is the
 one written, while `clip_id` and the scores stay those of the span proposed. `copy_frames` is how
-many frames a copy would have had, where it was encoded because those were too few."""
+many frames a copy would have had, where it was encoded because those were too few. `crf` is the
+quality of an encoded clip, coarser than the recipe's where that made it too large. `audio` is what
+became of a kept clip's: `dropped`, `copy`, `aac`, or `none` where the source has none then."""
 
 LATER_COLUMNS = (
     "decision", "reason", "reason_score", "reason_threshold", "reasons", "reason_detail",
     "duplicate_of", "duplicate_similarity", "caption", "caption_model", "shard", "key",
     "mp4_offset", "mp4_bytes", "mp4_sha256", "cut_fingerprint", "cut_mode", "copy_frames",
+    "crf", "audio",
 )  # fmt: skip
 """Columns of `clips` that follow from decisions."""
 

@@ -9,7 +9,7 @@ import curator
 
 ROOT = Path(curator.__file__).parent
 LAYERS = (
-    ("errors", "records"),
+    ("errors", "records", "cut_records"),
     ("signals",),
     ("storage", "media", "lake", "tracks", "listing", "footage"),
     ("models",),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from curator.cut_records import AudioMode, ClipForm, CutMode, NotCopied
 from curator.errors import CutError, SourceError
 from curator.graph.common import (
     MAX_ATTEMPTS,
@@ -17,9 +18,11 @@ from curator.graph.common import (
     internal_failure,
 )
 from curator.lake import Parts, rows_to_table
-from curator.records import Crop, CutMode, NotCopied, Span, Track
+from curator.records import Crop, Span, Track
 from curator.stages.clips import cut_request
-from curator.stages.cut import ClipCutter, CutConfig
+from curator.stages.cut import ClipCutter
+from curator.stages.cut_config import CutConfig
+from curator.stages.cut_form import formed
 from curator.storage import Store, open_source
 from curator.tables import CROP_COLUMNS, crop_columns
 from curator.tracks import table_to_tracks
@@ -33,6 +36,8 @@ class ClipToCut:
     span: Span
     min_frames: int
     """Fewest frames with which a copy of it is of use."""
+    form: ClipForm | None = None
+    """What the recipe asks of it; None where nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,8 @@ class CutOutcome:
     not_copied: NotCopied | None = None
     cut_mode: CutMode | None = None
     copy_frames: int | None = None
+    crf: int | None = None
+    audio: AudioMode | None = None
     start_frame: int = 0
     end_frame: int = 0
     start_s: float = 0.0
@@ -77,6 +84,8 @@ CUT_SCHEMA = pa.schema(
         ("clip_id", pa.string()),
         ("cut_mode", pa.string()),
         ("copy_frames", pa.int32()),
+        ("crf", pa.int32()),
+        ("audio", pa.string()),
         ("start_frame", pa.int64()),
         ("end_frame", pa.int64()),
         ("start_s", pa.float64()),
@@ -193,6 +202,7 @@ class CutStep:
             crop_borders=self._crop_borders,
             min_frames=clip.min_frames,
         )
+        request = formed(request, clip.form)
         cut = cutter.cut(request)
         start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
         start_pts, end_pts = int(track.frame_pts[start_frame]), track.pts_of_end(end_frame)
@@ -202,6 +212,8 @@ class CutStep:
             not_copied=cut.not_copied,
             cut_mode=cut.mode,
             copy_frames=cut.copy_frames,
+            crf=cut.crf,
+            audio=cut.audio,
             start_frame=start_frame,
             end_frame=end_frame,
             start_s=track.seconds(start_pts),

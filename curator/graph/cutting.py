@@ -5,6 +5,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from curator.cut_records import ClipForm
 from curator.graph.common import FULL_HD, SourceRef
 from curator.graph.cut_steps import CUT_SCHEMA, ClipToCut, CutGroup, CutOutcome, CutStep
 from curator.graph.engine import Engine, Resources, Step
@@ -15,7 +16,7 @@ from curator.progress import Progress
 from curator.recipe import Recipe
 from curator.records import Reason, Span
 from curator.stages.clips import least_frames
-from curator.stages.cut import cut_fingerprint
+from curator.stages.cut_config import CutConfig, cut_fingerprint
 from curator.stages.shard import Location
 from curator.storage import Store
 from curator.tables import CROP_COLUMNS
@@ -34,6 +35,7 @@ class _Wanted:
 
     min_frames: int
     crop: tuple[int | None, ...]
+    form: ClipForm | None = None
 
 
 class Cutting:
@@ -67,7 +69,7 @@ class Cutting:
         self.stamp = cut_fingerprint(recipe.cut)
         self.n_cut = 0
         """Clips that had to be cut."""
-        self.work = _work(())
+        self.work = _work((), recipe.cut.crf)
         """How they were written."""
         self.cpu_s: Counter[str] = Counter()
         """CPU-seconds of the workers, by what they did."""
@@ -89,6 +91,10 @@ class Cutting:
         Returns:
             Where each clip is.
         """
+        if self._recipe.cut.hdr == "reject":
+            for clip in clips:
+                if clip["decision"] == "kept" and clip["hdr"]:
+                    reject(clip, Reason.HIGH_DYNAMIC_RANGE, detail="cut.hdr is reject")
         kept = [clip for clip in clips if clip["decision"] == "kept"]
         wanted = {clip["clip_id"]: self._wanted(clip) for clip in kept}
         written = self._written_clips(wanted)
@@ -102,7 +108,7 @@ class Cutting:
                 outcome = outcomes[clip["clip_id"]]
                 if outcome.error is not None:
                     reject(clip, Reason.CUT_FAILED, detail=outcome.error)
-        self.work = _work(outcomes.values())
+        self.work = _work(outcomes.values(), self._recipe.cut.crf)
         for clip in kept:
             if clip["decision"] == "kept":
                 facts, _ = written[clip["clip_id"]]
@@ -111,9 +117,12 @@ class Cutting:
 
     def _wanted(self, clip: Mapping[str, Any]) -> "_Wanted":
         recipe = self._recipe
+        least = least_frames(clip, min_s=recipe.propose.min_s, shard=recipe.shard)
         return _Wanted(
-            min_frames=least_frames(clip, min_s=recipe.propose.min_s, shard=recipe.shard),
+            # A copy must have all the frames that the recipe asks for, an encoded clip has.
+            min_frames=recipe.cut.length_frames or least,
             crop=tuple(clip[name] for name in CROP_COLUMNS),
+            form=_form(clip, recipe.cut) if recipe.cut.has_form else None,
         )
 
     def _run(
@@ -199,6 +208,15 @@ class Cutting:
         return written
 
 
+def _form(clip: Mapping[str, Any], cut: CutConfig) -> ClipForm:
+    """Of a row that has the size, rate and length that are to be written."""
+    return ClipForm(
+        size=None if cut.size is None else (clip["width"], clip["height"]),
+        fps=cut.rate,
+        n_frames=cut.length_frames,
+    )
+
+
 def _frames(clips: Sequence[Mapping[str, Any]]) -> float:
     """Frames of 1080p to decode and to encode, about: an encoder takes twice as long."""
     pixels = sum(clip["n_frames"] * clip["width"] * clip["height"] for clip in clips)
@@ -214,12 +232,15 @@ def _still_holds(row: Mapping[str, Any], wanted: Mapping[str, _Wanted]) -> bool:
     now = wanted.get(row["clip_id"])
     if now is None or now.crop != tuple(row[name] for name in CROP_COLUMNS):
         return False
+    size = None if now.form is None else now.form.size
+    if size is not None and size != (row["width"], row["height"]):
+        return False
     if row["cut_mode"] == "copy":
         return bool(row["n_frames"] >= now.min_frames)
     return row["copy_frames"] is None or bool(row["copy_frames"] < now.min_frames)
 
 
-def _work(outcomes: Iterable[CutOutcome]) -> dict[str, Any]:
+def _work(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
     """How this run's clips were written, for the summary."""
     written = [outcome for outcome in outcomes if outcome.error is None]
     copied = [outcome for outcome in written if outcome.cut_mode == "copy"]
@@ -233,6 +254,8 @@ def _work(outcomes: Iterable[CutOutcome]) -> dict[str, Any]:
         "copy_worker_s": round(sum(o.worker_s for o in copied), 3),
         "encode_worker_s": round(sum(o.worker_s for o in encoded), 3),
         "not_copied": dict(sorted(reasons.items())),
+        "encoded_coarser": sum(o.crf is not None and o.crf > crf for o in encoded),
+        "audio": dict(sorted(Counter(str(o.audio) for o in written).items())),
     }
 
 
@@ -263,6 +286,7 @@ def _groups(
                         shot=clip["shot"],
                     ),
                     min_frames=wanted[clip["clip_id"]].min_frames,
+                    form=wanted[clip["clip_id"]].form,
                 )
                 for clip in chunk
             )

@@ -35,7 +35,8 @@ from curator.listing import Listed, list_sources
 from curator.progress import Progress
 from curator.recipe import Recipe, semantics_of
 from curator.stages.analyze_config import analyze_fingerprint
-from curator.stages.cut import cut_fingerprint
+from curator.stages.cut_config import cut_fingerprint
+from curator.stages.cut_form import as_written
 from curator.stages.decide import Decided, RuleCount, corpus_of, judge_table
 from curator.stages.filters import Bounds, resolve
 from curator.stages.scan import scan_fingerprint
@@ -190,13 +191,14 @@ class Run:
 
     def _take_candidates(self, proposed: ProposedUnit) -> None:
         state = self._state
+        clips = as_written(proposed.clips, self._recipe.cut, self._recipe.shard)
         state.sources.measured(proposed.sources)
         state.shots.append(proposed.shots)
-        state.candidates.append(proposed.clips)
+        state.candidates.append(clips)
         state.vectors.append(proposed.vectors)
         state.clip_vectors.append(proposed.clip_vectors)
         bounds = resolve(self._recipe.filters.root)
-        state.n_passed += self._judged(proposed.clips, bounds).n_kept
+        state.n_passed += self._judged(clips, bounds).n_kept
         self._progress.clips(state.n_passed)
 
     def _judged(self, clips: pa.Table, bounds: Sequence[Bounds]) -> Decided:
@@ -205,6 +207,7 @@ class Run:
             clips,
             bounds,
             min_s=recipe.propose.min_s,
+            min_frames=recipe.cut.length_frames,
             shard=recipe.shard,
             semantic=recipe.semantic,
         )

@@ -160,6 +160,7 @@ def sample_metadata(
         "source_time_base": clip["time_base"],
         "source_is_vfr": clip["is_vfr"],
         "cut_mode": clip["cut_mode"],
+        "audio": clip["audio"],
         "n_frames": n_frames,
         "fps": float(fps),
         "fps_fraction": str(fps),

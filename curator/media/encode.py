@@ -12,12 +12,16 @@ from fractions import Fraction
 from functools import cache
 from math import floor
 from pathlib import Path
+from typing import Literal
 
 import av
+import av.error
 import av.filter
 import av.video.frame
 import av.video.stream
 
+from curator.errors import CutError
+from curator.media.tone import colour_table
 from curator.records import Crop
 
 MP4_OPTIONS = {"movflags": "+faststart", "fflags": "+bitexact", "use_editlist": "0"}
@@ -27,12 +31,21 @@ BT709 = 1
 """ITU-T H.273 code of BT.709 primaries, transfer and matrix."""
 
 
+Encoder = Literal["x264", "nvenc"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeSettings:
-    """How x264 encodes. One thread, so that the same frames give the same bytes everywhere."""
+    """How clips are encoded.
+
+    x264 has one thread, so that the same frames give the same bytes everywhere; those of a GPU's
+    encoder depend on the GPU.
+    """
 
     crf: int
+    """For NVENC the constant QP."""
     preset: str
+    encoder: Encoder = "x264"
 
 
 class Upright:
@@ -44,23 +57,34 @@ class Upright:
         rotation_deg: Clockwise rotation to apply.
         crop: The part that is kept of the upright picture; None for all of it.
         deinterlace: Weave fields into frames first, where frames say that they are interlaced.
+        cover: Width and height to give, even: the picture is scaled to cover them, and its middle
+            kept. None for its own size.
     """
 
     def __init__(
-        self, width: int, height: int, *, rotation_deg: int, crop: Crop | None, deinterlace: bool
+        self,
+        width: int,
+        height: int,
+        *,
+        rotation_deg: int,
+        crop: Crop | None,
+        deinterlace: bool,
+        cover: tuple[int, int] | None = None,
     ) -> None:
-        self.width, self.height = width - width % 2, height - height % 2
+        self.width, self.height = cover or (width - width % 2, height - height % 2)
         self._upright = (width, height)
+        self._cover = cover
         self._rotation = rotation_deg
         self._crop = crop
         self._deinterlace = deinterlace
-        self._form: tuple[int, int, str, int] | None = None
+        self._form: tuple[object, ...] | None = None
         self._graph: av.filter.Graph | None = None
 
     def push(self, picture: av.video.frame.VideoFrame) -> list[av.video.frame.VideoFrame]:
         """Takes a decoded frame, gives those that are ready, in order."""
         ready: list[av.video.frame.VideoFrame] = []
-        form = (picture.width, picture.height, picture.format.name, int(picture.colorspace))
+        kind = (picture.width, picture.height, picture.format.name, int(picture.colorspace))
+        form = (*kind, int(picture.color_primaries), int(picture.color_trc))
         if form != self._form:
             ready = self.flush()
             self._graph, self._form = self._build(picture), form
@@ -123,22 +147,40 @@ class Upright:
         own = (picture.height, picture.width) if turned else (picture.width, picture.height)
         if self._crop is not None:
             own = (self._crop.width, self._crop.height)
+        scale = [("scale", args) for args in self._colours(picture, own)]
+        if len(scale) == 2:
+            table = colour_table(int(picture.color_primaries), int(picture.color_trc))
+            scale[1:1] = [("format", "gbrp16le"), ("lut3d", f"file={table}:interp=tetrahedral")]
+        if self._cover is not None:
+            return [("crop", self._covering(own)), *scale, ("setsar", "1")]
+        if own == self._upright:
+            return [("crop", f"{self.width}:{self.height}:0:0"), *scale, ("setsar", "1")]
+        return [*scale, ("setsar", "1")]
+
+    def _colours(self, picture: av.video.frame.VideoFrame, own: tuple[int, int]) -> list[str]:
+        """Arguments of `scale`: once, or before and after a table of colours."""
         known = int(picture.colorspace) not in (2, 0)
         # Players take untagged colour for BT.709 in HD and for BT.601 below; so does this.
         matrix = "auto" if known else "bt709" if min(own) >= 720 else "bt601"
         # Without the two flags a change of matrix darkens the picture by 2 to 3 levels.
         flags = "flags=bicubic+accurate_rnd+full_chroma_int"
-        colour = f"in_color_matrix={matrix}:out_color_matrix=bt709:out_range=tv:{flags}"
-        if own == self._upright:
-            return [
-                ("crop", f"{self.width}:{self.height}:0:0"),
-                ("scale", f"{self.width}:{self.height}:{colour}"),
-                ("setsar", "1"),
-            ]
-        return [
-            ("scale", f"{self.width}:{self.height}:{colour}"),
-            ("setsar", "1"),
+        size = f"{self.width}:{self.height}:in_color_matrix={matrix}"
+        to_bt709 = f"out_color_matrix=bt709:out_range=tv:{flags}"
+        if colour_table(int(picture.color_primaries), int(picture.color_trc)) is None:
+            return [f"{size}:{to_bt709}"]
+        return [f"{size}:out_range=pc:{flags}", to_bt709]
+
+    def _covering(self, own: tuple[int, int]) -> str:
+        """The middle of the picture in the shape of `cover`, in pixels that may not be square."""
+        assert self._cover is not None
+        shares = [full / part for full, part in zip(self._upright, self._cover, strict=True)]
+        kept = [
+            max(2, round(side * min(shares) / share))
+            for side, share in zip(own, shares, strict=True)
         ]
+        # Even, so that 4:2:0 chroma is cut between its pixels.
+        at = [(side - part) // 4 * 2 for side, part in zip(own, kept, strict=True)]
+        return f"{kept[0]}:{kept[1]}:{at[0]}:{at[1]}"
 
 
 def encode_mp4(
@@ -184,7 +226,7 @@ def _add_stream(
     settings: EncodeSettings,
 ) -> av.video.stream.VideoStream:
     gop = max(1, min(floor(fps), 250))
-    stream = output.add_stream("libx264", rate=fps)
+    stream = output.add_stream(_CODECS[settings.encoder], rate=fps)
     stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
     context = stream.codec_context
     context.time_base = 1 / fps
@@ -193,16 +235,54 @@ def _add_stream(
     context.thread_count = 1
     context.color_primaries = context.color_trc = context.colorspace = BT709
     context.color_range = 1
-    context.options = {
-        "preset": settings.preset,
-        "crf": str(settings.crf),
-        "profile": "high",
-        "x264-params": with_steady_bytes(
-            f"open-gop=0:bframes=0:keyint={gop}:threads=1:lookahead-threads=1"
-        ),
-    }
+    if settings.encoder == "nvenc":
+        context.options = _NVENC_OPTIONS | {"qp": str(settings.crf)}
+    else:
+        context.options = {
+            "preset": settings.preset,
+            "crf": str(settings.crf),
+            "profile": "high",
+            "x264-params": with_steady_bytes(
+                f"open-gop=0:bframes=0:keyint={gop}:threads=1:lookahead-threads=1"
+            ),
+        }
     context.flags |= av.codec.context.Flags.bitexact
     return stream
+
+
+_CODECS: dict[Encoder, Literal["libx264", "h264_nvenc"]] = {
+    "x264": "libx264",
+    "nvenc": "h264_nvenc",
+}
+_NVENC_OPTIONS = {"preset": "p4", "profile": "high", "rc": "constqp", "strict_gop": "1"}
+
+
+def nvenc_problem() -> str | None:
+    """Why FFmpeg's NVENC encoder does not open on this machine; None if it does."""
+    context = av.CodecContext.create("h264_nvenc", "w")
+    context.width, context.height, context.pix_fmt = 256, 256, "yuv420p"
+    context.time_base = Fraction(1, 30)
+    context.options = dict(_NVENC_OPTIONS)
+    try:
+        context.open()
+    except (av.error.FFmpegError, OSError) as error:
+        return str(error)
+    return None
+
+
+def refuse_without_nvenc() -> None:
+    """Checks that NVENC opens.
+
+    Raises:
+        CutError: It does not.
+    """
+    problem = nvenc_problem()
+    if problem is not None:
+        raise CutError(
+            f"cut.encoder is nvenc, and h264_nvenc does not open here ({problem}): it needs an "
+            "NVIDIA driver and a GPU with NVENC, which H100, H200 and A100 are not; set "
+            "cut.encoder to x264"
+        )
 
 
 def with_steady_bytes(x264_params: str) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.cut_records import CutRequest
 from curator.media.decode import upright_size
 from curator.models.heads import Heads
-from curator.records import CutRequest, Note, Span, Track, nominal_fps
-from curator.stages.cut import target_n_frames
+from curator.records import Crop, Note, Span, Track, nominal_fps
+from curator.stages.cut_form import target_n_frames
 from curator.stages.propose import clip_id, duration_s
 from curator.stages.scores import ClipView, How, score_clip, tag_clip
 from curator.stages.scores.borders import crop_of
@@ -98,6 +99,7 @@ def cut_request(
     end_pts = track.pts_of_end(span.end_frame)
     is_vfr = track.is_vfr and _varies(frame_pts, track.time_base)
     fps = nominal_fps(frame_pts, end_pts, track.time_base) if track.is_vfr else track.fps
+    crop = crop_of(ClipView(track, span)) if crop_borders and has_one_size else None
     return CutRequest(
         clip_id=name,
         start_pts=int(frame_pts[0]),
@@ -108,11 +110,21 @@ def cut_request(
         fps=fps,
         is_vfr=is_vfr,
         rotation_deg=track.rotation_deg,
-        crop=crop_of(ClipView(track, span)) if crop_borders and has_one_size else None,
+        crop=crop,
         is_interlaced=track.is_interlaced,
         is_hdr=track.is_hdr,
         min_frames=min_frames,
+        source_bits_per_pixel=_bits_per_pixel(track, span, crop),
     )
+
+
+def _bits_per_pixel(track: Track, span: Span, crop: Crop | None) -> float | None:
+    """Of what is kept: borders take next to none."""
+    n_bytes = track.frame_bytes[span.start_frame : span.end_frame]
+    if not n_bytes.all():
+        return None
+    width, height = (track.width, track.height) if crop is None else (crop.width, crop.height)
+    return 8 * int(n_bytes.sum(dtype=np.int64)) / (len(n_bytes) * width * height)
 
 
 def least_frames(clip: Mapping[str, Any], *, min_s: float, shard: ShardConfig) -> int:

@@ -1,10 +1,11 @@
-"""Decides whether a clip may be copied, and checks copies by decoding them.
+"""Decides whether a clip may be copied, and checks what was written by decoding it.
 
 A copy costs a read and one decode of the clip, an encoded clip a decode, an encode and the same
 check: see docs/design.md for both.
 """
 
 import io
+from fractions import Fraction
 from itertools import islice
 
 import av
@@ -15,11 +16,11 @@ import numpy as np
 from av.sidedata.sidedata import Type as SideData
 from numpy.typing import NDArray
 
+from curator.cut_records import CutRequest, NotCopied
 from curator.errors import DecodeError
 from curator.media.container import pixel_aspect_of
 from curator.media.copy import CannotCopyError, PacketSpan
 from curator.media.decode import FrameReader
-from curator.records import CutRequest, NotCopied
 from curator.stages.measure import needs_smoothing, tiny_luma
 from curator.stages.views import tiny_scaler
 
@@ -35,7 +36,8 @@ def refuse_request(request: CutRequest, stream: av.video.stream.VideoStream) -> 
     """Checks what the analysis found against what a copy can be.
 
     Raises:
-        CannotCopyError: SHAPE, BORDERS, INTERLACED, HIGH_DYNAMIC_RANGE or VARIABLE_RATE.
+        CannotCopyError: SHAPE, BORDERS, INTERLACED, HIGH_DYNAMIC_RANGE, VARIABLE_RATE, FIXED_RATE
+            or FIXED_SIZE.
     """
     if request.rotation_deg or pixel_aspect_of(stream, 0) != 1:
         raise CannotCopyError(NotCopied.SHAPE)
@@ -47,6 +49,10 @@ def refuse_request(request: CutRequest, stream: av.video.stream.VideoStream) -> 
         raise CannotCopyError(NotCopied.HIGH_DYNAMIC_RANGE)
     if request.is_vfr:
         raise CannotCopyError(NotCopied.VARIABLE_RATE)
+    if request.is_resampled:
+        raise CannotCopyError(NotCopied.FIXED_RATE)
+    if request.size not in (None, (stream.width, stream.height)):
+        raise CannotCopyError(NotCopied.FIXED_SIZE)
 
 
 def give_up_ticks(request: CutRequest, *, at_most_s: float, at_most_share: float) -> int:
@@ -147,3 +153,47 @@ def is_same_luma(luma: NDArray[np.float32], meant: NDArray[np.float32], at: rang
         if beside + NEIGHBOUR_TOLERANCE < own:
             return False
     return True
+
+
+def check_encoded(
+    mp4: bytes,
+    *,
+    n_frames: int,
+    size: tuple[int, int],
+    fps: Fraction,
+    decodes: bool,
+    threads: int,
+) -> str | None:
+    """Compares an encoded clip with what was meant.
+
+    Args:
+        mp4: The clip.
+        n_frames: Its frames.
+        size: Width and height.
+        fps: Its rate; frame `i` is at `i / fps`.
+        decodes: Whether to decode it; otherwise packets are counted.
+        threads: Decoder threads.
+
+    Returns:
+        What is wrong, or None.
+    """
+    try:
+        with av.open(io.BytesIO(mp4), mode="r") as container:
+            stream = container.streams.video[0]
+            stream.codec_context.thread_count = threads
+            if (stream.width, stream.height) != size:
+                return f"is {stream.width}x{stream.height}, expected {size[0]}x{size[1]}"
+            if decodes:
+                times = [frame.pts for frame in container.decode(stream)]
+            else:
+                times = [packet.pts for packet in container.demux(stream) if packet.size]
+            assert stream.time_base is not None
+            tick = 1 / (fps * stream.time_base)
+    except av.error.FFmpegError as error:
+        return f"does not decode: {error}"
+    if len(times) != n_frames or times != [index * tick for index in range(n_frames)]:
+        return (
+            f"decodes to {len(times)} frames from time {times[0] if times else None}; expected "
+            f"{n_frames} from 0, {tick} ticks apart"
+        )
+    return None

@@ -9,23 +9,22 @@ and in the end to the start of the file.
 """
 
 import hashlib
-import io
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
+from fractions import Fraction
 from types import TracebackType
-from typing import BinaryIO, Literal, Self
+from typing import BinaryIO, Self
 
 import av
 import av.container
 import av.error
-import av.video.frame
 import av.video.stream
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from av.audio.stream import AudioStream
 
-from curator.errors import CutError, DecodeError, ErrorCode
-from curator.lake import fingerprint
+from curator.cut_records import AudioMode, CutClip, CutRequest, NotCopied
+from curator.errors import CutError
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.copy import (
     CannotCopyError,
@@ -35,99 +34,29 @@ from curator.media.copy import (
     packets_of_span,
     refuse_stream,
 )
-from curator.media.decode import DecodedFrame, FrameReader, upright_size
-from curator.media.encode import EncodeSettings, Upright, encode_mp4
-from curator.records import CutClip, CutRequest, NotCopied
-from curator.stages.copy import check_copy, give_up_ticks, refuse_request
-
-CUT_VERSION = 3
-"""Raised when the same settings would write other bytes."""
+from curator.media.decode import FrameReader, upright_size
+from curator.media.encode import Encoder, EncodeSettings, Upright, encode_mp4, refuse_without_nvenc
+from curator.media.sound import add_audio, audio_of_span
+from curator.stages.copy import check_copy, check_encoded, give_up_ticks, refuse_request
+from curator.stages.cut_config import CutConfig
+from curator.stages.cut_form import frame_plan, target_n_frames
+from curator.stages.cut_frames import WrongFramesError, at_constant_rate, exact_frames
 
 EARLIER_S = (0.0, 2.0, 10.0)
 """How long before a span seeks aim, one after the other, before the file is read from its start."""
+SMALL_BYTES = 1 << 16
+"""A clip this small may be large beside its source: its index counts for more than its pictures."""
+MAX_COARSER = 10
+"""Most that the guard against large clips adds to the CRF: a third of the size."""
 
 
-class CutConfig(BaseModel):
-    """How clips are written."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    mode: Literal["auto", "encode"] = Field(
-        "auto",
-        description="auto copies the stream where that loses nothing, else encodes; encode always "
-        "encodes",
-        json_schema_extra={"unit": "name"},
-    )
-    copy_codecs: tuple[Literal["h264"], ...] = Field(
-        ("h264",),
-        description="codecs that may be copied, in 8-bit 4:2:0 of limited range",
-        json_schema_extra={"unit": "names"},
-    )
-    # 1 s: half of the shortest clip's 2 s; phones and x264's defaults put key frames 1 to 10 s
-    # apart, so that more would seldom find another one.
-    copy_give_up_s: float = Field(
-        1.0,
-        ge=0,
-        description="most time that a copy may leave out at both ends together, to begin at a key "
-        "frame; copy_give_up_share must hold too",
-        json_schema_extra={"unit": "s"},
-    )
-    copy_give_up_share: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description="most of a clip's time that a copy may leave out at both ends together; "
-        "copy_give_up_s must hold too",
-        json_schema_extra={"unit": "share"},
-    )
-
-    # 20: near-transparent with x264's veryfast; a constant rate would starve or bloat clips. 0 is
-    # lossless, which H.264 High is not.
-    crf: int = Field(
-        20,
-        ge=1,
-        le=51,
-        description="x264 constant rate factor; lower is better and larger",
-        json_schema_extra={"unit": "x264 CRF"},
-    )
-    preset: Literal[
-        "ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower"
-    ] = Field(
-        "veryfast",
-        description="x264 preset: time against size at the same quality",
-        json_schema_extra={"unit": "name"},
-    )
-
-
-def cut_fingerprint(config: CutConfig) -> str:
-    """Fingerprint of encoded clips: settings, code version, encoder library."""
-    return fingerprint(
-        "cut", CUT_VERSION, config.model_dump(mode="json"), av.library_versions["libavcodec"]
-    )
-
-
-def target_n_frames(request: CutRequest) -> int:
-    """Frames that the clip will have: its own, or those of a constant rate over its time."""
-    return len(frame_plan(request))
-
-
-def frame_plan(request: CutRequest) -> NDArray[np.int64]:
-    """For each frame written, the index of the source's frame on screen at that time.
-
-    Args:
-        request: The clip; with a variable rate, frames are repeated or left out so that each
-            output time shows what the source showed.
-    """
-    n_source = len(request.frame_pts)
-    if not request.is_vfr:
-        return np.arange(n_source)
-    ticks = float(1 / (request.fps * request.time_base))
-    span = request.end_pts - int(request.frame_pts[0])
-    n_frames = max(1, round(span / ticks))
-    times = request.frame_pts[0] + (np.arange(n_frames) + 0.25) * ticks
-    plan = np.searchsorted(request.frame_pts, times, side="right") - 1
-    within: NDArray[np.int64] = np.clip(plan, 0, n_source - 1)
-    return within
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Encoded:
+    mp4: bytes
+    n_frames: int
+    width: int
+    height: int
+    crf: int
 
 
 class ClipCutter:
@@ -156,11 +85,12 @@ class ClipCutter:
         self._uri = uri
         self._n_bytes = n_bytes
         self._config = config
-        self._settings = EncodeSettings(crf=config.crf, preset=config.preset)
         self._max_pixels = max_pixels
         self._threads = decoder_threads
         self._container: av.container.InputContainer | None = None
         self._stack = ExitStack()
+        if config.encoder == "nvenc":
+            refuse_without_nvenc()
         self.n_from_start = 0
         """Clips for which no seek gave the right frames."""
 
@@ -210,20 +140,28 @@ class ClipCutter:
                 return self._copied(request)
             except CannotCopyError as error:
                 not_copied, copy_frames = error.reason, error.n_frames
-        mp4, n_frames, width, height = self._encoded(request)
+        encoded = self._encoded(request)
+        start = request.frame_pts[0] * request.time_base
+        try:
+            mp4, audio = self._with_audio(encoded.mp4, start, encoded.n_frames, request.fps)
+        except av.error.FFmpegError as error:
+            raise CutError(f"{self._uri}: clip {request.clip_id}: audio: {error}") from error
+        self._verify(mp4, request, encoded)
         return CutClip(
             clip_id=request.clip_id,
             mp4=mp4,
             mode="encode",
             first=0,
             end=len(request.frame_pts),
-            n_frames=n_frames,
+            n_frames=encoded.n_frames,
             fps=request.fps,
-            width=width,
-            height=height,
+            width=encoded.width,
+            height=encoded.height,
             sha256=hashlib.sha256(mp4).hexdigest(),
             not_copied=not_copied,
             copy_frames=copy_frames,
+            crf=encoded.crf,
+            audio=audio,
         )
 
     def _copied(self, request: CutRequest) -> CutClip:
@@ -234,6 +172,12 @@ class ClipCutter:
         if span.n_frames < request.min_frames:
             raise CannotCopyError(NotCopied.TOO_FEW_FRAMES, n_frames=span.n_frames)
         mp4 = mux_copy(stream, span, request.fps)
+        start = request.frame_pts[span.first] * request.time_base
+        try:
+            mp4, audio = self._with_audio(mp4, start, span.n_frames, request.fps)
+        except av.error.FFmpegError as error:
+            self._close()
+            raise CannotCopyError(NotCopied.DAMAGED) from error
         check_copy(mp4, request, span, threads=self._threads, max_pixels=self._max_pixels)
         return CutClip(
             clip_id=request.clip_id,
@@ -248,7 +192,32 @@ class ClipCutter:
             sha256=hashlib.sha256(mp4).hexdigest(),
             not_copied=None,
             copy_frames=None,
+            crf=None,
+            audio=audio,
         )
+
+    def _with_audio(
+        self, mp4: bytes, start: Fraction, n_frames: int, fps: Fraction
+    ) -> tuple[bytes, AudioMode]:
+        """The clip with the audio that the recipe wants beside it."""
+        if self._config.audio == "drop":
+            return mp4, "dropped"
+        container = self._opened()
+        video = video_stream(container, self._uri)
+        stream = container.streams.best("audio", related=video)
+        # A stream in a codec that FFmpeg does not know has no context.
+        is_known = getattr(stream, "codec_context", None) is not None
+        if not (isinstance(stream, AudioStream) and is_known):
+            return mp4, "none"
+        audio = audio_of_span(
+            container,
+            stream,
+            start=start,
+            seconds=n_frames / fps,
+            may_copy=self._config.audio == "copy",
+            max_offset_s=1 / (2 * fps),
+        )
+        return (mp4, "none") if audio is None else (add_audio(mp4, audio), audio.mode)
 
     def _packets(self, stream: av.video.stream.VideoStream, request: CutRequest) -> PacketSpan:
         limit = give_up_ticks(
@@ -286,11 +255,29 @@ class ClipCutter:
             yield first
         yield from packets
 
-    def _encoded(self, request: CutRequest) -> tuple[bytes, int, int, int]:
+    def _encoded(self, request: CutRequest) -> _Encoded:
+        """The clip, encoded once more if it is large beside its source."""
+        encoded = self._at_quality(request, self._config.crf)
+        most = self._most_bytes(request, encoded)
+        if most is None or len(encoded.mp4) <= max(most, SMALL_BYTES):
+            return encoded
+        # x264's sizes halve with every 6 steps of the CRF.
+        coarser = math.ceil(6 * math.log2(len(encoded.mp4) / most))
+        crf = min(51, self._config.crf + min(coarser, MAX_COARSER))
+        again = self._at_quality(request, crf)
+        return again if len(again.mp4) < len(encoded.mp4) else encoded
+
+    def _most_bytes(self, request: CutRequest, encoded: _Encoded) -> float | None:
+        factor, density = self._config.max_size_factor, request.source_bits_per_pixel
+        if factor is None or density is None:
+            return None
+        return factor * density / 8 * encoded.width * encoded.height * encoded.n_frames
+
+    def _at_quality(self, request: CutRequest, crf: int) -> _Encoded:
         for earlier_s in (*EARLIER_S, None):
             try:
-                mp4, n_frames, width, height = self._encode(request, earlier_s)
-            except _WrongFramesError as wrong:
+                encoded = self._encode(request, earlier_s, crf)
+            except WrongFramesError as wrong:
                 self._close()
                 if earlier_s is not None:
                     continue
@@ -298,11 +285,10 @@ class ClipCutter:
             if earlier_s is None:
                 self.n_from_start += 1
                 self._close()
-            self._verify(mp4, request, n_frames)
-            return mp4, n_frames, width, height
+            return encoded
         raise AssertionError("the last attempt returns or raises")
 
-    def _encode(self, request: CutRequest, earlier_s: float | None) -> tuple[bytes, int, int, int]:
+    def _encode(self, request: CutRequest, earlier_s: float | None, crf: int) -> _Encoded:
         container = self._opened()
         stream = video_stream(container, self._uri)
         frames = FrameReader(
@@ -314,7 +300,7 @@ class ClipCutter:
         )
         if earlier_s is not None:
             self._seek(container, frames, request, earlier_s)
-        exact = _exact_frames(frames, request, tolerant=earlier_s is None)
+        exact = exact_frames(frames, request, tolerant=earlier_s is None)
         first = next(exact)
         aspect = pixel_aspect_of(stream, request.rotation_deg)
         crop = request.crop
@@ -328,15 +314,20 @@ class ClipCutter:
             rotation_deg=request.rotation_deg,
             crop=crop,
             deinterlace=request.is_interlaced,
+            cover=request.size,
         )
+        config = self._config
+        encoder: Encoder = "nvenc" if config.encoder == "nvenc" else "x264"
         mp4, n_frames = encode_mp4(
-            _at_constant_rate(upright, first, exact, frame_plan(request)),
+            at_constant_rate(upright, first, exact, frame_plan(request)),
             width=upright.width,
             height=upright.height,
             fps=request.fps,
-            settings=self._settings,
+            settings=EncodeSettings(crf=crf, preset=config.preset, encoder=encoder),
         )
-        return mp4, n_frames, upright.width, upright.height
+        return _Encoded(
+            mp4=mp4, n_frames=n_frames, width=upright.width, height=upright.height, crf=crf
+        )
 
     def _seek(
         self,
@@ -349,90 +340,19 @@ class ClipCutter:
         try:
             container.seek(target, stream=frames.stream, backward=True)
         except av.error.FFmpegError as error:
-            raise _WrongFramesError(f"no seek to {target}") from error
+            raise WrongFramesError(f"no seek to {target}") from error
 
-    def _verify(self, mp4: bytes, request: CutRequest, n_encoded: int) -> None:
+    def _verify(self, mp4: bytes, request: CutRequest, encoded: _Encoded) -> None:
+        drawn = int(hashlib.sha256(request.clip_id.encode()).hexdigest()[:8], 16) / (1 << 32)
         meant = target_n_frames(request)
-        try:
-            with av.open(io.BytesIO(mp4), mode="r") as container:
-                stream = container.streams.video[0]
-                stream.codec_context.thread_count = self._threads
-                times = [frame.pts for frame in container.decode(stream)]
-        except av.error.FFmpegError as error:
-            raise CutError(
-                f"{self._uri}: clip {request.clip_id} does not decode: {error}"
-            ) from error
-        if len(times) != meant or n_encoded != meant or times[0] != 0:
-            raise CutError(
-                f"{self._uri}: clip {request.clip_id} decodes to {len(times)} frames from time "
-                f"{times[0] if times else None}; expected {meant} from 0"
-            )
-
-
-class _WrongFramesError(Exception):
-    """Decoding did not give the frames that the analysis saw."""
-
-
-def _exact_frames(
-    frames: FrameReader, request: CutRequest, *, tolerant: bool
-) -> Iterator[DecodedFrame]:
-    """Yields the span's frames and no other, or raises `_WrongFramesError`.
-
-    Args:
-        frames: Decoder, standing before the span.
-        request: The clip.
-        tolerant: Take damaged frames too: from the start of the file they are what was analyzed.
-    """
-    wanted = request.frame_pts
-    position = 0
-    is_anchored = tolerant
-    try:
-        for frame in frames:
-            is_anchored |= bool(frame.picture.key_frame)
-            if frame.pts < wanted[0]:
-                continue
-            # Streams refreshed piece by piece give frames after a seek that are not yet whole.
-            if not is_anchored:
-                raise _WrongFramesError(f"no key frame at or before {frame.pts}")
-            if frame.pts != wanted[position]:
-                raise _WrongFramesError(
-                    f"frame at {frame.pts}, where {int(wanted[position])} was analyzed"
-                )
-            # A frame before the span counts too: what refers to a concealed frame shows its damage.
-            if not tolerant and frames.report.is_damaged:
-                raise _WrongFramesError(f"damage at or before {frame.pts}")
-            yield frame
-            position += 1
-            if position == len(wanted):
-                return
-    except DecodeError as error:
-        if error.code == ErrorCode.TOO_MANY_PIXELS:
-            raise
-        raise _WrongFramesError(str(error)) from error
-    raise _WrongFramesError(f"{position} of {len(wanted)} frames decode")
-
-
-def _at_constant_rate(
-    upright: Upright,
-    first: DecodedFrame,
-    rest: Iterator[DecodedFrame],
-    plan: NDArray[np.int64],
-) -> Iterator[av.video.frame.VideoFrame]:
-    """Frames as planned: each source frame as often as the plan names it."""
-    repeats = np.bincount(plan)
-    position = 0
-
-    def repeated(
-        ready: list[av.video.frame.VideoFrame],
-    ) -> Iterator[av.video.frame.VideoFrame]:
-        nonlocal position
-        for picture in ready:
-            times = int(repeats[position]) if position < len(repeats) else 0
-            for _ in range(times):
-                yield picture
-            position += 1
-
-    yield from repeated(upright.push(first.picture))
-    for frame in rest:
-        yield from repeated(upright.push(frame.picture))
-    yield from repeated(upright.flush())
+        wrong = check_encoded(
+            mp4,
+            n_frames=meant,
+            size=(encoded.width, encoded.height),
+            fps=request.fps,
+            decodes=drawn < self._config.verify_share,
+            threads=self._threads,
+        )
+        if wrong is not None or encoded.n_frames != meant:
+            problem = wrong or f"has {encoded.n_frames} frames, expected {meant}"
+            raise CutError(f"{self._uri}: clip {request.clip_id} {problem}")

@@ -138,10 +138,14 @@ def judge_table(
     min_s: float,
     shard: ShardConfig,
     semantic: SemanticConfig | None = None,
+    min_frames: int | None = None,
 ) -> Decided:
-    """Judges clips by rules that are numbers already; arguments are those of `decide`."""
+    """Judges clips by rules that are numbers already; arguments are those of `decide`.
+
+    `min_frames` is how many frames the recipe asks of each clip; None for no such number.
+    """
     bucket_codes, buckets = _buckets(clips, shard)
-    checks = [_length_check(clips, min_s)]
+    checks = [_length_check(clips, min_s, min_frames)]
     tagged: list[tuple[str, Bounds, Mask]] = []
     counts: list[RuleCount] = []
     for bound in bounds:
@@ -177,14 +181,19 @@ def _too_short(clips: pa.Table, min_s: float) -> Mask:
     return short
 
 
-def _length_check(clips: pa.Table, min_s: float) -> _Check:
+def _length_check(clips: pa.Table, min_s: float, min_frames: int | None) -> _Check:
+    hit, threshold = _too_short(clips, min_s), np.full(clips.num_rows, min_s)
+    if min_frames is not None:
+        lacks_frames = _floats(clips["n_frames"]) < min_frames
+        threshold = np.where(lacks_frames & ~hit, min_frames / _floats(clips["fps"]), threshold)
+        hit |= lacks_frames
     return _Check(
         rule=LENGTH_RULE,
         bounds=None,
         reason=Reason.TOO_SHORT,
-        hit=_too_short(clips, min_s),
+        hit=hit,
         score=_floats(clips["seconds"]),
-        threshold=np.full(clips.num_rows, min_s),
+        threshold=threshold,
     )
 
 

@@ -9,7 +9,7 @@ from samples import made_track
 from curator.lake import columns_to_rows, rows_to_table
 from curator.records import Reason, Span, Track
 from curator.stages.clips import candidate_row, cut_request
-from curator.stages.cut import target_n_frames
+from curator.stages.cut_form import target_n_frames
 from curator.stages.decide import decide
 from curator.stages.filters import FilterConfig
 from curator.stages.propose import ProposeConfig, clip_id

@@ -17,14 +17,16 @@ from av.video.reformatter import ColorRange
 from numpy.typing import NDArray
 from samples import analyzed
 
+from curator.cut_records import CutClip, CutRequest, NotCopied
 from curator.footage import write
 from curator.footage.write import moving_texture, rotate, variable_pts, write_video
 from curator.media.copy import CannotCopyError, PacketSpan, VideoPacket, packets_of_span
-from curator.records import CutClip, CutRequest, NotCopied, Span, Track
+from curator.records import Span, Track
 from curator.stages import copy, cut
 from curator.stages.clips import cut_request, least_frames
 from curator.stages.copy import give_up_ticks, is_same_luma
-from curator.stages.cut import ClipCutter, CutConfig
+from curator.stages.cut import ClipCutter
+from curator.stages.cut_config import CutConfig
 from curator.stages.shard import ShardConfig
 
 N = 120
