@@ -25,6 +25,15 @@ NOTES = {
     Note.AUDIO_NOT_DECODED: "there is no decoder for the audio, which counts as none",
     Note.AUDIO_TIMESTAMPS: "audio without a timestamp, or two stretches for the same time",
     Note.AUDIO_UNPROVEN: "audio of two segments does not provably fit; what is in doubt is none",
+    Note.NOT_ON_GPU_CODEC: "decoded on the CPU beside a GPU: its codec or depth",
+    Note.NOT_ON_GPU_PIXEL_FORMAT: "decoded on the CPU beside a GPU: its chroma",
+    Note.NOT_ON_GPU_SIZE: "decoded on the CPU beside a GPU: its picture size",
+    Note.NOT_ON_GPU_INTERLACED: "decoded on the CPU beside a GPU: interlaced",
+    Note.NOT_ON_GPU_TIMESTAMPS: "decoded on the CPU beside a GPU: packets without a time",
+    Note.NOT_ON_GPU_SIZE_CHANGES: "decoded on the CPU beside a GPU: its picture size changes",
+    Note.NOT_ON_GPU_FRAMES_DIFFER: "decoded on the CPU beside a GPU: another number of frames came",
+    Note.NOT_ON_GPU_DAMAGED: "decoded on the CPU beside a GPU: damaged",
+    Note.NOT_ON_GPU_DECODER_ERROR: "decoded on the CPU beside a GPU: its decoder failed",
     Note.SAME_BYTES: "another source has the same bytes; its clips stand under that one",
 }
 
