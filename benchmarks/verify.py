@@ -112,6 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=int, nargs="+", default=[50, 200])
     parser.add_argument("--per-shard", type=int, default=100, help="clips in a tar")
+    parser.add_argument("--only", default="", help="cases whose name has this (default: all)")
     parser.add_argument("--frames", type=int, default=121, help="frames of a clip")
     options = parser.parse_args()
     mp4 = clip(options.frames)
@@ -122,6 +123,8 @@ def main() -> None:
             n_clips = make(out, mb, mp4, options.frames, options.per_shard)
             size_mb = sum(p.stat().st_size for p in out.rglob("*.tar")) / 1e6
             for name, arguments in CASES.items():
+                if options.only not in name:
+                    continue
                 costs = []
                 for number in range(RUNS + 1):
                     to = Path(work) / "to"
