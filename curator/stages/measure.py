@@ -25,7 +25,7 @@ from curator.models.perceptual import DIM, describe
 from curator.models.text import TextDetector
 from curator.models.transnet import ShotNetwork
 from curator.signals import SIGNALS
-from curator.signals.camera import camera_signals, fitted_flow
+from curator.signals.camera import SURE_SHARE, camera_signals, fitted_flow
 from curator.signals.change import ChangeStream
 from curator.signals.motion import DenseFlow, Flow, motion_signals
 from curator.signals.picture import picture_signals
@@ -299,7 +299,9 @@ class Measurer:
             flow, fit = fitted_flow(self._flow, sample.gray, after)
             sample.values |= motion_signals(sample.gray, after, flow, seconds)
             sample.values |= change_signals(sample.gray, after)
-            sample.full_frame_noise = full_frame_noise(sample.gray, after)
+            # A fast pan over fine texture leaves as little in common as noise, but is one motion.
+            if fit is None or fit.share < SURE_SHARE:
+                sample.full_frame_noise = full_frame_noise(sample.gray, after)
             sample.values |= camera_signals(fit, seconds)
             self.looks.pair(sample.index, sample.gray, after, flow, seconds)
 
