@@ -31,7 +31,7 @@ from curator.models.text import TextDetector
 from curator.models.transnet import ShotNetwork
 from curator.signals import quality
 from curator.signals.change import ChangeStream
-from curator.stages import looks, measure
+from curator.stages import looks, measure, views
 from curator.stages.analyze import analyze_source
 from curator.stages.analyze_config import AnalyzeConfig
 from curator.stages.measure import Instruments
@@ -57,13 +57,14 @@ def put_timers() -> None:
     families = {
         "sharpness, exposure, stripes (640 px)": (measure, "picture_signals"),
         "full size: noise, blocks, banding, combs, resolution, borders": (
-            measure,
+            views,
             "native_signals",
         ),
         "  of these, borders": (quality, "find_borders"),
-        "full size: the plane": (measure, "luma_plane"),
+        "full size: the plane": (views, "luma_plane"),
         "optical flow and camera": (measure, "fitted_flow"),
         "motion": (measure, "motion_signals"),
+        "quantiser, from the decoder": (views, "quantizer_signals"),
         "descriptor for duplicates": (measure, "describe"),
         "change from frame to frame, for shots": (ChangeStream, "push"),
         "logos, divided screens, text": (looks.Looks, "sample"),
