@@ -4,18 +4,12 @@ The bytes are those that a run writes, so that a manifest that names them still 
 """
 
 import hashlib
-import json
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from curator.errors import ShardError, UsageError
 from curator.export.job import Job
 from curator.shardset import IDX_SUFFIX, SPLITS, Shard, TarReader
-
-ENERGON_VERSION = "7.4.1"
-"""The release of Megatron-Energon whose files these are."""
+from curator.stages.shard_index import IndexedTar, energon_files, index_bytes, wids_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +28,15 @@ class TarIndex:
         """Samples in the tar."""
         return len(self.offsets) - 1
 
-    def idx(self) -> bytes:
-        """Contents of `.tar.idx`: uint64, little-endian."""
-        return struct.pack(f"<{len(self.offsets)}Q", *self.offsets)
+    def facts(self) -> IndexedTar:
+        """What indexes of readers say of it."""
+        return IndexedTar(
+            name=self.shard.name,
+            split=self.shard.split,
+            n_samples=self.n_samples,
+            n_bytes=self.n_bytes,
+            md5=self.md5,
+        )
 
 
 def read_index(job: Job, shard: Shard, *, with_md5: bool) -> TarIndex:
@@ -84,14 +84,14 @@ def export_energon(job: Job) -> None:
 
     def one(shard: Shard) -> TarIndex:
         index = read_index(job, shard, with_md5=False)
-        place.put(f"{shard.name}{IDX_SUFFIX}", index.idx())
+        place.put(f"{shard.name}{IDX_SUFFIX}", index_bytes(index.offsets))
         return index
 
     tars = list(job.in_order(one, job.chosen))
     buckets = sorted({tar.shard.bucket for tar in tars if tar.shard.bucket})
     for folder in ("", *(f"{bucket}/" for bucket in buckets)):
         inside = [tar for tar in tars if tar.shard.name.startswith(folder)]
-        for name, data in energon_files(inside, folder):
+        for name, data in energon_files([tar.facts() for tar in inside], folder):
             _put(job, f"{folder}.nv-meta/{name}", data)
 
 
@@ -101,7 +101,8 @@ def export_wids(job: Job) -> None:
     job.look(["wids-"])
     tars = list(job.in_order(lambda shard: read_index(job, shard, with_md5=True), job.chosen))
     for split in SPLITS:
-        _put(job, f"wids-{split}.json", wids_file([t for t in tars if t.shard.split == split]))
+        of_split = [tar.facts() for tar in tars if tar.shard.split == split]
+        _put(job, f"wids-{split}.json", wids_file(of_split))
 
 
 def _put(job: Job, name: str, data: bytes) -> None:
@@ -124,52 +125,3 @@ def _refuse_part(job: Job) -> None:
             f"the format {job.options.format} indexes all shards; leave out --split and --bucket. "
             "Each bucket has a .nv-meta of its own, and each split a wids index"
         )
-
-
-def energon_files(tars: Sequence[TarIndex], folder: str) -> Iterator[tuple[str, bytes]]:
-    """Files of a `.nv-meta`, whose names of tars are relative to the folder that it lies in."""
-    names = [tar.shard.name.removeprefix(folder) for tar in tars]
-    counts = {name: tar.n_samples for name, tar in zip(names, tars, strict=True)}
-    yield ".info.json", _json({"energon_version": ENERGON_VERSION, "shard_counts": counts})
-    yield (
-        "split.yaml",
-        _split_yaml(
-            {
-                split: [n for n, tar in zip(names, tars, strict=True) if tar.shard.split == split]
-                for split in SPLITS
-            }
-        ),
-    )
-    yield "dataset.yaml", b"__module__: megatron.energon\n__class__: CrudeWebdataset\n"
-
-
-def wids_file(tars: Iterable[TarIndex]) -> bytes:
-    """An index for wids, with addresses relative to it."""
-    return _json(
-        {
-            "__kind__": "wids-shard-index-v1",
-            "wids_version": 1,
-            "shardlist": [
-                {
-                    "url": tar.shard.name,
-                    "md5sum": tar.md5,
-                    "nsamples": tar.n_samples,
-                    "filesize": tar.n_bytes,
-                }
-                for tar in tars
-            ],
-        }
-    )
-
-
-def _split_yaml(parts: Mapping[str, Sequence[str]]) -> bytes:
-    lines = ["split_parts:"]
-    for split, names in parts.items():
-        lines += (
-            [f"  {split}:", *(f"  - {name}" for name in names)] if names else [f"  {split}: []"]
-        )
-    return "\n".join([*lines, "exclude: []", ""]).encode()
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, indent=1).encode() + b"\n"

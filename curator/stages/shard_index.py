@@ -9,14 +9,14 @@ names all others. Names in them are relative to `shards/`, so that the folder ca
 import hashlib
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from curator.lake import to_parquet
-from curator.stages.shard import SHARDS, SPLITS, ShardPlan, Split, TarLayout
+from curator.stages.shard import SHARDS, SPLITS, ShardPlan, TarLayout
 
 MANIFEST = f"{SHARDS}/manifest.json"
 MANIFEST_VERSION = 1
@@ -65,6 +65,17 @@ class ShardFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedTar:
+    """What indexes of readers say of a tar; its name is relative to `shards/`."""
+
+    name: str
+    split: str
+    n_samples: int
+    n_bytes: int
+    md5: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
     """A tar that stands."""
 
@@ -99,8 +110,12 @@ def meta_name(tar: str) -> str:
 
 
 def tar_index(layout: TarLayout) -> bytes:
+    """Contents of a tar's index: see `index_bytes`."""
+    return index_bytes((*layout.starts, layout.end))
+
+
+def index_bytes(offsets: Sequence[int]) -> bytes:
     """Offsets of the samples' first headers and of the last one's end, uint64 little-endian."""
-    offsets = (*layout.starts, layout.end)
     return struct.pack(f"<{len(offsets)}Q", *offsets)
 
 
@@ -188,40 +203,62 @@ def dataset_table(shards: Sequence[Shard]) -> pa.Table:
 def _files(shards: Sequence[Shard]) -> Iterator[tuple[str, bytes]]:
     yield DATASET, to_parquet(dataset_table(shards))
     for split in SPLITS:
-        yield f"wids-{split}.json", _json(_wids(shards, split))
+        of_split = (_indexed(shard) for shard in shards if shard.plan.split == split)
+        yield f"wids-{split}.json", wids_file(of_split)
     folders = ["", *sorted({shard.plan.bucket for shard in shards})]
     for folder in folders:
         inside = [shard for shard in shards if folder in ("", shard.plan.bucket)]
         prefix = f"{folder}/" if folder else ""
-        for name, data in _energon(inside, prefix):
+        for name, data in energon_files([_indexed(shard) for shard in inside], prefix):
             yield f"{prefix}.nv-meta/{name}", data
 
 
-def _wids(shards: Sequence[Shard], split: Split) -> dict[str, Any]:
-    return {
-        "__kind__": "wids-shard-index-v1",
-        "wids_version": 1,
-        "shardlist": [
-            {
-                "url": shard.name,
-                "md5sum": shard.facts.md5,
-                "nsamples": len(shard.plan.samples),
-                "filesize": shard.facts.bytes,
-            }
-            for shard in shards
-            if shard.plan.split == split
-        ],
-    }
+def _indexed(shard: Shard) -> IndexedTar:
+    return IndexedTar(
+        name=shard.name,
+        split=shard.plan.split,
+        n_samples=len(shard.plan.samples),
+        n_bytes=shard.facts.bytes,
+        md5=shard.facts.md5,
+    )
 
 
-def _energon(shards: Sequence[Shard], prefix: str) -> Iterator[tuple[str, bytes]]:
-    """Files of `.nv-meta`; names of shards are relative to the folder that it lies in."""
-    names = [shard.name.removeprefix(prefix) for shard in shards]
-    counts = {name: len(shard.plan.samples) for name, shard in zip(names, shards, strict=True)}
+def wids_file(tars: Iterable[IndexedTar]) -> bytes:
+    """An index for wids, with addresses relative to it.
+
+    Args:
+        tars: Of one split.
+    """
+    return _json(
+        {
+            "__kind__": "wids-shard-index-v1",
+            "wids_version": 1,
+            "shardlist": [
+                {
+                    "url": tar.name,
+                    "md5sum": tar.md5,
+                    "nsamples": tar.n_samples,
+                    "filesize": tar.n_bytes,
+                }
+                for tar in tars
+            ],
+        }
+    )
+
+
+def energon_files(tars: Sequence[IndexedTar], prefix: str) -> Iterator[tuple[str, bytes]]:
+    """Files of a `.nv-meta` and their names in it.
+
+    Args:
+        tars: All that lie below the folder that it lies in.
+        prefix: That folder, ending in a slash, or nothing: names of tars are relative to it.
+    """
+    names = [tar.name.removeprefix(prefix) for tar in tars]
+    counts = {name: tar.n_samples for name, tar in zip(names, tars, strict=True)}
     # Before the splits: a reader in between finds all that the old splits name, if none was taken.
     yield ".info.json", _json({"energon_version": ENERGON_VERSION, "shard_counts": counts})
     parts: dict[str, list[str]] = {
-        split: [n for n, shard in zip(names, shards, strict=True) if shard.plan.split == split]
+        split: [n for n, tar in zip(names, tars, strict=True) if tar.split == split]
         for split in SPLITS
     }
     yield "split.yaml", _split_yaml(parts)
