@@ -13,8 +13,9 @@ Without --shards, clips are made by code: photographs under a moving camera, 128
 key frame each second, of which each is in the tars under eight keys. The other readers decode a
 clip from its start to the end of the window, as examples for PyAV do, and scale in the same way.
 
-The number of cores that a trainer needs for decoding is its rate with a batch at hand times the
-CPU-seconds that a sample costs.
+The number of cores that a trainer needs for decoding is its rate with a batch at hand, on a core of
+its own (by CPU-seconds, so that other work on the machine does not count), times the CPU-seconds
+that a sample costs.
 """
 
 import argparse
@@ -294,9 +295,9 @@ def measure(args: argparse.Namespace, out: Path, folder: Path) -> dict[str, Any]
         trainer.step(held)
         times = []
         for _ in range(10):
-            begun_s = time.perf_counter()
+            begun_s = time.process_time()
             trainer.step(held)
-            times.append(time.perf_counter() - begun_s)
+            times.append(time.process_time() - begun_s)
         rows: dict[str, list[dict[str, float]]] = {reader: [] for reader in sources}
         first_loss = Trainer(width).step(held)
         for number in range(args.rounds):
