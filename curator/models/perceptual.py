@@ -151,7 +151,7 @@ def aggregate(descriptors_ND: _Array) -> _Array | None:
         return None
     time = np.cos(np.pi * (np.arange(n) + 0.5) / n)
     drift_D = time @ (described - mean_D)[:, _LOW_D]
-    spread = 1 - length**2
+    spread = max(0.0, 1 - length**2)
     share = _DRIFT_SHARE * spread / (spread + _DRIFT_HALF_SPREAD)
     drift_length = float(np.linalg.norm(drift_D))
     if drift_length < _MIN_DRIFT:

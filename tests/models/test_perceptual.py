@@ -226,3 +226,14 @@ def test_frames_without_structure_do_not_count() -> None:
 def test_clip_of_nothing_but_black_has_no_embedding() -> None:
     assert aggregate(np.zeros((5, DIM), np.float32)) is None
     assert aggregate(np.zeros((0, DIM), np.float32)) is None
+
+
+def test_equal_frames_have_an_embedding_however_their_mean_is_rounded() -> None:
+    """Pins a mean that is longer than 1 by rounding: it gave NaN, which no search takes."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        one = rng.normal(size=DIM).astype(np.float32)
+        one /= np.linalg.norm(one) * np.float32(1 - 1e-6)
+        vector = aggregate(np.repeat(one[None], 7, axis=0))
+        assert vector is not None
+        assert np.isfinite(vector).all()
