@@ -4,11 +4,11 @@
     cutting.py MEDIA [--only NAME ...] [--films FILM ...]
 
 MEDIA is the folder of labelled videos. Of each file below up to two spans of 2 s (in the first
-third, at the end) are cut in each mode, by the stage itself. A frame written is right if it is
-nearer (PSNR of luma at 320 px, after a linear fit of levels) to the source's frame of the plan than
-to the frames beside that one; frames whose neighbours are the same picture say nothing and are
-counted apart. All four readers then read each clip: PyAV, the ffmpeg command, OpenCV and
-torchcodec, if it is there.
+third and at the end, from the key frame there on) are cut in each mode, by the stage itself. A
+frame written is right if it is nearer (PSNR of luma at 320 px, after a linear fit of levels) to the
+source's frame of the plan than to the frames beside that one; frames whose neighbours are the same
+picture say nothing and are counted apart. All four readers then read each clip: PyAV, the ffmpeg
+command, OpenCV and torchcodec, if it is there.
 
 Cost, size and SSIM are those of the same clips and of the films. Sizes are beside the source's
 bytes of the same frames.
@@ -56,6 +56,7 @@ FILES = (
     ("formats/derived_interlaced_tff_mpeg2.ts", "interlaced, SAR 8:9"),
     ("single/dog_play.mp4", "B-frames, edit list"),
     ("multishot/bikes.mp4", "B-frames"),
+    ("multishot/nasa_13013.mp4", "B-frames, two audio tracks"),
     ("single/sideways_iphone.mov", "rotated, variable rate"),
     ("single/whip_pan_vfr_rot180.mp4", "rotated, variable rate"),
     ("single/rotate_fragmented_bbb.mp4", "rotated, fragmented"),
@@ -150,10 +151,13 @@ def analyzed(path: Path) -> Track:
 
 
 def spans_of(track: Track) -> list[Span]:
-    """In the first third and at the end, 2 s each as far as they are apart."""
+    """In the first third and at the end, 2 s each, from a key frame on where there is one."""
     length = max(2, round(SPAN_S * track.n_frames / max(0.1, _seconds(track))))
     last = max(0, track.n_frames - length)
-    starts = [last // 3, last] if last >= 2 * length else [last // 2]
+    aims = [last // 3, last] if last >= 2 * length else [last // 2]
+    keys = np.flatnonzero(track.frame_flags & 1)
+    near = [keys[keys <= aim] for aim in aims]
+    starts = sorted({int(found[-1]) if len(found) else 0 for found in near})
     return [
         Span(start_frame=start, end_frame=min(start + length, track.n_frames), shot=0)
         for start in starts
@@ -250,6 +254,11 @@ def psnr(frame: Luma, source: Luma) -> float:
     return 10 * math.log10(255**2 / max(float(rest @ rest) / len(rest), 1e-6))
 
 
+def differ(a: Luma, b: Luma) -> bool:
+    """Whether two frames are told apart; not those of a fade of one flat picture, either."""
+    return max(psnr(a, b), psnr(b, a)) < STILL_DB
+
+
 def compare(path: Path, track: Track, request: CutRequest, clip: CutClip, tally: Tally) -> None:
     """Adds how the clip's frames fit the frames of the plan and those beside them."""
     source = source_luma(path, track, request)
@@ -265,11 +274,8 @@ def compare(path: Path, track: Track, request: CutRequest, clip: CutClip, tally:
         shape = source[times[at]].shape
         small = cv2.resize(frame, shape[::-1], interpolation=cv2.INTER_AREA).astype(np.float32)
         right = psnr(small, source[times[at]])
-        beside = [
-            source[times[other]]
-            for other in (at - 1, at + 1)
-            if 0 <= other < len(times) and psnr(source[times[other]], source[times[at]]) < STILL_DB
-        ]
+        near = [at + step for step in (-1, 1) if 0 <= at + step < len(times)]
+        beside = [source[times[i]] for i in near if differ(source[times[i]], source[times[at]])]
         tally.n_frames += 1
         tally.n_still += not beside
         if beside:
