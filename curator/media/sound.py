@@ -41,7 +41,9 @@ BITS_PER_S = 64_000
 _SETTLED_S = Fraction(1, 2)
 """Time after which any audio decoder has forgotten that it began in the middle."""
 _EARLIER_S = (0, 10)
-"""How much earlier seeks aim, one after the other, before the file is read from its start."""
+"""How much earlier seeks aim, one after the other."""
+_APART_S = 10
+"""Most by which audio may lie behind its pictures in the file."""
 _SAME_TIME_S = 0.01
 """Containers round times to up to 1 ms; what is further off is a gap."""
 
@@ -103,16 +105,13 @@ def _packets(
     """Packets from well before the span to its end."""
     packets: list[AudioPacket] = []
     begin, tick = start - _SETTLED_S, _tick(stream)
-    for earlier_s in (*_EARLIER_S, None):
+    for earlier_s in _EARLIER_S:
+        target = floor((begin - earlier_s) / tick)
         try:
-            if earlier_s is None:
-                container.seek(0, backward=True, any_frame=True)
-            else:
-                target = floor((begin - earlier_s) / tick)
-                container.seek(target, stream=stream, backward=True)
+            container.seek(target, stream=stream, backward=True)
         except av.error.FFmpegError:
             continue
-        packets = list(_until(container.demux(stream), end))
+        packets = list(_until(container, stream, end))
         first = next((p.pts for p in packets if p.pts is not None), None)
         if first is not None and first * tick <= begin:
             break
@@ -124,16 +123,25 @@ def _tick(stream: av.audio.stream.AudioStream | av.video.stream.VideoStream) -> 
     return stream.time_base
 
 
-def _until(packets: Iterator["Packet[Any]"], end: Fraction) -> Iterator[AudioPacket]:
+def _until(
+    container: av.container.InputContainer, stream: av.audio.stream.AudioStream, end: Fraction
+) -> Iterator[AudioPacket]:
+    """Audio up to a time; it ends where pictures are far beyond that and no audio came."""
+    packets: Iterator[Packet[Any]] = container.demux([stream, *container.streams.video[:1]])
     while True:
         try:
             packet = next(packets, None)
         except av.error.FFmpegError:
             return
-        if packet is None or not packet.size:
+        if packet is None or (packet.stream is stream and not packet.size):
             return
-        yield packet
-        if packet.pts is not None and packet.pts * Fraction(packet.time_base) > end:
+        now = packet.dts if packet.pts is None else packet.pts
+        at_s = None if now is None else now * Fraction(packet.time_base)
+        if packet.stream is stream:
+            yield packet
+            if at_s is not None and at_s > end:
+                return
+        elif at_s is not None and at_s > end + _APART_S:
             return
 
 

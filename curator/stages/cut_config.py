@@ -71,9 +71,10 @@ class CutConfig(BaseModel):
         "nvenc is the GPU's encoder, whose bytes depend on the GPU and its driver",
         json_schema_extra={"unit": "name"},
     )
-    # benchmarks/results/cutting.md: what share of encoded clips it touches, and what they lose.
+    # 3: users of other tools complain of clips of 4 times the source; at 2 more clips would lose
+    # quality (benchmarks/results/cutting.md).
     max_size_factor: float | None = Field(
-        2.0,
+        3.0,
         gt=0,
         description="an encoded clip with more than this many times the source's bits per pixel is "
         "encoded again, once, as coarse as it takes; null for never",

@@ -189,7 +189,7 @@ def test_rates_of_broadcast_are_fractions() -> None:
 
 
 def test_a_clip_larger_than_its_source_is_encoded_coarser(tmp_path: Path) -> None:
-    """Pins the guard: one more encode, with a CRF by the overshoot, within a third of the size."""
+    """Pins the guard: one more encode, with a CRF by the overshoot, within a third."""
     path = tmp_path / "starved.mp4"
     rng = np.random.default_rng(0)
     noisy = (

@@ -1,0 +1,90 @@
+"""What readers of videos make of a clip: PyAV, the ffmpeg command, OpenCV and torchcodec."""
+
+import math
+import subprocess
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import cv2
+
+from curator.cut_records import CutClip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a reader makes of a clip."""
+
+    n_frames: int
+    size: tuple[int, int]
+    first_s: float
+
+
+def by_pyav(path: Path) -> Seen:
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        times = [frame.pts * stream.time_base for frame in container.decode(stream)]
+        return Seen(
+            n_frames=len(times), size=(stream.width, stream.height), first_s=float(times[0])
+        )
+
+
+def by_command(path: Path) -> Seen:
+    command = ["ffmpeg", "-v", "error", "-i", str(path), "-map", "0:v:0", "-vsync", "passthrough",
+               "-f", "framemd5", "-"]  # fmt: skip
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    facts = dict(line[1:].split(": ", 1) for line in lines if line.startswith("#") and ":" in line)
+    rows = [line.split(",") for line in lines if not line.startswith("#")]
+    width, height = facts["dimensions 0"].split("x")
+    first = int(rows[0][2]) * Fraction(facts["tb 0"])
+    return Seen(n_frames=len(rows), size=(int(width), int(height)), first_s=float(first))
+
+
+def by_opencv(path: Path) -> Seen:
+    video = cv2.VideoCapture(str(path))
+    n_frames, size, first = 0, (0, 0), math.nan
+    while True:
+        there, frame = video.read()
+        if not there:
+            break
+        if not n_frames:
+            first = video.get(cv2.CAP_PROP_POS_MSEC) / 1000
+            size = (frame.shape[1], frame.shape[0])
+        n_frames += 1
+    claimed = int(video.get(cv2.CAP_PROP_FRAME_COUNT))
+    return Seen(n_frames=n_frames if claimed == n_frames else -1, size=size, first_s=first)
+
+
+def by_torchcodec(path: Path) -> Seen:
+    from torchcodec.decoders import VideoDecoder
+
+    decoder = VideoDecoder(str(path), dimension_order="NHWC", num_ffmpeg_threads=1)
+    n_frames = sum(1 for _ in decoder)
+    first = decoder.get_frame_at(0)
+    height, width = first.data.shape[:2]
+    n_frames = n_frames if len(decoder) == n_frames else -1
+    return Seen(n_frames=n_frames, size=(width, height), first_s=float(first.pts_seconds))
+
+
+def readers() -> dict[str, Any]:
+    """Readers that are here, by name."""
+    found: dict[str, Any] = {"PyAV": by_pyav, "ffmpeg": by_command, "OpenCV": by_opencv}
+    try:
+        import torchcodec.decoders  # noqa: F401
+    except (ImportError, RuntimeError, OSError) as error:
+        print(f"torchcodec does not load: {str(error).splitlines()[0]}")
+    else:
+        found["torchcodec"] = by_torchcodec
+    return found
+
+
+def disagreement(mp4: bytes, clip: CutClip, folder: Path, tools: dict[str, Any]) -> str | None:
+    """Which reader sees something else than what was written."""
+    path = folder / "clip.mp4"
+    path.write_bytes(mp4)
+    meant = Seen(n_frames=clip.n_frames, size=(clip.width, clip.height), first_s=0.0)
+    seen = {name: tool(path) for name, tool in tools.items()}
+    wrong = {name: s for name, s in seen.items() if s != meant}
+    return f"{wrong}, written {meant}" if wrong else None
