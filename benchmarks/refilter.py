@@ -104,18 +104,24 @@ def main() -> None:
 
 
 def plan_all(rows: list[dict[str, Any]], recipe: "Recipe") -> None:
-    """Plans shards as if the clips that are kept had been written, 2 MB each."""
+    """Plans shards as if the clips that are kept had been written, 2 MB each, and indexes them."""
     from curator.graph.survivors import place_samples, plan_samples
     from curator.stages.shard import Location, plan_shards, tar_layout
+    from curator.stages.shard_index import Shard, ShardFacts, set_files
 
     kept = [row for row in rows if row["decision"] == "kept"]
     for row in kept:
-        row |= {"cut_mode": "copy", "mp4_bytes": 2_000_000, "mp4_sha256": "0" * 64}
+        row |= {"cut_mode": "copy", "mp4_bytes": 2_000_000, "mp4_sha256": "0" * 64, "audio": "none"}
     where = Location(name="shards/old.tar", offset=0, n_bytes=2_000_000)
     locations = {row["clip_id"]: where for row in kept}
     clips = {row["clip_id"]: row for row in kept}
+    shards = []
     for plan in plan_shards(plan_samples(rows, locations, recipe), recipe.shard):
-        place_samples(plan, tar_layout(plan), clips)
+        layout = tar_layout(plan)
+        place_samples(plan, layout, clips)
+        facts = ShardFacts(bytes=layout.n_bytes, sha256="", md5="", idx_sha256="", meta_sha256="")
+        shards.append(Shard(plan=plan, layout=layout, facts=facts))
+    set_files(shards, seed=0, stamp="0", made_by="")
 
 
 def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object]:
