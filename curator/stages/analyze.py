@@ -1,6 +1,6 @@
 """Decodes each source once and stores its track."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import BinaryIO
@@ -253,7 +253,8 @@ def analyze_source(
     Raises:
         SourceError: With the code under which the source fails.
     """
-    try:
+
+    def measured(instruments: Instruments) -> Track:
         return _analyzed(
             reader,
             uri,
@@ -264,18 +265,25 @@ def analyze_source(
             threads=decoder_threads,
             spent=spent,
         )
+
+    return with_cpu_to_fall_back_on(instruments, measured)
+
+
+def with_cpu_to_fall_back_on(
+    instruments: Instruments, measured: Callable[[Instruments], Track]
+) -> Track:
+    """Measures on the GPU, or on the CPU what the GPU must not decode, with a note that says why.
+
+    Pixels that the engine gave before it turned out so are decoded twice: they are not the CPU's.
+
+    Args:
+        instruments: Of this worker.
+        measured: Decodes from the start and measures with some instruments.
+    """
+    try:
+        return measured(instruments)
     except NotOnDeviceError as refused:
-        # Pixels that the engine gave so far are decoded twice: they are not those of the CPU.
-        track = _analyzed(
-            reader,
-            uri,
-            source_id=source_id,
-            n_bytes=n_bytes,
-            instruments=replace(instruments, nvdec=None),
-            config=config,
-            threads=decoder_threads,
-            spent=spent,
-        )
+        track = measured(replace(instruments, nvdec=None))
         return replace(track, notes=(*track.notes, Note(f"not_on_gpu_{refused.refusal}")))
 
 

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from curator.media.container import open_container
 from curator.media.loudness import Levels, end_cell, first_cell, join_levels, within
-from curator.media.nvdec import NotOnDeviceError
 from curator.media.segments import NotInSegmentsError, Segment, WholeReason, seek_to
 from curator.models.transnet import CONTEXT
 from curator.records import Note, Track
-from curator.stages.analyze import HeaderClaims, Measuring
+from curator.stages.analyze import HeaderClaims, Measuring, with_cpu_to_fall_back_on
 from curator.stages.analyze_config import AnalyzeConfig
 from curator.stages.measure import Instruments
 from curator.storage import expect_end
@@ -69,7 +68,8 @@ def analyze_segment(
         NotInSegmentsError: INDEX_LIES, NO_TIMESTAMPS or DAMAGED.
         SourceError: The source cannot be read.
     """
-    try:
+
+    def measured(instruments: Instruments) -> Track:
         return _measured(
             reader,
             uri,
@@ -81,19 +81,8 @@ def analyze_segment(
             threads=decoder_threads,
             spent=spent,
         )
-    except NotOnDeviceError as refused:
-        track = _measured(
-            reader,
-            uri,
-            segment,
-            source_id=source_id,
-            n_bytes=n_bytes,
-            instruments=replace(instruments, nvdec=None),
-            config=config,
-            threads=decoder_threads,
-            spent=spent,
-        )
-        return replace(track, notes=(*track.notes, Note(f"not_on_gpu_{refused.refusal}")))
+
+    return with_cpu_to_fall_back_on(instruments, measured)
 
 
 def _measured(
