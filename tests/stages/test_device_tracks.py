@@ -11,13 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_nvdec import fake_module
-from samples import analyzed
+from samples import StillNetwork, analyzed
 
 from curator.footage import write
-from curator.footage.write import MAKERS
+from curator.footage.write import MAKERS, moving_texture, write_video
+from curator.media import segments
 from curator.media.nvdec import Nvdec
+from curator.media.segments import plan_segments
 from curator.records import Note, Track
+from curator.stages.analyze import HeaderClaims
 from curator.stages.analyze_config import AnalyzeConfig
+from curator.stages.measure import Instruments
+from curator.stages.segments import OVERLAP, analyze_segment, join_segments
 
 CONFIG = AnalyzeConfig(text=False)
 EXACT = (
@@ -82,3 +87,42 @@ def test_what_the_engine_refuses_is_the_cpus_track_with_a_note(
     assert device.notes == (*host.notes, note)
     for field in ("frame_pts", "luma_mean", "descriptor", "sha256"):
         assert np.array_equal(getattr(host, field), getattr(device, field)), field
+
+
+def test_segments_on_the_engine_join_to_the_track_of_a_whole_decode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins the seek, the first frame and the frames that neighbours share, on the GPU's path."""
+    monkeypatch.setattr(segments, "LEAST_FRAMES", 150)
+    path = tmp_path / "long.mp4"
+    write_video(path, moving_texture(700, width_px=192, height_px=108), gop=25, bframes=2)
+    nvdec = Nvdec(module=fake_module(), device="cpu")
+    instruments = Instruments(network=StillNetwork(), nvdec=nvdec)  # type: ignore[arg-type]
+    size = path.stat().st_size
+    with path.open("rb") as reader:
+        plan = plan_segments(
+            reader, "long", n_bytes=size, limit_s=8, shared_frames=OVERLAP, max_pixels=10**6
+        )
+    assert len(plan) >= 3
+    tracks = []
+    for segment in plan:
+        with path.open("rb") as reader:
+            tracks.append(
+                analyze_segment(
+                    reader,
+                    "long",
+                    segment,
+                    source_id="s",
+                    n_bytes=size,
+                    config=CONFIG,
+                    instruments=instruments,
+                    decoder_threads=1,
+                )
+            )
+    header = HeaderClaims(n_frames=700, duration_s=700 / 30)
+    joined, whole = join_segments(tracks, "", header), analyzed(path, config=CONFIG, nvdec=nvdec)
+    for field in ("frame_pts", "frame_bytes", "frame_flags", "sample_frame", "notes"):
+        assert np.array_equal(getattr(joined, field), getattr(whole, field)), field
+    assert joined.notes == ()
+    assert joined.luma_mean == pytest.approx(whole.luma_mean, abs=1e-4)
+    assert joined.signals["motion"] == pytest.approx(whole.signals["motion"], abs=1e-3)
