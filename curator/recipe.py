@@ -11,10 +11,10 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from curator.captions.config import CaptionConfig
 from curator.errors import RecipeError, unknown_key
 from curator.models.store import ModelStore
 from curator.stages.analyze_config import AnalyzeConfig
-from curator.stages.caption import CaptionConfig
 from curator.stages.cut_config import CutConfig
 from curator.stages.dedup import DedupConfig
 from curator.stages.filters import FilterConfig, Rule

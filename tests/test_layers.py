@@ -13,6 +13,7 @@ LAYERS = (
     ("signals",),
     ("storage", "media", "lake", "tracks", "listing", "footage"),
     ("models",),
+    ("captions",),
     ("stages", "tables", "shardset"),
     ("verify", "recipe"),
     ("export",),

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from curator.captions.config import CaptionConfig
 from curator.models.perceptual import PERCEPTUAL_MODEL
 from curator.models.transnet import transnet_model_name
 from curator.recipe import Recipe
 from curator.records import Reason
-from curator.stages.caption import MEASURED_MODEL, CaptionConfig, measured_caption
+from curator.stages.caption import MEASURED_MODEL, measured_caption
 from curator.stages.scores import SCORES
 from curator.stages.select import SelectConfig, select
 from curator.stages.shard import (

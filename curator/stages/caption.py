@@ -6,21 +6,7 @@ vision-language model saw the clip.
 
 from collections.abc import Mapping
 
-from pydantic import BaseModel, ConfigDict, Field
-
 MEASURED_MODEL = "curate/measured-1"
-
-
-class CaptionConfig(BaseModel):
-    """How clips are captioned."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    enabled: bool = Field(
-        True,
-        description="write a caption from what was measured; without, the text member is empty",
-        json_schema_extra={"unit": "true or false"},
-    )
 
 
 def measured_caption(

@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from curator.stages.caption import MEASURED_MODEL, CaptionConfig, measured_caption
+from curator.captions.config import CaptionConfig
+from curator.stages.caption import MEASURED_MODEL, measured_caption
 from curator.stages.scores import SCORES
 
 
