@@ -67,4 +67,4 @@ def test_the_model_name_says_that_no_model_saw_the_clip() -> None:
     """Pins the label under which such captions are stored, and refused settings."""
     assert MEASURED_MODEL == "curate/measured-1"
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
-        CaptionConfig(model="x")  # type: ignore[call-arg]
+        CaptionConfig(modell="x")  # type: ignore[call-arg]
