@@ -1,5 +1,6 @@
 """What passes between the driver, the stage that writes clips and the table that says how."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -89,6 +90,18 @@ class CutRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What was taken of a clip."""
+
+    n_frames: int
+    """Frames that passed."""
+    jpegs: Mapping[int, bytes] = field(repr=False)
+    """Pictures by the number of their frame, ascending."""
+    text: Mapping[int, tuple[str, ...]]
+    """Lines of text by the number of their frame; empty where nothing reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CutClip:
     """A written clip: an MP4 in memory and what a reader will find in it.
 
@@ -112,3 +125,5 @@ class CutClip:
     crf: int | None
     """Quality of an encoded clip, coarser than the recipe's where that made it too large."""
     audio: AudioMode
+    looked: Looked | None = field(default=None, repr=False)
+    """Frames that were taken on the way; None where none were asked for."""

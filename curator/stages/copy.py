@@ -21,6 +21,7 @@ from curator.errors import DecodeError
 from curator.media.container import pixel_aspect_of
 from curator.media.copy import CannotCopyError, PacketSpan
 from curator.media.decode import FrameReader
+from curator.media.tap import Tap
 from curator.stages.measure import needs_smoothing, tiny_luma
 from curator.stages.views import tiny_scaler
 
@@ -62,7 +63,13 @@ def give_up_ticks(request: CutRequest, *, at_most_s: float, at_most_share: float
 
 
 def check_copy(
-    mp4: bytes, request: CutRequest, span: PacketSpan, *, threads: int, max_pixels: int
+    mp4: bytes,
+    request: CutRequest,
+    span: PacketSpan,
+    *,
+    threads: int,
+    max_pixels: int,
+    tap: Tap | None = None,
 ) -> None:
     """Decodes a copy and compares it with what was meant.
 
@@ -72,6 +79,7 @@ def check_copy(
         span: Which of its frames were copied.
         threads: Decoder threads.
         max_pixels: Largest frame, in pixels.
+        tap: Takes frames of the copy as they pass; None for none.
 
     Raises:
         CannotCopyError: CHECK_FAILED, for another number of frames or other times, a first frame
@@ -80,7 +88,7 @@ def check_copy(
     """
     try:
         with av.open(io.BytesIO(mp4), mode="r") as container:
-            luma = _checked_luma(container, request, span, threads, max_pixels)
+            luma = _checked_luma(container, request, span, threads, max_pixels, tap)
     except (av.error.FFmpegError, DecodeError) as error:
         raise CannotCopyError(NotCopied.CHECK_FAILED) from error
     meant = request.frame_luma[span.first : span.end]
@@ -99,6 +107,7 @@ def _checked_luma(
     span: PacketSpan,
     threads: int,
     max_pixels: int,
+    tap: Tap | None,
 ) -> NDArray[np.float32]:
     """Luma of the frames at the edges, NaN for the others; raises for what else is wrong."""
     stream = container.streams.video[0]
@@ -127,6 +136,8 @@ def _checked_luma(
             raise CannotCopyError(NotCopied.SHAPE)
         if frame.index in edges:
             luma[frame.index], _ = tiny_luma(scaler.rgb_HWC(picture))
+        if tap is not None:
+            tap.see(picture)
         n_frames += 1
     report = frames.report
     is_odd = report.is_damaged or report.is_interlaced or report.is_hdr or len(report.sizes) > 1

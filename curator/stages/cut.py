@@ -10,20 +10,21 @@ and in the end to the start of the file.
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO, Self, TypeVar
 
 import av
 import av.container
 import av.error
+import av.video.frame
 import av.video.stream
 from av.audio.stream import AudioStream
 
-from curator.cut_records import AudioMode, CutClip, CutRequest, NotCopied
+from curator.cut_records import AudioMode, CutClip, CutRequest, Looked, NotCopied
 from curator.errors import CutError
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.copy import (
@@ -37,6 +38,7 @@ from curator.media.copy import (
 from curator.media.decode import FrameReader, upright_size
 from curator.media.encode import Encoder, EncodeSettings, Upright, encode_mp4, refuse_without_nvenc
 from curator.media.sound import add_audio, audio_of_span
+from curator.media.tap import Tap
 from curator.stages.copy import check_copy, check_encoded, give_up_ticks, refuse_request
 from curator.stages.cut_config import CutConfig
 from curator.stages.cut_form import frame_plan, target_n_frames
@@ -49,6 +51,10 @@ SMALL_BYTES = 1 << 16
 MAX_COARSER = 10
 """Most that the guard against large clips adds to the CRF: a third of the size."""
 
+MakeTap = Callable[[int], Tap]
+"""Makes the tap of a clip, by the number of frames that it will have."""
+_Made = TypeVar("_Made")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Encoded:
@@ -57,6 +63,15 @@ class _Encoded:
     width: int
     height: int
     crf: int
+    looked: Looked | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pictures:
+    """Frames of a clip as they are to be written; `upright` knows their size."""
+
+    upright: Upright
+    frames: Iterator[av.video.frame.VideoFrame]
 
 
 class ClipCutter:
@@ -117,8 +132,12 @@ class ClipCutter:
         self._container = None
         self._stack.close()
 
-    def cut(self, request: CutRequest) -> CutClip:
+    def cut(self, request: CutRequest, make_tap: MakeTap | None = None) -> CutClip:
         """Writes one clip: a copy if the recipe wants one and it holds, else encoded.
+
+        Args:
+            request: The clip.
+            make_tap: Takes frames of it on the way; None for none.
 
         Raises:
             CutError: The frames of the span cannot be had again, or what was written does not
@@ -126,21 +145,45 @@ class ClipCutter:
             SourceError: The source cannot be read any more.
         """
         try:
-            return self._cut(request)
+            return self._cut(request, make_tap)
         except BaseException:
             # Where the demuxer stands is unknown now.
             self._close()
             raise
 
-    def _cut(self, request: CutRequest) -> CutClip:
+    def look(self, request: CutRequest, make_tap: MakeTap) -> Looked:
+        """Takes frames of a clip without writing it.
+
+        Args:
+            request: The clip.
+            make_tap: Takes them.
+
+        Raises:
+            CutError: The frames of the span cannot be had again.
+            SourceError: The source cannot be read any more.
+        """
+
+        def see(pictures: _Pictures) -> Looked:
+            tap = make_tap(target_n_frames(request))
+            for picture in pictures.frames:
+                tap.see(picture)
+            return tap.looked()
+
+        try:
+            return self._trying(request, see)
+        except BaseException:
+            self._close()
+            raise
+
+    def _cut(self, request: CutRequest, make_tap: MakeTap | None) -> CutClip:
         not_copied: NotCopied | None = None
         copy_frames: int | None = None
         if self._config.mode == "auto":
             try:
-                return self._copied(request)
+                return self._copied(request, make_tap)
             except CannotCopyError as error:
                 not_copied, copy_frames = error.reason, error.n_frames
-        encoded = self._encoded(request)
+        encoded = self._encoded(request, make_tap)
         start = request.frame_pts[0] * request.time_base
         try:
             mp4, audio = self._with_audio(encoded.mp4, start, encoded.n_frames, request.fps)
@@ -162,9 +205,10 @@ class ClipCutter:
             copy_frames=copy_frames,
             crf=encoded.crf,
             audio=audio,
+            looked=encoded.looked,
         )
 
-    def _copied(self, request: CutRequest) -> CutClip:
+    def _copied(self, request: CutRequest, make_tap: MakeTap | None) -> CutClip:
         stream = video_stream(self._opened(), self._uri)
         refuse_stream(stream, self._config.copy_codecs)
         refuse_request(request, stream)
@@ -178,7 +222,8 @@ class ClipCutter:
         except av.error.FFmpegError as error:
             self._close()
             raise CannotCopyError(NotCopied.DAMAGED) from error
-        check_copy(mp4, request, span, threads=self._threads, max_pixels=self._max_pixels)
+        tap = make_tap(span.n_frames) if make_tap is not None else None
+        check_copy(mp4, request, span, threads=self._threads, max_pixels=self._max_pixels, tap=tap)
         return CutClip(
             clip_id=request.clip_id,
             mp4=mp4,
@@ -194,6 +239,7 @@ class ClipCutter:
             copy_frames=None,
             crf=None,
             audio=audio,
+            looked=tap.looked() if tap is not None else None,
         )
 
     def _with_audio(
@@ -255,16 +301,16 @@ class ClipCutter:
             yield first
         yield from packets
 
-    def _encoded(self, request: CutRequest) -> _Encoded:
+    def _encoded(self, request: CutRequest, make_tap: MakeTap | None) -> _Encoded:
         """The clip, encoded once more if it is large beside its source."""
-        encoded = self._at_quality(request, self._config.crf)
+        encoded = self._at_quality(request, self._config.crf, make_tap)
         most = self._most_bytes(request, encoded)
         if most is None or len(encoded.mp4) <= max(most, SMALL_BYTES):
             return encoded
         # x264's sizes halve with every 6 steps of the CRF.
         coarser = math.ceil(6 * math.log2(len(encoded.mp4) / most))
         crf = min(51, self._config.crf + min(coarser, MAX_COARSER))
-        again = self._at_quality(request, crf)
+        again = replace(self._at_quality(request, crf, None), looked=encoded.looked)
         return again if len(again.mp4) < len(encoded.mp4) else encoded
 
     def _most_bytes(self, request: CutRequest, encoded: _Encoded) -> float | None:
@@ -273,10 +319,34 @@ class ClipCutter:
             return None
         return factor * density / 8 * encoded.width * encoded.height * encoded.n_frames
 
-    def _at_quality(self, request: CutRequest, crf: int) -> _Encoded:
+    def _at_quality(self, request: CutRequest, crf: int, make_tap: MakeTap | None) -> _Encoded:
+        def encode(pictures: _Pictures) -> _Encoded:
+            config, upright = self._config, pictures.upright
+            encoder: Encoder = "nvenc" if config.encoder == "nvenc" else "x264"
+            tap = make_tap(target_n_frames(request)) if make_tap is not None else None
+            mp4, n_frames = encode_mp4(
+                pictures.frames if tap is None else tap.passing(pictures.frames),
+                width=upright.width,
+                height=upright.height,
+                fps=request.fps,
+                settings=EncodeSettings(crf=crf, preset=config.preset, encoder=encoder),
+            )
+            return _Encoded(
+                mp4=mp4,
+                n_frames=n_frames,
+                width=upright.width,
+                height=upright.height,
+                crf=crf,
+                looked=tap.looked() if tap is not None else None,
+            )
+
+        return self._trying(request, encode)
+
+    def _trying(self, request: CutRequest, make: Callable[[_Pictures], _Made]) -> _Made:
+        """What is made of a clip's frames, by the first seek that gives the right ones."""
         for earlier_s in (*EARLIER_S, None):
             try:
-                encoded = self._encode(request, earlier_s, crf)
+                made = make(self._pictures(request, earlier_s))
             except WrongFramesError as wrong:
                 self._close()
                 if earlier_s is not None:
@@ -285,10 +355,10 @@ class ClipCutter:
             if earlier_s is None:
                 self.n_from_start += 1
                 self._close()
-            return encoded
+            return made
         raise AssertionError("the last attempt returns or raises")
 
-    def _encode(self, request: CutRequest, earlier_s: float | None, crf: int) -> _Encoded:
+    def _pictures(self, request: CutRequest, earlier_s: float | None) -> _Pictures:
         container = self._opened()
         stream = video_stream(container, self._uri)
         frames = FrameReader(
@@ -316,18 +386,8 @@ class ClipCutter:
             deinterlace=request.is_interlaced,
             cover=request.size,
         )
-        config = self._config
-        encoder: Encoder = "nvenc" if config.encoder == "nvenc" else "x264"
-        mp4, n_frames = encode_mp4(
-            at_constant_rate(upright, first, exact, frame_plan(request)),
-            width=upright.width,
-            height=upright.height,
-            fps=request.fps,
-            settings=EncodeSettings(crf=crf, preset=config.preset, encoder=encoder),
-        )
-        return _Encoded(
-            mp4=mp4, n_frames=n_frames, width=upright.width, height=upright.height, crf=crf
-        )
+        pictures = at_constant_rate(upright, first, exact, frame_plan(request))
+        return _Pictures(upright=upright, frames=pictures)
 
     def _seek(
         self,

@@ -1,0 +1,116 @@
+"""Takes some of the frames of a clip as small pictures while they pass on their way elsewhere."""
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+
+import av
+import av.error
+import av.video.frame
+import cv2
+import numpy as np
+from av.video.reformatter import Colorspace
+from numpy.typing import NDArray
+
+from curator.cut_records import Looked
+from curator.errors import CutError
+from curator.media.scale import Scaler, fit_inside
+
+JPEG_QUALITY = 90
+"""What models were trained on has such quality; at 448 px a picture has 20 to 60 KB."""
+HD_PX = 720
+"""From this shorter side on untagged colours are BT.709, as for clips that are encoded."""
+
+Reads = Callable[[NDArray[np.uint8]], tuple[str, ...]]
+"""Reads the lines of text in a picture, uint8 RGB [H, W, 3]."""
+
+
+class Tap:
+    """Takes frames as they pass.
+
+    Args:
+        wanted: Numbers of frames from 0.
+        longest_px: Longer side of the pictures; smaller ones stay as they are.
+        reads: Reads text; None for not reading.
+        read_px: Longer side of the pictures that it reads.
+    """
+
+    def __init__(
+        self,
+        wanted: Iterable[int],
+        *,
+        longest_px: int,
+        reads: Reads | None = None,
+        read_px: int = 960,
+    ) -> None:
+        self._wanted = frozenset(wanted)
+        self._longest_px = longest_px
+        self._reads = reads
+        self._read_px = read_px
+        self._scalers: dict[tuple[int, int], Scaler] = {}
+        self._n_frames = 0
+        self._jpegs: dict[int, bytes] = {}
+        self._text: dict[int, tuple[str, ...]] = {}
+
+    def passing(
+        self, pictures: Iterable[av.video.frame.VideoFrame]
+    ) -> Iterator[av.video.frame.VideoFrame]:
+        """The same frames; those that are wanted are taken as they pass."""
+        for picture in pictures:
+            self.see(picture)
+            yield picture
+
+    def see(self, picture: av.video.frame.VideoFrame) -> None:
+        """Takes the next frame, if it is wanted.
+
+        Args:
+            picture: Upright, with square pixels.
+        """
+        if self._n_frames in self._wanted:
+            self._take(picture)
+        self._n_frames += 1
+
+    def looked(self) -> Looked:
+        """What was taken so far."""
+        return Looked(n_frames=self._n_frames, jpegs=dict(self._jpegs), text=dict(self._text))
+
+    def _take(self, picture: av.video.frame.VideoFrame) -> None:
+        shown = self._scaled(picture, self._longest_px)
+        done, jpeg = cv2.imencode(
+            ".jpg", shown[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
+        )
+        if not done:
+            raise ValueError(f"a picture of {shown.shape[1]}x{shown.shape[0]} makes no JPEG")
+        self._jpegs[self._n_frames] = jpeg.tobytes()
+        if self._reads is not None:
+            self._text[self._n_frames] = self._reads(self._scaled(picture, self._read_px))
+
+    def _scaled(self, picture: av.video.frame.VideoFrame, longest_px: int) -> NDArray[np.uint8]:
+        size = fit_inside(picture.width, picture.height, longest_px)
+        if size not in self._scalers:
+            self._scalers[size] = Scaler(*size, method="area")
+        is_untagged = int(picture.colorspace) in (0, 2)
+        if is_untagged and min(picture.width, picture.height) >= HD_PX:
+            picture.colorspace = Colorspace.ITU709
+        return self._scalers[size].rgb_HWC(picture)
+
+
+def look_at_clip(mp4: bytes, tap: Tap, *, threads: int) -> Looked:
+    """Takes frames of a written clip.
+
+    Args:
+        mp4: A clip that this program wrote: upright, square pixels, frames in order.
+        tap: Takes them.
+        threads: Decoder threads.
+
+    Raises:
+        CutError: It does not decode.
+    """
+    try:
+        with av.open(io.BytesIO(mp4), mode="r") as container:
+            stream = container.streams.video[0]
+            stream.codec_context.thread_count = threads
+            for picture in container.decode(stream):
+                tap.see(picture)
+    except av.error.FFmpegError as error:
+        raise CutError(f"a written clip of {len(mp4)} bytes does not decode: {error}") from error
+    return tap.looked()
