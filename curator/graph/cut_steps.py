@@ -1,14 +1,15 @@
-"""The step that writes clips of the survivors."""
+"""The steps that write clips of the survivors, and that look at them before."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from curator.cut_records import AudioMode, ClipForm, CutMode, NotCopied
+from curator.captions.config import CaptionConfig
+from curator.cut_records import AudioMode, ClipForm, CutClip, CutMode, CutRequest, NotCopied
 from curator.errors import CutError, SourceError
 from curator.graph.common import (
     MAX_ATTEMPTS,
@@ -16,6 +17,14 @@ from curator.graph.common import (
     CpuClock,
     SourceRef,
     internal_failure,
+)
+from curator.graph.look_steps import (
+    FrameParts,
+    LookedClip,
+    LookUnitResult,
+    Taken,
+    Taps,
+    content_of,
 )
 from curator.lake import Parts, rows_to_table
 from curator.records import Crop, Span, Track
@@ -38,6 +47,10 @@ class ClipToCut:
     """Fewest frames with which a copy of it is of use."""
     form: ClipForm | None = None
     """What the recipe asks of it; None where nothing."""
+    reads_text: bool = False
+    """Whether text in its pictures is read for a captioner."""
+    content: str = ""
+    """`content_of` the clip as proposed, where it is looked at before it is cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +92,11 @@ class CutOutcome:
     mp4_sha256: str = ""
 
 
+_Result = tuple[CutOutcome, CutClip | None]
+"""What became of a clip, and the clip itself where it was written."""
+_Made = TypeVar("_Made")
+
+
 CUT_SCHEMA = pa.schema(
     [
         ("clip_id", pa.string()),
@@ -110,10 +128,14 @@ class CutUnitResult:
 
     outcomes: list[CutOutcome]
     cpu_s: Mapping[str, float]
+    looked: Sequence[LookedClip] = ()
+    """Where pictures for a captioner are; for clips that were written and none else."""
 
 
 class CutStep:
     """Writes the clips of a unit and stores them as one part of `cuts`."""
+
+    _stage = "cut"
 
     def __init__(
         self,
@@ -126,7 +148,10 @@ class CutStep:
         max_pixels: int,
         threads: int,
         log: AttemptLog | None,
+        captions: CaptionConfig | None = None,
     ) -> None:
+        self._frames = FrameParts(store, captions) if captions is not None else None
+        self._taps = Taps(captions) if captions is not None else None
         self._crop_borders = crop_borders
         self._parts = Parts(store, "cuts", stamp)
         self._tracks = Parts(store, "tracks", track_stamp)
@@ -141,19 +166,35 @@ class CutStep:
         spent = self._clock.begin()
         outcomes: list[CutOutcome] = []
         rows: list[dict[str, Any]] = []
+        taken: list[Taken] = []
         for group in unit:
-            for outcome, mp4 in self._group(group):
+            for outcome, clip in self._each(group, self._clip, _failed):
                 outcomes.append(outcome)
-                if mp4 is not None:
+                if clip is not None:
                     own = (name for name in CUT_SCHEMA.names if hasattr(outcome, name))
-                    rows.append({name: getattr(outcome, name) for name in own})
-                    rows[-1] |= crop_columns(outcome.crop) | {"mp4": mp4}
+                    facts = {name: getattr(outcome, name) for name in own}
+                    facts |= crop_columns(outcome.crop)
+                    rows.append(facts | {"mp4": clip.mp4})
+                    if clip.looked is not None:
+                        content = content_of(facts)
+                        taken.append(
+                            Taken(clip_id=outcome.clip_id, content=content, looked=clip.looked)
+                        )
+        # Pictures first: a clip that is found written is not decoded again for them.
+        looked = self._frames.write(taken) if self._frames is not None else []
         if rows:
             table = rows_to_table(rows, CUT_SCHEMA)
             self._parts.write(table, table["clip_id"].to_pylist(), one_row_groups=True)
-        return CutUnitResult(outcomes=outcomes, cpu_s=self._clock.end(spent, rest="cut"))
+        cpu_s = self._clock.end(spent, rest="cut")
+        return CutUnitResult(outcomes=outcomes, cpu_s=cpu_s, looked=looked)
 
-    def _group(self, group: CutGroup) -> Iterator[tuple[CutOutcome, bytes | None]]:
+    def _each(
+        self,
+        group: CutGroup,
+        do: Callable[[ClipCutter, Track, ClipToCut], _Made],
+        failed: Callable[[ClipToCut, str], _Made],
+    ) -> Iterator[_Made]:
+        """What is made of each clip of a source, or of its failure."""
         source = group.source
         source_id = str(source.source_id)
         table = self._tracks.read(group.track_part)
@@ -163,20 +204,19 @@ class CutStep:
         with ExitStack() as stack:
             cutter: ClipCutter | None = None
             for clip in group.clips:
-                key = f"cut {clip.clip_id}"
-                written: tuple[CutOutcome, bytes | None]
+                key = f"{self._stage} {clip.clip_id}"
                 if self._log is not None and self._log.begin(key) > MAX_ATTEMPTS:
-                    written = _failed(clip, "the worker died twice while writing it")
+                    made = failed(clip, "the worker died twice while working on it")
                 else:
                     try:
                         cutter = cutter or self._cutter(source, stack)
-                        written = self._clip(cutter, track, clip)
+                        made = do(cutter, track, clip)
                     except (CutError, SourceError) as error:
-                        cutter, written = None, _failed(clip, str(error))
+                        cutter, made = None, failed(clip, str(error))
                     except Exception as error:  # noqa: BLE001 - becomes the clip's outcome
-                        failure = internal_failure(source.uri, "cut", error)
-                        cutter, written = None, _failed(clip, failure.message)
-                yield written
+                        failure = internal_failure(source.uri, self._stage, error)
+                        cutter, made = None, failed(clip, failure.message)
+                yield made
                 if self._log is not None:
                     self._log.end(key, track.seconds(track.pts_of_end(clip.span.end_frame)))
 
@@ -193,17 +233,13 @@ class CutStep:
         )
         return stack.enter_context(cutter)
 
-    def _clip(self, cutter: ClipCutter, track: Track, clip: ClipToCut) -> tuple[CutOutcome, bytes]:
+    def _clip(self, cutter: ClipCutter, track: Track, clip: ClipToCut) -> _Result:
         span, start = clip.span, time.monotonic()
-        request = cut_request(
-            track,
-            clip.clip_id,
-            span,
-            crop_borders=self._crop_borders,
-            min_frames=clip.min_frames,
-        )
-        request = formed(request, clip.form)
-        cut = cutter.cut(request)
+        request = self._request(track, clip)
+        make_tap = None
+        if self._taps is not None:
+            make_tap = self._taps.of(request.fps, reads_text=clip.reads_text)
+        cut = cutter.cut(request, make_tap)
         start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
         start_pts, end_pts = int(track.frame_pts[start_frame]), track.pts_of_end(end_frame)
         outcome = CutOutcome(
@@ -227,8 +263,47 @@ class CutStep:
             mp4_bytes=len(cut.mp4),
             mp4_sha256=cut.sha256,
         )
-        return outcome, cut.mp4
+        return outcome, cut
+
+    def _request(self, track: Track, clip: ClipToCut) -> CutRequest:
+        request = cut_request(
+            track,
+            clip.clip_id,
+            clip.span,
+            crop_borders=self._crop_borders,
+            min_frames=clip.min_frames,
+        )
+        return formed(request, clip.form)
 
 
-def _failed(clip: ClipToCut, error: str) -> tuple[CutOutcome, None]:
+class LookStep(CutStep):
+    """Takes frames of clips that are not written yet, and encodes nothing."""
+
+    _stage = "look"
+
+    def __call__(self, unit: Sequence[CutGroup]) -> LookUnitResult:  # type: ignore[override]
+        """Takes the frames of a unit's clips."""
+        spent, start = self._clock.begin(), time.monotonic()
+        assert self._frames is not None
+        made = [one for group in unit for one in self._each(group, self._look, _not_looked)]
+        looked = self._frames.write([one for one in made if isinstance(one, Taken)])
+        return LookUnitResult(
+            looked=[*looked, *(one for one in made if isinstance(one, LookedClip))],
+            cpu_s=self._clock.end(spent, rest="look"),
+            seconds=time.monotonic() - start,
+        )
+
+    def _look(self, cutter: ClipCutter, track: Track, clip: ClipToCut) -> Taken | LookedClip:
+        assert self._taps is not None
+        request = self._request(track, clip)
+        make_tap = self._taps.of(request.fps, reads_text=clip.reads_text)
+        looked = cutter.look(request, make_tap)
+        return Taken(clip_id=clip.clip_id, content=clip.content, looked=looked)
+
+
+def _not_looked(clip: ClipToCut, error: str) -> Taken | LookedClip:
+    return LookedClip(clip_id=clip.clip_id, error=error)
+
+
+def _failed(clip: ClipToCut, error: str) -> _Result:
     return CutOutcome(clip_id=clip.clip_id, error=error), None

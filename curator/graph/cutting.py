@@ -1,14 +1,16 @@
 """The driver's side of cutting: which survivors have no clip yet, and where the others lie."""
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from curator.captions.config import CaptionConfig
 from curator.cut_records import ClipForm
 from curator.graph.common import FULL_HD, SourceRef
-from curator.graph.cut_steps import CUT_SCHEMA, ClipToCut, CutGroup, CutOutcome, CutStep
+from curator.graph.cut_steps import CUT_SCHEMA, ClipToCut, CutGroup, CutOutcome, CutStep, LookStep
 from curator.graph.engine import Engine, Resources, Step
+from curator.graph.look_steps import LookedClip, content_of
 from curator.graph.survivors import reject
 from curator.graph.units import pack
 from curator.lake import Parts, table_rows
@@ -36,6 +38,23 @@ class _Wanted:
     min_frames: int
     crop: tuple[int | None, ...]
     form: ClipForm | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """Who wants pictures of clips, and which."""
+
+    config: CaptionConfig
+    reads_text: Callable[[Mapping[str, Any]], bool]
+    """Whether text in the pictures of a clip is read, by its row."""
+    take: Callable[[Sequence[LookedClip]], None]
+    """Is told where pictures are, as soon as they are there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    chain: tuple[list[Step], list[list[CutGroup]]]
+    is_small: bool
 
 
 class Cutting:
@@ -69,7 +88,7 @@ class Cutting:
         self.stamp = cut_fingerprint(recipe.cut)
         self.n_cut = 0
         """Clips that had to be cut."""
-        self.work = _work((), recipe.cut.crf)
+        self.work = _facts_of((), recipe.cut.crf)
         """How they were written."""
         self.cpu_s: Counter[str] = Counter()
         """CPU-seconds of the workers, by what they did."""
@@ -79,6 +98,7 @@ class Cutting:
         clips: Sequence[dict[str, Any]],
         sources: Mapping[str, SourceRef],
         track_part: Mapping[str, str],
+        looks: Looks | None = None,
     ) -> dict[str, Location]:
         """Cuts the survivors that no part or shard has yet.
 
@@ -87,14 +107,12 @@ class Cutting:
                 rejected if it could not be.
             sources: The source of each source id.
             track_part: The part of `tracks` that has each source id.
+            looks: Takes pictures of clips that are written now; None for nobody.
 
         Returns:
             Where each clip is.
         """
-        if self._recipe.cut.hdr == "reject":
-            for clip in clips:
-                if clip["decision"] == "kept" and clip["hdr"]:
-                    reject(clip, Reason.HIGH_DYNAMIC_RANGE, detail="cut.hdr is reject")
+        self.refuse_hdr(clips)
         kept = [clip for clip in clips if clip["decision"] == "kept"]
         wanted = {clip["clip_id"]: self._wanted(clip) for clip in kept}
         written = self._written_clips(wanted)
@@ -102,18 +120,54 @@ class Cutting:
         self.n_cut = len(missing)
         outcomes: dict[str, CutOutcome] = {}
         if missing:
-            outcomes = self._run(missing, wanted, sources, track_part)
+            work = self._work_of(missing, wanted, sources, track_part, looks)
+            with self._progress.polling(self._engine.progress):
+                for unit in self._engine.run(*work.chain, small=work.is_small):
+                    outcomes |= {outcome.clip_id: outcome for outcome in unit.outcomes}
+                    self.cpu_s.update(unit.cpu_s)
+                    if looks is not None:
+                        looks.take(unit.looked)
             written |= self._cut_parts(wanted, outcomes)
             for clip in missing:
                 outcome = outcomes[clip["clip_id"]]
                 if outcome.error is not None:
                     reject(clip, Reason.CUT_FAILED, detail=outcome.error)
-        self.work = _work(outcomes.values(), self._recipe.cut.crf)
+        self.work = _facts_of(outcomes.values(), self._recipe.cut.crf)
         for clip in kept:
             if clip["decision"] == "kept":
                 facts, _ = written[clip["clip_id"]]
                 clip |= facts | {"cut_fingerprint": self.stamp}
         return {name: location for name, (_, location) in written.items()}
+
+    def look(
+        self,
+        clips: Sequence[dict[str, Any]],
+        sources: Mapping[str, SourceRef],
+        track_part: Mapping[str, str],
+        looks: Looks,
+    ) -> None:
+        """Takes pictures of clips before they are cut, and encodes nothing.
+
+        Args:
+            clips: Rows of `clips` as proposed.
+            sources: The source of each source id.
+            track_part: The part of `tracks` that has each source id.
+            looks: Takes the pictures.
+        """
+        if not clips:
+            return
+        wanted = {clip["clip_id"]: self._wanted(clip) for clip in clips}
+        work = self._work_of(clips, wanted, sources, track_part, looks, before=True)
+        for unit in self._engine.run(*work.chain, small=work.is_small):
+            self.cpu_s.update(unit.cpu_s)
+            looks.take(unit.looked)
+
+    def refuse_hdr(self, clips: Iterable[dict[str, Any]]) -> None:
+        """Rejects PQ and HLG where the recipe does not map them."""
+        if self._recipe.cut.hdr == "reject":
+            for clip in clips:
+                if clip["decision"] == "kept" and clip["hdr"]:
+                    reject(clip, Reason.HIGH_DYNAMIC_RANGE, detail="cut.hdr is reject")
 
     def _wanted(self, clip: Mapping[str, Any]) -> "_Wanted":
         recipe = self._recipe
@@ -125,17 +179,20 @@ class Cutting:
             form=_form(clip, recipe.cut) if recipe.cut.has_form else None,
         )
 
-    def _run(
+    def _work_of(
         self,
-        missing: Sequence[dict[str, Any]],
+        clips: Sequence[dict[str, Any]],
         wanted: Mapping[str, _Wanted],
         sources: Mapping[str, SourceRef],
         track_part: Mapping[str, str],
-    ) -> dict[str, CutOutcome]:
+        looks: Looks | None,
+        *,
+        before: bool = False,
+    ) -> _Work:
         engine = self._engine
-        total_s = sum(clip["end_s"] - clip["start_s"] for clip in missing)
-        unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(missing))))
-        groups = _groups(missing, wanted, sources, track_part, unit_s)
+        total_s = sum(clip["end_s"] - clip["start_s"] for clip in clips)
+        unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
+        groups = _groups(clips, wanted, sources, track_part, unit_s, looks)
         units = list(
             pack(
                 groups,
@@ -144,11 +201,11 @@ class Cutting:
                 max_weight=unit_s * 30,
             )
         )
-        self._progress.work(len(missing), 0.0)
-        small = engine.is_small(len(missing), _frames(missing))
+        self._progress.work(len(clips), 0.0)
+        small = engine.is_small(len(clips), _frames(clips))
         workers = 1 if small else engine.n_workers(len(units))
         step = Step(
-            make=CutStep,
+            make=LookStep if before else CutStep,
             settings={
                 "store": self._store,
                 "stamp": self.stamp,
@@ -158,16 +215,12 @@ class Cutting:
                 "max_pixels": self._recipe.analyze.max_pixels,
                 "threads": max(1, engine.n_cpus() // workers),
                 "log": engine.ledger(small=small),
+                "captions": looks.config if looks is not None else None,
             },
             resources=Resources(cpus=1),
             keeps_state=True,
         )
-        outcomes: dict[str, CutOutcome] = {}
-        with self._progress.polling(engine.progress):
-            for unit in engine.run([step], units, small=small):
-                outcomes |= {outcome.clip_id: outcome for outcome in unit.outcomes}
-                self.cpu_s.update(unit.cpu_s)
-        return outcomes
+        return _Work(chain=([step], units), is_small=small)
 
     def _written_clips(
         self, wanted: Mapping[str, _Wanted]
@@ -240,7 +293,7 @@ def _still_holds(row: Mapping[str, Any], wanted: Mapping[str, _Wanted]) -> bool:
     return row["copy_frames"] is None or bool(row["copy_frames"] < now.min_frames)
 
 
-def _work(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
+def _facts_of(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
     """How this run's clips were written, for the summary."""
     written = [outcome for outcome in outcomes if outcome.error is None]
     copied = [outcome for outcome in written if outcome.cut_mode == "copy"]
@@ -265,6 +318,7 @@ def _groups(
     sources: Mapping[str, SourceRef],
     track_part: Mapping[str, str],
     unit_s: float,
+    looks: Looks | None,
 ) -> list[CutGroup]:
     groups: list[CutGroup] = []
     by_source: dict[str, list[dict[str, Any]]] = {}
@@ -287,6 +341,8 @@ def _groups(
                     ),
                     min_frames=wanted[clip["clip_id"]].min_frames,
                     form=wanted[clip["clip_id"]].form,
+                    reads_text=looks is not None and looks.reads_text(clip),
+                    content=content_of(clip) if looks is not None else "",
                 )
                 for clip in chunk
             )

@@ -212,20 +212,25 @@ class ShardStep:
 
     def _read(self, sample: Sample) -> bytes:
         where = sample.location
-        with self._store.open(where.name) as reader:
-            if where.row is not None:
-                table = pq.ParquetFile(reader).read_row_group(where.row, columns=["mp4"])
-                mp4: bytes = table["mp4"][0].as_py()
-            else:
-                assert where.offset is not None
-                reader.seek(where.offset)
-                mp4 = reader.read(where.n_bytes)
+        mp4 = clip_bytes(self._store, where)
         if len(mp4) != sample.mp4_bytes or hashlib.sha256(mp4).hexdigest() != sample.mp4_sha256:
             raise ShardError(
                 f"{self._store.uri}/{where.name}: clip {sample.key} has {len(mp4)} bytes that are "
                 f"not those written (sha256 {sample.mp4_sha256}); delete the object and run again"
             )
         return mp4
+
+
+def clip_bytes(store: Store, where: Location) -> bytes:
+    """The MP4 of a written clip, out of a part of `cuts` or a tar."""
+    with store.open(where.name) as reader:
+        if where.row is not None:
+            table = pq.ParquetFile(reader).read_row_group(where.row, columns=["mp4"])
+            mp4: bytes = table["mp4"][0].as_py()
+            return mp4
+        assert where.offset is not None
+        reader.seek(where.offset)
+        return reader.read(where.n_bytes)
 
 
 class _Hashes:
