@@ -15,6 +15,7 @@ from typing import Any
 from curator import __version__
 from curator.errors import CuratorError, RecipeError, UsageError
 from curator.export_command import add_export
+from curator.recaption_command import add_recaption
 from curator.verify_command import add_verify
 
 EXIT_OK, EXIT_BROKEN_OFF, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
@@ -76,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_scores(commands)
     _add_explain(commands)
     _add_tune(commands)
+    add_recaption(commands)
+    commands.choices["recaption"].set_defaults(action=_recaption)
     add_verify(commands)
     add_export(commands)
     _add_doctor(commands)
@@ -302,12 +305,19 @@ def _fraction(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from curator.graph.preflight import check_measured, check_models, dry_run, preflight
+    from curator.graph.preflight import (
+        check_captions,
+        check_measured,
+        check_models,
+        dry_run,
+        preflight,
+    )
     from curator.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, options.overrides)
     check_measured(recipe)
     check_models(recipe)
+    check_captions(recipe)
     store = preflight(
         options.sources,
         options.out,
@@ -348,6 +358,22 @@ def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, 
     ):
         print(f"{store.uri}/{name}  {what}")
     return summary
+
+
+def _recaption(options: argparse.Namespace) -> int:
+    from curator.graph.engine import Engine
+    from curator.progress import Progress
+    from curator.recaption_command import run_recaption, told
+    from curator.storage import open_store
+
+    with (
+        _sigterm_raises(),
+        Progress() as progress,
+        Engine(address=options.ray_address, workers=options.workers) as engine,
+    ):
+        summary = run_recaption(options, engine, progress)
+    print(told(summary, open_store(options.out).uri))
+    return EXIT_OK
 
 
 def _exit_code(summary: dict[str, Any], max_failed: float) -> int:

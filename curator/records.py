@@ -102,6 +102,12 @@ class Reason(StrEnum):
     """A crop to the nearest class of shapes would lose more than `shard.aspects_tolerance`."""
     NOT_SELECTED = "not_selected"
     """The recipe takes only a part of its group, and others came first."""
+    ANSWER_UNWANTED = "answer_unwanted"
+    """What a captioner answered is something that `caption.reject` names."""
+    NOT_ANNOTATED = "not_annotated"
+    """A window has no annotation, and `caption.failed` rejects such clips."""
+    JUDGED_TOO_LOW = "judged_too_low"
+    """The best answer for a window scores less than `caption.judge.min_score`."""
     CUT_FAILED = "cut_failed"
 
 

@@ -100,6 +100,8 @@ CLIPS_SCHEMA = pa.schema(
         ("duplicate_similarity", pa.float64()),
         ("caption", pa.string()),
         ("caption_model", pa.string()),
+        ("caption_failure", pa.string()),
+        ("caption_alignment", pa.float64()),
         ("bucket", pa.string()),
         ("shard", pa.string()),
         ("key", pa.string()),
@@ -125,13 +127,51 @@ or `encode`. A copy begins at a key frame and may be shorter than what was propo
 one written, while `clip_id` and the scores stay those of the span proposed. `copy_frames` is how
 many frames a copy would have had, where it was encoded because those were too few. `crf` is the
 quality of an encoded clip, coarser than the recipe's where that made it too large. `audio` is what
-became of a kept clip's: `dropped`, `copy`, `aac`, or `none` where the source has none then."""
+became of a kept clip's: `dropped`, `copy`, `aac`, or `none` where the source has none then.
+`caption_failure` is why a clip that was asked about has no caption, and `caption_alignment` the
+cosine of the caption's CLIP embedding to that of the clip."""
+
+ANNOTATIONS_SCHEMA = pa.schema(
+    [
+        ("clip_id", pa.string()),
+        ("source_id", pa.string()),
+        ("window", pa.int32()),
+        ("start_frame", pa.int32()),
+        ("end_frame", pa.int32()),
+        ("shown", pa.list_(pa.int32())),
+        ("model", pa.string()),
+        ("prompt", pa.string()),
+        ("facts", pa.string()),
+        ("short", pa.string()),
+        ("medium", pa.string()),
+        ("long", pa.string()),
+        ("structured", pa.string()),
+        ("content_type", pa.string()),
+        ("answers", pa.string()),
+        ("safety", pa.string()),
+        ("extra", pa.string()),
+        ("failure", pa.string()),
+        ("failure_detail", pa.string()),
+        ("set_aside", pa.string()),
+        ("judge", pa.string()),
+        ("candidates", pa.string()),
+        ("tokens_in", pa.int32()),
+        ("tokens_out", pa.int32()),
+        ("request_keys", pa.list_(pa.string())),
+    ]
+)
+"""A row per window of a clip that a model was asked about: its answer, or `failure`, one of
+`captions.records.Unanswered`. `start_frame`, `end_frame` (half-open) and `shown` count the frames
+of the clip as written, or as proposed for clips that were asked about before cutting. `structured`,
+`answers`, `extra`, `set_aside` (answers that were not taken, by reason) and `candidates` (all
+answers with the judge's scores) are JSON. `request_keys` name the rows of `replies` that it came
+from."""
 
 LATER_COLUMNS = (
     "decision", "reason", "reason_score", "reason_threshold", "reasons", "reason_detail",
-    "duplicate_of", "duplicate_similarity", "caption", "caption_model", "shard", "key",
-    "mp4_offset", "mp4_bytes", "mp4_sha256", "cut_fingerprint", "cut_mode", "copy_frames",
-    "crf", "audio",
+    "duplicate_of", "duplicate_similarity", "caption", "caption_model", "caption_failure",
+    "caption_alignment", "shard", "key", "mp4_offset", "mp4_bytes", "mp4_sha256",
+    "cut_fingerprint", "cut_mode", "copy_frames", "crf", "audio",
 )  # fmt: skip
 """Columns of `clips` that follow from decisions."""
 

@@ -19,7 +19,7 @@ LAYERS = (
     ("export",),
     ("progress", "model_command", "verify_command", "export_command"),
     ("graph",),
-    ("review", "doctor", "doctor_command", "loading"),
+    ("review", "doctor", "doctor_command", "recaption_command", "loading"),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -23,8 +23,9 @@ from curator.graph.analysis_steps import (
     SegmentUnit,
     segment_key,
 )
+from curator.graph.chain import WORKER_BYTES, Resources, Step
 from curator.graph.common import SourceRef
-from curator.graph.engine import WORKER_BYTES, Engine, Resources, Step
+from curator.graph.engine import Engine
 from curator.graph.machine import device_of
 from curator.graph.units import pack
 from curator.lake import Parts

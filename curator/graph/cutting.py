@@ -7,9 +7,10 @@ from typing import Any
 
 from curator.captions.config import CaptionConfig
 from curator.cut_records import ClipForm
+from curator.graph.chain import Resources, Step
 from curator.graph.common import FULL_HD, SourceRef
 from curator.graph.cut_steps import CUT_SCHEMA, ClipToCut, CutGroup, CutOutcome, CutStep, LookStep
-from curator.graph.engine import Engine, Resources, Step
+from curator.graph.engine import Engine
 from curator.graph.look_steps import LookedClip, content_of
 from curator.graph.survivors import reject
 from curator.graph.units import pack
@@ -21,7 +22,7 @@ from curator.stages.clips import least_frames
 from curator.stages.cut_config import CutConfig, cut_fingerprint
 from curator.stages.shard import Location
 from curator.storage import Store
-from curator.tables import CROP_COLUMNS
+from curator.tables import CROP_COLUMNS, crop_columns
 
 CUT_UNIT_S = 30.0
 CUT_UNIT_CLIPS = 16
@@ -47,8 +48,8 @@ class Looks:
     config: CaptionConfig
     reads_text: Callable[[Mapping[str, Any]], bool]
     """Whether text in the pictures of a clip is read, by its row."""
-    take: Callable[[Sequence[LookedClip]], None]
-    """Is told where pictures are, as soon as they are there."""
+    take: Callable[[Sequence[LookedClip], Mapping[str, Mapping[str, Any]]], None]
+    """Is told where pictures are as soon as they are there, with the facts of written clips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,9 @@ class Cutting:
                     outcomes |= {outcome.clip_id: outcome for outcome in unit.outcomes}
                     self.cpu_s.update(unit.cpu_s)
                     if looks is not None:
-                        looks.take(unit.looked)
+                        looks.take(
+                            unit.looked, {o.clip_id: _outcome_facts(o) for o in unit.outcomes}
+                        )
             written |= self._cut_parts(wanted, outcomes)
             for clip in missing:
                 outcome = outcomes[clip["clip_id"]]
@@ -160,7 +163,7 @@ class Cutting:
         work = self._work_of(clips, wanted, sources, track_part, looks, before=True)
         for unit in self._engine.run(*work.chain, small=work.is_small):
             self.cpu_s.update(unit.cpu_s)
-            looks.take(unit.looked)
+            looks.take(unit.looked, {})
 
     def refuse_hdr(self, clips: Iterable[dict[str, Any]]) -> None:
         """Rejects PQ and HLG where the recipe does not map them."""
@@ -350,6 +353,11 @@ def _groups(
                 CutGroup(source=sources[source_id], track_part=track_part[source_id], clips=to_cut)
             )
     return groups
+
+
+def _outcome_facts(outcome: CutOutcome) -> dict[str, Any]:
+    own = {name: getattr(outcome, name) for name in CUT_FACTS if hasattr(outcome, name)}
+    return own | crop_columns(outcome.crop)
 
 
 def _cut_facts(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,14 +18,23 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from types import TracebackType
 from typing import Any, TypeVar
 
 from curator.errors import CuratorError, UsageError
+from curator.graph.chain import (
+    ONE_CORE,
+    Chain,
+    ChainWorker,
+    Resources,
+    Step,
+    call_chain,
+    pack_chain,
+)
 from curator.graph.child import Child, FileLedger
 from curator.graph.machine import available_cpus, available_gpus, memory_bytes, object_store_bytes
+from curator.graph.pool import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -47,37 +56,6 @@ GROWTH_CHECK_S = 10.0
 SMALL_FRAMES = 1800.0
 """Work, in frames of 1080p, that one process does while a cluster would still be starting."""
 SMALL_SOURCES = 32
-WORKER_BYTES = 2 << 30
-"""Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """What one worker of a step takes."""
-
-    cpus: float
-    memory_bytes: int = WORKER_BYTES
-    gpus: float = 0.0
-
-
-ONE_CORE = Resources(cpus=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A step of a chain.
-
-    Args:
-        make: Class whose instances take a unit and give a result; made once per worker.
-        settings: Keyword arguments of `make`.
-        resources: What a worker takes.
-        keeps_state: Whether workers hold a model and are worth keeping; else any process serves.
-    """
-
-    make: type
-    settings: dict[str, Any] = field(default_factory=dict)
-    resources: Resources
-    keeps_state: bool = False
 
 
 class _LedgerActor:
@@ -135,44 +113,6 @@ class Ledger:
 
         done: tuple[int, float] = ray.get(self._actor.progress.remote())
         return done
-
-
-Chain = Sequence[Step]
-
-
-def _pack(steps: Chain) -> bytes:
-    return pickle.dumps([(step.make, step.settings) for step in steps])
-
-
-class _Worker:
-    """A chain in a Ray process: units and results are pickled bytes."""
-
-    def __init__(self, packed: bytes) -> None:
-        self._steps = [make(**settings) for make, settings in pickle.loads(packed)]
-
-    def ready(self) -> None:
-        """Answers when the process is up."""
-
-    def run(self, unit: bytes) -> bytes:
-        result = pickle.loads(unit)
-        try:
-            for step in self._steps:
-                result = step(result)
-        except CuratorError as error:
-            # Ray would raise an error of its own with this one's text in a page of traceback.
-            result = error
-        return pickle.dumps(result)
-
-
-_kept: dict[bytes, _Worker] = {}
-
-
-def _call(packed: bytes, unit: bytes) -> bytes:
-    """Runs a chain that keeps no model, in whatever Ray process is free."""
-    if packed not in _kept:
-        _kept.clear()
-        _kept[packed] = _Worker(packed)
-    return _kept[packed].run(unit)
 
 
 class Engine:
@@ -307,6 +247,22 @@ class Engine:
                 result = step(result)
             yield result
 
+    def pool(self, steps: Sequence[Step]) -> Pool:
+        """Workers of a chain that take units while other work goes on; Ray must be started.
+
+        Args:
+            steps: Chain.
+        """
+        self._start()
+        each = _largest(steps)
+        most = self.n_workers(1 << 20, each)
+        return Pool(
+            self._ray,
+            lambda: self._worker(steps),
+            lambda reference: self._result(reference, or_raise=True),
+            most,
+        )
+
     def attempts(
         self, step: Step, units: Iterable[_Unit], *, few: bool
     ) -> Iterator[tuple[_Unit, Any]]:
@@ -337,8 +293,8 @@ class Engine:
     ) -> Iterator[tuple[_Unit, Any]]:
         """Streams units through any processes that are free; None where all tries died."""
         cpus = max(step.resources.cpus for step in steps)
-        call = self._ray.remote(num_cpus=cpus, max_retries=retries)(_call)
-        packed = _pack(steps)
+        call = self._ray.remote(num_cpus=cpus, max_retries=retries)(call_chain)
+        packed = pack_chain(steps)
         room = math.ceil(UNITS_PER_CPU * self.n_cpus() / cpus)
         under_way: dict[Any, _Unit] = {}
         remaining = iter(units)
@@ -359,11 +315,7 @@ class Engine:
         waiting = deque(units)
         under_way: dict[Any, tuple[Any, bool]] = {}
         workers: list[Any] = []
-        each = Resources(
-            cpus=max(step.resources.cpus for step in steps),
-            memory_bytes=max(step.resources.memory_bytes for step in steps),
-            gpus=max(step.resources.gpus for step in steps),
-        )
+        each = _largest(steps)
         try:
             while waiting or any(has_unit for _, has_unit in under_way.values()):
                 while waiting and len(workers) < self.n_workers(len(units), each):
@@ -390,7 +342,7 @@ class Engine:
         }
         if any(step.resources.gpus for step in steps):
             options["num_gpus"] = max(step.resources.gpus for step in steps)
-        return self._ray.remote(**options)(_Worker).remote(_pack(steps))
+        return self._ray.remote(**options)(ChainWorker).remote(pack_chain(steps))
 
     def _result(self, reference: Any, *, or_raise: bool = False) -> Any:  # noqa: ANN401
         """What a process answered; None if it died, and Ray may not repeat it."""
@@ -455,6 +407,15 @@ class Engine:
                 object_store_memory=object_store_bytes(),
                 **common,
             )
+
+
+def _largest(steps: Chain) -> Resources:
+    """What a worker of a chain takes: the most of any step."""
+    return Resources(
+        cpus=max(step.resources.cpus for step in steps),
+        memory_bytes=max(step.resources.memory_bytes for step in steps),
+        gpus=max(step.resources.gpus for step in steps),
+    )
 
 
 def _use_own_token() -> None:

@@ -24,7 +24,7 @@ from curator.tables import CLIPS_SCHEMA
 
 logger = logging.getLogger(__name__)
 
-TABLES = ("sources", "shots", "clips", "embeddings", "clip_embeddings")
+TABLES = ("sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations")
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
@@ -41,6 +41,8 @@ class Commit:
     embeddings: pa.Table
     clip_embeddings: pa.Table | None = None
     """Embeddings by the CLIP model; None where the recipe names none."""
+    annotations: pa.Table | None = None
+    """Rows of `annotations`; None where no model was asked."""
     pictures: Callable[[Iterable[str]], Mapping[str, bytes]]
     """Gives thumbnails by the ids of clips."""
     candidates: Set[str]
@@ -68,6 +70,11 @@ def read_summary(store: Store) -> dict[str, Any]:
     return summary
 
 
+def clip_row(clip: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the table `clips`: what samples alone tell is left out."""
+    return {name: value for name, value in clip.items() if name != "annotation"}
+
+
 def commit_run(run: Commit) -> dict[str, Any]:
     """Writes what readers see, `summary.json` last, and removes what an older run left.
 
@@ -75,6 +82,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         The summary.
     """
     kept = Counter(clip["source_id"] for clip in run.clips if clip["decision"] == "kept")
+    clips = run.clips if run.annotations is None else map(clip_row, run.clips)
     totals = SourceTotals()
     names: dict[str, list[str]] = {"sources": []}
     for number, rows in enumerate(run.sources.rows(kept)):
@@ -82,12 +90,14 @@ def commit_run(run: Commit) -> dict[str, Any]:
         totals.add(rows)
     tables = {
         "shots": run.shots,
-        "clips": rows_to_table(run.clips, CLIPS_SCHEMA),
+        "clips": rows_to_table(clips, CLIPS_SCHEMA),
         "embeddings": run.embeddings,
     }
     if run.clip_embeddings is not None:
         # A table of its own: the length of a vector is part of a column's type.
         tables["clip_embeddings"] = run.clip_embeddings
+    if run.annotations is not None:
+        tables["annotations"] = run.annotations
     names |= {name: write_table(run.store, name, table) for name, table in tables.items()}
     summary = _summary(run, totals, names)
     page = render_report(
@@ -97,9 +107,9 @@ def commit_run(run: Commit) -> dict[str, Any]:
         thumbnails=run.pictures(shown_clips(run.clips)),
     )
     run.store.write("report/index.html", page.encode())
-    run.store.write("config.json", _json(_config(run)))
-    _write_shard_files(run)
-    run.store.write(SUMMARY, _json(summary))
+    run.store.write("config.json", to_json(_config(run)))
+    write_shard_files(run.store, run.shard_files)
+    run.store.write(SUMMARY, to_json(summary))
     run.store.delete(_leftovers(run, names))
     try:
         run.store.clean_temporary()
@@ -109,12 +119,33 @@ def commit_run(run: Commit) -> dict[str, Any]:
     return summary
 
 
-def _write_shard_files(run: Commit) -> None:
-    """Writes what describes the shards, the manifest last; what has these bytes stays."""
-    sizes = {info.key: info.bytes for info in run.store.list(f"{SHARDS}/")}
-    for name, data in run.shard_files.items():
-        if sizes.get(name) != len(data) or run.store.read(name) != data:
-            run.store.write(name, data)
+def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
+    """Writes what describes the shards, the manifest last; what has these bytes stays.
+
+    Args:
+        store: Output root.
+        files: By name, in the order in which they are to be written.
+    """
+    sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
+    for name, data in files.items():
+        if sizes.get(name) != len(data) or store.read(name) != data:
+            store.write(name, data)
+
+
+def clip_counts(clips: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What became of the clips, for `counts` of the summary."""
+    kept = [clip for clip in clips if clip["decision"] == "kept"]
+    return {
+        "clips": len(clips),
+        "kept": len(kept),
+        "rejected": len(clips) - len(kept),
+        "by_reason": _count(c["reason"] for c in clips if c["decision"] == "rejected"),
+        "by_cut_mode": _count(clip["cut_mode"] for clip in kept),
+        "by_any_reason": _count(reason for c in clips for reason in c["reasons"]),
+        "by_only_reason": _count(c["reason"] for c in clips if len(c["reasons"]) == 1),
+        "by_tag": _count(tag for c in clips for tag in c["tags"] or ()),
+        "by_tag_kept": _count(tag for c in kept for tag in c["tags"] or ()),
+    }
 
 
 def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]]) -> dict[str, Any]:
@@ -130,15 +161,7 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
             "skipped_names": run.n_skipped_names,
             "by_error": _count(sources.by_error),
             "by_note": _count(sources.by_note),
-            "clips": len(run.clips),
-            "kept": len(kept),
-            "rejected": len(run.clips) - len(kept),
-            "by_reason": _count(c["reason"] for c in run.clips if c["decision"] == "rejected"),
-            "by_cut_mode": _count(clip["cut_mode"] for clip in kept),
-            "by_any_reason": _count(reason for c in run.clips for reason in c["reasons"]),
-            "by_only_reason": _count(c["reason"] for c in run.clips if len(c["reasons"]) == 1),
-            "by_tag": _count(tag for c in run.clips for tag in c["tags"] or ()),
-            "by_tag_kept": _count(tag for c in kept for tag in c["tags"] or ()),
+            **clip_counts(run.clips),
         },
         "rules": [_rule(rule, run.recipe) for rule in run.rules],
         "work": dict(run.counts),
@@ -181,7 +204,8 @@ def _config(run: Commit) -> dict[str, Any]:
     return {"recipe": run.recipe.model_dump(mode="json"), "fingerprints": dict(run.stamps)}
 
 
-def _json(value: object) -> bytes:
+def to_json(value: object) -> bytes:
+    """JSON as this package writes it for people and programs."""
     return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
@@ -189,14 +213,16 @@ def _leftovers(run: Commit, names: Mapping[str, list[str]]) -> list[str]:
     """Objects of older runs: other parts of tables, other fingerprints, shards no longer named.
 
     Encoded clips lie in the shards now and segments in whole tracks, so that no part of `cuts` and
-    of `segments` stays.
+    of `segments` stays, and pictures for a captioner have been looked at.
     """
     store = run.store
     current = {part for parts in names.values() for part in parts}
     current |= run.shard_names | run.candidates
     folders = (*TABLES, SHARDS, "candidates", "alike")
     old = [i.key for name in folders for i in store.list(f"{name}/") if i.key not in current]
-    old += [info.key for stage in ("cuts", "segments") for info in store.list(f"{stage}/")]
+    old += [
+        info.key for stage in ("cuts", "segments", "frames") for info in store.list(f"{stage}/")
+    ]
     for stage in ("scan", "tracks"):
         prefix = f"{stage}/{run.stamps[stage]}-"
         old += [i.key for i in store.list(f"{stage}/") if not i.key.startswith(prefix)]

@@ -3,6 +3,7 @@
 Pictures lie in parts of `frames`, a row group per clip, until the run has finished.
 """
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -140,6 +141,8 @@ class FrameParts:
 
     def __init__(self, store: Store, config: CaptionConfig) -> None:
         self._parts = Parts(store, FRAMES, frames_fingerprint(config))
+        # Asked by several threads; a clip's windows come one after the other.
+        self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, int], dict[str, Any]] = OrderedDict()
 
     def write(self, taken: Sequence[Taken]) -> list[LookedClip]:
@@ -188,6 +191,11 @@ class FrameParts:
 
     def _row(self, part: str, number: int) -> dict[str, Any]:
         key = part, number
+        with self._lock:
+            return self._loaded(key)
+
+    def _loaded(self, key: tuple[str, int]) -> dict[str, Any]:
+        part, number = key
         if key not in self._kept:
             with self._parts.store.open(part) as reader:
                 table = pq.ParquetFile(reader).read_row_group(number, columns=["frames", "jpegs"])

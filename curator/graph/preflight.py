@@ -51,6 +51,23 @@ def preflight(
     return store
 
 
+def check_captions(recipe: Recipe) -> None:
+    """Checks that the captioner that a recipe names can be asked.
+
+    Args:
+        recipe: What will be run.
+
+    Raises:
+        UsageError: The server does not answer or has no such model, the model's files or a package
+            are not there, or a prompt cannot be read.
+    """
+    if recipe.caption.asks:
+        # Imported here: recipes that ask no model need nothing of it.
+        from curator.graph.asking import check_asking
+
+        check_asking(recipe.caption)
+
+
 def check_measured(recipe: Recipe) -> None:
     """Checks that what the recipe's rules ask for will be measured, and that its models are here.
 

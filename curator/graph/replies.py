@@ -12,9 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 import orjson
 import pyarrow as pa
 
+from curator.captions.config import CaptionConfig
+from curator.captions.prompts import load_prompt
 from curator.captions.records import Reply, Unanswered
 from curator.errors import StorageError
-from curator.lake import read_parquet, to_parquet
+from curator.lake import fingerprint, read_parquet, to_parquet
 from curator.storage import Store
 
 REPLIES = "replies"
@@ -38,16 +40,25 @@ REPLY_SCHEMA = pa.schema(
 """A row per request that was answered, or refused for good."""
 
 
+def replies_stamp(config: CaptionConfig) -> str:
+    """Names the replies that a run may use: those of its models and prompts."""
+    asked = [config, *filter(None, [config.judge])]
+    named = [(one.name, load_prompt(one.prompt).fingerprint) for one in asked]
+    return fingerprint("replies", named)
+
+
 class Replies(Mapping[str, Reply]):
     """Replies of one model and prompt.
 
     Args:
         store: Output root.
         stamp: Names whose they are; a run reads no others.
+        packs: Whether this process makes parts of loose replies; one of all does.
     """
 
-    def __init__(self, store: Store, stamp: str) -> None:
-        self._store = store
+    def __init__(self, store: Store, stamp: str, *, packs: bool = True) -> None:
+        self.store = store
+        self._packs = packs
         self._stamp = stamp
         self._known: dict[str, Reply] = {}
         self._loose: dict[str, str] = {}
@@ -73,20 +84,20 @@ class Replies(Mapping[str, Reply]):
         """
         parts: list[str] = []
         loose: list[str] = []
-        for info in self._store.list(f"{REPLIES}/{self._stamp}-"):
+        for info in self.store.list(f"{REPLIES}/{self._stamp}-"):
             (parts if info.key.endswith(".parquet") else loose).append(info.key)
         for name in parts:
-            for row in read_parquet(self._store, name).to_pylist():
+            for row in read_parquet(self.store, name).to_pylist():
                 self._known[row.pop("key")] = _reply(row)
         with ThreadPoolExecutor(_READERS) as pool:
-            for name, data in zip(loose, pool.map(self._store.read, loose), strict=True):
+            for name, data in zip(loose, pool.map(self.store.read, loose), strict=True):
                 try:
                     row = orjson.loads(data)
                     key = row.pop("key")
                     self._known[key] = _reply(row)
                 except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
                     raise StorageError(
-                        f"{self._store.uri}/{name} is no stored reply ({error}); delete it, its "
+                        f"{self.store.uri}/{name} is no stored reply ({error}); delete it, its "
                         "request is made again"
                     ) from error
                 self._loose[key] = name
@@ -99,11 +110,12 @@ class Replies(Mapping[str, Reply]):
             reply: One that is final.
         """
         name = f"{REPLIES}/{self._stamp}-{key}.json"
-        self._store.write(name, orjson.dumps({"key": key, **_row(reply)}))
+        self.store.write(name, orjson.dumps({"key": key, **_row(reply)}))
         with self._lock:
             self.add(key, reply)
             self._loose[key] = name
-            packed = self._take_loose() if len(self._loose) >= PACK_FROM else {}
+            is_much = self._packs and len(self._loose) >= PACK_FROM
+            packed = self._take_loose() if is_much else {}
         self._pack(packed)
 
     def add(self, key: str, reply: Reply) -> None:
@@ -133,8 +145,8 @@ class Replies(Mapping[str, Reply]):
         named = hashlib.sha256("\n".join(sorted(loose)).encode()).hexdigest()[:16]
         table = pa.Table.from_pylist(rows, schema=REPLY_SCHEMA)
         # The part before its pieces go: a run that ends between the two finds them twice.
-        self._store.write(f"{REPLIES}/{self._stamp}-{named}.parquet", to_parquet(table))
-        self._store.delete(list(loose.values()))
+        self.store.write(f"{REPLIES}/{self._stamp}-{named}.parquet", to_parquet(table))
+        self.store.delete(list(loose.values()))
 
 
 def _row(reply: Reply) -> dict[str, object]:

@@ -1,7 +1,8 @@
 """One run from listing to commit.
 
-    listing -> scan -> analyze -> propose -> filter -> dedup -> select -> caption -> cut -> shard
-    -> commit
+    listing -> scan -> analyze -> propose -> filter -> dedup -> select -> cut -> shard -> commit
+
+Captions are asked for while clips are cut, or before it where answers decide about them.
 
 What an earlier run stored and is still valid is read, not made again. Nothing that readers see
 changes before the last step, which writes `summary.json` and then removes what no longer counts.
@@ -11,9 +12,9 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -29,7 +30,7 @@ from curator.graph.finish import Commit, commit_run, read_summary
 from curator.graph.scanning import Scanning
 from curator.graph.sharding import Sharding
 from curator.graph.source_table import SourceTable
-from curator.graph.survivors import Vectors, caption_clips, mark_selected
+from curator.graph.survivors import Vectors, mark_selected, measured_captions
 from curator.lake import columns_to_rows
 from curator.listing import Listed, list_sources
 from curator.progress import Progress
@@ -43,6 +44,9 @@ from curator.stages.scan import scan_fingerprint
 from curator.stages.shard import Location
 from curator.storage import Store
 from curator.tables import CANDIDATES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
+
+if TYPE_CHECKING:
+    from curator.graph.captioning import Captioning
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +75,8 @@ class RunState:
     long_whole: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     cut: dict[str, Any] = field(default_factory=dict)
+    captioning: "Captioning | None" = None
+    """Annotates clips, where the recipe asks a model."""
 
 
 class Run:
@@ -110,36 +116,63 @@ class Run:
         self._scan(list_sources(arguments, limit=limit))
         with self._timed("analyze"):
             self._analyze()
-        state = self._state
+        state, recipe = self._state, self._recipe
         with self._timed("filter"):
             self._filter()
         with self._timed("dedup"):
             mark_duplicates(state.clips, self._vectors(), self._recipe.dedup, self._pairs)
         with self._timed("select"):
             mark_selected(state.clips, self._recipe.select)
-        with self._timed("caption"):
-            caption_clips(state.clips, self._recipe.caption)
-        with self._timed("cut"):
-            cutting = self._cutting()
-            kept = (clip["source_id"] for clip in state.clips if clip["decision"] == "kept")
-            sources = state.sources.find(kept)
-            locations = cutting.cut(state.clips, sources, self._candidates.track_part)
-            state.cut = cutting.work
-            # A caption tells the length, and a copy may be shorter than what was proposed.
-            caption_clips(state.clips, self._recipe.caption)
-            state.counts["clips_cut"] = cutting.n_cut
-            state.cpu_s.update(cutting.cpu_s)
+        if recipe.caption.asks:
+            # Imported here: runs that ask no model need nothing of it.
+            from curator.graph.captioning import Captioning
+
+            state.captioning = Captioning(self._store, recipe, self._engine, self._progress)
+        with closing(state.captioning) if state.captioning is not None else nullcontext():
+            locations = self._cut()
         with self._timed("shard"):
             sharding = self._shard(locations)
         with self._timed("commit"):
             return self._commit(sharding)
+
+    def _cut(self) -> dict[str, Location]:
+        """Cuts what is kept, and has it annotated before or meanwhile."""
+        state, cutting, captioning = self._state, self._cutting(), self._state.captioning
+        kept = (clip["source_id"] for clip in state.clips if clip["decision"] == "kept")
+        sources, track_part = state.sources.find(kept), self._candidates.track_part
+        looks = None
+        if captioning is not None:
+            captioning.begin(state.clips)
+            if self._recipe.caption.decides:
+                with self._timed("caption"):
+                    captioning.before_cut(cutting, sources, track_part)
+                    captioning.apply(state.clips)
+            else:
+                looks = captioning.looks
+        with self._timed("cut"):
+            locations = cutting.cut(state.clips, sources, track_part, looks)
+        with self._timed("caption"):
+            if looks is not None and captioning is not None:
+                captioning.after_cut(locations)
+                captioning.apply(state.clips)
+            # A caption tells the length, and a copy may be shorter than what was proposed.
+            measured_captions(state.clips, self._recipe.caption)
+        state.cut = cutting.work
+        state.counts["clips_cut"] = cutting.n_cut
+        state.cpu_s.update(cutting.cpu_s)
+        if captioning is not None:
+            captioning.annotate(state.clips)
+            state.counts |= captioning.counts
+            state.cpu_s.update(captioning.cpu_s)
+        return locations
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
         self._progress.stage(stage)
         start = time.monotonic()
         yield
-        self._state.seconds[stage] = round(time.monotonic() - start, 3)
+        seconds = self._state.seconds
+        seconds[stage] = round(seconds.get(stage, 0.0) + time.monotonic() - start, 3)
 
     def _scan(self, listed: Iterable[Listed]) -> None:
         state, begun = self._state, time.monotonic()
@@ -263,6 +296,7 @@ class Run:
     def _commit(self, sharding: Sharding) -> dict[str, Any]:
         state = self._state
         shots = pa.concat_tables([SHOTS_SCHEMA.empty_table(), *state.shots])
+        captioning = state.captioning
         return commit_run(
             Commit(
                 store=self._store,
@@ -273,6 +307,7 @@ class Run:
                 rules=state.rules,
                 embeddings=self._vectors(),
                 clip_embeddings=self._clip_vectors(),
+                annotations=captioning.table(state.clips) if captioning is not None else None,
                 pictures=self._candidates.pictures,
                 candidates=self._candidates.names() | self._pairs.names(),
                 shards=sharding.summary,

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import ErrorCode
+from curator.graph.chain import Resources, Step
 from curator.graph.common import MAX_ATTEMPTS, SourceRef
-from curator.graph.engine import Engine, Resources, Step
+from curator.graph.engine import Engine
 from curator.graph.known import KnownKeys
 from curator.graph.scan_step import MAX_PROBE_S, ProbeStep, ScanStep, store_probes
 from curator.graph.source_table import SourceTable

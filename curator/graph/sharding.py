@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 import curator
 from curator.errors import ShardError
-from curator.graph.engine import Engine, Resources, Step
+from curator.graph.chain import Resources, Step
+from curator.graph.engine import Engine
 from curator.graph.survivors import Vectors, place_samples, plan_samples
 from curator.lake import Parts, fingerprint, table_rows
 from curator.recipe import Recipe

@@ -60,10 +60,10 @@ def mark_selected(clips: Sequence[dict[str, Any]], config: SelectConfig) -> None
             }
 
 
-def caption_clips(clips: Sequence[dict[str, Any]], config: CaptionConfig) -> None:
+def measured_captions(clips: Sequence[dict[str, Any]], config: CaptionConfig) -> None:
     """Writes captions of the clips that are kept."""
     for clip in clips:
-        if clip["decision"] == "kept" and config.enabled:
+        if clip["decision"] == "kept" and config.enabled and not config.asks:
             clip["caption"] = measured_caption(
                 clip,
                 width=clip["width"],
@@ -188,8 +188,21 @@ def sample_metadata(
         "content_type": clip.get("content_type"),
         "caption": clip.get("caption") or "",
         "caption_model": clip.get("caption_model"),
+        **_annotated(clip),
         "mp4_sha256": clip["mp4_sha256"],
         "models": {"shots": transnet_model_name(), "descriptor": PERCEPTUAL_MODEL},
+    }
+
+
+def _annotated(clip: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model said of a clip, window by window; nothing for one that was not asked about."""
+    if "annotation" not in clip:
+        return {}
+    alignment = clip.get("caption_alignment")
+    return {
+        "annotation": clip["annotation"],
+        "caption_failure": clip.get("caption_failure"),
+        "caption_alignment": None if alignment is None else float(f"{alignment:.4g}"),
     }
 
 

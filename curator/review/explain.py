@@ -23,7 +23,7 @@ from curator.stages.scores import SCORES
 MAX_NAMED = 5
 LATE = (
     Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, Reason.DUPLICATE, Reason.NOT_SELECTED,
-    Reason.CUT_FAILED,
+    Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
 )  # fmt: skip
 
 

@@ -133,7 +133,10 @@ def _first_reasons(clips: pa.Table) -> list[str | None]:
     return reasons
 
 
-LATE = (Reason.DUPLICATE, Reason.NOT_SELECTED, Reason.CUT_FAILED)
+AFTER_SELECTION = (
+    Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
+)  # fmt: skip
+LATE = (Reason.DUPLICATE, Reason.NOT_SELECTED, *AFTER_SELECTION)
 
 
 def _as_before(decided: pa.Table, now: Sequence[str | None]) -> list[str | None]:
@@ -154,8 +157,8 @@ def _decided_anew(
         mark_duplicates(rows, finished.vectors(), recipe.dedup, pairs, writes=False)
     mark_selected(rows, recipe.select)
     for number, row in zip(passed.tolist(), rows, strict=True):
-        failed = now[number] == Reason.CUT_FAILED
-        then[number] = row["reason"] or (str(Reason.CUT_FAILED) if failed else None)
+        before = now[number]
+        then[number] = row["reason"] or (before if before in AFTER_SELECTION else None)
     return then
 
 

@@ -8,7 +8,8 @@ import pytest
 from curator.errors import UsageError
 from curator.graph import machine
 from curator.graph.analysis_steps import AnalyzeStep, AnalyzeUnit
-from curator.graph.engine import Engine, Resources
+from curator.graph.chain import Resources
+from curator.graph.engine import Engine
 from curator.graph.machine import device_of
 from curator.stages.analyze_config import AnalyzeConfig
 from curator.stages.measure import Instruments

@@ -7,17 +7,9 @@ from pathlib import Path
 import pytest
 
 from curator.errors import CuratorError, ErrorCode, SourceError, StorageError
+from curator.graph.chain import Resources, Step
 from curator.graph.child import FileLedger
-from curator.graph.engine import (
-    Engine,
-    Resources,
-    Step,
-    _LedgerActor,
-    _own_sigterm,
-    _pack,
-    _Worker,
-    available_cpus,
-)
+from curator.graph.engine import Engine, _LedgerActor, _own_sigterm, _pack, _Worker, available_cpus
 
 
 class Half:

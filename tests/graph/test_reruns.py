@@ -23,7 +23,8 @@ from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, main
 from curator.errors import ErrorCode, SourceError
 from curator.footage.write import moving_texture, text_file, write_video
 from curator.graph import analysis_steps, candidates
-from curator.graph.engine import Engine, Step
+from curator.graph.chain import Step
+from curator.graph.engine import Engine
 from curator.stages import scan
 from curator.storage.local import LocalStore
 

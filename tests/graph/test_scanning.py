@@ -12,8 +12,9 @@ import pytest
 from curator.errors import ErrorCode
 from curator.footage.write import moving_texture, text_file, write_video
 from curator.graph import scanning as scanning_module
+from curator.graph.chain import Resources, Step
 from curator.graph.common import SourceRef, watchdog
-from curator.graph.engine import Engine, Resources, Step
+from curator.graph.engine import Engine
 from curator.graph.scan_step import ProbeStep
 from curator.graph.scanning import Scanning
 from curator.graph.source_table import SourceTable

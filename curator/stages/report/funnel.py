@@ -59,7 +59,8 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
     given = {**(counts.get("by_reason") or {}), **(counts.get("by_any_reason") or {})}
     last = [
         Reason.NOT_MEASURED, Reason.CONTENT_TYPE_UNWANTED, Reason.NO_BUCKET,
-        Reason.NO_ASPECT_CLASS, Reason.DUPLICATE, Reason.NOT_SELECTED, Reason.CUT_FAILED,
+        Reason.NO_ASPECT_CLASS, Reason.DUPLICATE, Reason.NOT_SELECTED, Reason.ANSWER_UNWANTED,
+        Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
     ]  # fmt: skip
     order = [str(reason) for reason in (Reason.TOO_SHORT, *_rule_reasons(summary))]
     known = {*order, *map(str, last)}
@@ -69,6 +70,7 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
         Reason.CONTENT_TYPE_UNWANTED: bool((recipe.get("semantic") or {}).get("reject")),
         Reason.DUPLICATE: (recipe.get("dedup") or {}).get("enabled", True),
         Reason.NOT_SELECTED: _selects(recipe.get("select") or {}),
+        Reason.ANSWER_UNWANTED: bool((recipe.get("caption") or {}).get("reject")),
     }
     order += [str(reason) for reason in last if reason in given or possible.get(reason)]
     return list(dict.fromkeys(order))

@@ -132,6 +132,9 @@ def _rule(reason: str, summary: Mapping[str, Any]) -> str:
         Reason.NOT_MEASURED: "a rule asks for a score that the clip has not",
         Reason.NO_BUCKET: "smaller or shorter than every bucket",
         Reason.NO_ASPECT_CLASS: "near no aspect class",
+        Reason.ANSWER_UNWANTED: "an answer of the captioner that caption.reject names",
+        Reason.NOT_ANNOTATED: "a window has no annotation, and caption.failed is reject",
+        Reason.JUDGED_TOO_LOW: "the judge scores a window's best answer too low",
         Reason.CUT_FAILED: "could not be written",
     }
     for rule in applied_rules(summary):

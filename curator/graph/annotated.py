@@ -1,0 +1,155 @@
+"""Brings annotations into the rows of clips, the table `annotations` and the samples."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from curator.captions.ask import clip_text, judge_clip
+from curator.captions.config import CaptionConfig
+from curator.captions.records import Annotation, Answer, Window
+from curator.graph.survivors import reject
+from curator.lake import rows_to_table
+from curator.tables import ANNOTATIONS_SCHEMA
+
+ANSWERED = ("short", "medium", "long", "structured", "content_type", "answers", "safety", "extra")
+"""Fields of an answer."""
+
+
+def apply_annotations(
+    clips: Iterable[dict[str, Any]],
+    annotations: Mapping[str, Sequence[Annotation]],
+    config: CaptionConfig,
+) -> None:
+    """Writes captions of clips, and rejects those whose annotations the recipe rejects.
+
+    Args:
+        clips: Rows of `clips`; those that are kept count.
+        annotations: Of the windows of each clip, in their order.
+        config: What is rejected, and which text becomes the caption.
+    """
+    for clip in clips:
+        if clip["decision"] != "kept":
+            continue
+        windows = annotations[clip["clip_id"]]
+        failures = [str(window.failure) for window in windows if window.failure is not None]
+        clip |= {
+            "caption": clip_text(windows, config),
+            "caption_model": config.name,
+            "caption_failure": failures[0] if failures else None,
+        }
+        against = judge_clip(windows, config)
+        if against is not None:
+            reject(clip, against.reason, detail=against.detail)
+
+
+def annotate_samples(
+    clips: Iterable[dict[str, Any]],
+    annotations: Mapping[str, Sequence[Annotation]],
+    starts: Mapping[str, int],
+    config: CaptionConfig,
+) -> None:
+    """Gives kept clips what their samples tell: answers of each window, in frames as written.
+
+    Args:
+        clips: Rows of `clips` with the facts of what was written.
+        annotations: Of the windows of each clip, in their order.
+        starts: First frame of the source of each clip as it was asked about.
+        config: Who was asked what.
+    """
+    for clip in clips:
+        if clip["decision"] == "kept":
+            shift = clip["start_frame"] - starts[clip["clip_id"]]
+            clip["annotation"] = {
+                "model": config.name,
+                "prompt": config.prompt,
+                "judge": config.judge.name if config.judge is not None else None,
+                "windows": [
+                    _told(annotation, shift, clip["n_frames"])
+                    for annotation in annotations[clip["clip_id"]]
+                ],
+            }
+
+
+def annotations_table(
+    clips: Iterable[Mapping[str, Any]],
+    annotations: Mapping[str, Sequence[Annotation]],
+    config: CaptionConfig,
+) -> pa.Table:
+    """Rows of `annotations`, in the order of the clips and their windows."""
+    rows = (
+        _row(clip, annotation, config)
+        for clip in clips
+        for annotation in annotations.get(clip["clip_id"], ())
+    )
+    return rows_to_table(rows, ANNOTATIONS_SCHEMA)
+
+
+def _told(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]:
+    """A window for a sample's JSON; a copy may begin later and end earlier than was asked about."""
+    window = annotation.task.window
+    answer = annotation.answer
+    said = {} if answer is None else {name: getattr(answer, name) for name in ANSWERED}
+    return {
+        "start_frame": min(max(window.start_frame - shift, 0), n_frames),
+        "end_frame": min(max(window.end_frame - shift, 0), n_frames),
+        **{name: value for name, value in said.items() if value not in (None, {})},
+        **({} if annotation.failure is None else {"failure": str(annotation.failure)}),
+    }
+
+
+def _row(clip: Mapping[str, Any], annotation: Annotation, config: CaptionConfig) -> dict[str, Any]:
+    window: Window = annotation.task.window
+    answer = annotation.answer
+    return {
+        "clip_id": clip["clip_id"],
+        "source_id": clip["source_id"],
+        "window": window.index,
+        "start_frame": window.start_frame,
+        "end_frame": window.end_frame,
+        "shown": list(window.shown),
+        "model": config.name,
+        "prompt": config.prompt,
+        "facts": annotation.task.facts,
+        **(_answered(answer) if answer is not None else {}),
+        "failure": None if annotation.failure is None else str(annotation.failure),
+        "failure_detail": annotation.detail or None,
+        "set_aside": _json(annotation.set_aside),
+        "judge": config.judge.name if config.judge is not None else None,
+        "candidates": _json(
+            [
+                {
+                    **{name: getattr(candidate.answer, name) for name in ANSWERED},
+                    "faithfulness": candidate.faithfulness,
+                    "completeness": candidate.completeness,
+                    "correctness": candidate.correctness,
+                    "score": candidate.score,
+                    "reply": candidate.reply_key,
+                }
+                for candidate in annotation.candidates
+            ]
+        ),
+        "tokens_in": annotation.tokens_in,
+        "tokens_out": annotation.tokens_out,
+        "request_keys": list(annotation.request_keys),
+    }
+
+
+def _answered(answer: Answer) -> dict[str, Any]:
+    return {
+        "short": answer.short,
+        "medium": answer.medium,
+        "long": answer.long,
+        "structured": _json(answer.structured),
+        "content_type": answer.content_type,
+        "answers": _json(answer.answers),
+        "safety": answer.safety,
+        "extra": _json(answer.extra),
+    }
+
+
+def _json(value: object) -> str | None:
+    if not value:
+        return None
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()

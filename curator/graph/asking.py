@@ -1,0 +1,266 @@
+"""Who is asked about clips: a server by the driver, or a model in workers."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from curator.captions.ask import make_dialogs
+from curator.captions.batches import annotate
+from curator.captions.config import CaptionConfig
+from curator.captions.dialog import Dialogs
+from curator.captions.records import Annotation, Frames, Reply, Request, Role, Task
+from curator.errors import CuratorError
+from curator.graph.chain import Resources, Step
+from curator.graph.common import CpuClock
+from curator.graph.engine import Engine
+from curator.graph.look_steps import FrameParts, LookedClip
+from curator.graph.pool import Pool
+from curator.graph.replies import Replies, replies_stamp
+from curator.storage import Store
+
+UNIT_WINDOWS = 64
+"""Windows of a unit for a model in a worker: several batches, so that it rarely waits for one."""
+POLL_S = 1.0
+MODEL_BYTES = 8 << 30
+"""Memory of a worker with a model on CPUs: a small one of 2 billion parameters."""
+
+
+class Asking(Protocol):
+    """Takes windows to ask about, and gives their annotations in any order."""
+
+    def submit(self, task: Task, where: LookedClip) -> None:
+        """Asks about a window; does not wait.
+
+        Args:
+            task: The window.
+            where: Pictures of its clip.
+        """
+        ...
+
+    def poll(self) -> list[Annotation]:
+        """Annotations that are there, each once; does not wait.
+
+        Raises:
+            CuratorError: Nobody can be asked: the run cannot go on.
+        """
+        ...
+
+    def finish(self) -> Iterator[Iterable[Annotation]]:
+        """Waits for all others, and gives them as they come.
+
+        Raises:
+            CuratorError: Nobody can be asked: the run cannot go on.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends what is under way."""
+        ...
+
+    @property
+    def cpu_s(self) -> Counter[str]:
+        """CPU-seconds of workers, by what they did."""
+        ...
+
+
+def asking_of(
+    config: CaptionConfig, *, dialogs: Dialogs, replies: Replies, parts: FrameParts, engine: Engine
+) -> Asking:
+    """Whom a recipe asks.
+
+    Args:
+        config: Settings.
+        dialogs: What is asked.
+        replies: What was answered, and where answers are kept.
+        parts: Has the pictures.
+        engine: Runs models in workers.
+    """
+    if config.captioner == "openai":
+        return ServerAsking(config, dialogs, replies, parts)
+    return LocalAsking(config, replies, engine)
+
+
+class ServerAsking:
+    """Asks servers, from a thread of the driver.
+
+    Args:
+        config: Servers and budgets.
+        dialogs: What is asked.
+        replies: What was answered, and where answers are kept.
+        parts: Has the pictures.
+    """
+
+    def __init__(
+        self, config: CaptionConfig, dialogs: Dialogs, replies: Replies, parts: FrameParts
+    ) -> None:
+        from curator.captions.pump import Client, Pump
+        from curator.captions.server import ServerClient
+
+        clients: dict[Role, Client] = {"captioner": ServerClient(config)}
+        if config.judge is not None:
+            clients["judge"] = ServerClient(config.judge)
+        self._parts = parts
+        self.cpu_s: Counter[str] = Counter()
+
+        def keep(request: Request, reply: Reply) -> None:
+            replies.keep(request.key, reply)
+
+        self._pump = Pump(dialogs, clients, replies=replies, keep=keep, budget_s=config.budget_s)
+
+    def submit(self, task: Task, where: LookedClip) -> None:
+        """As `Asking.submit`."""
+        self._pump.submit(task, partial(self._parts.frames, where, task))
+
+    def poll(self) -> list[Annotation]:
+        """As `Asking.poll`."""
+        return self._pump.poll(timeout=0)
+
+    def finish(self) -> Iterator[Iterable[Annotation]]:
+        """As `Asking.finish`."""
+        while self._pump.n_open:
+            yield self._pump.poll(timeout=POLL_S)
+
+    def close(self) -> None:
+        """As `Asking.close`."""
+        self._pump.stop()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotated:
+    """What a worker made of a unit."""
+
+    annotations: list[Annotation]
+    replies: list[tuple[str, Reply]]
+    """Those that it stored, by the key of their request."""
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+
+class AnnotateStep:
+    """Asks models in this process about windows; made once per worker.
+
+    Args:
+        store: Output root.
+        config: Models, prompts, batches.
+    """
+
+    def __init__(self, *, store: Store, config: CaptionConfig) -> None:
+        from curator.captions.local import LocalModel
+
+        self._models: dict[Role, LocalModel] = {"captioner": LocalModel(config)}
+        if config.judge is not None:
+            own = (config.judge.model, config.judge.revision) != (config.model, config.revision)
+            first = self._models["captioner"]
+            self._models["judge"] = LocalModel(config.judge) if own else first
+        self._config = config
+        self._dialogs = make_dialogs(config)
+        self._parts = FrameParts(store, config)
+        self._replies = Replies(store, replies_stamp(config), packs=False)
+        self._replies.load()
+        self._clock = CpuClock()
+
+    def __call__(self, unit: Sequence[tuple[Task, LookedClip]]) -> Annotated:
+        """Asks about the windows of a unit."""
+        spent = self._clock.begin()
+        kept: list[tuple[str, Reply]] = []
+
+        def keep(request: Request, reply: Reply) -> None:
+            self._replies.keep(request.key, reply)
+            kept.append((request.key, reply))
+
+        annotations = annotate(
+            [(task, self._frames(task, where)) for task, where in unit],
+            self._dialogs,
+            self._models,
+            known=self._replies,
+            keep=keep,
+            budget_s=self._config.budget_s,
+        )
+        cpu_s = self._clock.end(spent, rest="caption")
+        return Annotated(annotations=annotations, replies=kept, cpu_s=cpu_s)
+
+    def _frames(self, task: Task, where: LookedClip) -> Frames | None:
+        try:
+            return self._parts.frames(where, task)
+        except CuratorError:
+            return None
+
+
+class LocalAsking:
+    """Asks models in workers: beside the cutting on GPUs, after it on CPUs, which are busy.
+
+    Args:
+        config: Models, prompts, batches.
+        replies: What was answered.
+        engine: Runs the workers.
+    """
+
+    def __init__(self, config: CaptionConfig, replies: Replies, engine: Engine) -> None:
+        self._replies = replies
+        self._engine = engine
+        self._waiting: list[tuple[Task, LookedClip]] = []
+        self._pool: Pool | None = None
+        self.cpu_s: Counter[str] = Counter()
+        self._gpus = 1.0 if engine.n_gpus() >= 1 else 0.0
+        self._step = Step(
+            make=AnnotateStep,
+            settings={"store": replies.store, "config": config},
+            resources=Resources(cpus=1, gpus=self._gpus, memory_bytes=MODEL_BYTES),
+            keeps_state=True,
+        )
+
+    def submit(self, task: Task, where: LookedClip) -> None:
+        """As `Asking.submit`."""
+        self._waiting.append((task, where))
+        if self._gpus and self._engine.is_started and len(self._waiting) >= UNIT_WINDOWS:
+            if self._pool is None:
+                self._pool = self._engine.pool([self._step])
+            self._pool.submit(self._waiting)
+            self._waiting = []
+
+    def poll(self) -> list[Annotation]:
+        """As `Asking.poll`."""
+        if self._pool is None:
+            return []
+        return [one for result in self._pool.poll() for one in self._noted(result)]
+
+    def finish(self) -> Iterator[Iterable[Annotation]]:
+        """As `Asking.finish`."""
+        waiting, self._waiting = self._waiting, []
+        if self._pool is not None:
+            if waiting:
+                self._pool.submit(waiting)
+            while self._pool.n_open:
+                for result in self._pool.poll(timeout=POLL_S):
+                    yield self._noted(result)
+        elif waiting:
+            starts = range(0, len(waiting), UNIT_WINDOWS)
+            units = [waiting[start : start + UNIT_WINDOWS] for start in starts]
+            small = not self._gpus and self._engine.is_small(1, 0.0)
+            for result in self._engine.run([self._step], units, small=small):
+                yield self._noted(result)
+
+    def close(self) -> None:
+        """As `Asking.close`."""
+        if self._pool is not None:
+            self._pool.close()
+
+    def _noted(self, result: Annotated) -> list[Annotation]:
+        for key, reply in result.replies:
+            self._replies.added_elsewhere(key, reply)
+        self.cpu_s.update(result.cpu_s)
+        return result.annotations
+
+
+def check_asking(config: CaptionConfig) -> None:
+    """Checks that those whom a recipe asks can be asked.
+
+    Args:
+        config: Settings.
+
+    Raises:
+        UsageError: A server does not answer or has no such model, files or a package are not
+            there, or a prompt cannot be read; says what to do.
+    """
+    raise NotImplementedError

@@ -1,0 +1,348 @@
+"""The driver's side of annotation: gets frames only for what is not answered, and keeps replies.
+
+Asking goes on beside the cutting that brings the frames. What a run is told is stored at once, so
+that the next run begins where this one ended, however it did.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from curator.captions.ask import make_dialogs
+from curator.captions.config import frames_fingerprint
+from curator.captions.dialog import retold
+from curator.captions.facts import Sidecar, SidecarProblem, facts_of, read_sidecars
+from curator.captions.records import Annotation, Reply, Task, Unanswered
+from curator.captions.windows import windows_of
+from curator.graph.annotated import annotate_samples, annotations_table, apply_annotations
+from curator.graph.asking import Asking, asking_of
+from curator.graph.chain import Resources, Step
+from curator.graph.common import FULL_HD, SourceRef
+from curator.graph.cutting import Cutting, Looks
+from curator.graph.engine import Engine
+from curator.graph.look_steps import (
+    FrameParts,
+    LookedClip,
+    LookWrittenStep,
+    WrittenClip,
+    content_of,
+)
+from curator.graph.replies import Replies, replies_stamp
+from curator.graph.units import pack
+from curator.lake import fingerprint
+from curator.models.read_text import READ_TEXT, merged
+from curator.progress import Progress
+from curator.recipe import Recipe
+from curator.stages.shard import Location
+from curator.storage import Store
+
+WRITTEN_UNIT = 16
+"""Written clips of a unit that are looked at."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Clip:
+    """A clip that is asked about."""
+
+    content: str
+    row: Mapping[str, Any]
+    tasks: tuple[Task, ...] = ()
+    annotations: dict[int, Annotation] = field(default_factory=dict)
+    """By the window's index."""
+
+
+class Captioning:
+    """Annotates the clips of a run.
+
+    Args:
+        store: Output root.
+        recipe: Settings, of which `caption` asks a model.
+        engine: Where frames are taken, and models in workers run.
+        progress: Where it is shown.
+        asking: Whom to ask; None for whom the recipe names.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        recipe: Recipe,
+        engine: Engine,
+        progress: Progress,
+        *,
+        asking: Asking | None = None,
+    ) -> None:
+        self._store = store
+        self._config = recipe.caption
+        self._engine = engine
+        self._progress = progress
+        self._asking = asking
+        self._dialogs = make_dialogs(self._config)
+        self._replies = Replies(store, replies_stamp(self._config))
+        self._parts = FrameParts(store, self._config)
+        self._sidecars: Mapping[str, Sidecar | SidecarProblem] = {}
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._clips: dict[str, _Clip] = {}
+        self._n_answered = 0
+        self.n_asked = 0
+        """Windows for which a model was asked something."""
+        self.cpu_s: Counter[str] = Counter()
+        """CPU-seconds of the workers, by what they did."""
+
+    @property
+    def looks(self) -> Looks:
+        """For cutting: takes the pictures of clips that are being written."""
+        return Looks(config=self._config, reads_text=self._reads_text, take=self._take)
+
+    def begin(self, clips: Iterable[dict[str, Any]]) -> None:
+        """Reads what earlier runs were told, and what lies beside the sources.
+
+        Args:
+            clips: Rows of `clips`; those that are kept will be asked about.
+        """
+        self._replies.load()
+        self._rows = {clip["clip_id"]: clip for clip in clips if clip["decision"] == "kept"}
+        if self._config.sidecar:
+            uris = sorted({clip["source_uri"] for clip in self._rows.values()})
+            self._sidecars = read_sidecars(uris)
+
+    def before_cut(
+        self,
+        cutting: Cutting,
+        sources: Mapping[str, SourceRef],
+        track_part: Mapping[str, str],
+    ) -> None:
+        """Annotates clips as they were proposed, and rejects those whose answers say so.
+
+        Args:
+            cutting: Looks at clips that are not written.
+            sources: The source of each source id.
+            track_part: The part of `tracks` that has each source id.
+        """
+        cutting.refuse_hdr(self._rows.values())
+        missing = self._unanswered()
+        cutting.look(missing, sources, track_part, self.looks)
+        self._finish()
+
+    def after_cut(self, locations: Mapping[str, Location]) -> None:
+        """Annotates written clips whose pictures cutting did not bring.
+
+        Args:
+            locations: Where the written clips are.
+        """
+        missing = self._unanswered()
+        if missing:
+            self._look_at_written(missing, locations)
+        self._finish()
+
+    def apply(self, clips: Iterable[dict[str, Any]]) -> None:
+        """Writes captions into kept clips, and rejects those whose answers say so."""
+        apply_annotations(clips, self._annotations(), self._config)
+
+    def annotate(self, clips: Iterable[dict[str, Any]]) -> None:
+        """Gives kept clips what their samples tell of each window."""
+        starts = {name: int(clip.row["start_frame"]) for name, clip in self._clips.items()}
+        annotate_samples(clips, self._annotations(), starts, self._config)
+
+    def table(self, clips: Iterable[Mapping[str, Any]]) -> pa.Table:
+        """Rows of `annotations`."""
+        return annotations_table(clips, self._annotations(), self._config)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Windows, those for which a model was asked, and failures by reason, for the summary."""
+        windows = [one for some in self._annotations().values() for one in some]
+        failures = Counter(str(one.failure) for one in windows if one.failure is not None)
+        aside: Counter[str] = Counter()
+        for one in windows:
+            aside.update(one.set_aside)
+        return {
+            "caption_windows": len(windows),
+            "caption_windows_asked": self.n_asked,
+            "caption_tokens_in": sum(one.tokens_in for one in windows),
+            "caption_tokens_out": sum(one.tokens_out for one in windows),
+            **{f"caption_failed_{name}": n for name, n in sorted(failures.items())},
+            **{f"caption_set_aside_{name}": n for name, n in sorted(aside.items())},
+        }
+
+    def close(self) -> None:
+        """Ends what asks, and makes one part of this run's replies."""
+        if self._asking is not None:
+            self._asking.close()
+            self.cpu_s.update(self._asking.cpu_s)
+        self._replies.pack()
+
+    def _annotations(self) -> dict[str, list[Annotation]]:
+        """Annotations of each clip's windows, in their order."""
+        return {
+            name: [clip.annotations[index] for index in sorted(clip.annotations)]
+            for name, clip in self._clips.items()
+        }
+
+    def _unanswered(self) -> list[dict[str, Any]]:
+        """Kept clips that stored replies do not answer and that no stored pictures show."""
+        kept = [row for row in self._rows.values() if row["decision"] == "kept"]
+        missing = []
+        for row in kept:
+            if row["clip_id"] not in self._clips:
+                # What was asked about stays, whatever cutting makes of the row.
+                clip = _Clip(content=content_of(row), row=dict(row))
+                if not self._is_retold(clip):
+                    missing.append(row)
+        if not missing:
+            return []
+        stored = self._parts.stored()
+        found = {
+            row["clip_id"]: replace(stored[content], clip_id=row["clip_id"])
+            for row in missing
+            if (content := content_of(row)) in stored
+        }
+        self._take(list(found.values()), {})
+        return [row for row in missing if row["clip_id"] not in found]
+
+    def _is_retold(self, clip: _Clip) -> bool:
+        """Whether stored replies tell all about a clip; it is known then."""
+        lines: Mapping[str, Any] = {}
+        if self._reads_text(clip.row):
+            read = self._replies.get(self._text_key(clip.content))
+            if read is None:
+                return False
+            lines = orjson.loads(read.text or "{}")
+        clip.tasks = self._tasks(clip, int(clip.row["n_frames"]), lines)
+        for task in clip.tasks:
+            annotation = retold(self._dialogs(task), self._replies)
+            if annotation is None:
+                return False
+            clip.annotations[task.window.index] = annotation
+        self._clips[clip.row["clip_id"]] = clip
+        return True
+
+    def _take(self, looked: Sequence[LookedClip], written: Mapping[str, Mapping[str, Any]]) -> None:
+        """Asks about clips whose pictures are there.
+
+        Args:
+            looked: Where the pictures are.
+            written: Facts of clips that have just been written, by id.
+        """
+        for where in looked:
+            row = {**self._rows[where.clip_id], **written.get(where.clip_id, {})}
+            clip = _Clip(content=where.content, row=row)
+            self._clips[where.clip_id] = clip
+            if where.error is not None:
+                clip.content = content_of(row)
+                clip.tasks = self._tasks(clip, int(row["n_frames"]), {})
+                for task in clip.tasks:
+                    clip.annotations[task.window.index] = Annotation(
+                        task=task, failure=Unanswered.NO_FRAMES, detail=where.error
+                    )
+                continue
+            if self._reads_text(row):
+                self._keep_text(clip.content, where.text)
+            clip.tasks = self._tasks(clip, where.n_frames, orjson.loads(where.text or "{}"))
+            for task in clip.tasks:
+                annotation = retold(self._dialogs(task), self._replies)
+                if annotation is None:
+                    self.n_asked += 1
+                    self._asked().submit(task, where)
+                else:
+                    clip.annotations[task.window.index] = annotation
+        if self._asking is not None:
+            self._note(self._asking.poll())
+
+    def _asked(self) -> Asking:
+        """Whom to ask, from the first question on."""
+        if self._asking is None:
+            self._asking = asking_of(
+                self._config,
+                dialogs=self._dialogs,
+                replies=self._replies,
+                parts=self._parts,
+                engine=self._engine,
+            )
+        return self._asking
+
+    def _finish(self) -> None:
+        """Waits for all that was asked."""
+        if self._asking is None:
+            return
+        self._progress.work(self.n_asked, 0.0)
+        with self._progress.polling(lambda: (self._n_answered, 0.0)):
+            for annotations in self._asking.finish():
+                self._note(annotations)
+
+    def _note(self, annotations: Iterable[Annotation]) -> None:
+        for annotation in annotations:
+            task = annotation.task
+            self._clips[task.clip_id].annotations[task.window.index] = annotation
+            self._n_answered += 1
+
+    def _look_at_written(
+        self, missing: Sequence[Mapping[str, Any]], locations: Mapping[str, Location]
+    ) -> None:
+        engine = self._engine
+        clips = [
+            WrittenClip(
+                clip_id=row["clip_id"],
+                content=content_of(row),
+                location=locations[row["clip_id"]],
+                n_frames=int(row["n_frames"]),
+                fps=float(row["fps"]),
+                reads_text=self._reads_text(row),
+            )
+            for row in missing
+        ]
+        frames = sum(row["n_frames"] * row["width"] * row["height"] for row in missing)
+        small = engine.is_small(len(clips), frames / FULL_HD)
+        most = max(1, min(WRITTEN_UNIT, len(clips) // (4 * engine.n_workers(len(clips))) or 1))
+        units = list(pack(clips, max_items=most))
+        workers = 1 if small else engine.n_workers(len(units))
+        step = Step(
+            make=LookWrittenStep,
+            settings={
+                "store": self._store,
+                "config": self._config,
+                "threads": max(1, engine.n_cpus() // workers),
+            },
+            resources=Resources(cpus=1),
+            keeps_state=True,
+        )
+        if not small:
+            engine.ledger()
+        for unit in engine.run([step], units, small=small):
+            self.cpu_s.update(unit.cpu_s)
+            self._take(unit.looked, {})
+
+    def _tasks(
+        self, clip: _Clip, n_frames: int, lines: Mapping[str, Sequence[Any]]
+    ) -> tuple[Task, ...]:
+        config, row = self._config, clip.row
+        facts = ""
+        if config.tell_facts or config.read_text or config.sidecar:
+            facts = facts_of(
+                row,
+                measured=config.tell_facts,
+                text_lines=merged([lines[frame] for frame in sorted(lines, key=int)]),
+                sidecar=self._sidecars.get(row["source_uri"]),
+            )
+        fps = float(row["fps"])
+        return tuple(
+            Task(clip_id=row["clip_id"], content=clip.content, window=window, fps=fps, facts=facts)
+            for window in windows_of(n_frames, fps, config)
+        )
+
+    def _reads_text(self, row: Mapping[str, Any]) -> bool:
+        """Whether text in a clip's pictures is read: where some was found, or nobody looked."""
+        areas = (row["text_area"], row["overlay_text_area"])
+        return self._config.read_text and any(area is None or area > 0 for area in areas)
+
+    def _text_key(self, content: str) -> str:
+        return fingerprint("text", READ_TEXT, content, frames_fingerprint(self._config))
+
+    def _keep_text(self, content: str, text: str) -> None:
+        """Stores what was read as a reply of its own: prompts depend on it."""
+        key = self._text_key(content)
+        if key not in self._replies:
+            self._replies.keep(key, Reply(text=text))

@@ -1,0 +1,83 @@
+"""Worker processes that take units while others are still being made."""
+
+import pickle
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+
+class Pool:
+    """Workers of one chain; units are given to whichever is free.
+
+    Args:
+        ray: The running engine.
+        make_worker: Starts a worker.
+        result: Reads what a worker answered.
+        n_workers: Most workers; they are started as there are units for them.
+    """
+
+    def __init__(
+        self,
+        ray: Any,  # noqa: ANN401
+        make_worker: Callable[[], Any],
+        result: Callable[[Any], Any],
+        n_workers: int,
+    ) -> None:
+        self._ray = ray
+        self._make_worker = make_worker
+        self._result = result
+        self._most = n_workers
+        self._workers: list[Any] = []
+        self._idle: list[Any] = []
+        self._waiting: deque[bytes] = deque()
+        self._under_way: dict[Any, Any] = {}
+
+    @property
+    def n_open(self) -> int:
+        """Units that were submitted and whose result was not yet given."""
+        return len(self._waiting) + len(self._under_way)
+
+    def submit(self, unit: Any) -> None:  # noqa: ANN401
+        """Takes a unit; does not wait."""
+        self._waiting.append(pickle.dumps(unit))
+        self._begin()
+
+    def poll(self, timeout: float = 0.0) -> list[Any]:
+        """Results that are there, in any order.
+
+        Args:
+            timeout: Seconds to wait for the first.
+
+        Raises:
+            CuratorError: The first that a step raised, as it was.
+        """
+        if not self._under_way:
+            return []
+        ready, _ = self._ray.wait(
+            list(self._under_way), num_returns=len(self._under_way), timeout=0
+        )
+        if not ready and timeout > 0:
+            ready, _ = self._ray.wait(list(self._under_way), num_returns=1, timeout=timeout)
+        results = []
+        for reference in ready:
+            self._idle.append(self._under_way.pop(reference))
+            results.append(self._result(reference))
+        self._begin()
+        return results
+
+    def close(self) -> None:
+        """Ends the workers, and what they are working on."""
+        for worker in self._workers:
+            self._ray.kill(worker)
+        self._workers, self._idle, self._under_way = [], [], {}
+        self._waiting.clear()
+
+    def _begin(self) -> None:
+        while self._waiting:
+            if not self._idle:
+                if len(self._workers) >= self._most:
+                    return
+                self._workers.append(self._make_worker())
+                self._idle.append(self._workers[-1])
+            worker = self._idle.pop()
+            self._under_way[worker.run.remote(self._waiting.popleft())] = worker

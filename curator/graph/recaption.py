@@ -1,0 +1,213 @@
+"""Annotates the clips of a finished run anew, and touches nothing else.
+
+Clips stay as they are: pictures come out of the written MP4s, tars whose captions change are put
+together anew from the same bytes, and all other tables and tracks stay.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+
+from curator.errors import UsageError
+from curator.graph.candidates import read_pictures
+from curator.graph.engine import Engine
+from curator.graph.finish import clip_counts, clip_row, read_summary, to_json, write_shard_files
+from curator.graph.sharding import Sharding
+from curator.graph.survivors import Vectors, measured_captions
+from curator.lake import (
+    SUMMARY,
+    columns_to_rows,
+    read_parquet,
+    rows_to_table,
+    write_table,
+)
+from curator.progress import Progress
+from curator.recipe import Recipe, with_changes
+from curator.stages.report import render_report, shown_clips
+from curator.stages.shard import SHARDS, Location
+from curator.storage import Store
+from curator.tables import CLIPS_SCHEMA
+
+SECTION = "caption"
+
+
+class Recaption:
+    """New annotations for the clips that a finished run kept.
+
+    Args:
+        store: Output root.
+        changes: `key=value` each; keys of the section `caption` alone.
+        engine: Where frames are taken, and models in workers run.
+        progress: Where it is shown.
+
+    Raises:
+        UsageError: There is no finished run, or a change is not one of `caption`.
+        RecipeError: A change is wrong.
+    """
+
+    def __init__(
+        self, store: Store, changes: Sequence[str], engine: Engine, progress: Progress
+    ) -> None:
+        for change in changes:
+            if change.split("=")[0].strip().split(".")[0] != SECTION:
+                raise UsageError(
+                    f"--set {change!r}: only keys of {SECTION} can change without touching clips; "
+                    "`curate run` takes all keys"
+                )
+        self._store, self._engine, self._progress = store, engine, progress
+        self._previous = read_summary(store)
+        if not self._previous:
+            raise UsageError(
+                f"{store.uri} has no finished run (no summary.json); `curate run SOURCE... OUT` "
+                "makes one"
+            )
+        self.recipe = with_changes(Recipe.model_validate(self._previous["recipe"]), changes)
+        self._seconds: dict[str, float] = {}
+
+    def execute(self) -> dict[str, Any]:
+        """Does it.
+
+        Returns:
+            What `summary.json` holds.
+        """
+        clips = self._clips()
+        locations = self._locations(clips)
+        kept_before = _kept_by_source(clips)
+        begun = time.monotonic()
+        self._progress.stage("caption")
+        counts, annotations = self._annotate(clips, locations)
+        self._seconds["caption"] = round(time.monotonic() - begun, 3)
+        self._progress.stage("shard")
+        begun = time.monotonic()
+        sharding = Sharding(self._store, self.recipe, self._engine, previous=self._previous)
+        sharding.shard(clips, locations, self._vectors())
+        self._seconds["shard"] = round(time.monotonic() - begun, 3)
+        self._progress.stage("commit")
+        lost = kept_before - _kept_by_source(clips)
+        return self._commit(clips, annotations, sharding, counts, lost)
+
+    def _clips(self) -> list[dict[str, Any]]:
+        tables = [read_parquet(self._store, name) for name in self._previous["tables"]["clips"]]
+        missing = [name for name in CLIPS_SCHEMA.names if name not in tables[0].column_names]
+        added = {"caption_failure", "caption_alignment"}
+        if set(missing) - added:
+            raise UsageError(
+                f"{self._store.uri} was made by curate {self._previous.get('curate_version')}, "
+                f"whose table clips has no {missing[0]}; `curate run` brings it up to date"
+            )
+        return columns_to_rows(pa.concat_tables(tables))
+
+    def _locations(self, clips: Sequence[dict[str, Any]]) -> dict[str, Location]:
+        standing = {info.key for info in self._store.list(f"{SHARDS}/")}
+        locations = {}
+        for clip in clips:
+            if clip["decision"] != "kept":
+                continue
+            if clip["shard"] not in standing:
+                raise UsageError(
+                    f"{self._store.uri}/{clip['shard']} is gone, which has clip "
+                    f"{clip['clip_id']}; `curate run` cuts it again, `curate verify` tells more"
+                )
+            locations[clip["clip_id"]] = Location(
+                name=clip["shard"], offset=clip["mp4_offset"], n_bytes=clip["mp4_bytes"]
+            )
+        return locations
+
+    def _annotate(
+        self, clips: list[dict[str, Any]], locations: dict[str, Location]
+    ) -> tuple[dict[str, int], pa.Table | None]:
+        config = self.recipe.caption
+        for clip in clips:
+            clip |= {"caption": None, "caption_model": None}
+            clip |= {"caption_failure": None, "caption_alignment": None}
+        if not config.asks:
+            measured_captions(clips, config)
+            return {}, None
+        # Imported here: measured captions need nothing of it.
+        from curator.graph.captioning import Captioning
+
+        captioning = Captioning(self._store, self.recipe, self._engine, self._progress)
+        with closing(captioning):
+            captioning.begin(clips)
+            captioning.after_cut(locations)
+            captioning.apply(clips)
+            captioning.annotate(clips)
+        return captioning.counts, captioning.table(clips)
+
+    def _vectors(self) -> Vectors | None:
+        wanted = self.recipe.shard.embedding
+        if wanted == "none":
+            return None
+        name = "clip_embeddings" if wanted == "clip" else "embeddings"
+        parts = [read_parquet(self._store, part) for part in self._previous["tables"][name]]
+        return Vectors(pa.concat_tables(parts).sort_by("clip_id"))
+
+    def _commit(
+        self,
+        clips: list[dict[str, Any]],
+        annotations: pa.Table | None,
+        sharding: Sharding,
+        counts: dict[str, int],
+        lost: Counter[str],
+    ) -> dict[str, Any]:
+        store, before = self._store, self._previous
+        tables = {name: list(parts) for name, parts in before["tables"].items()}
+        tables.pop("annotations", None)
+        sources = pa.concat_tables([read_parquet(store, name) for name in tables["sources"]])
+        if lost:
+            sources = _fewer_kept(sources, lost)
+            tables["sources"] = write_table(store, "sources", sources)
+        table = rows_to_table(map(clip_row, clips), CLIPS_SCHEMA)
+        tables["clips"] = write_table(store, "clips", table)
+        if annotations is not None:
+            tables["annotations"] = write_table(store, "annotations", annotations)
+        kept = [clip for clip in clips if clip["decision"] == "kept"]
+        recipe = self.recipe.model_dump(mode="json")
+        summary = {
+            **before,
+            "recipe": recipe,
+            "counts": {**before["counts"], **clip_counts(clips)},
+            "work": {**counts, "shards_written": sharding.n_written},
+            "kept_s": round(sum(clip["end_s"] - clip["start_s"] for clip in kept), 3),
+            "stage_seconds": dict(self._seconds),
+            "shards": sharding.summary,
+            "tables": tables,
+        }
+        failed = [row for row in sources.to_pylist() if row["outcome"] == "failed"]
+        page = render_report(
+            summary=summary, sources=failed, clips=clips, thumbnails=self._pictures(clips)
+        )
+        store.write("report/index.html", page.encode())
+        stamps = before["fingerprints"]
+        store.write("config.json", to_json({"recipe": recipe, "fingerprints": stamps}))
+        write_shard_files(store, sharding.files)
+        store.write(SUMMARY, to_json(summary))
+        current = {name for parts in tables.values() for name in parts} | sharding.names
+        folders = ("sources", "clips", "annotations", SHARDS)
+        old = [i.key for name in folders for i in store.list(f"{name}/") if i.key not in current]
+        store.delete([*old, *(info.key for info in store.list("frames/"))])
+        return summary
+
+    def _pictures(self, clips: Sequence[dict[str, Any]]) -> dict[str, bytes]:
+        stamp = self._previous["fingerprints"].get("candidates")
+        names = [i.key for i in self._store.list(f"candidates/pictures/{stamp}-")]
+        return read_pictures(self._store, names, shown_clips(clips))
+
+
+def _kept_by_source(clips: Sequence[dict[str, Any]]) -> Counter[str]:
+    return Counter(clip["source_id"] for clip in clips if clip["decision"] == "kept")
+
+
+def _fewer_kept(sources: pa.Table, lost: Counter[str]) -> pa.Table:
+    """Rows of `sources` with the clips that were lost taken off where they were counted."""
+    ids, counts = sources["source_id"].to_pylist(), sources["n_kept"].to_pylist()
+    now = [
+        count - lost[name] if count and name in lost else count
+        for name, count in zip(ids, counts, strict=True)
+    ]
+    at = sources.schema.get_field_index("n_kept")
+    return sources.set_column(at, sources.schema.field("n_kept"), pa.array(now, pa.int32()))

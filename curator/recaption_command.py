@@ -1,0 +1,67 @@
+"""`curate recaption`: annotates the clips of a finished run anew."""
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from curator.graph.engine import Engine
+    from curator.progress import Progress
+
+
+def add_recaption(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command's arguments; who calls sets the action."""
+    parser = commands.add_parser(
+        "recaption",
+        help="annotate the clips of a finished run anew, without touching a pixel",
+        description="Asks about the clips that a finished run kept, as --set says, and puts new "
+        "texts into its shards and tables. Clips stay as they are: nothing is analyzed, cut or "
+        "encoded, sources are not read, and what was answered before is not asked again.",
+        epilog="Clips that answers reject leave the shards; those that other answers would have "
+        "kept come back with `curate run`. Exit codes as for `curate run`.",
+    )
+    parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE",
+        help="change one key of the run's recipe, such as caption.prompt=cosmos; keys of caption "
+        "alone; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--ray-address",
+        default=os.environ.get("RAY_ADDRESS") or None,
+        metavar="ADDR",
+        help="as for `curate run`",
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes (default: one per core)"
+    )
+
+
+def run_recaption(
+    options: argparse.Namespace, engine: "Engine", progress: "Progress"
+) -> dict[str, Any]:
+    """Does what the arguments say; returns the summary."""
+    from curator.graph.preflight import check_captions
+    from curator.graph.recaption import Recaption
+    from curator.storage import open_store
+
+    recaption = Recaption(open_store(options.out), options.overrides, engine, progress)
+    check_captions(recaption.recipe)
+    return recaption.execute()
+
+
+def told(summary: dict[str, Any], uri: str) -> str:
+    """What was done, in a few lines for people."""
+    work, counts = summary["work"], summary["counts"]
+    windows = work.get("caption_windows", 0)
+    lines = [
+        f"{counts['kept']} clips in {len(summary['shards'])} shards, of which "
+        f"{work['shards_written']} had to be written"
+    ]
+    if windows:
+        failed = sum(n for name, n in work.items() if name.startswith("caption_failed_"))
+        lines.append(
+            f"{windows} windows: {work['caption_windows_asked']} asked now, "
+            f"{windows - work['caption_windows_asked']} answered before; {failed} without an answer"
+        )
+    return "\n".join([*lines, f"{uri}/report/index.html  captions to look at"])
