@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""What the rules on captions find, on captions written by hand (`caption_rules.yaml`).
+
+    caption_rules.py            table, then each mistake, then JSON
+
+A good caption that any rule sets aside is a false positive; a bad one counts as found if a rule
+sets it aside, and as right if that is for its reason.
+"""
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import yaml
+
+from curator.captions.config import CaptionConfig
+from curator.captions.records import Answer
+from curator.captions.rules import problem_of
+
+
+def main() -> None:
+    lists = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    mistakes = []
+    found: Counter[str] = Counter()
+    right: Counter[str] = Counter()
+
+    def reason_of(text: str, language: str = "en") -> str:
+        config = CaptionConfig(lengths=("short",), text="short", language=language)
+        problem = problem_of(Answer(short=text), config)
+        return "good" if problem is None else str(problem.reason)
+
+    reason_of("The first one loads the model of languages.")
+    begun_s = time.process_time()
+    n_good = 0
+    for language, texts in lists["good"].items():
+        for text in texts:
+            n_good += 1
+            if (reason := reason_of(text, language)) != "good":
+                found["good"] += 1
+                mistakes.append(("good", reason, text))
+    for wanted, texts in lists["bad"].items():
+        for text in texts:
+            reason = reason_of(text)
+            found[wanted] += reason != "good"
+            right[wanted] += reason == wanted
+            if reason != wanted:
+                mistakes.append((wanted, reason, text))
+    sizes = {wanted: len(texts) for wanted, texts in lists["bad"].items()}
+    spent_s = time.process_time() - begun_s
+    print("| captions | number | set aside | for the right reason |")
+    print("|---|---|---|---|")
+    print(f"| good | {n_good} | {found['good']} | |")
+    for wanted, size in sizes.items():
+        print(f"| {wanted} | {size} | {found[wanted]} | {right[wanted]} |")
+    for wanted, reason, text in mistakes:
+        print(f"{wanted} taken for {reason}: {text[:100]!r}")
+    n_bad = sum(sizes.values())
+    numbers = {
+        "good": n_good,
+        "false_positives": found["good"],
+        "bad": n_bad,
+        "found": sum(found[wanted] for wanted in sizes),
+        "right_reason": right.total(),
+        "cpu_ms_a_caption": round(1e3 * spent_s / (n_good + n_bad), 3),
+    }
+    print(json.dumps(numbers))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Words by which failures of captioners are known: refusals, and talk about the picture itself."""
+
+import re
+
+_WE = r"(?:i|we)(?:'m| am|'re| are)?"
+_CANNOT = (
+    r"(?:can ?not|can't|could(?: not|n't)|won't|will not|do(?: not|n't)|(?:am |are )?unable to|"
+    r"(?:am |are )?not able to)"
+)
+_TALK = (
+    r"(?:assist|help|describe|provide|view|see|watch|fulfil+|comply|process|analy[sz]e|access|"
+    r"identify|determine|generate|create|caption|answer|comment|continue|engage|support|discuss|"
+    r"fully|accurately|directly|actually|offer|give|have (?:access|the ability|enough|any))"
+)
+
+REFUSAL = re.compile(
+    rf"\b{_WE} {_CANNOT} {_TALK}\b"
+    r"|\bas an? (?:ai|artificial intelligence|(?:large )?language model|vision model)\b"
+    r"|^(?:i'm |i am |we are )?(?:so |very |really )?sorry\b[ ,]*(?:but|i|we|this|that|for)\b"
+    r"|^(?:unfortunately|regrettably),? (?:i|we|there (?:is|are|was) no)\b"
+    r"|^i (?:must |have to )?(?:apologi[sz]e|decline|refuse)\b"
+    r"|^my apologies\b"
+    r"|\bplease (?:provide|upload|share|attach|send)\b.{0,40}"
+    r"\b(?:video|image|frame|clip|file)s?\b"
+    r"|\bno (?:video|images?|frames?|clip)s? (?:was|were|is|are|has been|have been) "
+    r"(?:provided|attached|uploaded|given|supplied|included|shared)\b"
+    r"|\b(?:against|violates?) (?:my|our|the) (?:\w+ )?(?:guidelines|polic(?:y|ies)|principles)\b"
+    r"|^(?:很|非常)?(?:抱歉|对不起|對不起)|^(?:我|本人)(?:无法|無法|不能)(?:描述|提供|协助|帮助|查看|回答)"
+    r"|^申し訳|^すみませんが|^죄송|^미안하지만"
+    r"|^es tut mir leid\b|^entschuldigung, |^ich kann (?:dabei|dir|ihnen|diese\w*|das) .*nicht\b"
+    r"|^je suis (?:vraiment )?désolée?\b|^désolée?,"
+    r"|^je ne (?:peux|suis) pas (?:en mesure|décrire|vous)"
+    r"|^lo siento\b|^no puedo (?:ayudar|describir|proporcionar|ver)\b"
+    r"|^(?:me )?desculpe\b|^sinto muito\b|^não posso (?:ajudar|descrever)\b"
+    r"|^mi dispiace\b|^non posso (?:aiutar|descriver)"
+    r"|^(?:извините|простите|к сожалению, я)|^я не могу (?:помочь|описать)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Words of a model that declines; on text without quotations."""
+
+PICTURE = r"(?:image|picture|photo|photograph|video|clip|footage|film|frame|sequence|screenshot)s?"
+"""What a caption speaks of when it does not speak of what is seen."""
+
+# "The video game shows" and "in the picture frame" name things that are there.
+_NOT_COMPOUND = (
+    r"(?![ -](?:games?|calls?|cameras?|walls?|screens?|monitors?|conferences?|booths?|frames?|"
+    r"books?|albums?|studios?|stores?|shops?|displays?|gallery|galleries|windows?|shoots?|sets?|crews?|"
+    r"on (?:the|a|his|her|its|their)|he|she|they|that|beside|above|behind)\b)"
+)
+_SHOWS = (
+    r"(?:shows?|showing|showcases?|depicts?|captures?|captured|features?|displays?|presents?|"
+    r"portrays?|illustrates?|contains?|consists?|conveys?|documents?|focus(?:es)?|highlights?|begins?|"
+    r"starts?|opens?|ends?|concludes?|continues?|progresses|transitions?|cuts?|fades?|zooms?|"
+    r"appears? to|seems? to|gives?|provides?|offers?|is|are|was|were|has|have|then|also|"
+    r"primarily|mainly|clearly)"
+)
+_THIS = (
+    r"(?:the|this|these)(?: (?:provided|given|short|entire|whole|first|second|last|final|next))?"
+)
+
+META = re.compile(
+    rf"\b{_THIS} (?P<subject>{PICTURE}) {_SHOWS}\b"
+    rf"|\b(?:in|throughout|across|during|of|from|by|into|within) {_THIS} "
+    rf"(?P<place>(?!frame\b|film\b){PICTURE})\b{_NOT_COMPOUND}",
+    re.IGNORECASE,
+)
+"""Talk about the picture, unless a thing with a picture was named before."""
+
+META_ALWAYS = re.compile(
+    rf"^(?:this|here|it|the following) (?:is|are) (?:an? |the )?(?:\w+[ -]){{0,2}}{PICTURE}\b"
+    r"|^an? (?:\w+[ -]){0,2}(?:image|picture|photo|photograph|video|clip) "
+    r"(?:of|showing|that shows)\b"
+    r"|^(?:sure|certainly|of course|okay|absolutely|great)\s*[!,.:]"
+    r"|^here(?:'s| is| are) (?:an? |the |your |my )?(?:\w+ ){0,3}"
+    r"(?:captions?|descriptions?|summary|summaries|json|answers?|response|breakdown|overview)\b"
+    r"|^[\W_]*(?:(?:short|medium|long|video|image|detailed) )?"
+    r"(?:caption|description|summary|title|answer|response)\b[\W_]*:"
+    rf"|\bbased on (?:the|these) (?:\w+ )?(?:{PICTURE}|facts|metadata|information|descriptions?)\b"
+    rf"|\bthe (?:provided|given|supplied|described) (?:{PICTURE}|facts|metadata)\b"
+    r"|\b(?:according to|as (?:described|stated|noted|mentioned) in) the "
+    r"(?:facts|metadata|notes|ocr)\b"
+    r"|\bwe (?:can |could |also |then |first |now )*(?:see|observe|witness|notice)\b"
+    r"|\bthe viewers? (?:sees?|is shown|are shown|is presented|can see|is taken)\b"
+    r"|(?:这|这张|这个|该|本)(?:图片|图像|照片|视频|影片)(?:中|里|展示|显示|是|呈现|描绘|开始)"
+    r"|^(?:视频|图片|图像|照片|影片)(?:中|里|展示|显示|开始)"
+    r"|(?:この|本)(?:動画|画像|映像|写真|ビデオ)|^(?:動画|画像|映像)(?:では|には|は)"
+    r"|(?:이|해당) (?:영상|비디오|동영상|이미지|사진)|^(?:영상|비디오|이미지)(?:은|는|에서|에는)"
+    r"|\b(?:das|dieses) (?:bild|video|foto) (?:zeigt|beginnt|stellt)\b"
+    r"|\bin diesem (?:video|bild|clip)\b"
+    r"|\b(?:l'image|la vidéo|cette (?:image|vidéo)|la photo) (?:montre|présente|commence|illustre)"
+    r"|\bdans cette (?:vidéo|image)\b"
+    r"|\b(?:la imagen|el v[ií]deo|este v[ií]deo|esta imagen) (?:muestra|presenta|comienza)"
+    r"|\ben est[ea] (?:v[ií]deo|imagen)\b"
+    r"|\b(?:a imagem|o vídeo|este vídeo) (?:mostra|apresenta|começa)|\bneste vídeo\b"
+    r"|\b(?:l'immagine|il video|questo video) (?:mostra|presenta|inizia)|\bin questo video\b"
+    r"|(?:на (?:этом )?(?:видео|изображении|фото)|видео показывает|в этом видео)",
+    re.IGNORECASE,
+)
+"""Talk about the picture or to the one who asked, whatever was named before."""
+
+SHOWING = re.compile(
+    r"\b(?:screens?|tv|televisions?|monitors?|displays?|projectors?|posters?|paintings?|portraits?|"
+    r"billboards?|phones?|smartphones?|tablets?|laptops?|computers?|cameras?|newspapers?|magazines?|"
+    r"books?|albums?|frames?|canvas|easels?|walls?|slides?|presentations?|postcards?|prints?|drawings?|"
+    r"sketch(?:es)?|cinema|theatre|theater|gallery|museum|an? (?:\w+ ){0,2}(?:image|picture|photo|"
+    r"photograph|video|clip|film)|(?:holds?|holding|taking|takes|watch(?:es|ing)?|paint(?:s|ing)?) "
+    r"(?:\w+ ){0,3}(?:images?|pictures?|photos?|photographs?|videos?))\b",
+    re.IGNORECASE,
+)
+"""Things with a picture on them, that a caption may well speak of."""
+
+# The names of fields stand for a form that was copied.
+PLACEHOLDER = re.compile(
+    r"(?:n/?a|none|null|nil|unknown|undefined|empty|todo|string|text|caption|description|short|"
+    r"medium|long)",
+    re.IGNORECASE,
+)
+"""What stands where nothing is said."""
+
+UNFINISHED = re.compile(
+    r"\b(?:an?|the|and|or|but|of|his|its|their|my|your|our|into|onto|while|whose|which|because|than|"
+    r"very|is|are|was)$"
+)
+"""Last words of a sentence in English that goes on."""
