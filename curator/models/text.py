@@ -41,21 +41,65 @@ MAX_BOXES = 64
 """Lines that are kept of one picture, the largest first: a page of text has fewer."""
 
 
-def text_model_file() -> Path:
-    """The network's file in the installed wheel.
+def text_model_file(model: str = TEXT_MODEL, *, setting: str = "analyze.text") -> Path:
+    """A network's file in the installed wheel.
+
+    Args:
+        model: Its name.
+        setting: The recipe's key that does without it.
 
     Raises:
         ModelError: The wheel, or the model in it, is not there.
     """
     spec = find_spec("rapidocr")
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        path = Path(folder) / "models" / f"{TEXT_MODEL}.onnx"
+        path = Path(folder) / "models" / f"{model}.onnx"
         if path.is_file():
             return path
     raise ModelError(
-        f"the text detector's model {TEXT_MODEL}.onnx is not installed; `pip install rapidocr` "
-        "brings it, or set analyze.text to false"
+        f"the model {model}.onnx is not installed; `pip install rapidocr` brings it, or set "
+        f"{setting} to false"
     )
+
+
+def checked_model(path: Path, sha256: str, *, setting: str = "analyze.text") -> bytes:
+    """Bytes of a network's file.
+
+    Args:
+        path: Where it is.
+        sha256: What was tested.
+        setting: The recipe's key that does without it.
+
+    Raises:
+        ModelError: It is another file.
+    """
+    weights = path.read_bytes()
+    digest = hashlib.sha256(weights).hexdigest()
+    if digest != sha256:
+        raise ModelError(
+            f"{path} has SHA-256 {digest}, expected {sha256}; install the version of rapidocr "
+            f"that constraints.txt names, or set {setting} to false"
+        )
+    return weights
+
+
+def text_session(weights: bytes, providers: list[str]) -> Any:  # noqa: ANN401
+    """A session of onnxruntime for a network, on one thread.
+
+    Args:
+        weights: The network.
+        providers: Who computes it, the first that can.
+    """
+    # Imported here: 0.2 CPU-seconds that runs without text detection do not need.
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    has = onnxruntime.get_available_providers()
+    chosen = [name for name in providers if name in has]
+    return onnxruntime.InferenceSession(weights, options, providers=chosen)
 
 
 _GPU_PROVIDER, _CPU_PROVIDER = "CUDAExecutionProvider", "CPUExecutionProvider"
@@ -68,31 +112,23 @@ class TextDetector:
         path: The network's file; None for the installed wheel's.
         on_gpu: Whether a GPU may compute it. It does where onnxruntime's build can (the package
             onnxruntime-gpu); `provider` says what was taken.
+        long_side_px: Longer side of the network's picture.
 
     Raises:
         ModelError: The file is missing, or is not the one that was tested.
     """
 
-    def __init__(self, path: Path | None = None, *, on_gpu: bool = False) -> None:
-        path = path or text_model_file()
-        weights = path.read_bytes()
-        digest = hashlib.sha256(weights).hexdigest()
-        if digest != _SHA256:
-            raise ModelError(
-                f"{path} has SHA-256 {digest}, expected {_SHA256}; install the version of rapidocr "
-                "that constraints.txt names, or set analyze.text to false"
-            )
-        # Imported here: 0.2 CPU-seconds that runs without text detection do not need.
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        on_gpu: bool = False,
+        long_side_px: int = LONG_SIDE_PX,
+    ) -> None:
+        weights = checked_model(path or text_model_file(), _SHA256)
         wanted = [_GPU_PROVIDER, _CPU_PROVIDER] if on_gpu else [_CPU_PROVIDER]
-        has = onnxruntime.get_available_providers()
-        providers = [name for name in wanted if name in has]
-        self._session: Any = onnxruntime.InferenceSession(weights, options, providers=providers)
+        self._session = text_session(weights, wanted)
+        self._long_side_px = long_side_px
         self.provider: str = self._session.get_providers()[0]
         self._input = self._session.get_inputs()[0].name
 
@@ -107,13 +143,26 @@ class TextDetector:
         """
         return lines_of(self.probability(rgb_HWC))
 
+    def quads(
+        self, rgb_HWC: NDArray[np.uint8], *, probability: float, most_height: float
+    ) -> NDArray[np.float64]:
+        """Corners of the lines of text in a picture, turned ones as they lie; see `quads_of`.
+
+        Args:
+            rgb_HWC: See `boxes`.
+            probability: See `quads_of`.
+            most_height: Likewise.
+        """
+        found = self.probability(rgb_HWC)
+        return quads_of(found, probability=probability, most_height=most_height)[0]
+
     def probability(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
         """How surely each pixel lies in the core of a line, float32 [H, W] of the network's size.
 
         Args:
             rgb_HWC: See `boxes`.
         """
-        size = network_size(rgb_HWC.shape[1], rgb_HWC.shape[0])
+        size = network_size(rgb_HWC.shape[1], rgb_HWC.shape[0], self._long_side_px)
         picture = cv2.resize(rgb_HWC, size, interpolation=cv2.INTER_LINEAR)
         # The network was trained on blue, green, red in [-1, 1].
         batch = picture[:, :, ::-1].transpose(2, 0, 1)[None].astype(np.float32) / 127.5 - 1
@@ -121,22 +170,20 @@ class TextDetector:
         return np.asarray(answer[0, 0], np.float32)
 
 
-def network_size(width: int, height: int) -> tuple[int, int]:
+def network_size(width: int, height: int, long_side_px: int = LONG_SIDE_PX) -> tuple[int, int]:
     """Width and height that a picture is shown to the network at.
 
     Args:
         width: Of the picture, in pixels.
         height: Likewise.
+        long_side_px: Longer side of the network's picture.
     """
-    scale = LONG_SIDE_PX / max(width, height) / _STRIDE_PX
+    scale = long_side_px / max(width, height) / _STRIDE_PX
     return tuple(max(1, round(side * scale)) * _STRIDE_PX for side in (width, height))  # type: ignore[return-value]
 
 
 def lines_of(probability_HW: NDArray[np.float32]) -> NDArray[np.float32]:
     """Lines of text in a map of probabilities.
-
-    The network marks a line's core, which is the line shrunk by area / perimeter times a ratio; a
-    core is grown back by the same rule.
 
     Args:
         probability_HW: float32, 0 to 1.
@@ -144,13 +191,41 @@ def lines_of(probability_HW: NDArray[np.float32]) -> NDArray[np.float32]:
     Returns:
         float32 [n, 6], the columns of `BOX_COLUMNS`, the largest first.
     """
+    lines = []
+    for corners, confidence, area in zip(*quads_of(probability_HW), strict=True):
+        x0, y0 = np.clip(corners.min(0), 0, 1)
+        x1, y1 = np.clip(corners.max(0), 0, 1)
+        lines.append((x0, y0, x1, y1, confidence, min(area, (x1 - x0) * (y1 - y0))))
+    lines.sort(key=lambda line: (-line[5], line[1], line[0]))
+    return np.array(lines[:MAX_BOXES], np.float32).reshape(-1, len(BOX_COLUMNS))
+
+
+def quads_of(
+    probability_HW: NDArray[np.float32],
+    *,
+    probability: float = _LINE_PROBABILITY,
+    most_height: float = _MAX_LINE,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Lines of text in a map of probabilities, as rectangles that may be turned.
+
+    The network marks a line's core, which is the line shrunk by area / perimeter times a ratio; a
+    core is grown back by the same rule.
+
+    Args:
+        probability_HW: float32, 0 to 1.
+        probability: Mean over a core below which it is no line.
+        most_height: Of a line, as a part of the picture's shorter side.
+
+    Returns:
+        Corners float64 [n, 4, 2], x and y as shares of width and height, in turn around the
+        rectangle, possibly outside of the picture; confidences [n]; areas [n] as shares of the
+        picture. In no order.
+    """
     height, width = probability_HW.shape
     core = (probability_HW > _CORE_PROBABILITY).astype(np.uint8)
-    if not core.any():
-        return np.zeros((0, len(BOX_COLUMNS)), np.float32)
     joined = np.asarray(cv2.dilate(core, np.ones((2, 2), np.uint8)), np.uint8)
     contours, _ = cv2.findContours(joined, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
-    lines = []
+    found, confidences, areas = [], [], []
     for contour in contours:
         centre, (long, short), angle = cv2.minAreaRect(contour)
         if min(long, short) < _MIN_CORE_PX:
@@ -159,16 +234,13 @@ def lines_of(probability_HW: NDArray[np.float32]) -> NDArray[np.float32]:
         mask = np.zeros((h, w), np.uint8)
         cv2.fillPoly(mask, [contour - (x, y)], 1)
         confidence = cv2.mean(probability_HW[y : y + h, x : x + w], mask)[0]
-        if confidence < _LINE_PROBABILITY:
+        if confidence < probability:
             continue
         grow = long * short * _GROW / (2 * (long + short))
         sides = (long + 2 * grow, short + 2 * grow)
-        if min(sides) > _MAX_LINE * min(width, height):
+        if min(sides) > most_height * min(width, height):
             continue
-        corners = cv2.boxPoints((centre, sides, angle)) / (width, height)
-        x0, y0 = np.clip(corners.min(0), 0, 1)
-        x1, y1 = np.clip(corners.max(0), 0, 1)
-        area = min(sides[0] * sides[1] / (width * height), (x1 - x0) * (y1 - y0))
-        lines.append((x0, y0, x1, y1, confidence, area))
-    lines.sort(key=lambda line: (-line[5], line[1], line[0]))
-    return np.array(lines[:MAX_BOXES], np.float32).reshape(-1, len(BOX_COLUMNS))
+        found.append(cv2.boxPoints((centre, sides, angle)) / (width, height))
+        confidences.append(confidence)
+        areas.append(sides[0] * sides[1] / (width * height))
+    return np.array(found).reshape(-1, 4, 2), np.array(confidences), np.array(areas)
