@@ -97,7 +97,7 @@ class Looked:
     """Frames that passed."""
     jpegs: Mapping[int, bytes] = field(repr=False)
     """Pictures by the number of their frame, ascending."""
-    text: Mapping[int, tuple[str, ...]]
+    text: Mapping[int, tuple[object, ...]]
     """Lines of text by the number of their frame; empty where nothing reads."""
 
 

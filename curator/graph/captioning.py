@@ -15,8 +15,9 @@ import pyarrow as pa
 from curator.captions.ask import make_dialogs
 from curator.captions.config import frames_fingerprint
 from curator.captions.dialog import retold
-from curator.captions.facts import Sidecar, SidecarProblem, facts_of, read_sidecars
+from curator.captions.facts import facts_of
 from curator.captions.records import Annotation, Reply, Task, Unanswered
+from curator.captions.sidecars import Sidecar, SidecarProblem, count_problems, read_sidecars
 from curator.captions.windows import windows_of
 from curator.graph.annotated import annotate_samples, annotations_table, apply_annotations
 from curator.graph.asking import Asking, asking_of
@@ -34,7 +35,7 @@ from curator.graph.look_steps import (
 from curator.graph.replies import Replies, replies_stamp
 from curator.graph.units import pack
 from curator.lake import fingerprint
-from curator.models.read_text import READ_TEXT, merged
+from curator.models.read_text import READ_MODEL, Line, merged
 from curator.progress import Progress
 from curator.recipe import Recipe
 from curator.stages.shard import Location
@@ -165,6 +166,7 @@ class Captioning:
             "caption_tokens_in": sum(one.tokens_in for one in windows),
             "caption_tokens_out": sum(one.tokens_out for one in windows),
             **{f"caption_failed_{name}": n for name, n in sorted(failures.items())},
+            **{f"sidecars_{name}": n for name, n in count_problems(self._sidecars).items()},
             **{f"caption_set_aside_{name}": n for name, n in sorted(aside.items())},
         }
 
@@ -319,14 +321,13 @@ class Captioning:
         self, clip: _Clip, n_frames: int, lines: Mapping[str, Sequence[Any]]
     ) -> tuple[Task, ...]:
         config, row = self._config, clip.row
-        facts = ""
-        if config.tell_facts or config.read_text or config.sidecar:
-            facts = facts_of(
-                row,
-                measured=config.tell_facts,
-                text_lines=merged([lines[frame] for frame in sorted(lines, key=int)]),
-                sidecar=self._sidecars.get(row["source_uri"]),
-            )
+        read = [[_line(line) for line in lines[frame]] for frame in sorted(lines, key=int)]
+        beside = self._sidecars.get(row["source_uri"])
+        facts = facts_of(
+            {**row, "n_frames": n_frames} if config.tell_facts else {},
+            text_lines=merged(read),
+            sidecar=beside if isinstance(beside, Sidecar) else None,
+        )
         fps = float(row["fps"])
         return tuple(
             Task(clip_id=row["clip_id"], content=clip.content, window=window, fps=fps, facts=facts)
@@ -339,10 +340,16 @@ class Captioning:
         return self._config.read_text and any(area is None or area > 0 for area in areas)
 
     def _text_key(self, content: str) -> str:
-        return fingerprint("text", READ_TEXT, content, frames_fingerprint(self._config))
+        return fingerprint("text", READ_MODEL, content, frames_fingerprint(self._config))
 
     def _keep_text(self, content: str, text: str) -> None:
         """Stores what was read as a reply of its own: prompts depend on it."""
         key = self._text_key(content)
         if key not in self._replies:
             self._replies.keep(key, Reply(text=text))
+
+
+def _line(stored: Mapping[str, Any]) -> Line:
+    """A line of text as it was stored."""
+    a, b, c, d = (tuple(corner) for corner in stored["box"])
+    return Line(text=stored["text"], confidence=stored["confidence"], box=(a, b, c, d))

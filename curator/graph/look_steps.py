@@ -42,6 +42,8 @@ FRAMES_SCHEMA = pa.schema(
 """Row of `frames`: pictures of one clip, and the text that was read in them as JSON."""
 _CONTENT = ("clip_id", "start_frame", "end_frame", "n_frames", "width", "height", *CROP_COLUMNS)
 _KEPT_ROWS = 8
+READ_FRAMES = 4
+"""Frames of a clip in which text is read: subtitles of one shot stand for seconds."""
 
 
 def content_of(clip: Mapping[str, Any]) -> str:
@@ -117,8 +119,10 @@ class Taps:
 
         def make(n_frames: int) -> Tap:
             windows = windows_of(n_frames, float(fps), config)
-            wanted = (frame for window in windows for frame in window.shown)
-            return Tap(wanted, longest_px=config.frame_px, reads=reads)
+            wanted = [frame for window in windows for frame in window.shown]
+            n_read = min(READ_FRAMES, len(wanted))
+            read_at = [wanted[(2 * i + 1) * len(wanted) // (2 * n_read)] for i in range(n_read)]
+            return Tap(wanted, longest_px=config.frame_px, reads=reads, read_at=read_at)
 
         return make
 

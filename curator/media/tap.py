@@ -20,7 +20,7 @@ JPEG_QUALITY = 90
 HD_PX = 720
 """From this shorter side on untagged colours are BT.709, as for clips that are encoded."""
 
-Reads = Callable[[NDArray[np.uint8]], tuple[str, ...]]
+Reads = Callable[[NDArray[np.uint8]], tuple[object, ...]]
 """Reads the lines of text in a picture, uint8 RGB [H, W, 3]."""
 
 
@@ -31,6 +31,7 @@ class Tap:
         wanted: Numbers of frames from 0.
         longest_px: Longer side of the pictures; smaller ones stay as they are.
         reads: Reads text; None for not reading.
+        read_at: Frames of `wanted` in which it reads.
         read_px: Longer side of the pictures that it reads.
     """
 
@@ -40,16 +41,18 @@ class Tap:
         *,
         longest_px: int,
         reads: Reads | None = None,
+        read_at: Iterable[int] = (),
         read_px: int = 960,
     ) -> None:
         self._wanted = frozenset(wanted)
         self._longest_px = longest_px
         self._reads = reads
+        self._read_at = frozenset(read_at)
         self._read_px = read_px
         self._scalers: dict[tuple[int, int], Scaler] = {}
         self._n_frames = 0
         self._jpegs: dict[int, bytes] = {}
-        self._text: dict[int, tuple[str, ...]] = {}
+        self._text: dict[int, tuple[object, ...]] = {}
 
     def passing(
         self, pictures: Iterable[av.video.frame.VideoFrame]
@@ -81,7 +84,7 @@ class Tap:
         if not done:
             raise ValueError(f"a picture of {shown.shape[1]}x{shown.shape[0]} makes no JPEG")
         self._jpegs[self._n_frames] = jpeg.tobytes()
-        if self._reads is not None:
+        if self._reads is not None and self._n_frames in self._read_at:
             self._text[self._n_frames] = self._reads(self._scaled(picture, self._read_px))
 
     def _scaled(self, picture: av.video.frame.VideoFrame, longest_px: int) -> NDArray[np.uint8]:

@@ -95,7 +95,7 @@ def test_text_is_read_at_a_size_of_its_own() -> None:
         return ("EXIT",)
 
     picture = av.VideoFrame.from_ndarray(np.zeros((1080, 1920, 3), np.uint8), format="rgb24")
-    tap = Tap([1], longest_px=448, reads=reads)
+    tap = Tap([1], longest_px=448, reads=reads, read_at=[1, 2])
     for _ in range(3):
         tap.see(picture)
     looked = tap.looked()
