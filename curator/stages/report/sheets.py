@@ -123,12 +123,17 @@ def _of(n_shown: int, n_all: int) -> Markup:
     return Markup(f'<span class="of">{said}</span>')
 
 
+def _why_none(clip: Clip) -> Markup:
+    failure = clip.get("caption_failure")
+    return Markup(f": {esc(failure)}") if failure else Markup("")
+
+
 def _kept_facts(clip: Clip) -> Markup:
     caption = clip.get("caption")
     text = (
         Markup(f'<p class="caption" title="{esc(caption)}">{esc(caption)}</p>')
         if caption
-        else Markup('<p class="caption none">no caption</p>')
+        else Markup(f'<p class="caption none">no caption{_why_none(clip)}</p>')
     )
     scores = joined(
         (
