@@ -177,7 +177,7 @@ def read_json(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if broken is not None or not found:
         raise BadAnswerError(broken or f"found {shown(text)!r}; expected a JSON object")
     # The one that comes nearest to what was asked is the one to mend.
-    raise BadAnswerError("; ".join(min(errors, key=len)))
+    raise BadAnswerError("; ".join(min(errors, key=lambda lines: len(lines))))
 
 
 def _objects(text: str) -> tuple[list[dict[str, Any]], str | None]:
@@ -304,7 +304,8 @@ def read_answer(
         BadAnswerError: It is not what was asked for.
     """
     if schema is None:
-        return Answer(**{config.text: _clean(text.rpartition("</think>")[2])})
+        said: dict[str, Any] = {config.text: _clean(text.rpartition("</think>")[2])}
+        return Answer(**said)
     value = _cleaned(read_json(text, schema))
     own = {name: value[name] for name in prompt.own_schema.get("properties", {}) if name in value}
     usual = {name: value[name] for name in USUAL_FIELDS if name in value}

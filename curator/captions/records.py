@@ -194,6 +194,8 @@ class Candidate:
     faithfulness: int | None = None
     completeness: int | None = None
     correctness: int | None = None
+    why: str = ""
+    """The judge's line of why."""
 
     @property
     def score(self) -> int | None:
@@ -214,6 +216,10 @@ class Annotation:
     """All that were whole and judged, in the order of their seeds; the answer is one of them."""
     set_aside: Mapping[str, int] = field(default_factory=dict)
     """Answers that were not taken and asked for again, by reason."""
+    lost: Mapping[str, int] = field(default_factory=dict)
+    """Candidates without an answer where another one has one, by reason."""
+    n_unscored: int = 0
+    """Candidates that a judge was asked about, and gave no scores that can be read."""
     request_keys: tuple[str, ...] = ()
     """All requests that it took, in their order."""
     tokens_in: int = 0

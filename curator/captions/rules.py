@@ -53,9 +53,9 @@ def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
         config: `language`, `allow_meta`, and the lengths that were asked for.
     """
     captions = [(name, getattr(answer, name) or "") for name in config.lengths]
-    for name, text in captions:
+    for length, text in captions:
         if (reason_said := _wrong_caption(text, config)) is not None:
-            return Problem(reason_said[0], name, reason_said[1])
+            return Problem(reason_said[0], length, reason_said[1])
     for name, text in (*_strings("structured", answer.structured), *_strings("", answer.extra)):
         if (found := refusal_in(text)) is not None:
             return Problem(Unanswered.REFUSAL, name, f"it declines to answer: {found!r}")
@@ -213,13 +213,13 @@ def _mostly_repeated(tokens: Sequence[str], size: int = 6, times: int = 3) -> st
     counts: dict[tuple[str, ...], int] = {}
     for gram in grams:
         counts[gram] = counts.get(gram, 0) + 1
-    covered = set()
+    covered: set[int] = set()
     for i, gram in enumerate(grams):
         if counts[gram] >= times:
             covered.update(range(i, i + size))
     if len(covered) * 2 <= len(tokens):
         return None
-    return _joined(max(grams, key=lambda gram: counts[gram]))
+    return _joined(max(counts, key=counts.__getitem__))
 
 
 def _joined(tokens: Sequence[str]) -> str:
