@@ -76,6 +76,10 @@ class ModelError(CuratorError):
     """A model's weights are missing or differ from what the catalogue names."""
 
 
+class ServerError(CuratorError):
+    """A model server cannot be used as it is configured; the message has no key."""
+
+
 class CutError(CuratorError):
     """A clip cannot be written as it was meant."""
 

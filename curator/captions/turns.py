@@ -1,0 +1,118 @@
+"""How many requests are under way at a server, and how long the others wait.
+
+Additive increase, multiplicative decrease, with the cut that is known here: when the server turns
+a request away, it takes as many as are still under way. So one burst of 429 finds its capacity,
+where halving would take several, and each later one costs a single refused request.
+"""
+
+import asyncio
+import random
+import time
+from collections import deque
+
+_LONGEST_BACKOFF_S = 60.0
+
+
+class Turns:
+    """Requests under way at one server; belongs to one event loop.
+
+    Args:
+        most: Requests under way at a time.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.limit = float(most)
+        self.n_taken = 0
+        self._again: deque[asyncio.Future[None]] = deque()
+        self._first: deque[asyncio.Future[None]] = deque()
+        self._closed_until = 0.0
+        self._opening: asyncio.TimerHandle | None = None
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests that wait for their turn."""
+        return len(self._again) + len(self._first)
+
+    async def take(self, *, is_again: bool) -> None:
+        """Waits for a turn.
+
+        Args:
+            is_again: The request was tried before: it goes before those that were not.
+        """
+        turn = asyncio.get_running_loop().create_future()
+        queue = self._again if is_again else self._first
+        queue.append(turn)
+        self._pass_on()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back()
+            elif turn in queue:
+                queue.remove(turn)
+            raise
+
+    def give_back(self) -> None:
+        """Ends a turn; the next request's begins."""
+        self.n_taken -= 1
+        self._pass_on()
+
+    def went_well(self) -> None:
+        """The server answered: one more at a time after as many answers as there are turns."""
+        self.limit = min(float(self.most), self.limit + 1 / self.limit)
+
+    def was_turned_away(self, wait_s: float) -> None:
+        """The server takes no more, or is not there; the request's turn is still its own.
+
+        Args:
+            wait_s: Nobody begins for so long if no other request is under way, because then the
+                server takes none at all.
+        """
+        others = self.n_taken - 1
+        self.limit = max(1.0, min(self.limit, float(others)))
+        if others == 0:
+            self._closed_until = max(self._closed_until, time.monotonic() + wait_s)
+
+    def _pass_on(self) -> None:
+        wait_s = self._closed_until - time.monotonic()
+        if wait_s > 0:
+            if self._opening is None:
+                loop = asyncio.get_running_loop()
+                self._opening = loop.call_later(wait_s, self._open)
+            return
+        while self.n_waiting and self.n_taken < int(self.limit):
+            turn = (self._again or self._first).popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self.n_taken += 1
+
+    def _open(self) -> None:
+        self._opening = None
+        self._pass_on()
+
+
+class Backoff:
+    """Waits between tries: doubled each time, and drawn, so that clients do not come as one.
+
+    Args:
+        first_s: Longest first wait.
+    """
+
+    def __init__(self, first_s: float) -> None:
+        self._first_s = first_s
+        # Not from the recipe's seed: two runs must not knock in step.
+        self._draw = random.Random()
+
+    def wait_s(self, n_tries: int, asked_s: float | None) -> float:
+        """Seconds to wait.
+
+        Args:
+            n_tries: Tries so far, 1 or more.
+            asked_s: What the server asks for, which is the least; None for nothing.
+        """
+        longest = min(_LONGEST_BACKOFF_S, self._first_s * 2.0 ** min(n_tries - 1, 30))
+        drawn = self._draw.uniform(longest / 2, longest)
+        if asked_s is None:
+            return drawn
+        return asked_s + self._draw.uniform(0, min(1.0, 0.1 * asked_s))
