@@ -5,7 +5,7 @@ as the model's budget allows: a dialog whose caption came early asks its next qu
 batch, and waits for no other dialog. A request that several dialogs have is asked once.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -80,7 +80,7 @@ class _Round:
         self._pending = {id(model): Pending(model) for model in models.values()}
         self._waiting: dict[str, list[_Course]] = defaultdict(list)
         self._fresh: dict[str, Reply] = {}
-        self._spent_s: Counter[str] = Counter()
+        self._spent_s: defaultdict[str, float] = defaultdict(float)
         self._annotations: dict[int, Annotation] = {}
 
     def run(
@@ -92,12 +92,13 @@ class _Round:
         while any(self._pending.values()):
             model, pending = self._next()
             batch = pending.take()
-            before = dict.fromkeys({asked.request.task.clip_id for asked in batch}, 0.0)
+            longest_s: defaultdict[str, float] = defaultdict(float)
             for asked, reply in model.answer(batch):
                 clip = asked.request.task.clip_id
-                before[clip] = max(before[clip], reply.seconds)
+                more_s = max(0.0, reply.seconds - longest_s[clip])
+                longest_s[clip] += more_s
+                self._spent_s[clip] += more_s
                 self._answered(asked.request, reply)
-            self._spent_s.update(before)
         return [self._annotations[place] for place in range(len(tasks))]
 
     def _next(self) -> tuple[LocalModel, Pending]:

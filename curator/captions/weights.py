@@ -195,7 +195,7 @@ def _generation(model: Any, chat: Chat) -> Any:  # noqa: ANN401
 
 def _cannot(config: ModelConfig, what: str, error: Exception) -> ModelError:
     line = " ".join(str(error).split())[:300]
-    if "trust_remote_code" in line or "Unrecognized" in line or "does not recognize" in line:
+    if any(word in line for word in ("custom code", "Unrecognized", "does not recognize")):
         remedy = "its code is not run; take a model that transformers has, or a newer transformers"
     elif isinstance(error, ImportError):
         remedy = f"install what it names, or {INSTALL}"
