@@ -324,6 +324,11 @@ class CaptionConfig(ModelConfig):
             judge.model is None or (judge.captioner, judge.url) == ("openai", None)
         ):
             raise ValueError("judge: expected model, and url for the captioner openai")
+        if judge is not None and judge.captioner != self.captioner:
+            raise ValueError(
+                f"judge.captioner is {judge.captioner} and captioner {self.captioner}; expected "
+                "the same: one place drives the conversation with both"
+            )
         if self.candidates > 1 and judge is None:
             raise ValueError(f"candidates is {self.candidates}; expected a judge to pick the best")
         return self

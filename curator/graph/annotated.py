@@ -6,13 +6,15 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from curator.captions.ask import clip_text, judge_clip
 from curator.captions.config import CaptionConfig
+from curator.captions.decide import Rejection, caption_of, rejection_of
 from curator.captions.records import Annotation, Answer, Window
 from curator.graph.survivors import reject
 from curator.lake import rows_to_table
+from curator.records import Reason
 from curator.tables import ANNOTATIONS_SCHEMA
 
+_REASONS = {"failed": Reason.NOT_ANNOTATED, "judge_score": Reason.JUDGED_TOO_LOW}
 ANSWERED = ("short", "medium", "long", "structured", "content_type", "answers", "safety", "extra")
 """Fields of an answer."""
 
@@ -33,15 +35,15 @@ def apply_annotations(
         if clip["decision"] != "kept":
             continue
         windows = annotations[clip["clip_id"]]
-        failures = [str(window.failure) for window in windows if window.failure is not None]
+        caption = caption_of(windows, config)
         clip |= {
-            "caption": clip_text(windows, config),
+            "caption": caption.text,
             "caption_model": config.name,
-            "caption_failure": failures[0] if failures else None,
+            "caption_failure": caption.problem or None,
         }
-        against = judge_clip(windows, config)
+        against = rejection_of(windows, config)
         if against is not None:
-            reject(clip, against.reason, detail=against.detail)
+            reject(clip, _REASONS.get(against.field, Reason.ANSWER_UNWANTED), detail=_told(against))
 
 
 def annotate_samples(
@@ -66,7 +68,7 @@ def annotate_samples(
                 "prompt": config.prompt,
                 "judge": config.judge.name if config.judge is not None else None,
                 "windows": [
-                    _told(annotation, shift, clip["n_frames"])
+                    _window(annotation, shift, clip["n_frames"])
                     for annotation in annotations[clip["clip_id"]]
                 ],
             }
@@ -86,7 +88,11 @@ def annotations_table(
     return rows_to_table(rows, ANNOTATIONS_SCHEMA)
 
 
-def _told(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]:
+def _told(against: Rejection) -> str:
+    return f"{against.field} is {against.value} in window {against.window}"
+
+
+def _window(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]:
     """A window for a sample's JSON; a copy may begin later and end earlier than was asked about."""
     window = annotation.task.window
     answer = annotation.answer
@@ -128,6 +134,7 @@ def _row(clip: Mapping[str, Any], annotation: Annotation, config: CaptionConfig)
                     "reply": candidate.reply_key,
                 }
                 for candidate in annotation.candidates
+                if len(annotation.candidates) > 1 or candidate.score is not None
             ]
         ),
         "tokens_in": annotation.tokens_in,

@@ -11,7 +11,7 @@ from curator.captions.batches import annotate
 from curator.captions.config import CaptionConfig
 from curator.captions.dialog import Dialogs
 from curator.captions.records import Annotation, Frames, Reply, Request, Role, Task
-from curator.errors import CuratorError
+from curator.errors import CuratorError, UsageError
 from curator.graph.chain import Resources, Step
 from curator.graph.common import CpuClock
 from curator.graph.engine import Engine
@@ -263,4 +263,22 @@ def check_asking(config: CaptionConfig) -> None:
         UsageError: A server does not answer or has no such model, files or a package are not
             there, or a prompt cannot be read; says what to do.
     """
-    raise NotImplementedError
+    models = [config, *filter(None, [config.judge])]
+    try:
+        make_dialogs(config)
+        for model in models:
+            if config.captioner == "openai":
+                from curator.captions.server import check_server
+
+                check_server(model)
+            else:
+                from curator.captions.weights import check_model
+
+                check_model(model)
+    except CuratorError as error:
+        raise UsageError(str(error)) from error
+    except ImportError as error:
+        raise UsageError(
+            f"caption.captioner is openai, which needs the package {error.name}; "
+            "`pip install 'curate-video[captions]'`"
+        ) from error

@@ -88,7 +88,8 @@ class Replies(Mapping[str, Reply]):
             (parts if info.key.endswith(".parquet") else loose).append(info.key)
         for name in parts:
             for row in read_parquet(self.store, name).to_pylist():
-                self._known[row.pop("key")] = _reply(row)
+                key = row.pop("key")
+                self._known[key] = _reply(row)
         with ThreadPoolExecutor(_READERS) as pool:
             for name, data in zip(loose, pool.map(self.store.read, loose), strict=True):
                 try:
