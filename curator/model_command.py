@@ -37,12 +37,17 @@ def listing(store: ModelStore, entries: Sequence[ModelEntry]) -> str:
     """Models with their kind, size, state on this machine, licence and source, for people."""
     lines = [f"models folder: {store.folder}" + (f", from {store.mirror}" if store.mirror else "")]
     for entry in entries:
-        size = f"{entry.bytes / 1e6:.1f} MB" if entry.bytes is not None else "size unknown"
+        n_bytes = entry.total_bytes
+        size = f"{n_bytes / 1e6:.1f} MB" if n_bytes is not None else "size unknown"
         lines += [
             f"{entry.name}  [{entry.kind}, {size}, {store.quick_state(entry)}]",
             f"    {entry.about}" + (f"; reads {entry.reads}" if entry.reads else ""),
             f"    {entry.source}; {entry.licence}",
-            f"    sha256 {entry.sha256 or 'unknown: recorded at the first pull'}",
+            *(
+                f"    {part.file + ': ' if entry.also else ''}sha256 "
+                f"{part.sha256 or 'unknown: recorded at the first pull'}"
+                for part in entry.parts
+            ),
         ]
     return "\n".join(lines)
 

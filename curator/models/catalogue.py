@@ -9,10 +9,24 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from curator.errors import ModelError, unknown_key
 
-Kind = Literal["clip", "aesthetic", "shots"]
+Kind = Literal["clip", "aesthetic", "shots", "text"]
 
 CATALOGUE = "catalogue.yaml"
 """Name of the packaged file, and of one in a models folder that adds to it."""
+
+
+TEXT_FILES = ("config.json", "tokenizer.json")
+"""What a text encoder needs beside its weights."""
+
+
+class ModelFile(BaseModel):
+    """A file of a model that has several."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    file: str
+    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+    bytes: int | None = Field(None, ge=1)
 
 
 class ModelEntry(BaseModel):
@@ -24,6 +38,9 @@ class ModelEntry(BaseModel):
     kind: Kind
     about: str
     file: str = Field(description="file name; for a model of a package, its path in there")
+    also: tuple[ModelFile, ...] = Field(
+        (), description="further files from the same place, such as a tokenizer"
+    )
     licence: str
     sha256: str | None = Field(
         None, pattern=r"^[0-9a-f]{64}$", description="null: recorded when it is first pulled"
@@ -37,6 +54,14 @@ class ModelEntry(BaseModel):
     reads: str | None = Field(
         None, description="aesthetic: the CLIP model whose embeddings it reads"
     )
+    pooling: Literal["mean", "cls", "tokens"] | None = Field(
+        None,
+        description="text: what becomes of the tokens' vectors; mean and cls give one unit vector, "
+        "tokens keeps all of them",
+    )
+    max_tokens: int | None = Field(
+        None, ge=2, description="text: tokens that are read at most, marks counted"
+    )
     repository: str | None = Field(None, description="Hugging Face repository")
     revision: str | None = None
     url: str | None = Field(None, pattern=r"^https://")
@@ -44,18 +69,44 @@ class ModelEntry(BaseModel):
 
     @model_validator(mode="after")
     def _whole(self) -> "ModelEntry":
-        if "/" in self.file and self.package is None:
-            raise ValueError(f"file is {self.file!r}; expected a name without folders")
+        names = [self.file, *(other.file for other in self.also)]
+        for name in names:
+            if "/" in name and self.package is None:
+                raise ValueError(f"file is {name!r}; expected a name without folders")
+        if len(set(names)) < len(names) or (self.also and self.url is not None):
+            raise ValueError(f"files are {names}; expected different ones, of a repository")
         if self.kind == "clip" and (self.dim is None or not (self.architecture or self.config)):
             raise ValueError("a clip model needs dim, and architecture or config")
         if self.kind == "aesthetic" and (self.dim is None or self.reads is None):
             raise ValueError("an aesthetic head needs dim, and reads: the name of a clip model")
+        if self.kind == "text":
+            if None in (self.dim, self.pooling, self.max_tokens):
+                raise ValueError("a text encoder needs dim, pooling and max_tokens")
+            if not set(TEXT_FILES) <= set(names):
+                raise ValueError(f"a text encoder needs {' and '.join(TEXT_FILES)} in `also`")
         return self
 
     @property
     def key(self) -> str:
         """Where the file lies below a models folder or a mirror."""
         return f"{self.name}/{self.file}"
+
+    @property
+    def parts(self) -> tuple["ModelEntry", ...]:
+        """An entry for each file, as if it were the only one; the weights first."""
+        alone = self.model_copy(update={"also": ()})
+        return (
+            alone,
+            *(
+                alone.model_copy(update={"file": f.file, "sha256": f.sha256, "bytes": f.bytes})
+                for f in self.also
+            ),
+        )
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Size of all files whose size is known; None where that of the weights is not."""
+        return None if self.bytes is None else sum(part.bytes or 0 for part in self.parts)
 
     @property
     def source(self) -> str:

@@ -79,6 +79,10 @@ class Line:
     upper edge, and back along its lower one."""
 
 
+_Readings = dict[str, list[Line]]
+"""Readings of one line, by their letters."""
+
+
 class TextReader:
     """Finds and reads lines of text, on one thread.
 
@@ -230,15 +234,23 @@ def merged(
     Returns:
         Lines in the order in which they first appear, those of a picture in reading order.
     """
-    groups: list[list[Line]] = []
+    groups: list[_Readings] = []
+    known: dict[str, _Readings] = {}
     for line in (line for lines in frames for line in lines):
-        if line.confidence < min_confidence or len(_letters(line.text)) < 2:
+        letters = _letters(line.text)
+        if line.confidence < min_confidence or len(letters) < 2:
             continue
-        same = next((g for g in groups if any(_is_same(line, other) for other in g)), None)
-        if same is None:
-            groups.append([line])
-        else:
-            same.append(line)
+        group = known.get(letters)
+        if group is None:
+            group = next((g for g in groups if any(_is_same(line, r[0]) for r in g.values())), None)
+        if group is None:
+            # Scrolling text has more lines than are told: no time goes into telling them apart.
+            if len(groups) == 2 * max_lines:
+                continue
+            group = {}
+            groups.append(group)
+        known[letters] = group
+        group.setdefault(letters, []).append(line)
     told: list[str] = []
     n_characters = 0
     for text in dict.fromkeys(map(_told, groups)):
@@ -249,9 +261,14 @@ def merged(
     return told
 
 
-def _told(group: Sequence[Line]) -> str:
-    longest = max(len(_letters(line.text)) for line in group)
-    whole = [line for line in group if len(_letters(line.text)) >= _ALIKE * longest]
+def _told(group: _Readings) -> str:
+    longest = max(map(len, group))
+    whole = [
+        line
+        for letters, lines in group.items()
+        if len(letters) >= _ALIKE * longest
+        for line in lines
+    ]
     times = Counter(line.text for line in whole)
     best = max(whole, key=lambda line: (times[line.text], line.confidence, line.text))
     return best.text
@@ -270,7 +287,8 @@ def _is_same(a: Line, b: Line) -> bool:
     # A bound on the ratio that costs nothing.
     if 2 * len(one) < _ALIKE * (len(one) + len(other)):
         return False
-    return SequenceMatcher(None, one, other, autojunk=False).ratio() >= _ALIKE
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    return matcher.quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE
 
 
 def _middle(line: Line) -> Point:

@@ -17,7 +17,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import ModelError, StorageError
+from curator.lake import fingerprint
 from curator.models.catalogue import CATALOGUE, Catalogue, ModelEntry, load_catalogue
 from curator.storage import Store, open_store
 
@@ -87,7 +88,7 @@ class ModelStore:
         return load_catalogue()
 
     def path(self, entry: ModelEntry) -> Path:
-        """Where the file of a model is, or would be, on this machine."""
+        """Where the file of a model is, or would be, on this machine; of several, the weights."""
         if entry.package is not None:
             try:
                 return Path(str(distribution(entry.package).locate_file(entry.file)))
@@ -98,68 +99,51 @@ class ModelStore:
     def find(self, entry: ModelEntry) -> Path:
         """The verified file of a model, copied from the mirror if it is not here yet.
 
+        Returns:
+            Its path; of several files in one folder, that of the weights.
+
         Raises:
-            ModelError: It is nowhere, or not the one that the catalogue names; says what to do.
+            ModelError: A file is nowhere, or not the one that the catalogue names; says what to do.
         """
-        path = self.path(entry)
-        if not path.is_file():
-            if self.mirror is None or not self._copy_from(self.mirror, entry):
-                raise ModelError(
-                    f"model {entry.name}: {path} does not exist; `curate models pull {entry.name}` "
-                    "fetches it, with --from FOLDER or s3://bucket/prefix from a mirror"
-                )
-        elif self.state(entry) == "differs":
+        states = [(part, self._state(part)) for part in entry.parts]
+        for part in (part for part, state in states if state == "differs"):
             raise ModelError(
-                f"model {entry.name}: {path} is not the file that the catalogue names (sha256 "
-                f"{self._expected(entry)}); delete it and `curate models pull {entry.name}`"
+                f"model {entry.name}: {self.path(part)} is not the file that the catalogue names "
+                f"(sha256 {self._expected(part)}); delete it and `curate models pull {entry.name}`"
             )
-        return path
+        missing = next((part for part, state in states if state == "missing"), None)
+        if missing is not None and (self.mirror is None or not self._copy_from(self.mirror, entry)):
+            raise ModelError(
+                f"model {entry.name}: {self.path(missing)} does not exist; `curate models pull "
+                f"{entry.name}` fetches it, with --from FOLDER or s3://bucket/prefix from a mirror"
+            )
+        return self.path(entry)
 
     def state(self, entry: ModelEntry, *, again: bool = False) -> State:
-        """What is on this machine of a model; hashes the file if it changed since the last time.
+        """What is on this machine of a model; hashes files that changed since the last time.
 
         Args:
             entry: The model.
-            again: Hash it in any case.
+            again: Hash them in any case.
         """
-        path = self.path(entry)
-        if not path.is_file():
-            return "missing"
-        info = path.stat()
-        found = None if again else self._recorded(entry)
-        if found is None or (found["bytes"], found["mtime_ns"]) != (info.st_size, info.st_mtime_ns):
-            expected = self._expected(entry)
-            digest = _sha256(path)
-            if expected not in (None, digest):
-                return "differs"
-            if entry.package is None:
-                self._record(entry, path, digest)
-            return "verified"
-        return "verified" if entry.sha256 in (None, found["sha256"]) else "differs"
+        return _worst(self._state(part, again=again) for part in entry.parts)
 
     def quick_state(self, entry: ModelEntry) -> State:
         """Like `state`, from size and record alone: hashes nothing."""
-        path = self.path(entry)
-        if not path.is_file():
-            return "missing"
-        if entry.bytes not in (None, path.stat().st_size):
-            return "differs"
-        if entry.package is None and self._recorded(entry) is None:
-            return "not verified"
-        return "verified"
+        return _worst(self._quick_state(part) for part in entry.parts)
 
     def pull(self, entry: ModelEntry, source: str | None = None) -> Path:
-        """Fetches a model, verifies it, and puts it in its place whole.
+        """Fetches a model, verifies it, and puts each of its files in its place whole.
 
         Args:
             entry: The model.
             source: Folder or bucket prefix to copy from; None for the mirror, then the hub.
 
         Returns:
-            Its path.
+            Its path, as `find` gives it.
 
         Raises:
-            ModelError: It cannot be fetched, or is not the file that the catalogue names.
+            ModelError: It cannot be fetched, or is not what the catalogue names.
         """
         if entry.package is not None:
             return self.find(entry)
@@ -169,29 +153,20 @@ class ModelStore:
         if place is not None and self._copy_from(place, entry):
             return self.path(entry)
         if source is not None:
-            raise ModelError(
-                f"model {entry.name}: neither {entry.key} nor {entry.file} is in {source}"
-            )
-        cached = _in_hub_cache(entry)
-        if cached is not None:
-            with cached.open("rb") as file:
-                self._take(entry, file, str(cached))
-            return self.path(entry)
-        url = _url(entry)
-        try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as stream:
-                self._take(entry, stream, url)
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-            raise ModelError(
-                f"model {entry.name}: {entry.source} cannot be fetched ({error}); on a machine "
-                f"without the internet copy {entry.file} from one that has it, and `curate models "
-                f"pull {entry.name} --from FOLDER`"
-            ) from error
+            both = " nor ".join(", ".join(names) for names in zip(*_names(entry), strict=True))
+            raise ModelError(f"model {entry.name}: neither {both} is in {source}")
+        for part in entry.parts:
+            if self._state(part) != "verified":
+                self._fetch(part)
         return self.path(entry)
 
     def fingerprint(self, entry: ModelEntry) -> str:
-        """What says which weights those are: the hash, known from the catalogue or recorded."""
-        return self._expected(entry) or "unknown"
+        """What says which weights those are: the hash, known from the catalogue or recorded.
+
+        Of several files, the hash of their hashes.
+        """
+        known = [self._expected(part) or "unknown" for part in entry.parts]
+        return known[0] if len(known) == 1 else fingerprint("model files", known)
 
     def load_derived(self, key: str) -> dict[str, NDArray[Any]] | None:
         """Arrays that were computed from weights and kept; None if they were not.
@@ -218,14 +193,61 @@ class ModelStore:
         with suppress(StorageError):
             open_store(self.folder).write(_derived(key), sink.getvalue())
 
+    def _state(self, entry: ModelEntry, *, again: bool = False) -> State:
+        path = self.path(entry)
+        if not path.is_file():
+            return "missing"
+        info = path.stat()
+        found = None if again else self._recorded(entry)
+        if found is None or (found["bytes"], found["mtime_ns"]) != (info.st_size, info.st_mtime_ns):
+            expected = self._expected(entry)
+            digest = _sha256(path)
+            if expected not in (None, digest):
+                return "differs"
+            if entry.package is None:
+                self._record(entry, path, digest)
+            return "verified"
+        return "verified" if entry.sha256 in (None, found["sha256"]) else "differs"
+
+    def _quick_state(self, entry: ModelEntry) -> State:
+        path = self.path(entry)
+        if not path.is_file():
+            return "missing"
+        if entry.bytes not in (None, path.stat().st_size):
+            return "differs"
+        if entry.package is None and self._recorded(entry) is None:
+            return "not verified"
+        return "verified"
+
+    def _fetch(self, entry: ModelEntry) -> None:
+        """Takes a file from the hub's cache, or from the hub."""
+        cached = _in_hub_cache(entry)
+        if cached is not None:
+            with cached.open("rb") as file:
+                self._take(entry, file, str(cached))
+            return
+        url = _url(entry)
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as stream:
+                self._take(entry, stream, url)
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            raise ModelError(
+                f"model {entry.name}: {entry.source} cannot be fetched ({error}); on a machine "
+                f"without the internet copy {entry.file} from one that has it, and `curate models "
+                f"pull {entry.name} --from FOLDER`"
+            ) from error
+
     def _copy_from(self, place: str, entry: ModelEntry) -> bool:
+        """Copies a model's files that are not here, if a place has all of them."""
         store = open_store(place)
-        for key in (entry.key, entry.file):
-            if store.exists(key):
+        keys = mirrored_names(place, entry)
+        if keys is None:
+            return False
+        for part, key in zip(entry.parts, keys, strict=True):
+            if len(keys) == 1 or self._state(part) != "verified":
                 with store.open(key) as stream:
-                    self._take(entry, stream, f"{store.uri}/{key}")
-                return True
-        return False
+                    self._take(part, stream, f"{store.uri}/{key}")
+        return True
 
     def _take(self, entry: ModelEntry, stream: BinaryIO, origin: str) -> None:
         """Copies a stream into the folder; nothing is left if its hash is another."""
@@ -265,6 +287,32 @@ class ModelStore:
         # In a folder that cannot be written files are hashed anew each time.
         with suppress(StorageError):
             open_store(self.folder).write(entry.key + _RECORD, json.dumps(record).encode())
+
+
+def mirrored_names(place: str, entry: ModelEntry) -> list[str] | None:
+    """Names under which a place has all files of a model; None where it has not.
+
+    They lie in a folder of the model's name, or right there.
+
+    Args:
+        place: Folder or bucket prefix.
+        entry: The model.
+    """
+    store = open_store(place)
+    for names in zip(*_names(entry), strict=True):
+        if all(store.exists(name) for name in names):
+            return list(names)
+    return None
+
+
+def _names(entry: ModelEntry) -> list[tuple[str, str]]:
+    return [(part.key, part.file) for part in entry.parts]
+
+
+def _worst(states: Iterable[State]) -> State:
+    found = set(states)
+    order: tuple[State, ...] = ("differs", "missing", "not verified", "verified")
+    return next(state for state in order if state in found)
 
 
 def _derived(key: str) -> str:

@@ -41,11 +41,14 @@ def mirrored(tmp_path: Path, key: str, data: bytes = DATA) -> str:
 
 
 def test_the_packaged_catalogue_is_whole() -> None:
-    """Pins that every model says where it comes from, its hash, size and licence."""
+    """Pins that every model says where it comes from, its hash, size and licence.
+
+    Nobody published the hashes of T5-11B's files: its revision names them.
+    """
     entries = load_catalogue().entries
     assert {"openai-vit-b-32", "openai-vit-l-14", "laion-mlp-l-14"} <= set(entries)
     for entry in entries.values():
-        assert entry.sha256 is not None
+        assert (entry.sha256 is None) == (entry.name == "t5-11b")
         assert entry.bytes is not None
         assert entry.licence
         assert sum(x is not None for x in (entry.repository, entry.url, entry.package)) == 1

@@ -1,6 +1,7 @@
 """Reading text: the real networks of the installed wheel."""
 
 import sys
+import time
 from pathlib import Path
 
 import cv2
@@ -131,3 +132,14 @@ def test_unsure_readings_single_letters_and_what_is_too_much_are_left_out() -> N
     assert told == names[:20]
     assert merged([[line(2 * name) for name in names]]) == [2 * name for name in names[:10]]
     assert merged([]) == []
+
+
+def test_pages_of_scrolling_text_take_no_time() -> None:
+    """Pins that comparing lines has a bound: a thousand unlike ones, and a page that stays."""
+    rng = np.random.default_rng(2)
+    names = ["".join(map(chr, row)) for row in rng.integers(97, 123, (1024, 30))]
+    begun = time.process_time()
+    told = merged([[line(name) for name in names[i : i + 64]] for i in range(0, 1024, 64)])
+    assert told == names[:20]
+    assert merged([[line(name) for name in names[:64]]] * 16) == names[:20]
+    assert time.process_time() - begun < 5

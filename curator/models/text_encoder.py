@@ -1,0 +1,277 @@
+"""Embeddings of captions, by text encoders of the catalogue, through `transformers`.
+
+A sentence encoder gives one unit vector a caption. A T5 encoder gives a vector for each token, as
+trainers of world models take them: Cosmos Predict reads up to 512 tokens of 1024 values of T5-11B,
+without padding, and fills up with zeros itself.
+
+A text's embedding does not depend on which others are embedded with it, but for the last bits of
+sums: texts are computed together only with those that are filled up to the same length. In float32
+values move by less than 1e-5 of the largest, after float16 by its last bit; in bfloat16, which is
+used on GPUs, by 1%.
+
+Weights load from safetensors, or from PyTorch's form without code in it; tokenizers from
+`tokenizer.json`. Nothing is fetched, and no code of a repository is run.
+
+Shape letters: N texts, T tokens filled up, L tokens of one text, D dimensions.
+"""
+
+# ruff: noqa: N806 - shape letters
+
+import hashlib
+import importlib
+import importlib.util
+import logging
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import ModelError
+from curator.models.catalogue import ModelEntry
+from curator.models.store import ModelStore
+
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "float32", "bfloat16"]
+Embedding = NDArray[np.float32] | NDArray[np.float16]
+
+STEP_TOKENS = 16
+"""Texts are filled up to a multiple of this."""
+BATCH_TOKENS = 4096
+"""Of a batch, filling counted; at 512 tokens T5-11B's widest layer then takes 0.5 GB."""
+
+logger = logging.getLogger(__name__)
+
+
+def text_hash(text: str) -> str:
+    """What a caption is known by, whatever clips have it: 32 hex digits of SHA-256."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def check_transformers() -> None:
+    """Raises ModelError if the package is not installed; imports nothing."""
+    if importlib.util.find_spec("transformers") is None:
+        raise ModelError(
+            "embeddings of captions need transformers: `pip install 'curate-video[captions-local]'`"
+        )
+
+
+class TextEncoder:
+    """A text encoder, loaded.
+
+    Args:
+        entry: The model, of the kind `text`.
+        folder: Where its files are.
+        device: Where it computes; `auto` is a GPU if there is one.
+        precision: `auto` is float32 on a CPU and bfloat16 on a GPU; T5 overflows in float16.
+
+    Raises:
+        ModelError: transformers is missing, or the files hold no such model.
+    """
+
+    def __init__(
+        self,
+        entry: ModelEntry,
+        folder: Path,
+        *,
+        device: Device = "auto",
+        precision: Precision = "auto",
+    ) -> None:
+        check_transformers()
+        if entry.kind != "text":
+            raise ModelError(f"model {entry.name} is of the kind {entry.kind}; expected text")
+        # By name, because type checkers would read all of both packages.
+        self._torch: Any = importlib.import_module("torch")
+        self.entry = entry
+        if device == "auto":
+            device = "cuda" if self._torch.cuda.is_available() else "cpu"
+        if precision == "auto":
+            precision = "bfloat16" if device == "cuda" else "float32"
+        self.device, self.precision = device, precision
+        self._tokenizer = _tokenizer(entry, folder)
+        self._model = self._load(folder)
+        self.n_cut = 0
+        """Texts that had more than `max_tokens` tokens, and whose end was not read."""
+
+    def _load(self, folder: Path) -> Any:  # noqa: ANN401
+        torch, entry = self._torch, self.entry
+        transformers: Any = importlib.import_module("transformers")
+        # Of encoders with a decoder, such as T5, the encoder.
+        auto = transformers.AutoModelForTextEncoding
+        # It shows bars, and warns of the decoder that it leaves out.
+        told = transformers.utils.logging
+        level, shows_bars = told.get_verbosity(), told.is_progress_bar_enabled()
+        told.set_verbosity_error()
+        told.disable_progress_bar()
+        try:
+            # What the file lacks is drawn at random: that is looked for below, and must not use up
+            # the process's seed.
+            with torch.random.fork_rng(devices=[]):
+                model, report = auto.from_pretrained(
+                    str(folder),
+                    dtype=getattr(torch, self.precision),
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    output_loading_info=True,
+                )
+        except Exception as error:
+            raise ModelError(
+                f"model {entry.name}: {folder} cannot be loaded: {_line(error)}"
+            ) from error
+        finally:
+            told.set_verbosity(level)
+            if shows_bars:
+                told.enable_progress_bar()
+        lacking = [name for name in report["missing_keys"] if not name.startswith("pooler.")]
+        if lacking or report["mismatched_keys"]:
+            wrong = sorted(lacking or map(str, report["mismatched_keys"]))
+            raise ModelError(
+                f"model {entry.name}: {folder} lacks {len(wrong)} tensors, {wrong[0]} among them"
+            )
+        if model.config.hidden_size != entry.dim:
+            raise ModelError(
+                f"model {entry.name}: embeddings have {model.config.hidden_size} values; expected "
+                f"{entry.dim}"
+            )
+        return model.eval().to(self.device).requires_grad_(False)
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        """Embeddings of texts, in their order; each text is computed as often as it stands there.
+
+        Args:
+            texts: None of them empty.
+
+        Returns:
+            float32 [D] of unit length, or float16 [L, D] where the pooling is `tokens`.
+        """
+        found: list[Embedding | None] = [None] * len(texts)
+        for index, made in self._each(texts):
+            found[index] = made
+        return [made for made in found if made is not None]
+
+    def _each(self, texts: Sequence[str]) -> Iterator[tuple[int, Embedding]]:
+        """Embeddings with their text's number, the shortest texts first."""
+        coded = self._tokenizer.encode_batch(list(texts))
+        self.n_cut += sum(bool(code.overflowing) for code in coded)
+        ids = [code.ids for code in coded]
+        by_length: dict[int, list[int]] = {}
+        for index, some in enumerate(ids):
+            filled = STEP_TOKENS * math.ceil(len(some) / STEP_TOKENS)
+            by_length.setdefault(filled, []).append(index)
+        for length, indices in sorted(by_length.items()):
+            # The order of the texts must not decide who is computed with whom.
+            indices.sort(key=lambda i: (ids[i], i))
+            size = max(1, BATCH_TOKENS // length)
+            for begin in range(0, len(indices), size):
+                some = indices[begin : begin + size]
+                yield from zip(some, self._batch([ids[i] for i in some], length), strict=True)
+
+    def _batch(self, ids: Sequence[Sequence[int]], length: int) -> list[Embedding]:
+        torch = self._torch
+        ids_NT = torch.zeros((len(ids), length), dtype=torch.long)
+        mask_NT = torch.zeros_like(ids_NT)
+        for row, some in enumerate(ids):
+            ids_NT[row, : len(some)] = torch.tensor(some)
+            mask_NT[row, : len(some)] = 1
+        with torch.inference_mode():
+            mask_NT = mask_NT.to(self.device)
+            answer = self._model(input_ids=ids_NT.to(self.device), attention_mask=mask_NT)
+            hidden_NTD = answer.last_hidden_state.float()
+            if self.entry.pooling == "tokens":
+                half_NTD = hidden_NTD.half().cpu().numpy()
+                made: list[Embedding] = [
+                    half_NTD[row, : len(some)].copy() for row, some in enumerate(ids)
+                ]
+            else:
+                if self.entry.pooling == "mean":
+                    weights_NT1 = mask_NT.unsqueeze(-1).float()
+                    pooled_ND = (hidden_NTD * weights_NT1).sum(1) / weights_NT1.sum(1)
+                else:
+                    pooled_ND = hidden_NTD[:, 0]
+                made = list(torch.nn.functional.normalize(pooled_ND, dim=-1).cpu().numpy())
+        for one in made:
+            if not np.isfinite(one).all():
+                raise ModelError(
+                    f"model {self.entry.name} gave values that are no numbers, in {self.precision}"
+                )
+        return made
+
+
+def embed_captions(
+    texts: Iterable[str],
+    entry: ModelEntry,
+    store: ModelStore,
+    *,
+    device: Device = "auto",
+    precision: Precision = "auto",
+) -> dict[str, Embedding]:
+    """Embeds captions, each distinct one once; see `each_caption` for many.
+
+    Args:
+        texts: In any order; those of nothing but spaces are left out.
+        entry: The model, of the kind `text`.
+        store: Where its weights lie.
+        device: Where it computes.
+        precision: Of its arithmetic.
+
+    Returns:
+        By `text_hash`, sorted: float32 [D] of unit length, or float16 [L, D].
+
+    Raises:
+        ModelError: A package or file is missing, or the files hold no such model.
+    """
+    return dict(sorted(each_caption(texts, entry, store, device=device, precision=precision)))
+
+
+def each_caption(
+    texts: Iterable[str],
+    entry: ModelEntry,
+    store: ModelStore,
+    *,
+    device: Device = "auto",
+    precision: Precision = "auto",
+) -> Iterator[tuple[str, Embedding]]:
+    """Like `embed_captions`, one at a time: a caption of 200 tokens is 400 KB of T5-11B's.
+
+    The model is loaded when the first is asked for, where there is any.
+
+    Args:
+        texts: See `embed_captions`.
+        entry: Likewise.
+        store: Likewise.
+        device: Likewise.
+        precision: Likewise.
+
+    Yields:
+        `text_hash` and embedding, the shortest captions first.
+    """
+    distinct = sorted({text for text in texts if text.strip()})
+    if not distinct:
+        return
+    encoder = TextEncoder(entry, store.find(entry).parent, device=device, precision=precision)
+    for index, made in encoder._each(distinct):
+        yield text_hash(distinct[index]), made
+    if encoder.n_cut:
+        logger.warning(
+            "%d of %d captions have more than %d tokens; %s did not read their ends",
+            encoder.n_cut, len(distinct), entry.max_tokens, entry.name,
+        )  # fmt: skip
+
+
+def _tokenizer(entry: ModelEntry, folder: Path) -> Any:  # noqa: ANN401
+    tokenizers: Any = importlib.import_module("tokenizers")
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise ModelError(f"model {entry.name}: {path} cannot be read: {_line(error)}") from error
+    # Files carry the settings of some example, such as 128 tokens.
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(entry.max_tokens)
+    return tokenizer
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,284 @@
+"""Embeddings of captions against transformers' own models, with random weights."""
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_text import DIM, WORDS, text_folder
+
+from curator.errors import ModelError
+from curator.models.catalogue import ModelEntry, load_catalogue
+from curator.models.store import ModelStore
+from curator.models.text_encoder import (
+    BATCH_TOKENS,
+    TextEncoder,
+    each_caption,
+    embed_captions,
+    text_hash,
+)
+
+TEXTS = ["the dog runs over wet sand", "a red car waits", "the cat", "a sea at the car at the sea"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> ModelStore:
+    return ModelStore(str(text_folder(tmp_path_factory.mktemp("models"))))
+
+
+def many(n: int) -> list[str]:
+    random = np.random.default_rng(3)
+    return [" ".join(random.choice(WORDS, random.integers(1, 36))) for _ in range(n)]
+
+
+def ids_of(store: ModelStore, name: str, text: str) -> list[int]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(Path(store.folder) / name / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    ids: list[int] = tokenizer.encode(text).ids
+    return ids
+
+
+def test_t5_gives_its_encoders_states_without_padding(store: ModelStore) -> None:
+    """Pins shape, type and values against the model called by itself, one text at a time."""
+    from transformers import T5ForConditionalGeneration
+
+    entry = store.catalogue.find("tiny-t5", "text")
+    found = embed_captions(TEXTS, entry, store, device="cpu")
+    model = T5ForConditionalGeneration.from_pretrained(Path(store.folder) / "tiny-t5").eval()
+    assert list(found) == sorted(map(text_hash, TEXTS))
+    for text in TEXTS:
+        ids = ids_of(store, "tiny-t5", text)
+        with torch.inference_mode():
+            expected = model.encoder(torch.tensor([ids])).last_hidden_state[0].numpy()
+        made = found[text_hash(text)]
+        assert made.dtype == np.float16
+        # Each word, and the mark of the end.
+        assert made.shape == (len(text.split()) + 1, DIM) == expected.shape
+        assert np.abs(made.astype(np.float32) - expected).max() < 2e-3
+
+
+@pytest.mark.parametrize("name", ["tiny-bert", "tiny-cls"])
+def test_sentence_encoders_give_unit_vectors(store: ModelStore, name: str) -> None:
+    from transformers import BertModel
+
+    entry = store.catalogue.find(name, "text")
+    found = embed_captions(TEXTS, entry, store, device="cpu")
+    model = BertModel.from_pretrained(Path(store.folder) / name).eval()
+    for text in TEXTS:
+        ids = torch.tensor([ids_of(store, name, text)])
+        with torch.inference_mode():
+            states = model(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].numpy()
+        expected = states.mean(0) if name == "tiny-bert" else states[0]
+        made = found[text_hash(text)]
+        assert (made.dtype, made.shape) == (np.float32, (DIM,))
+        assert np.abs(made - expected / np.linalg.norm(expected)).max() < 1e-6
+    likeness = found[text_hash(TEXTS[0])] @ found[text_hash(TEXTS[1])]
+    assert likeness < 0.999
+
+
+@pytest.mark.parametrize("name", ["tiny-t5", "tiny-bert"])
+def test_an_embedding_does_not_depend_on_the_others(store: ModelStore, name: str) -> None:
+    """Pins that batches neither mix captions up nor move their values, in any order."""
+    entry = store.catalogue.find(name, "text")
+    texts = many(300)
+    alone = embed_captions(texts[:5], entry, store, device="cpu")
+    together = embed_captions(texts, entry, store, device="cpu")
+    backwards = embed_captions(texts[::-1] + texts, entry, store, device="cpu")
+    assert len(together) == len(set(texts))
+    assert list(together) == list(backwards)
+    for key, made in alone.items():
+        assert made.shape == together[key].shape
+        assert np.abs(made.astype(np.float32) - together[key]).max() < 2e-3
+    assert all(np.array_equal(together[key], backwards[key]) for key in together)
+
+
+def test_each_distinct_caption_is_computed_once_in_bounded_batches(
+    store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[tuple[int, int]] = []
+    batch = TextEncoder._batch
+
+    def watched(self: TextEncoder, ids: list[list[int]], length: int) -> object:
+        sizes.append((len(ids), length))
+        return batch(self, ids, length)
+
+    monkeypatch.setattr(TextEncoder, "_batch", watched)
+    entry = store.catalogue.find("tiny-bert")
+    texts = many(700)
+    found = dict(each_caption(texts * 3 + ["", "  \n"], entry, store, device="cpu"))
+    assert sum(n for n, _ in sizes) == len(found) == len(set(texts))
+    assert {length for _, length in sizes} == {16, 32, 48}
+    assert max(n * length for n, length in sizes) <= BATCH_TOKENS
+    sizes.clear()
+    assert embed_captions([" "], entry, store, device="cpu") == {}
+    assert sizes == []
+
+
+def test_long_captions_are_cut_and_counted(
+    store: ModelStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins the catalogue's bound, and not the one in the tokenizer's file."""
+    entry = store.catalogue.find("tiny-t5")
+    long, fits = " ".join(["dog"] * 60), " ".join(["dog"] * 39)
+    with caplog.at_level(logging.WARNING):
+        found = embed_captions([long, fits, TEXTS[0]], entry, store, device="cpu")
+    assert found[text_hash(long)].shape == (40, DIM)
+    assert np.array_equal(found[text_hash(long)], found[text_hash(fits)])
+    assert "1 of 3 captions have more than 40 tokens; tiny-t5 did not" in caplog.text
+
+
+def test_bfloat16_moves_embeddings_little(store: ModelStore) -> None:
+    entry = store.catalogue.find("tiny-bert")
+    exact = embed_captions(TEXTS, entry, store, device="cpu")
+    rough = embed_captions(TEXTS, entry, store, device="cpu", precision="bfloat16")
+    assert all(exact[key] @ rough[key] > 0.999 for key in exact)
+
+
+def test_loading_is_quiet_and_leaves_settings_as_they_are(
+    store: ModelStore, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Pins that nothing is printed into a run's progress."""
+    from transformers.utils import logging as told
+
+    before = told.get_verbosity(), told.is_progress_bar_enabled()
+    entry = store.catalogue.find("tiny-t5")
+    capfd.readouterr()
+    TextEncoder(entry, store.find(entry).parent, device="cpu")
+    assert "".join(capfd.readouterr()) == ""
+    assert before == (told.get_verbosity(), told.is_progress_bar_enabled())
+
+
+@pytest.mark.needs_gpu
+@pytest.mark.parametrize("name", ["tiny-t5", "tiny-bert"])
+def test_a_gpu_gives_nearly_the_same(store: ModelStore, name: str) -> None:
+    entry, texts = store.catalogue.find(name), many(100)
+    exact = embed_captions(texts, entry, store, device="cpu")
+    single = embed_captions(texts, entry, store, device="cuda", precision="float32")
+    half = embed_captions(texts, entry, store)
+    for key, made in exact.items():
+        assert np.abs(single[key].astype(np.float32) - made).max() < 1e-2
+        a, b = half[key].astype(np.float32).ravel(), made.astype(np.float32).ravel()
+        assert a @ b / np.linalg.norm(a) / np.linalg.norm(b) > 0.999
+
+
+def test_weights_that_lack_tensors_are_refused(store: ModelStore, tmp_path: Path) -> None:
+    """Pins that nothing is drawn at random in place of what is missing, and the seed stays."""
+    from safetensors.torch import load_file, save_file
+
+    entry = store.catalogue.find("tiny-bert")
+    source = Path(store.folder) / "tiny-bert"
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes((source / name).read_bytes())
+    tensors = load_file(source / "model.safetensors")
+    dropped = next(name for name in sorted(tensors) if "layer.1" in name)
+    kept = {name: tensor for name, tensor in tensors.items() if name != dropped}
+    save_file(kept, tmp_path / "model.safetensors", {"format": "pt"})
+    seed = torch.get_rng_state()
+    with pytest.raises(ModelError, match=f"lacks 1 tensors, {dropped}"):
+        TextEncoder(entry, tmp_path, device="cpu")
+    assert torch.equal(seed, torch.get_rng_state())
+    (tmp_path / "model.safetensors").write_bytes(b"spoilt")
+    with pytest.raises(ModelError, match=r"tiny-bert: .* cannot be loaded"):
+        TextEncoder(entry, tmp_path, device="cpu")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"tokenizer.json cannot be read"):
+        TextEncoder(entry, tmp_path, device="cpu")
+    wrong = entry.model_copy(update={"dim": 16})
+    with pytest.raises(ModelError, match="have 32 values; expected 16"):
+        TextEncoder(wrong, source, device="cpu")
+
+
+def test_a_missing_package_is_named_with_the_remedy(
+    store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("curator.models.text_encoder.importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ModelError, match=r"pip install 'curate-video\[captions-local\]'"):
+        embed_captions(TEXTS, store.catalogue.find("tiny-t5"), store)
+
+
+def test_importing_it_costs_nothing() -> None:
+    program = (
+        "import sys, curator.models.text_encoder\n"
+        "print(sorted({'transformers', 'torch', 'tokenizers'} & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_encoders_of_the_catalogue_say_what_consumers_need() -> None:
+    """Pins T5-11B's form, which Cosmos Predict expects."""
+    entry = load_catalogue().find("t5-11b", "text")
+    assert (entry.pooling, entry.max_tokens, entry.dim) == ("tokens", 512, 1024)
+    assert load_catalogue().find("all-minilm-l6-v2", "text").pooling == "mean"
+
+
+def test_all_files_of_a_model_are_pulled_and_verified(store: ModelStore, tmp_path: Path) -> None:
+    """Pins pulls from a mirror and from a folder of the model itself, and what is missing."""
+    text = (Path(store.folder) / "catalogue.yaml").read_text()
+    for source in (store.folder, f"{store.folder}/tiny-t5"):
+        here = tmp_path / Path(source).name
+        here.mkdir()
+        (here / "catalogue.yaml").write_text(text)
+        mine = ModelStore(str(here))
+        entry = mine.catalogue.find("tiny-t5")
+        assert mine.state(entry) == mine.quick_state(entry) == "missing"
+        path = mine.pull(entry, source)
+        assert sorted(p.name for p in path.parent.iterdir() if "verified" not in p.name) == [
+            "config.json", "model.safetensors", "tokenizer.json",
+        ]  # fmt: skip
+        assert mine.find(entry) == path
+        assert mine.state(entry) == mine.quick_state(entry) == "verified"
+        assert len(mine.fingerprint(entry)) == 16
+        before = mine.fingerprint(entry)
+        tokenizer = path.with_name("tokenizer.json")
+        words = json.loads(tokenizer.read_text())
+        tokenizer.write_text(json.dumps(words | {"version": "2.0"}))
+        assert mine.state(entry) == "differs"
+        with pytest.raises(ModelError, match=r"tokenizer.json is not the file"):
+            mine.find(entry)
+        tokenizer.unlink()
+        with pytest.raises(ModelError, match=r"tokenizer.json does not exist; `curate models pull"):
+            mine.find(entry)
+        assert mine.pull(entry, source) == path
+        assert mine.fingerprint(entry) == before
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "model.safetensors").write_bytes(b"")
+    other = ModelStore(str(tmp_path / "other"))
+    with pytest.raises(ModelError, match=r"neither tiny-t5/model.safetensors, tiny-t5/config.json"):
+        other.pull(entry, str(tmp_path / "half"))
+
+
+def test_a_mirror_fills_up_what_is_missing(store: ModelStore, tmp_path: Path) -> None:
+    mine = ModelStore(str(tmp_path), store.folder)
+    entry = mine.catalogue.find("tiny-bert")
+    path = mine.find(entry)
+    path.with_name("config.json").unlink()
+    assert mine.find(entry) == path
+    assert mine.state(entry) == "verified"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"pooling": None}, "needs dim, pooling and max_tokens"),
+        ({"also": [{"file": "config.json"}]}, "config.json and tokenizer.json in `also`"),
+        ({"also": [{"file": "../config.json"}]}, "without folders"),
+        ({"also": [{"file": "model.safetensors"}]}, "expected different ones"),
+        ({"pooling": "max"}, "pooling"),
+    ],
+)
+def test_entries_of_another_form_are_refused(
+    store: ModelStore, change: dict[str, object], words: str
+) -> None:
+    entry = store.catalogue.find("tiny-t5").model_dump() | change
+    with pytest.raises(ValueError, match=words):
+        ModelEntry.model_validate(entry)
