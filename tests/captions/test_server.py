@@ -341,9 +341,11 @@ def test_check_passes_where_a_question_can_be_asked(fake_server: FakeServer) -> 
     assert not fake_server.counts()
     check_server(fake_server.config(), marked_frames(1, 8))
     assert sum(fake_server.counts().values()) == 1
-    # A server without /models, and one that is busy.
+    # A server without /models, one that is busy, and one that fails there only.
     fake_server.set(models=None, faults=[None, {"status": 429}])
     check_server(fake_server.config())
+    check_server(fake_server.config())
+    fake_server.set(models=500)
     check_server(fake_server.config())
 
 
