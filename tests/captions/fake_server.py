@@ -10,7 +10,7 @@ a kill. Options (JSON), which POST /options changes while it runs, and /reset se
                   {"status", "headers", "body", "echo": send the request's Authorization back},
                   {"hang": seconds}, {"cut": true} in the middle of the body, {"finish": reason}
     key           the only key that is taken
-    models        names at /models; null: there is no such address
+    models        names at /models; null: there is no such address; 500: it answers that
     no_schema     response_format is answered by 400
     most_images   requests with more pictures are answered by 400
 """
@@ -78,6 +78,8 @@ class Server:
         if options["key"] is not None and sent_key != options["key"]:
             said = f"wrong key, the header is {raw.get('authorization')!r}"
             return await send(writer, 401, {"error": {"message": said}})
+        if path == "/v1/models" and options["models"] == 500:
+            return await send(writer, 500, "Internal Server Error")
         if path == "/v1/models" and method == "GET" and options["models"] is not None:
             data = [{"id": name, "object": "model"} for name in options["models"]]
             return await send(writer, 200, {"object": "list", "data": data})
@@ -95,7 +97,7 @@ class Server:
                 text = json.dumps({"error": {"message": f"bad request: {raw['authorization']}"}})
             return await send(writer, fault["status"], text, fault.get("headers", {}))
         images, said = seen(request)
-        if options["models"] is not None and request["model"] not in options["models"]:
+        if isinstance(options["models"], list) and request["model"] not in options["models"]:
             text = f"The model `{request['model']}` does not exist."
             return await send(writer, 404, {"error": {"message": text, "code": 404}})
         if options["no_schema"] and "response_format" in request:

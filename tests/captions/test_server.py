@@ -341,9 +341,11 @@ def test_check_passes_where_a_question_can_be_asked(fake_server: FakeServer) -> 
     assert not fake_server.counts()
     check_server(fake_server.config(), marked_frames(1, 8))
     assert sum(fake_server.counts().values()) == 1
-    # A server without /models, and one that is busy.
-    fake_server.set(models=None, faults=[None, {"status": 429}])
-    check_server(fake_server.config())
+    # A server without /models, one that is busy, and one that fails there only.
+    fake_server.set(models=None, faults=[None, {"status": 429}, {"cut": True}])
+    for _ in range(3):
+        check_server(fake_server.config())
+    fake_server.set(models=500)
     check_server(fake_server.config())
 
 
@@ -364,7 +366,7 @@ def test_check_says_who_cannot_be_reached(fake_server: FakeServer) -> None:
     fake_server.kill()
     with pytest.raises(ServerError, match=r"127.*cannot be reached: .*refused.*start the server"):
         check_server(config)
-    fake_server.start(models=None, faults=[{"status": 500}])
+    fake_server.start(models=None, faults=[{"status": 500}] * 3)
     with pytest.raises(ServerError, match="does not answer"):
         check_server(config)
 
