@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """All GPU measurements in one go, and a table of them.
 
-    gpu.py [--out FOLDER] [--only NAME]... [--media FOLDER] [--workers 1,4,8,12]
+    gpu.py [--out FOLDER] [--only NAME]... [--media FOLDER] [--workers 1,4,8,12] [--vlm FOLDER]
 
 Footage is made first: 1080p at 30 frames/s in H.264 and HEVC with B-frames, and copies of it that
 differ in a title. Then, each in processes of its own, so that one that fails leaves the others:
@@ -15,6 +15,8 @@ differ in a title. Then, each in processes of its own, so that one that fails le
     clip     pictures/s of CLIP beside a bare forward pass
     flow     pairs/s of the GPU's flow engine, and its difference from DIS
     many     memory of the GPU over 1,000 sources
+    captions tokens/s of captions in the worker beside the model's bare `generate`, with the model
+             of --vlm, or one of random weights and Qwen2.5-VL-3B's language model
 
 The GPU's engines, cores and memory are read by nvidia-smi while each runs. The last line is JSON.
 """
@@ -429,6 +431,17 @@ def measure_many(folder: Path, count: int = 1000) -> Result:
     }
 
 
+def measure_captions(model: str | None) -> Result:
+    """Tokens/s in the worker and of the bare loop, by benchmarks/captions_local.py."""
+    import captions_local
+
+    chosen = ["--size", "3b"] if model is None else ["--model", model]
+    common = ["--windows", "24", "--max-tokens", "128", "--device", "cuda"]
+    with Watch() as watch:
+        found: Result = captions_local.measure(captions_local.parsed([*chosen, *common]))
+    return found | watch.means()
+
+
 @contextmanager
 def folder_of(path: str | None) -> Iterator[Path]:
     """The folder for footage and results."""
@@ -443,10 +456,11 @@ def folder_of(path: str | None) -> Iterator[Path]:
 def main() -> None:
     """Runs what was asked for; a part that fails says so, and the others go on."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = ("limit", "analyze", "cpu", "same", "shots", "clip", "flow", "many")
+    names = ("limit", "analyze", "cpu", "same", "shots", "clip", "flow", "many", "captions")
     parser.add_argument("--out", help="folder for footage, to be used again")
     parser.add_argument("--only", action="append", choices=names)
     parser.add_argument("--media", type=Path, help="folder of more videos for `same`")
+    parser.add_argument("--vlm", help="folder of a vision-language model for `captions`")
     parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--films", type=int, default=8)
     parser.add_argument("--workers", default="1,4,8,12")
@@ -455,7 +469,8 @@ def main() -> None:
     wanted = options.only or names
     results: Result = {"machine": machine(), "gpu": _gpu_name()}
     with folder_of(options.out) as folder:
-        films = made_films(folder, options.films, options.seconds)
+        is_film_needed = set(wanted) - {"shots", "clip", "flow", "many", "captions"}
+        films = made_films(folder, options.films, options.seconds) if is_film_needed else {}
         parts: dict[str, Callable[[], Result]] = {
             "limit": lambda: measure_limit(films, workers),
             "analyze": lambda: measure_analyze(films, workers, results.get("limit", {})),
@@ -465,6 +480,7 @@ def main() -> None:
             "clip": measure_clip,
             "flow": measure_flow,
             "many": lambda: measure_many(folder),
+            "captions": lambda: measure_captions(options.vlm),
         }
         for name in (name for name in names if name in wanted):
             begun = time.monotonic()

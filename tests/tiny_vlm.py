@@ -56,35 +56,48 @@ def template_of(special: dict[str, Any], image: str, video: str) -> str:
     return text.replace("END", special["end"])
 
 
-def tiny_folder(folder: Path, family: Family, *, seed: int = 0, **text: Any) -> Path:  # noqa: ANN401
+def tiny_folder(
+    folder: Path,
+    family: Family,
+    *,
+    seed: int = 0,
+    sharper: float = 4.0,
+    side_px: int = 84,
+    **text: Any,  # noqa: ANN401
+) -> Path:
     """Writes a model with its processor, as the hub has them.
 
     Args:
         folder: Where.
         family: Architecture.
         seed: Of the weights.
+        sharper: Factor of the weights: as initialised, a model gives nearly the same answer to
+            unlike pictures.
+        side_px: Side of the largest square picture that a Qwen processor leaves as it is.
         text: Settings of the language model that are other than usual.
     """
     import torch
 
-    model, processor = _made(family, seed, text)
+    model, processor = _made(family, seed, side_px, text)
     for name, parameter in model.named_parameters():
-        # As initialised, a model gives nearly the same answer to unlike pictures.
         if parameter.ndim >= 2 and "embed_tokens" not in name:
-            parameter.data *= 4.0
+            parameter.data *= sharper
     with torch.no_grad():
         model.save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder
 
 
-def _made(family: Family, seed: int, text: dict[str, Any]) -> tuple[Any, Any]:
+def _made(family: Family, seed: int, side_px: int, text: dict[str, Any]) -> tuple[Any, Any]:
     import torch
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        makers = {"smolvlm": _idefics, "idefics3": _idefics, "llava": _llava}
-        return makers.get(family, _qwen)(family, text)
+        if family == "llava":
+            return _llava(text)
+        if family in ("smolvlm", "idefics3"):
+            return _idefics(family, text)
+        return _qwen(family, side_px, text)
 
 
 def _text(tokenizer: Any, special: dict[str, Any], **more: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -97,7 +110,7 @@ def _text(tokenizer: Any, special: dict[str, Any], **more: Any) -> dict[str, Any
     }  # fmt: skip
 
 
-def _qwen(family: Family, more: dict[str, Any]) -> tuple[Any, Any]:
+def _qwen(family: Family, side_px: int, more: dict[str, Any]) -> tuple[Any, Any]:
     import transformers as hf
 
     tokenizer = tokenizer_of(QWEN)
@@ -107,12 +120,14 @@ def _qwen(family: Family, more: dict[str, Any]) -> tuple[Any, Any]:
                            ("vision_start", "vision_start"), ("vision_end", "vision_end"))
     }  # fmt: skip
     text = _text(tokenizer, QWEN, **more)
-    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
+    half = text["hidden_size"] // text["num_attention_heads"] // 2
+    sections = [half // 4, 3 * half // 8, 3 * half // 8]
+    rope = {"rope_type": "default", "mrope_section": sections, "rope_theta": 10000.0}
     text["rope_parameters"] = rope
-    vision = {"depth": 1, "num_heads": 2, "intermediate_size": 64, "out_hidden_size": 32,
+    vision = {"depth": 1, "num_heads": 2, "intermediate_size": 64, "hidden_size": 32,
               "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2,
-              "hidden_size": 32}  # fmt: skip
-    size = {"shortest_edge": 28 * 28, "longest_edge": 84 * 84}
+              "out_hidden_size": text["hidden_size"]}  # fmt: skip
+    size = {"shortest_edge": 28 * 28, "longest_edge": side_px**2}
     image = hf.Qwen2VLImageProcessor(size=size, patch_size=14, merge_size=2)
     if family == "qwen3_vl":
         text["head_dim"] = 16
@@ -120,7 +135,7 @@ def _qwen(family: Family, more: dict[str, Any]) -> tuple[Any, Any]:
         config: Any = hf.Qwen3VLConfig(text_config=text, vision_config=vision, **ids)
         model: Any = hf.Qwen3VLForConditionalGeneration(config)
         video: Any = hf.Qwen3VLVideoProcessor(
-            size={"shortest_edge": 28 * 28 * 2, "longest_edge": 84 * 84 * 8},
+            size={"shortest_edge": 28 * 28 * 2, "longest_edge": side_px**2 * 8},
             patch_size=14, merge_size=2, temporal_patch_size=2,
         )  # fmt: skip
         make: Any = hf.Qwen3VLProcessor
@@ -166,7 +181,7 @@ def _idefics(family: Family, more: dict[str, Any]) -> tuple[Any, Any]:
     )
 
 
-def _llava(family: Family, more: dict[str, Any]) -> tuple[Any, Any]:
+def _llava(more: dict[str, Any]) -> tuple[Any, Any]:
     import transformers as hf
 
     tokenizer = tokenizer_of(IDEFICS)

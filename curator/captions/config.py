@@ -89,7 +89,7 @@ class ModelConfig(BaseModel):
     frames_as: Literal["images", "video"] = Field(
         "images",
         description="openai: send frames as JPEG images, or as one MP4 in a video_url, which vLLM "
-        "and SGLang take",
+        "and SGLang take; transformers: by the processor's input for images or for video",
         json_schema_extra={"unit": "name"},
     )
     guided: bool = Field(
