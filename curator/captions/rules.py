@@ -219,7 +219,7 @@ def _mostly_repeated(tokens: Sequence[str], size: int = 6, times: int = 3) -> st
             covered.update(range(i, i + size))
     if len(covered) * 2 <= len(tokens):
         return None
-    return _joined(max(counts, key=counts.__getitem__))
+    return _joined(max(counts.items(), key=lambda item: item[1])[0])
 
 
 def _joined(tokens: Sequence[str]) -> str:
