@@ -32,6 +32,7 @@ _RUN = re.compile(r"(\S{1,12}?)\1{9,}")
 _SENTENCE = re.compile(r"[^.!?。！？\n]+[.!?。！？]?")
 _ENDS = (".", "!", "?", "。", "！", "？", "।", "…", '"', "'", "”", "’", ")", "」", "』", "»", "*")
 _MAX_UNIT = 60
+_MIN_TIMES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +194,10 @@ def _loop(tokens: Sequence[str]) -> Sequence[str] | None:
         length = 0
         for i in range(len(tokens) - size):
             length = length + 1 if tokens[i] == tokens[i + size] else 0
-            unit = tokens[i + 1 : i + 1 + size]
-            if length >= (_times(unit) - 1) * size:
-                return unit
+            if length >= (_MIN_TIMES - 1) * size:
+                unit = tokens[i + 1 : i + 1 + size]
+                if length >= (_times(unit) - 1) * size:
+                    return unit
     return None
 
 
@@ -205,7 +207,7 @@ def _times(unit: Sequence[str]) -> int:
     weight = sum(0.75 if re.match(f"[{_UNSPACED}]", token) else 1.0 for token in unit)
     if weight < 1:
         return 8
-    return 5 if weight < 3 else 3
+    return 5 if weight < 3 else _MIN_TIMES
 
 
 def _mostly_repeated(tokens: Sequence[str], size: int = 6, times: int = 3) -> str | None:
