@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 from curator.captions.config import CaptionConfig
 from curator.captions.language import other_language
-from curator.captions.phrases import META, META_ALWAYS, PLACEHOLDER, REFUSAL, SHOWING, UNFINISHED
+from curator.captions.phrases import (
+    IS_STILL,
+    META,
+    META_ALWAYS,
+    PLACEHOLDER,
+    REFUSAL,
+    SHOWING_MOVING,
+    SHOWING_STILL,
+    UNFINISHED,
+)
 from curator.captions.records import Answer, Unanswered
 
 # Longer quotations are more likely a loop in reading text than text.
@@ -31,6 +40,7 @@ _TOKEN = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 _RUN = re.compile(r"(\S{1,12}?)\1{9,}")
 _SENTENCE = re.compile(r"[^.!?。！？\n]+[.!?。！？]?")
 _ENDS = (".", "!", "?", "。", "！", "？", "।", "…", '"', "'", "”", "’", ")", "」", "』", "»", "*")
+_LAST_TWO = re.compile(r"(?:[^.!?]*[.!?])?[^.!?]*$")
 _MAX_UNIT = 60
 _MIN_TIMES = 3
 
@@ -127,15 +137,19 @@ def refusal_in(text: str) -> str | None:
 def meta_phrase_in(text: str) -> str | None:
     """The words that speak of the image or the video itself; None for none.
 
-    A picture that is in the scene, held, shown on a screen or hung on a wall, may be spoken of
-    after it was named.
+    A picture that is in the scene, printed or on a screen, may be spoken of in the sentence that
+    names it and in the next one.
     """
     plain = _plain(text)
     if (found := META_ALWAYS.search(plain)) is not None:
         return found[0]
     for found in META.finditer(plain):
-        if SHOWING.search(plain[: found.start()]) is None:
-            return found[0]
+        is_still = IS_STILL.fullmatch(found["subject"] or found["place"] or found["start"])
+        showing = SHOWING_STILL if is_still else SHOWING_MOVING
+        # In the sentence, or in the one before.
+        before = _LAST_TWO.search(plain[: found.start()])
+        if before is None or showing.search(before[0]) is None:
+            return found[0].lstrip(".!?, ")
     return None
 
 
