@@ -177,7 +177,7 @@ def read_json(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if broken is not None or not found:
         raise BadAnswerError(broken or f"found {shown(text)!r}; expected a JSON object")
     # The one that comes nearest to what was asked is the one to mend.
-    raise BadAnswerError("; ".join(min(errors, key=lambda lines: len(lines))))
+    raise BadAnswerError("; ".join(sorted(errors, key=len)[0]))
 
 
 def _objects(text: str) -> tuple[list[dict[str, Any]], str | None]:

@@ -91,12 +91,12 @@ class Asker:
         self.config = config
         self.prompt = _prompt_of(config, "caption.prompt")
         self.schema = answer_schema(config, self.prompt)
-        if not self.prompt.retry:
-            raise RecipeError(f"caption.prompt {config.prompt!r} has no retry; expected one")
         if "{candidate}" in self.prompt.user:
             raise RecipeError(
                 f"caption.prompt {config.prompt!r} has {{candidate}}: it is a judge's"
             )
+        if not self.prompt.retry:
+            raise RecipeError(f"caption.prompt {config.prompt!r} has no retry; expected one")
         if config.judge is not None:
             self.judge_prompt = _prompt_of(config.judge, "caption.judge.prompt")
             self.judge_schema = judge_schema(self.judge_prompt)

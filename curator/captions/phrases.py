@@ -60,8 +60,10 @@ _THIS = (
 
 META = re.compile(
     rf"\b{_THIS} (?P<subject>{PICTURE}) {_SHOWS}\b"
-    rf"|\b(?:in|throughout|across|during|of|from|by|into|within) {_THIS} "
-    rf"(?P<place>(?!frame\b|film\b){PICTURE})\b{_NOT_COMPOUND}",
+    rf"|\b(?:in|throughout|across|during|of|from|by|into|within|to) {_THIS} "
+    rf"(?P<place>(?!frame\b|film\b){PICTURE})\b{_NOT_COMPOUND}"
+    rf"|(?:^|[.!?,] |giving |gives |lending )(?:the|this) (?P<start>video|image|footage)\b"
+    rf"{_NOT_COMPOUND}",
     re.IGNORECASE,
 )
 """Talk about the picture, unless a thing with a picture was named before."""
@@ -70,6 +72,11 @@ META_ALWAYS = re.compile(
     rf"^(?:this|here|it|the following) (?:is|are) (?:an? |the )?(?:\w+[ -]){{0,2}}{PICTURE}\b"
     r"|^an? (?:\w+[ -]){0,2}(?:image|picture|photo|photograph|video|clip) "
     r"(?:of|showing|that shows)\b"
+    # "Aerial footage captures"; "a film crew shows" has another verb.
+    rf"|^(?:an? )?(?:[\w-]+ ){{0,3}}{PICTURE} (?:captures?|shows?|showcases?|depicts?|features?)\b"
+    r"|\b(?:invit|allow|giv|mak|leav|draw)(?:es?|ing|s) viewers?\b"
+    # "With its back to the viewer" and "looks at the viewer" say where.
+    r"|(?<!\bat )(?<!\bto )(?<!\btoward )(?<!\btowards )(?<!\bfacing )\bthe viewers?\b"
     r"|^(?:sure|certainly|of course|okay|absolutely|great)\s*[!,.:]"
     r"|^here(?:'s| is| are) (?:an? |the |your |my )?(?:\w+ ){0,3}"
     r"(?:captions?|descriptions?|summary|summaries|json|answers?|response|breakdown|overview)\b"
@@ -80,7 +87,6 @@ META_ALWAYS = re.compile(
     r"|\b(?:according to|as (?:described|stated|noted|mentioned) in) the "
     r"(?:facts|metadata|notes|ocr)\b"
     r"|\bwe (?:can |could |also |then |first |now )*(?:see|observe|witness|notice)\b"
-    r"|\bthe viewers? (?:sees?|is shown|are shown|is presented|can see|is taken)\b"
     r"|(?:这|这张|这个|该|本)(?:图片|图像|照片|视频|影片)(?:中|里|展示|显示|是|呈现|描绘|开始)"
     r"|^(?:视频|图片|图像|照片|影片)(?:中|里|展示|显示|开始)"
     r"|(?:この|本)(?:動画|画像|映像|写真|ビデオ)|^(?:動画|画像|映像)(?:では|には|は)"
@@ -98,16 +104,26 @@ META_ALWAYS = re.compile(
 )
 """Talk about the picture or to the one who asked, whatever was named before."""
 
-SHOWING = re.compile(
-    r"\b(?:screens?|tv|televisions?|monitors?|displays?|projectors?|posters?|paintings?|portraits?|"
-    r"billboards?|phones?|smartphones?|tablets?|laptops?|computers?|cameras?|newspapers?|magazines?|"
-    r"books?|albums?|frames?|canvas|easels?|walls?|slides?|presentations?|postcards?|prints?|drawings?|"
-    r"sketch(?:es)?|cinema|theatre|theater|gallery|museum|an? (?:\w+ ){0,2}(?:image|picture|photo|"
-    r"photograph|video|clip|film)|(?:holds?|holding|taking|takes|watch(?:es|ing)?|paint(?:s|ing)?) "
-    r"(?:\w+ ){0,3}(?:images?|pictures?|photos?|photographs?|videos?))\b",
+_ON_SCREEN = (
+    r"screens?|tv|televisions?|monitors?|displays?|projectors?|phones?|smartphones?|tablets?|laptops?|"
+    r"cinema|slides?|presentations?"
+)
+_OWN = r"an?|his|her|their|two|three|several|some|other|old|small|large|framed|family|printed"
+SHOWING_STILL = re.compile(
+    rf"\b(?:{_ON_SCREEN}|posters?|paintings?|portraits?|billboards?|newspapers?|magazines?|books?|"
+    r"albums?|canvas|easels?|postcards?|prints?|drawings?|sketch(?:es)?|gallery|"
+    rf"(?:{_OWN}) (?:\w+ ){{0,2}}(?:images?|pictures?|photos?|photographs?))\b",
     re.IGNORECASE,
 )
 """Things with a picture on them, that a caption may well speak of."""
+
+SHOWING_MOVING = re.compile(
+    rf"\b(?:{_ON_SCREEN}|(?:{_OWN}) (?:\w+ ){{0,2}}(?:videos?|clips?|films?|movies?))\b",
+    re.IGNORECASE,
+)
+"""Things on which a video plays."""
+
+IS_STILL = re.compile(r"(?:image|picture|photo|photograph|screenshot)s?", re.IGNORECASE)
 
 # The names of fields stand for a form that was copied.
 PLACEHOLDER = re.compile(

@@ -178,11 +178,14 @@ def _find(name: str) -> Path:
 
 
 def _explain(error: ValidationError) -> str:
-    first = error.errors()[0]
+    # A key that is wrongly spelled is missing too; its spelling is what to mend.
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in first["loc"])
     known = [info.alias or name for name, info in Prompt.model_fields.items()]
     if first["type"] == "extra_forbidden":
         return unknown_key(key, known, "key")
+    if first["type"] == "missing":
+        return f"{key}: missing; expected {Prompt.model_fields[key].description}"
     if not key:
         return first["msg"].removeprefix("Value error, ")
     return f"{key}: {first['msg']}; got {first['input']!r}"

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 from curator.captions.config import CaptionConfig
 from curator.captions.language import other_language
-from curator.captions.phrases import META, META_ALWAYS, PLACEHOLDER, REFUSAL, SHOWING, UNFINISHED
+from curator.captions.phrases import (
+    IS_STILL,
+    META,
+    META_ALWAYS,
+    PLACEHOLDER,
+    REFUSAL,
+    SHOWING_MOVING,
+    SHOWING_STILL,
+    UNFINISHED,
+)
 from curator.captions.records import Answer, Unanswered
 
 # Longer quotations are more likely a loop in reading text than text.
@@ -31,7 +40,9 @@ _TOKEN = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 _RUN = re.compile(r"(\S{1,12}?)\1{9,}")
 _SENTENCE = re.compile(r"[^.!?。！？\n]+[.!?。！？]?")
 _ENDS = (".", "!", "?", "。", "！", "？", "।", "…", '"', "'", "”", "’", ")", "」", "』", "»", "*")
+_LAST_TWO = re.compile(r"(?:[^.!?]*[.!?])?[^.!?]*$")
 _MAX_UNIT = 60
+_MIN_TIMES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +137,19 @@ def refusal_in(text: str) -> str | None:
 def meta_phrase_in(text: str) -> str | None:
     """The words that speak of the image or the video itself; None for none.
 
-    A picture that is in the scene, held, shown on a screen or hung on a wall, may be spoken of
-    after it was named.
+    A picture that is in the scene, printed or on a screen, may be spoken of in the sentence that
+    names it and in the next one.
     """
     plain = _plain(text)
     if (found := META_ALWAYS.search(plain)) is not None:
         return found[0]
     for found in META.finditer(plain):
-        if SHOWING.search(plain[: found.start()]) is None:
-            return found[0]
+        is_still = IS_STILL.fullmatch(found["subject"] or found["place"] or found["start"])
+        showing = SHOWING_STILL if is_still else SHOWING_MOVING
+        # In the sentence, or in the one before.
+        before = _LAST_TWO.search(plain[: found.start()])
+        if before is None or showing.search(before[0]) is None:
+            return found[0].lstrip(".!?, ")
     return None
 
 
@@ -193,9 +208,10 @@ def _loop(tokens: Sequence[str]) -> Sequence[str] | None:
         length = 0
         for i in range(len(tokens) - size):
             length = length + 1 if tokens[i] == tokens[i + size] else 0
-            unit = tokens[i + 1 : i + 1 + size]
-            if length >= (_times(unit) - 1) * size:
-                return unit
+            if length >= (_MIN_TIMES - 1) * size:
+                unit = tokens[i + 1 : i + 1 + size]
+                if length >= (_times(unit) - 1) * size:
+                    return unit
     return None
 
 
@@ -205,7 +221,7 @@ def _times(unit: Sequence[str]) -> int:
     weight = sum(0.75 if re.match(f"[{_UNSPACED}]", token) else 1.0 for token in unit)
     if weight < 1:
         return 8
-    return 5 if weight < 3 else 3
+    return 5 if weight < 3 else _MIN_TIMES
 
 
 def _mostly_repeated(tokens: Sequence[str], size: int = 6, times: int = 3) -> str | None:
@@ -219,7 +235,7 @@ def _mostly_repeated(tokens: Sequence[str], size: int = 6, times: int = 3) -> st
             covered.update(range(i, i + size))
     if len(covered) * 2 <= len(tokens):
         return None
-    return _joined(max(counts, key=counts.__getitem__))
+    return _joined(max(counts.items(), key=lambda item: item[1])[0])
 
 
 def _joined(tokens: Sequence[str]) -> str:
