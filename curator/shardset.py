@@ -17,6 +17,8 @@ from curator.storage import Store, open_store
 FOLDER = "shards/"
 MANIFEST = "manifest.json"
 IDX_SUFFIX = ".idx"
+TEXT_VECTOR = "text.npy"
+"""Member with a caption's embedding: readers of WebDataset decode by what follows the last dot."""
 SPLITS = ("train", "val")
 BLOCK = tarfile.BLOCKSIZE
 MAX_TEXT_BYTES = 64 << 20

@@ -19,6 +19,7 @@ from curator.captions.facts import facts_of
 from curator.captions.records import Annotation, Reply, Task, Unanswered
 from curator.captions.sidecars import Sidecar, SidecarProblem, count_problems, read_sidecars
 from curator.captions.windows import windows_of
+from curator.graph.aligning import Alignments
 from curator.graph.annotated import annotate_samples, annotations_table, apply_annotations
 from curator.graph.asking import Asking, asking_of
 from curator.graph.chain import Resources, Step
@@ -33,6 +34,7 @@ from curator.graph.look_steps import (
     content_of,
 )
 from curator.graph.replies import Replies, replies_stamp
+from curator.graph.survivors import Vectors
 from curator.graph.units import pack
 from curator.lake import fingerprint
 from curator.models.read_text import READ_MODEL, Line, merged
@@ -142,6 +144,20 @@ class Captioning:
     def apply(self, clips: Iterable[dict[str, Any]]) -> None:
         """Writes captions into kept clips, and rejects those whose answers say so."""
         apply_annotations(clips, self._annotations(), self._config)
+
+    def align(self, clips: Sequence[dict[str, Any]], found: Alignments, vectors: Vectors) -> None:
+        """Writes into kept clips how well their captions fit them."""
+        captions = {}
+        for clip in clips:
+            if clip["decision"] == "kept" and clip["caption"]:
+                windows = self._clips[clip["clip_id"]].annotations.values()
+                short = [one.answer.short for one in windows if one.answer and one.answer.short]
+                captions[clip["clip_id"]] = " ".join(short) or clip["caption"]
+        cosines = found.of(captions, vectors)
+        for clip in clips:
+            if clip["clip_id"] in cosines:
+                clip["caption_alignment"] = cosines[clip["clip_id"]]
+        self.cpu_s.update(found.cpu_s)
 
     def annotate(self, clips: Iterable[dict[str, Any]]) -> None:
         """Gives kept clips what their samples tell of each window."""

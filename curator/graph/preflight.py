@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from curator.errors import ModelError, StorageError, UsageError
 from curator.lake import Parts
 from curator.listing import ListedSource, SkippedName, list_sources
+from curator.models.store import ModelStore
 from curator.models.text import text_model_file
 from curator.recipe import Recipe, semantics_of
 from curator.stages.analyze_config import analyze_fingerprint
@@ -61,6 +62,16 @@ def check_captions(recipe: Recipe) -> None:
         UsageError: The server does not answer or has no such model, the model's files or a package
             are not there, or a prompt cannot be read.
     """
+    name = recipe.caption.embedding
+    if name is not None:
+        from curator.models.text_encoder import check_transformers
+
+        try:
+            check_transformers()
+            models = ModelStore.at(recipe.models)
+            models.find(models.catalogue.find(name, "text"))
+        except ModelError as error:
+            raise UsageError(f"caption.embedding is {name}: {error}") from error
     if recipe.caption.asks:
         # Imported here: recipes that ask no model need nothing of it.
         from curator.graph.asking import check_asking

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from curator.graph.engine import Engine
 from curator.graph.finish import clip_counts, clip_row, read_summary, to_json, write_shard_files
 from curator.graph.sharding import Sharding
 from curator.graph.survivors import Vectors, measured_captions
+from curator.graph.text_vectors import text_vectors_of
 from curator.lake import (
     SUMMARY,
     columns_to_rows,
@@ -26,11 +27,14 @@ from curator.lake import (
     write_table,
 )
 from curator.progress import Progress
-from curator.recipe import Recipe, with_changes
+from curator.recipe import Recipe, semantics_of, with_changes
 from curator.stages.report import render_report, shown_clips
 from curator.stages.shard import SHARDS, Location
 from curator.storage import Store
 from curator.tables import CLIPS_SCHEMA
+
+if TYPE_CHECKING:
+    from curator.graph.captioning import Captioning
 
 SECTION = "caption"
 
@@ -84,7 +88,9 @@ class Recaption:
         self._progress.stage("shard")
         begun = time.monotonic()
         sharding = Sharding(self._store, self.recipe, self._engine, previous=self._previous)
-        sharding.shard(clips, locations, self._vectors())
+        embedded = text_vectors_of(self.recipe, clips, self._store, self._engine)
+        find = embedded.find if embedded is not None else None
+        sharding.shard(clips, locations, self._vectors(self.recipe.shard.embedding), find)
         self._seconds["shard"] = round(time.monotonic() - begun, 3)
         self._progress.stage("commit")
         lost = kept_before - _kept_by_source(clips)
@@ -135,16 +141,25 @@ class Recaption:
             captioning.begin(clips)
             captioning.after_cut(locations)
             captioning.apply(clips)
+            self._align(captioning, clips)
             captioning.annotate(clips)
         return captioning.counts, captioning.table(clips)
 
-    def _vectors(self) -> Vectors | None:
-        wanted = self.recipe.shard.embedding
+    def _vectors(self, wanted: str) -> Vectors | None:
         if wanted == "none":
             return None
         name = "clip_embeddings" if wanted == "clip" else "embeddings"
         parts = [read_parquet(self._store, part) for part in self._previous["tables"][name]]
         return Vectors(pa.concat_tables(parts).sort_by("clip_id"))
+
+    def _align(self, captioning: "Captioning", clips: list[dict[str, Any]]) -> None:
+        semantics = semantics_of(self.recipe)
+        vectors = None if semantics.clip is None else self._vectors("clip")
+        if semantics.clip is not None and vectors is not None:
+            from curator.graph.aligning import Alignments
+
+            found = Alignments(self._store, semantics.clip, semantics.store, self._engine)
+            captioning.align(clips, found, vectors)
 
     def _commit(
         self,

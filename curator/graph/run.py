@@ -157,6 +157,8 @@ class Run:
                 captioning.apply(state.clips)
             # A caption tells the length, and a copy may be shorter than what was proposed.
             measured_captions(state.clips, self._recipe.caption)
+        if captioning is not None and self._semantics.clip is not None:
+            self._align(captioning)
         state.cut = cutting.work
         state.counts["clips_cut"] = cutting.n_cut
         state.cpu_s.update(cutting.cpu_s)
@@ -165,6 +167,14 @@ class Run:
             state.counts |= captioning.counts
             state.cpu_s.update(captioning.cpu_s)
         return locations
+
+    def _align(self, captioning: "Captioning") -> None:
+        from curator.graph.aligning import Alignments
+
+        table, entry = self._clip_vectors(), self._semantics.clip
+        if table is not None and entry is not None:
+            found = Alignments(self._store, entry, self._semantics.store, self._engine)
+            captioning.align(self._state.clips, found, Vectors(table))
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -289,7 +299,17 @@ class Run:
         if recipe.shard.embedding != "none":
             table = self._clip_vectors() if recipe.shard.embedding == "clip" else self._vectors()
         vectors = Vectors(table) if table is not None else None
-        sharding.shard(state.clips, locations, vectors)
+        find = None
+        if recipe.caption.embedding is not None:
+            # Imported here: few recipes have captions embedded.
+            from curator.graph.text_vectors import text_vectors_of
+
+            embedded = text_vectors_of(recipe, state.clips, self._store, self._engine)
+            if embedded is not None:
+                find = embedded.find
+                state.counts["captions_embedded"] = embedded.n_made
+                state.cpu_s.update(embedded.cpu_s)
+        sharding.shard(state.clips, locations, vectors, find)
         state.counts["shards_written"] = sharding.n_written
         return sharding
 

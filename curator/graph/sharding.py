@@ -8,7 +8,7 @@ commit, the manifest last.
 import hashlib
 import io
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -27,6 +27,7 @@ from curator.stages.shard import (
     Sample,
     ShardPlan,
     TarLayout,
+    TextVector,
     plan_shards,
     tar_layout,
     write_shard,
@@ -100,6 +101,7 @@ class Sharding:
         clips: Sequence[dict[str, Any]],
         locations: Mapping[str, Location],
         vectors: Vectors | None = None,
+        text_vectors: Callable[[str], TextVector | None] | None = None,
     ) -> None:
         """Writes the tars that are missing, and what lies beside each.
 
@@ -107,8 +109,9 @@ class Sharding:
             clips: Rows of `clips`; those that are kept learn where their samples lie.
             locations: Where the written clips are.
             vectors: Embeddings for the samples; None for none.
+            text_vectors: Finds the embedding of a caption; None for none.
         """
-        samples = plan_samples(clips, locations, self._recipe, vectors)
+        samples = plan_samples(clips, locations, self._recipe, vectors, text_vectors)
         sizes = {info.key: info.bytes for info in self._store.list(f"{SHARDS}/")}
         plans = plan_shards(samples, self._recipe.shard, self._standing(sizes))
         layouts = {plan.name: tar_layout(plan) for plan in plans}
@@ -197,7 +200,7 @@ class ShardStep:
         hashes = _Hashes()
         if tar in unit.missing:
             with self._store.create(tar) as output:
-                write_shard(plan, _Hashing(output, hashes), self._read)
+                write_shard(plan, _Hashing(output, hashes), self._read, self._read_vector)
         else:
             with self._store.open(tar) as reader:
                 while data := reader.read(_READ_BYTES):
@@ -210,6 +213,17 @@ class ShardStep:
             meta_sha256=hashlib.sha256(beside[meta]).hexdigest(),
         )
         return ShardWritten(name=tar, facts=facts)
+
+    def _read_vector(self, vector: TextVector) -> bytes:
+        with self._store.open(vector.name) as reader:
+            table = pq.ParquetFile(reader).read_row_group(vector.row, columns=["npy"])
+        npy: bytes = table["npy"][0].as_py()
+        if len(npy) != vector.n_bytes:
+            raise ShardError(
+                f"{self._store.uri}/{vector.name}: row {vector.row} has {len(npy)} bytes, "
+                f"{vector.n_bytes} were written; delete the object and run again"
+            )
+        return npy
 
     def _read(self, sample: Sample) -> bytes:
         where = sample.location

@@ -1,6 +1,6 @@
 """Decisions over all clips at once: selection, captions, and the samples of the shards."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -23,6 +23,7 @@ from curator.stages.shard import (
     ShardPlan,
     Split,
     TarLayout,
+    TextVector,
     bucket_of,
     split_of,
 )
@@ -100,6 +101,7 @@ def plan_samples(
     locations: Mapping[str, Location],
     recipe: Recipe,
     vectors: Vectors | None = None,
+    text_vectors: Callable[[str], TextVector | None] | None = None,
 ) -> Iterator[tuple[Bucket, Sample]]:
     """Samples of the clips that are kept, with their buckets.
 
@@ -135,6 +137,7 @@ def plan_samples(
                 location=locations[clip["clip_id"]],
                 split=splits[source],
                 embedding=vectors.get(clip["clip_id"]) if vectors is not None else None,
+                text_vector=text_vectors(clip.get("caption") or "") if text_vectors else None,
             ),
         )
 

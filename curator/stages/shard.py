@@ -21,6 +21,8 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from curator.shardset import TEXT_VECTOR
+
 SHARD_VERSION = 3
 """Raised when the same clips would give other bytes."""
 
@@ -233,6 +235,19 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TextVector:
+    """Where the embedding of a caption lies under the output root."""
+
+    name: str
+    """Part of `text_embeddings`."""
+    row: int
+    n_bytes: int
+    """As a NumPy file."""
+    digest: str
+    """Names caption and model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One sample of a shard."""
 
@@ -245,6 +260,8 @@ class Sample:
     split: Split = "train"
     embedding: NDArray[np.float32] | None = field(default=None, compare=False)
     """float32 [D], or None for no member `npy`."""
+    text_vector: TextVector | None = field(default=None, compare=False)
+    """Embedding of the caption; None for no member `text.npy`."""
     _json: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -268,6 +285,8 @@ class Sample:
         ]
         if self.embedding is not None:
             members.append(("npy", len(self.npy())))
+        if self.text_vector is not None:
+            members.append((TEXT_VECTOR, self.text_vector.n_bytes))
         return members
 
     def json(self) -> bytes:
@@ -392,6 +411,8 @@ def _plan(bucket: str, split: Split, number: int, group: Sequence[Sample]) -> Sh
         digest.update(f"{len(sample.caption)} {sample.caption}\n".encode())
         if sample.embedding is not None:
             digest.update(sample.npy())
+        if sample.text_vector is not None:
+            digest.update(sample.text_vector.digest.encode())
     stamp = digest.hexdigest()[:8]
     return ShardPlan(
         name=f"{SHARDS}/{bucket}/{split}-{number:06d}-{stamp}.tar",
@@ -433,13 +454,19 @@ def tar_layout(plan: ShardPlan) -> TarLayout:
     return TarLayout(starts=tuple(starts), end=position, mp4_offsets=offsets)
 
 
-def write_shard(plan: ShardPlan, output: BinaryIO, read_clip: Callable[[Sample], bytes]) -> int:
+def write_shard(
+    plan: ShardPlan,
+    output: BinaryIO,
+    read_clip: Callable[[Sample], bytes],
+    read_vector: Callable[[TextVector], bytes] | None = None,
+) -> int:
     """Writes a tar as a stream; memory is one clip.
 
     Args:
         plan: What to write.
         output: Binary stream, append only.
         read_clip: Gives the bytes of a sample's MP4.
+        read_vector: Gives the embedding of a caption; None where no sample has one.
 
     Returns:
         Bytes written.
@@ -453,6 +480,8 @@ def write_shard(plan: ShardPlan, output: BinaryIO, read_clip: Callable[[Sample],
         }
         if sample.embedding is not None:
             contents["npy"] = sample.npy()
+        if sample.text_vector is not None and read_vector is not None:
+            contents[TEXT_VECTOR] = read_vector(sample.text_vector)
         for suffix, _ in sample.members():
             data = contents[suffix]
             output.write(_header(f"{sample.key}.{suffix}", len(data)))

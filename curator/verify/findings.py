@@ -31,7 +31,7 @@ class Code(StrEnum):
     KEY_TWICE = "key_twice"
     """Two samples have one key."""
     MEMBERS = "members"
-    """A sample has not exactly the members `json`, `mp4`, `txt` and perhaps `npy`."""
+    """A sample has not the members `json`, `mp4`, `txt`, and perhaps `npy` and `text.npy`."""
     COUNT = "count"
     """A shard has another number of samples or frames."""
     JSON = "json"

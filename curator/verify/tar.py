@@ -11,12 +11,12 @@ import orjson
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError, ShardError
-from curator.shardset import MAX_TEXT_BYTES, Member, Shard, ShardSet, TarReader
+from curator.shardset import MAX_TEXT_BYTES, TEXT_VECTOR, Member, Shard, ShardSet, TarReader
 from curator.verify.clip import frame_differences, header_differences, rate_of
 from curator.verify.findings import REMAKE, Code, Findings
 
 NEEDED = ("json", "mp4", "txt")
-ALLOWED = {*NEEDED, "npy"}
+ALLOWED = {*NEEDED, "npy", TEXT_VECTOR}
 MAX_MP4_BYTES = 2 << 30
 FIELDS: dict[str, type | tuple[type, ...]] = {
     "key": str,
@@ -170,7 +170,7 @@ class TarCheck:
                         self._close(sample, shard, rows, meta, decoded)
                     sample = _Sample(member)
                     self._check_key(sample.key, path, member, closed)
-                if "." in member.suffix:
+                if "." in member.suffix and member.suffix != TEXT_VECTOR:
                     self._check_dots(path, member)
                 self._read(reader, member, sample)
         except ShardError as error:
@@ -236,7 +236,12 @@ class TarCheck:
         others = sorted({*sample.sizes} - ALLOWED) + sample.repeated
         if missing or others:
             found = ", ".join([f"no {n}" for n in missing] + [f"another {n!r}" for n in others])
-            self._add(Code.MEMBERS, path, found, "one each of json, mp4, txt, and perhaps npy")
+            self._add(
+                Code.MEMBERS,
+                path,
+                found,
+                "one each of json, mp4, txt, and perhaps npy and text.npy",
+            )
         fields = self._fields(sample, path)
         meta.compare(sample.key, sample.json)
         position = rows.add(sample, fields)
