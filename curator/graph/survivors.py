@@ -134,6 +134,7 @@ def plan_samples(
                 location=locations[clip["clip_id"]],
                 split=splits[source],
                 embedding=vectors.get(clip["clip_id"]) if vectors is not None else None,
+                has_id=recipe.shard.id_member,
             ),
         )
 

@@ -82,6 +82,13 @@ class ShardConfig(BaseModel):
         description="vector of the clip in the member npy, float32: of the CLIP model, or the "
         "perceptual descriptor",
     )
+    # CogVideo's SAT loader looks for this member before it takes caption, fps and duration from
+    # the .meta.jsonl. Readers decode it as a whole number.
+    id_member: bool = Field(
+        False,
+        description="a member id, a whole number made from the clip's id, in each sample: for "
+        "CogVideo's SAT loader",
+    )
     resolutions: tuple[int, ...] = Field(
         (240, 360, 480, 720, 1080, 1440, 2160),
         min_length=1,
@@ -245,6 +252,8 @@ class Sample:
     split: Split = "train"
     embedding: NDArray[np.float32] | None = field(default=None, compare=False)
     """float32 [D], or None for no member `npy`."""
+    has_id: bool = False
+    """Whether there is a member `id`."""
     _json: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -268,11 +277,17 @@ class Sample:
         ]
         if self.embedding is not None:
             members.append(("npy", len(self.npy())))
+        if self.has_id:
+            members.append(("id", len(self.id())))
         return members
 
     def json(self) -> bytes:
         """The sample's metadata as canonical JSON."""
         return self._json
+
+    def id(self) -> bytes:
+        """A whole number below 2**52 made from the key, in decimal."""
+        return str(int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:8]) >> 12).encode()
 
     def npy(self) -> bytes:
         """The embedding as a NumPy file, float32 [D]."""
@@ -392,6 +407,8 @@ def _plan(bucket: str, split: Split, number: int, group: Sequence[Sample]) -> Sh
         digest.update(f"{len(sample.caption)} {sample.caption}\n".encode())
         if sample.embedding is not None:
             digest.update(sample.npy())
+        if sample.has_id:
+            digest.update(b"id\n")
     stamp = digest.hexdigest()[:8]
     return ShardPlan(
         name=f"{SHARDS}/{bucket}/{split}-{number:06d}-{stamp}.tar",
@@ -453,6 +470,8 @@ def write_shard(plan: ShardPlan, output: BinaryIO, read_clip: Callable[[Sample],
         }
         if sample.embedding is not None:
             contents["npy"] = sample.npy()
+        if sample.has_id:
+            contents["id"] = sample.id()
         for suffix, _ in sample.members():
             data = contents[suffix]
             output.write(_header(f"{sample.key}.{suffix}", len(data)))
