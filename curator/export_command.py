@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from curator.export import Exported
 
-FORMATS = ("cosmos", "opensora", "mds", "parquet", "frames", "energon", "wids")
+FORMATS = ("cosmos", "opensora", "cogvideo", "mds", "parquet", "frames", "energon", "wids")
 """As in `curator.export.options`, which is not imported for the command line alone."""
 
 
@@ -19,7 +19,9 @@ def add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="write the clips of OUT in the form that another loader takes",
         description="cosmos: <split>/videos/*.mp4 and <split>/metas/*.txt, for the post-training "
         "of Cosmos-Predict2 and 2.5. opensora: tables with path, text, num_frames, height, width, "
-        "aspect_ratio, resolution and fps, and the videos. mds: MosaicML's StreamingDataset. "
+        "aspect_ratio, resolution and fps, and the videos. cogvideo: <split>/videos/*.mp4, "
+        "<split>/labels/*.txt, and lists of both, for the fine-tuning of CogVideo and for "
+        "finetrainers. mds: MosaicML's StreamingDataset. "
         "parquet: a row per clip, for Ray Data and datasets. frames: WebDataset of pictures at one "
         "size. energon, wids: their indexes beside the shards. What stands at the destination with "
         "the same bytes is not written again.",
@@ -44,6 +46,13 @@ def add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="append",
         metavar="NAME",
         help="only this one, such as 720p_16-9_121f; may be repeated (default: all)",
+    )
+    parser.add_argument(
+        "--min-frames",
+        type=_positive,
+        metavar="N",
+        help="cosmos, opensora, cogvideo: only clips of N frames or more (default: all); for "
+        "cosmos one more than the trainer's num_frames",
     )
     parser.add_argument(
         "--workers",
@@ -127,6 +136,7 @@ def run_export(options: argparse.Namespace) -> int:
         format=options.format,
         splits=("train", "val") if options.split is None else (options.split,),
         buckets=None if options.bucket is None else tuple(options.bucket),
+        min_frames=options.min_frames,
         workers=options.workers,
         with_videos=options.videos,
         relative_paths=options.relative,
@@ -153,6 +163,8 @@ def as_text(exported: "Exported", destination: str, format: str) -> str:
         f"{destination}: {exported.n_clips} clips as {format}; {exported.n_objects} objects "
         f"written ({exported.n_bytes / 1e6:.1f} MB), {exported.n_standing} stood already"
     ]
+    if exported.n_short:
+        lines.append(f"{exported.n_short} clips have too few frames and were left out")
     if exported.n_without_text:
         lines.append(f"{exported.n_without_text} clips have an empty caption")
     if exported.n_others:

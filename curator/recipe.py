@@ -22,7 +22,7 @@ from curator.stages.propose import ProposeConfig
 from curator.stages.scores import SCORES, ScoreConfig
 from curator.stages.select import SelectConfig
 from curator.stages.semantic import SemanticConfig, Semantics
-from curator.stages.shard import ShardConfig
+from curator.stages.shard_config import ShardConfig
 
 DEFAULT_RECIPE = "quickstart"
 

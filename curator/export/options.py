@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Format = Literal["cosmos", "opensora", "mds", "parquet", "frames", "energon", "wids"]
+Format = Literal["cosmos", "opensora", "cogvideo", "mds", "parquet", "frames", "energon", "wids"]
 FORMATS: Mapping[Format, str] = {
     "cosmos": "<split>/videos/*.mp4 and <split>/metas/*.txt: post-training of Cosmos-Predict2, 2.5",
     "opensora": "<split>.csv and <split>.parquet with path, text, num_frames, height, width, "
     "aspect_ratio, resolution, fps, and videos/<split>/*.mp4",
+    "cogvideo": "<split>/videos/*.mp4 and <split>/labels/*.txt, and lists of both, videos.txt and "
+    "prompts.txt: fine-tuning of CogVideo, finetrainers",
     "mds": "<split>/index.json and shards for MosaicML's StreamingDataset",
     "parquet": "<split>/*.parquet, a row per clip, with its MP4 if asked for: Ray Data, datasets",
     "frames": "<split>/<bucket>/*.tar, WebDataset of pictures at one size, for image tokenizers",
@@ -17,6 +19,9 @@ FORMATS: Mapping[Format, str] = {
     "wids": "wids-train.json and wids-val.json",
 }
 """Formats and what each writes."""
+
+MIN_FRAMES_FORMATS: tuple[Format, ...] = ("cosmos", "opensora", "cogvideo")
+"""Those that `min_frames` is for; of the others either tables say the number, or all is indexed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +32,8 @@ class ExportOptions:
     splits: tuple[str, ...] = ("train", "val")
     buckets: tuple[str, ...] | None = None
     """None for all."""
+    min_frames: int | None = None
+    """Least frames of a clip, for the formats of `MIN_FRAMES_FORMATS`; None for all clips."""
     workers: int | None = None
     """Shards under way at once; None for one per core, at most 16."""
     with_videos: bool = False
@@ -56,6 +63,8 @@ class Exported:
     """Written."""
     n_without_text: int = 0
     """Clips whose caption is empty."""
+    n_short: int = 0
+    """Clips that were left out because they have too few frames."""
     n_others: int = 0
     """Objects at the destination, among those that a loader would take, that this export did not
     write: left by another one."""
@@ -69,6 +78,7 @@ class Exported:
         standing: int = 0,
         n_bytes: int = 0,
         without_text: int = 0,
+        short: int = 0,
         others: int = 0,
     ) -> None:
         """Counts."""
@@ -78,4 +88,5 @@ class Exported:
             self.n_standing += standing
             self.n_bytes += n_bytes
             self.n_without_text += without_text
+            self.n_short += short
             self.n_others += others

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from curator.errors import UsageError
 from curator.export.job import Job
-from curator.export.options import Exported, ExportOptions
+from curator.export.options import MIN_FRAMES_FORMATS, Exported, ExportOptions
 from curator.export.read import chosen_shards
 from curator.shardset import open_shards
 from curator.storage import open_store
@@ -36,6 +36,11 @@ def export(
         ShardError: A shard is damaged.
         StorageError: Reading or writing failed.
     """
+    if options.min_frames is not None and options.format not in MIN_FRAMES_FORMATS:
+        raise UsageError(
+            f"the format {options.format} takes no least number of frames; those that do: "
+            + ", ".join(MIN_FRAMES_FORMATS)
+        )
     shards = open_shards(out)
     store = open_store(destination)
     is_index = options.format in ("energon", "wids")
@@ -49,6 +54,8 @@ def export(
             from curator.export.folders import export_cosmos as run
         case "opensora":
             from curator.export.folders import export_opensora as run
+        case "cogvideo":
+            from curator.export.folders import export_cogvideo as run
         case "parquet":
             from curator.export.columns import export_parquet as run
         case "mds":

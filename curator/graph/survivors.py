@@ -138,6 +138,7 @@ def plan_samples(
                 split=splits[source],
                 embedding=vectors.get(clip["clip_id"]) if vectors is not None else None,
                 text_vector=text_vectors(clip.get("caption") or "") if text_vectors else None,
+                has_id=recipe.shard.id_member,
             ),
         )
 

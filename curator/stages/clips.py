@@ -17,7 +17,8 @@ from curator.stages.propose import clip_id, duration_s
 from curator.stages.scores import ClipView, How, score_clip, tag_clip
 from curator.stages.scores.borders import crop_of
 from curator.stages.scores.semantic import content_of
-from curator.stages.shard import ShardConfig, bucket_of
+from curator.stages.shard import bucket_of
+from curator.stages.shard_config import ShardConfig
 from curator.tables import crop_columns, score_column
 
 

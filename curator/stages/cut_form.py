@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from curator.cut_records import ClipForm, CutRequest
 from curator.stages.cut_config import SIZE_STEP_PX, CutConfig
-from curator.stages.shard import Bucket, ShardConfig, bucket_of
+from curator.stages.shard import Bucket, bucket_of
+from curator.stages.shard_config import ShardConfig
 
 
 def target_n_frames(request: CutRequest) -> int:

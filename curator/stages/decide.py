@@ -19,7 +19,8 @@ from curator.records import Reason
 from curator.stages.filters import Bounds, Rule, resolve
 from curator.stages.scores import SCORES
 from curator.stages.semantic import SemanticConfig
-from curator.stages.shard import ShardConfig, aspect_loss, bucket_of
+from curator.stages.shard import aspect_loss, bucket_of
+from curator.stages.shard_config import ShardConfig
 from curator.tables import score_column
 
 Values = NDArray[np.float64]

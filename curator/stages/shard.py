@@ -19,9 +19,9 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from curator.shardset import TEXT_VECTOR
+from curator.stages.shard_config import ShardConfig
 
 SHARD_VERSION = 3
 """Raised when the same clips would give other bytes."""
@@ -42,102 +42,6 @@ UNKNOWN_CONTENT = "unknown"
 _TAR_NAME = re.compile(
     rf"{SHARDS}/(?P<bucket>[^/]+)/(?P<split>train|val)-(?P<number>\d{{6,}})-[0-9a-f]{{8}}\.tar"
 )
-
-
-class ShardConfig(BaseModel):
-    """How clips are grouped and packed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    # 1 GB: what Megatron-Energon and open_clip recommend for sequential reads from object storage.
-    max_bytes: int = Field(
-        1_000_000_000,
-        ge=1 << 16,
-        description="a tar is closed before it would grow beyond this",
-        json_schema_extra={"unit": "bytes"},
-    )
-    # A quarter of 1 GB is about the floor that facts of the field name (256 MB).
-    min_bytes: int | None = Field(
-        None,
-        ge=0,
-        description="a last tar smaller than this is joined with the one before; null for a "
-        "quarter of max_bytes",
-        json_schema_extra={"unit": "bytes"},
-    )
-    seed: int = Field(
-        0, ge=0, description="another one shuffles the clips, and splits the sources, otherwise"
-    )
-    val_share: float = Field(
-        0.02,
-        ge=0.0,
-        le=1.0,
-        description="share of the sources whose clips are for validation, by the hash of their ids",
-        json_schema_extra={"unit": "share of sources"},
-    )
-    append: bool = Field(
-        True,
-        description="tars that stand and hold nothing but wanted clips stay as they are, others "
-        "are added; false packs all clips as a first run would",
-    )
-    embedding: Literal["none", "clip", "descriptor"] = Field(
-        "none",
-        description="vector of the clip in the member npy, float32: of the CLIP model, or the "
-        "perceptual descriptor",
-    )
-    resolutions: tuple[int, ...] = Field(
-        (240, 360, 480, 720, 1080, 1440, 2160),
-        min_length=1,
-        description="resolution classes by shorter side; a clip falls into the largest it reaches",
-        json_schema_extra={"unit": "px"},
-    )
-    # The strings that Cosmos-Tokenize1's configurations use.
-    aspects: tuple[str, ...] = Field(
-        ("1,1", "4,3", "3,4", "16,9", "9,16"),
-        min_length=1,
-        description="aspect classes, width,height; a clip falls into the nearest",
-        json_schema_extra={"unit": "width,height"},
-    )
-    aspects_strict: bool = Field(
-        False, description="reject clips that are near no aspect class, by aspects_tolerance"
-    )
-    # 16:9 to 1.85:1 is 4%, 4:3 to 5:4 is 6%, 16:9 to 2.39:1 is 26%.
-    aspects_tolerance: float = Field(
-        0.1,
-        ge=0.0,
-        lt=1.0,
-        description="largest share of the picture that a crop to the nearest class may lose",
-        json_schema_extra={"unit": "share of the picture"},
-    )
-    by_content_type: bool = Field(
-        False, description="a bucket for each content type, named at the end of the bucket"
-    )
-    # 4k+1 grids of causal tokenizers; cosmos-predict2.5 needs one frame more than it asks for.
-    lengths: tuple[int, ...] = Field(
-        (17, 33, 49, 121),
-        min_length=1,
-        description="minimum-length classes; a clip in class N has N+1 frames or more",
-        json_schema_extra={"unit": "frames"},
-    )
-
-    @field_validator("aspects")
-    @classmethod
-    def _readable(cls, aspects: tuple[str, ...]) -> tuple[str, ...]:
-        for aspect in aspects:
-            numbers = aspect.split(",")
-            if len(numbers) != 2 or not all(n.isdigit() and int(n) > 0 for n in numbers):
-                raise ValueError(f"aspect {aspect!r}; expected two whole numbers such as '16,9'")
-        return aspects
-
-    @model_validator(mode="after")
-    def _floor_below_limit(self) -> "ShardConfig":
-        if self.min_bytes is not None and self.min_bytes > self.max_bytes:
-            raise ValueError(f"min_bytes {self.min_bytes} is more than max_bytes {self.max_bytes}")
-        return self
-
-    @property
-    def floor_bytes(self) -> int:
-        """`min_bytes`, or what stands for it."""
-        return self.max_bytes // 4 if self.min_bytes is None else self.min_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +166,8 @@ class Sample:
     """float32 [D], or None for no member `npy`."""
     text_vector: TextVector | None = field(default=None, compare=False)
     """Embedding of the caption; None for no member `text.npy`."""
+    has_id: bool = False
+    """Whether there is a member `id`."""
     _json: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -287,11 +193,17 @@ class Sample:
             members.append(("npy", len(self.npy())))
         if self.text_vector is not None:
             members.append((TEXT_VECTOR, self.text_vector.n_bytes))
+        if self.has_id:
+            members.append(("id", len(self.id())))
         return members
 
     def json(self) -> bytes:
         """The sample's metadata as canonical JSON."""
         return self._json
+
+    def id(self) -> bytes:
+        """A whole number below 2**52 made from the key, in decimal."""
+        return str(int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:8]) >> 12).encode()
 
     def npy(self) -> bytes:
         """The embedding as a NumPy file, float32 [D]."""
@@ -413,6 +325,8 @@ def _plan(bucket: str, split: Split, number: int, group: Sequence[Sample]) -> Sh
             digest.update(sample.npy())
         if sample.text_vector is not None:
             digest.update(sample.text_vector.digest.encode())
+        if sample.has_id:
+            digest.update(b"id\n")
     stamp = digest.hexdigest()[:8]
     return ShardPlan(
         name=f"{SHARDS}/{bucket}/{split}-{number:06d}-{stamp}.tar",
@@ -482,6 +396,8 @@ def write_shard(
             contents["npy"] = sample.npy()
         if sample.text_vector is not None and read_vector is not None:
             contents[TEXT_VECTOR] = read_vector(sample.text_vector)
+        if sample.has_id:
+            contents["id"] = sample.id()
         for suffix, _ in sample.members():
             data = contents[suffix]
             output.write(_header(f"{sample.key}.{suffix}", len(data)))

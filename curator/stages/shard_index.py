@@ -2,8 +2,9 @@
 
 Beside each tar lie `.tar.idx` (Megatron-Energon) and `.meta.jsonl`; under `shards/` `.nv-meta/*`
 (Megatron-Energon, for all buckets and for each), `wids-<split>.json` (wids), `dataset.parquet`
-(tables of clips, as Open-Sora's loaders take them) and `manifest.json`, which is written last and
-names all others. Names in them are relative to `shards/`, so that the folder can be moved.
+(tables of clips, as Open-Sora's loaders take them), `README.md` (Hugging Face `datasets`, for all
+buckets and for each) and `manifest.json`, which is written last and names all others. Names in them
+are relative to the folder that they lie in, so that it can be moved.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from curator.lake import to_parquet
 from curator.stages.shard import SHARDS, SPLITS, ShardPlan, TarLayout
+from curator.stages.shard_card import CARD, dataset_card
 
 MANIFEST = f"{SHARDS}/manifest.json"
 MANIFEST_VERSION = 1
@@ -211,6 +213,19 @@ def _files(shards: Sequence[Shard]) -> Iterator[tuple[str, bytes]]:
         prefix = f"{folder}/" if folder else ""
         for name, data in energon_files([_indexed(shard) for shard in inside], prefix):
             yield f"{prefix}.nv-meta/{name}", data
+        yield f"{prefix}{CARD}", _card(inside, prefix)
+
+
+def _card(shards: Sequence[Shard], prefix: str) -> bytes:
+    names: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for shard in shards:
+        names[shard.plan.split].append(shard.name.removeprefix(prefix))
+    first = next((shard.plan.samples[0] for shard in shards), None)
+    return dataset_card(
+        names,
+        with_embedding=first is not None and first.embedding is not None,
+        with_id=first is not None and first.has_id,
+    )
 
 
 def _indexed(shard: Shard) -> IndexedTar:

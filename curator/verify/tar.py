@@ -16,7 +16,7 @@ from curator.verify.clip import frame_differences, header_differences, rate_of
 from curator.verify.findings import REMAKE, Code, Findings
 
 NEEDED = ("json", "mp4", "txt")
-ALLOWED = {*NEEDED, "npy", TEXT_VECTOR}
+ALLOWED = {*NEEDED, "npy", TEXT_VECTOR, "id"}
 MAX_MP4_BYTES = 2 << 30
 FIELDS: dict[str, type | tuple[type, ...]] = {
     "key": str,

@@ -17,12 +17,13 @@ from made_samples import FPS, HEIGHT, WIDTH, MadeClip, made_clips, make_shards
 from PIL import Image
 
 from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE, main
+from curator.errors import UsageError
 from curator.export import Exported, ExportOptions, export
 from curator.export.frames import fitted
 from curator.storage import open_store
 from curator.verify import verify
 
-FOLDER_FORMATS = ("cosmos", "opensora", "parquet", "frames", "energon", "wids")
+FOLDER_FORMATS = ("cosmos", "opensora", "cogvideo", "parquet", "frames", "energon", "wids")
 
 
 @pytest.fixture
@@ -103,6 +104,78 @@ def test_a_caption_with_commas_quotes_and_lines_survives_csv(
         (row,) = csv.DictReader(lines)
     assert row["text"] == caption
     assert row["path"] == f"videos/train/{clips[0].key}.mp4"
+
+
+def test_pandas_reads_every_caption_as_text(tmp_path: Path, clips: list[MadeClip]) -> None:
+    """Pins what Open-Sora does: `read_csv`, then the caption plus words on the frame rate."""
+    pandas = pytest.importorskip("pandas")
+    captions = ["", "None", "NA", "nan", "null", "N/A", " ", "a dog"]
+    own = [
+        replace(clip, caption=text, split="train")
+        for clip, text in zip(clips, captions, strict=True)
+    ]
+    make_shards(str(tmp_path / "out"), own)
+    exported(tmp_path / "out", tmp_path / "to", "opensora")
+    read = pandas.read_csv(tmp_path / "to" / "train.csv")
+    by_path = {Path(row["path"]).stem: row["text"] for _, row in read.iterrows()}
+    assert {key: text.strip() for key, text in by_path.items()} == {
+        clip.key: clip.caption.strip() for clip in own
+    }
+
+
+def test_cogvideo_is_what_its_dataset_classes_read(tmp_path: Path, clips: list[MadeClip]) -> None:
+    """Pins both ways: `labels` for `videos` in a path, and two lists of the same length.
+
+    The first takes the first line of a label, so that none may be empty or of several lines; the
+    second passes over empty lines, so that a clip without a caption is in neither list.
+    """
+    texts = ["", "two\nlines ", "\u2028 one, 'two'", *(clip.caption for clip in clips[3:])]
+    own = [replace(clip, caption=text) for clip, text in zip(clips, texts, strict=True)]
+    make_shards(str(tmp_path / "out"), own)
+    done = exported(tmp_path / "out", tmp_path / "to", "cogvideo")
+    assert (done.n_clips, done.n_objects, done.n_without_text) == (8, 8 + 7 + 4, 1)
+    said = {clip.key: " ".join(clip.caption.split()) for clip in own if clip.caption}
+    for split in ("train", "val"):
+        folder = tmp_path / "to" / split
+        keys = {clip.key for clip in own if clip.split == split}
+        found = {path.stem: path for path in folder.rglob("*.mp4")}
+        assert set(found) == keys
+        for key, path in found.items():
+            assert path.read_bytes() == next(clip.mp4 for clip in own if clip.key == key)
+            label = Path(str(path).replace(".mp4", ".txt").replace("videos", "labels"))
+            assert label.exists() == (key in said)
+            if label.exists():
+                assert label.read_text(encoding="utf-8").splitlines() == [said[key]]
+        videos, prompts = (
+            (folder / name).read_text(encoding="utf-8").splitlines()
+            for name in ("videos.txt", "prompts.txt")
+        )
+        assert {Path(v).stem: p for v, p in zip(videos, prompts, strict=True)} == {
+            key: said[key] for key in keys if key in said
+        }
+        assert all((folder / video).is_file() for video in videos)
+    again = exported(tmp_path / "out", tmp_path / "to", "cogvideo")
+    assert (again.n_standing, again.n_others) == (15, 0)
+
+
+def test_cogvideo_refuses_a_path_that_its_loader_would_change(out: Path, tmp_path: Path) -> None:
+    for name in ("my_videos", "a.mp4"):
+        with pytest.raises(UsageError, match="choose a destination with neither"):
+            exported(out, tmp_path / name, "cogvideo")
+
+
+@pytest.mark.parametrize("form", ["cosmos", "opensora", "cogvideo"])
+def test_clips_that_are_too_short_for_a_trainer_stay_out(
+    out: Path, tmp_path: Path, clips: list[MadeClip], form: str
+) -> None:
+    """Pins that the bound is a least number of frames, and that what it leaves out is counted."""
+    done = exported(out, tmp_path / "to", form, min_frames=7)
+    enough = {clip.key for clip in clips if clip.n_frames >= 7}
+    assert {path.stem for path in (tmp_path / "to").rglob("*.mp4")} == enough
+    assert (done.n_clips, done.n_short) == (len(enough), len(clips) - len(enough))
+    assert 0 < len(enough) < len(clips)
+    with pytest.raises(UsageError, match="cosmos, opensora, cogvideo"):
+        exported(out, tmp_path / "table", "parquet", min_frames=7)
 
 
 @pytest.mark.parametrize("with_videos", [False, True])
@@ -187,7 +260,7 @@ def test_an_export_is_the_same_each_time_and_writes_nothing_twice(
     assert files(tmp_path / "a") == files(tmp_path / "b")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*.mp4")}
     again = exported(out, tmp_path / "a", form, relative_paths=True)
-    n_tables = 4 if form == "opensora" else 0
+    n_tables = 4 if form in ("opensora", "cogvideo") else 0
     assert (again.n_objects, again.n_clips) == (n_tables, first.n_clips)
     assert again.n_standing == first.n_objects - n_tables
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -271,7 +344,7 @@ def _damage(tar: Path, change: Callable[[bytes], bytes]) -> None:
     tar.write_bytes(change(tar.read_bytes()))
 
 
-@pytest.mark.parametrize("form", ["cosmos", "opensora", "parquet", "frames"])
+@pytest.mark.parametrize("form", ["cosmos", "opensora", "cogvideo", "parquet", "frames"])
 def test_a_damaged_shard_ends_the_export_and_leaves_no_half_object(
     out: Path, tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -339,4 +412,6 @@ def test_s3_gives_and_takes_what_folders_do(
     if form != "parquet":
         # Rows of `parquet` name where the tar lies.
         assert there == here
-    assert exported(remote, to, form, **options).n_objects == (4 if form == "opensora" else 0)
+    assert exported(remote, to, form, **options).n_objects == (
+        4 if form in ("opensora", "cogvideo") else 0
+    )

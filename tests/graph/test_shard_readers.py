@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+import yaml
 
 from curator.cli import EXIT_OK, main
 from curator.footage.write import moving_texture, write_video
@@ -206,6 +207,62 @@ def test_all_of_them_from_s3(
         assert members(dataset[number] for number in range(len(dataset))) == samples
         urls = [f"{root}/{s['name']}" for s in manifest["shards"] if s["split"] == split]
         assert members(webdataset.WebDataset(urls, shardshuffle=False)) == samples
+
+
+def test_the_card_declares_all_that_the_json_holds(finished: Finished) -> None:
+    """Pins names and kinds: what is not declared is dropped by `datasets`, without a word."""
+    card = (finished.out / "shards" / "README.md").read_text().split("---\n")[1]
+    declared = {f["name"]: f for f in yaml.safe_load(card)["dataset_info"]["features"]}
+    fields = {f["name"]: f for f in declared["json"]["struct"]}
+    kinds = {"string": str, "int64": int, "float64": float, "bool": bool}
+    n_lines = 0
+    for path in (finished.out / "shards").rglob("*.meta.jsonl"):
+        for line in path.read_text().splitlines():
+            n_lines += 1
+            sample = json.loads(line)
+            assert set(sample) == set(fields)
+            for name, value in sample.items():
+                if isinstance(value, dict):
+                    parts = {part["name"]: part["dtype"] for part in fields[name]["struct"]}
+                    assert set(value) == set(parts)
+                    given = [(part, kinds[parts[key]]) for key, part in value.items()]
+                elif isinstance(value, list):
+                    given = [(part, kinds[fields[name]["sequence"]]) for part in value]
+                elif value is None:
+                    continue
+                else:
+                    given = [(value, kinds[fields[name]["dtype"]])]
+                assert all(part is None or type(part) is kind for part, kind in given), name
+    assert n_lines == len({*finished.samples["train"], *finished.samples["val"]})
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_datasets_from_a_folder_and_from_one_bucket(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streaming: bool
+) -> None:
+    """Hugging Face's library, and so finetrainers, is given the folder and nothing else."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    rows = pq.read_table(finished.out / "shards" / "dataset.parquet").to_pylist()
+    bucket = min(row["bucket"] for row in rows if row["split"] == "train")
+    inside = {row["clip_id"] for row in rows if row["bucket"] == bucket}
+
+    def read(folder: Path, split: str) -> dict[str, str]:
+        name = "validation" if split == "val" else split
+        found = datasets.load_dataset(
+            str(folder), split=name, streaming=streaming, cache_dir=str(tmp_path / "cache")
+        ).cast_column("mp4", datasets.Video(decode=False))
+        samples = list(found)
+        for sample in samples:
+            assert sample["json"]["key"] == sample["__key__"]
+            assert sample["json"]["caption"] == sample["txt"]
+        return {sample["__key__"]: digest(sample["mp4"]["bytes"]) for sample in samples}
+
+    for split, samples in finished.samples.items():
+        wanted = {key: members["mp4"] for key, members in samples.items()}
+        assert read(finished.out / "shards", split) == wanted
+    wanted = {k: m["mp4"] for k, m in finished.samples["train"].items() if k in inside}
+    assert read(finished.out / "shards" / bucket, "train") == wanted
 
 
 def test_an_embedding_comes_with_each_sample(finished: Finished, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from curator.stages.decide import decide
 from curator.stages.filters import FilterConfig
 from curator.stages.propose import ProposeConfig, clip_id
 from curator.stages.scores import SCORES
-from curator.stages.shard import ShardConfig
+from curator.stages.shard_config import ShardConfig
 from curator.tables import CANDIDATES_SCHEMA, CLIPS_SCHEMA
 
 RULES = {"motion": {"min": 0.05}, "luma": {"min": 0.2, "max": 0.8}}

@@ -27,7 +27,7 @@ from curator.stages.clips import cut_request, least_frames
 from curator.stages.copy import give_up_ticks, is_same_luma
 from curator.stages.cut import ClipCutter
 from curator.stages.cut_config import CutConfig
-from curator.stages.shard import ShardConfig
+from curator.stages.shard_config import ShardConfig
 
 N = 120
 """Frames of the sources here, at 30 frames/s."""

@@ -26,7 +26,8 @@ from curator.stages.copy import check_encoded
 from curator.stages.cut import ClipCutter
 from curator.stages.cut_config import CutConfig, cut_fingerprint
 from curator.stages.cut_form import as_written, bucket_size, formed, frame_plan
-from curator.stages.shard import Bucket, ShardConfig, bucket_of
+from curator.stages.shard import Bucket, bucket_of
+from curator.stages.shard_config import ShardConfig
 from curator.tables import CANDIDATES_SCHEMA
 
 Film = NDArray[np.uint8]

@@ -13,7 +13,7 @@ from curator.stages.decide import Decided, decide, judge_table
 from curator.stages.filters import FilterConfig, flags, judge, resolve
 from curator.stages.scores import SCORES
 from curator.stages.semantic import SemanticConfig
-from curator.stages.shard import ShardConfig
+from curator.stages.shard_config import ShardConfig
 from curator.tables import CANDIDATES_SCHEMA, score_column
 
 

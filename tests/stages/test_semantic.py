@@ -22,7 +22,7 @@ from curator.stages.filters import FilterConfig
 from curator.stages.scores import SCORES, ClipView, score_clip
 from curator.stages.scores.semantic import NEEDS, content_of, lowest_similarity
 from curator.stages.semantic import SemanticConfig, Semantics
-from curator.stages.shard import ShardConfig
+from curator.stages.shard_config import ShardConfig
 from curator.tables import CANDIDATES_SCHEMA
 
 SPAN = Span(start_frame=60, end_frame=180, shot=0)

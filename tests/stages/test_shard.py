@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from curator.stages.shard import (
     Bucket,
     Location,
     Sample,
-    ShardConfig,
     ShardPlan,
     Split,
     aspect_loss,
@@ -25,6 +25,7 @@ from curator.stages.shard import (
     tar_layout,
     write_shard,
 )
+from curator.stages.shard_config import ShardConfig
 
 CONFIG = ShardConfig()
 WIDE = Bucket(resolution=720, aspect="16,9", min_frames=121)
@@ -378,6 +379,31 @@ def test_an_embedding_is_the_last_member_and_read_back_by_numpy() -> None:
         read = np.load(io.BytesIO(stored.read()))
     assert read.dtype == np.float32
     assert (read == vector).all()
+
+
+def test_a_member_id_is_a_whole_number_for_every_reader() -> None:
+    """Pins that `id` is what `webdataset` decodes, fits 64 bits, and names another tar.
+
+    CogVideo's SAT loader looks for a member of this suffix, and then for the line of
+    `.meta.jsonl` whose `key` is the member's name before the dot.
+    """
+    plain = sample(1)
+    both = [(WIDE, replace(plain, has_id=True)), (WIDE, replace(sample(2), has_id=True))]
+    (plan,) = plan_shards(both, CONFIG)
+    data = written(plan)
+    assert tar_layout(plan).n_bytes == len(data)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        names = tar.getnames()
+        assert [name.rpartition(".")[2] for name in names[:4]] == ["json", "mp4", "txt", "id"]
+        values = {
+            name: int(stored.read())
+            for name in names
+            if name.endswith(".id") and (stored := tar.extractfile(name)) is not None
+        }
+    assert {name.partition(".")[0] for name in values} == {s.key for s in plan.samples}
+    assert len(set(values.values())) == 2
+    assert all(0 <= value < 2**52 for value in values.values())
+    assert plan.name != plan_shards([(WIDE, plain), (WIDE, sample(2))], CONFIG)[0].name
 
 
 def test_tars_end_with_two_empty_blocks_and_the_same_plan_gives_the_same_bytes() -> None:

@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from curator.stages.shard import (
     Bucket,
     Location,
     Sample,
-    ShardConfig,
     Split,
     plan_shards,
     tar_layout,
     write_shard,
 )
+from curator.stages.shard_config import ShardConfig
 from curator.stages.shard_index import (
     DATASET_SCHEMA,
     MANIFEST,
@@ -198,3 +199,20 @@ def test_no_shards_are_whole_too() -> None:
         b"split_parts:\n  train: []\n  val: []\nexclude: []\n"
     )
     assert pq.read_table(io.BytesIO(files["shards/dataset.parquet"])).num_rows == 0
+    assert b"configs" not in files["shards/README.md"]
+
+
+def test_cards_name_the_tars_of_each_split(shards: dict[str, tuple[Shard, bytes]]) -> None:
+    """Pins that the header of each folder's README.md names its tars and no others, by split."""
+    files = files_of(shards)
+    for folder in ("", *(f"{bucket.name}/" for bucket in BUCKETS)):
+        _, header, _ = files[f"shards/{folder}README.md"].decode().split("---\n")
+        (config,) = yaml.safe_load(header)["configs"]
+        named = {part["split"]: part["path"] for part in config["data_files"]}
+        for split, name in (("train", "train"), ("val", "validation")):
+            inside = [
+                tar.removeprefix(f"shards/{folder}")
+                for tar in sorted(shards)
+                if tar.startswith(f"shards/{folder}") and tar.rpartition("/")[2].startswith(split)
+            ]
+            assert named.get(name, []) == inside

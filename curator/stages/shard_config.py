@@ -1,0 +1,108 @@
+"""Settings of shards: buckets, sizes, splits and members."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+
+class ShardConfig(BaseModel):
+    """How clips are grouped and packed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    # 1 GB: what Megatron-Energon and open_clip recommend for sequential reads from object storage.
+    max_bytes: int = Field(
+        1_000_000_000,
+        ge=1 << 16,
+        description="a tar is closed before it would grow beyond this",
+        json_schema_extra={"unit": "bytes"},
+    )
+    # A quarter of 1 GB is about the floor that facts of the field name (256 MB).
+    min_bytes: int | None = Field(
+        None,
+        ge=0,
+        description="a last tar smaller than this is joined with the one before; null for a "
+        "quarter of max_bytes",
+        json_schema_extra={"unit": "bytes"},
+    )
+    seed: int = Field(
+        0, ge=0, description="another one shuffles the clips, and splits the sources, otherwise"
+    )
+    val_share: float = Field(
+        0.02,
+        ge=0.0,
+        le=1.0,
+        description="share of the sources whose clips are for validation, by the hash of their ids",
+        json_schema_extra={"unit": "share of sources"},
+    )
+    append: bool = Field(
+        True,
+        description="tars that stand and hold nothing but wanted clips stay as they are, others "
+        "are added; false packs all clips as a first run would",
+    )
+    embedding: Literal["none", "clip", "descriptor"] = Field(
+        "none",
+        description="vector of the clip in the member npy, float32: of the CLIP model, or the "
+        "perceptual descriptor",
+    )
+    # CogVideo's SAT loader looks for this member before it takes caption, fps and duration from
+    # the .meta.jsonl. Readers decode it as a whole number.
+    id_member: bool = Field(
+        False,
+        description="a member id, a whole number made from the clip's id, in each sample: for "
+        "CogVideo's SAT loader",
+    )
+    resolutions: tuple[int, ...] = Field(
+        (240, 360, 480, 720, 1080, 1440, 2160),
+        min_length=1,
+        description="resolution classes by shorter side; a clip falls into the largest it reaches",
+        json_schema_extra={"unit": "px"},
+    )
+    # The strings that Cosmos-Tokenize1's configurations use.
+    aspects: tuple[str, ...] = Field(
+        ("1,1", "4,3", "3,4", "16,9", "9,16"),
+        min_length=1,
+        description="aspect classes, width,height; a clip falls into the nearest",
+        json_schema_extra={"unit": "width,height"},
+    )
+    aspects_strict: bool = Field(
+        False, description="reject clips that are near no aspect class, by aspects_tolerance"
+    )
+    # 16:9 to 1.85:1 is 4%, 4:3 to 5:4 is 6%, 16:9 to 2.39:1 is 26%.
+    aspects_tolerance: float = Field(
+        0.1,
+        ge=0.0,
+        lt=1.0,
+        description="largest share of the picture that a crop to the nearest class may lose",
+        json_schema_extra={"unit": "share of the picture"},
+    )
+    by_content_type: bool = Field(
+        False, description="a bucket for each content type, named at the end of the bucket"
+    )
+    # 4k+1 grids of causal tokenizers; cosmos-predict2.5 needs one frame more than it asks for.
+    lengths: tuple[int, ...] = Field(
+        (17, 33, 49, 121),
+        min_length=1,
+        description="minimum-length classes; a clip in class N has N+1 frames or more",
+        json_schema_extra={"unit": "frames"},
+    )
+
+    @field_validator("aspects")
+    @classmethod
+    def _readable(cls, aspects: tuple[str, ...]) -> tuple[str, ...]:
+        for aspect in aspects:
+            numbers = aspect.split(",")
+            if len(numbers) != 2 or not all(n.isdigit() and int(n) > 0 for n in numbers):
+                raise ValueError(f"aspect {aspect!r}; expected two whole numbers such as '16,9'")
+        return aspects
+
+    @model_validator(mode="after")
+    def _floor_below_limit(self) -> "ShardConfig":
+        if self.min_bytes is not None and self.min_bytes > self.max_bytes:
+            raise ValueError(f"min_bytes {self.min_bytes} is more than max_bytes {self.max_bytes}")
+        return self
+
+    @property
+    def floor_bytes(self) -> int:
+        """`min_bytes`, or what stands for it."""
+        return self.max_bytes // 4 if self.min_bytes is None else self.min_bytes
