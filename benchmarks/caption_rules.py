@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """What the rules on captions find, on captions written by hand (`caption_rules.yaml`).
 
-    caption_rules.py            table, then each mistake, then JSON
+    caption_rules.py                       table, then each mistake, then JSON
+    caption_rules.py FILE... [--all]       what is set aside of texts in English, one a line
 
 A good caption that any rule sets aside is a false positive; a bad one counts as found if a rule
 sets it aside, and as right if that is for its reason.
 """
 
+import argparse
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -19,17 +22,43 @@ from curator.captions.records import Answer
 from curator.captions.rules import problem_of
 
 
+def reason_of(text: str, language: str = "en") -> str:
+    config = CaptionConfig(lengths=("short",), text="short", language=language)
+    problem = problem_of(Answer(short=text), config)
+    return "good" if problem is None else str(problem.reason)
+
+
+def count_files(paths: Sequence[Path], show_all: bool) -> None:
+    """Texts that nobody wrote for this: a row for each file."""
+    print("| file | texts | set aside | for |")
+    print("|---|---|---|---|")
+    for path in paths:
+        texts = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+        reasons = [reason_of(text) for text in texts]
+        counts = Counter(reason for reason in reasons if reason != "good")
+        said = ", ".join(f"{name} {n}" for name, n in counts.most_common())
+        print(f"| {path.name} | {len(texts)} | {counts.total()} | {said} |")
+        for text, reason in zip(texts, reasons, strict=True):
+            if show_all and reason != "good":
+                print(f"{reason}: {text}")
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--all", action="store_true", help="print each text that is set aside")
+    args = parser.parse_args()
+    if args.files:
+        count_files(args.files, args.all)
+    else:
+        score_lists()
+
+
+def score_lists() -> None:
     lists = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     mistakes = []
     found: Counter[str] = Counter()
     right: Counter[str] = Counter()
-
-    def reason_of(text: str, language: str = "en") -> str:
-        config = CaptionConfig(lengths=("short",), text="short", language=language)
-        problem = problem_of(Answer(short=text), config)
-        return "good" if problem is None else str(problem.reason)
-
     reason_of("The first one loads the model of languages.")
     begun_s = time.process_time()
     n_good = 0

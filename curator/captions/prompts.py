@@ -57,7 +57,7 @@ _HIDDEN = re.compile(
 class Prompt(BaseModel):
     """The words of one prompt."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     about: str = Field("", description="what the prompt is for")
     system: str = Field("", description="system prompt; empty for none")

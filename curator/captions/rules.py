@@ -40,7 +40,6 @@ _TOKEN = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 _RUN = re.compile(r"(\S{1,12}?)\1{9,}")
 _SENTENCE = re.compile(r"[^.!?。！？\n]+[.!?。！？]?")
 _ENDS = (".", "!", "?", "。", "！", "？", "।", "…", '"', "'", "”", "’", ")", "」", "』", "»", "*")
-_LAST_TWO = re.compile(r"(?:[^.!?]*[.!?])?[^.!?]*$")
 _MAX_UNIT = 60
 _MIN_TIMES = 3
 
@@ -147,10 +146,15 @@ def meta_phrase_in(text: str) -> str | None:
         is_still = IS_STILL.fullmatch(found["subject"] or found["place"] or found["start"])
         showing = SHOWING_STILL if is_still else SHOWING_MOVING
         # In the sentence, or in the one before.
-        before = _LAST_TWO.search(plain[: found.start()])
-        if before is None or showing.search(before[0]) is None:
+        if showing.search(_last_two_sentences(plain[: found.start()])) is None:
             return found[0].lstrip(".!?, ")
     return None
+
+
+def _last_two_sentences(text: str) -> str:
+    """The sentence that a text ends in, and the one before it."""
+    last = max(text.rfind(end) for end in ".!?")
+    return text[max(text.rfind(end, 0, max(last, 0)) for end in ".!?") + 1 :]
 
 
 def _plain(text: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from curator.captions.ask import Asker, make_dialogs
 from curator.captions.config import CaptionConfig, JudgeConfig
-from curator.captions.dialog import retold
+from curator.captions.dialog import Dialog, retold
 from curator.captions.pairs import pairs_of
 from curator.captions.records import (
     Annotation,
@@ -65,7 +65,9 @@ class Script:
         return [request for asked in self.rounds for request in asked]
 
     def run(self, config: CaptionConfig, task: Task = TASK) -> Annotation:
-        dialog = make_dialogs(config)(task)
+        return self.tell(make_dialogs(config)(task))
+
+    def tell(self, dialog: Dialog) -> Annotation:
         try:
             asked = next(dialog)
             while True:
@@ -302,8 +304,11 @@ def test_the_same_replies_give_the_same_requests_and_annotation() -> None:
     """Whatever is replied, there is one end; told again by stored replies, it is the same."""
     draw = random.Random(0)
     ends: set[str] = set()
+    configs = [config(), *(judged(n) for n in (1, 2, 3))]
+    begin = [make_dialogs(chosen) for chosen in configs]
     for trial in range(120):
-        chosen = judged(draw.randrange(1, 4)) if trial % 3 else config()
+        which = draw.randrange(len(configs))
+        chosen, dialogs = configs[which], begin[which]
 
         def reply(request: Request, trial: int = trial) -> Reply:
             own = random.Random(f"{trial} {request.key}")
@@ -315,10 +320,10 @@ def test_the_same_replies_give_the_same_requests_and_annotation() -> None:
             return Reply(text=text, is_whole=own.random() > 0.1, tokens_out=len(text))
 
         script = Script(reply)
-        annotation = script.run(chosen)
-        assert Script(reply).run(chosen) == annotation
+        annotation = script.tell(dialogs(TASK))
+        assert Script(reply).tell(dialogs(TASK)) == annotation
         stored = {request.key: reply(request) for request in script.requests}
-        assert retold(make_dialogs(chosen)(TASK), stored) == annotation
+        assert retold(dialogs(TASK), stored) == annotation
         assert annotation.request_keys == tuple(request.key for request in script.requests)
         assert len(script.requests) <= 6 * chosen.candidates
         if annotation.answer is not None:
@@ -328,7 +333,7 @@ def test_the_same_replies_give_the_same_requests_and_annotation() -> None:
         ends.add(annotation.failure or "answered")
         if len(stored) > 1:
             stored.pop(script.requests[-1].key)
-            assert retold(make_dialogs(chosen)(TASK), stored) is None
+            assert retold(dialogs(TASK), stored) is None
     assert {"answered", "timed_out", "bad_answer", "meta_phrase"} <= ends
 
 

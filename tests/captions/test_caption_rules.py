@@ -53,6 +53,8 @@ def reason(text: str, config: CaptionConfig = CONFIG) -> Unanswered | None:
         "The photo booth's curtain opens, and three friends step out laughing.",
         "People in the picture gallery walk from painting to painting.",
         "The player's left hand moves along the guitar's neck; the right one plucks the strings.",
+        "A poster hangs on the wall. It is torn. People pass. A girl draws. Her picture is blue.",
+        "A woman sits with her back to the viewer.",
         "Captain Ahab's ship, the Pequod, as a model in a bottle.",
         "A 5 kg dumbbell is lifted 12 times.",
     ],
@@ -97,6 +99,10 @@ def test_good_captions_pass(text: str) -> None:
         ("**Caption:** A dog runs.", "meta_phrase"),
         ("A dog stands on the left side of the image.", "meta_phrase"),
         ("This is a photo of a dog.", "meta_phrase"),
+        ("A screen stands in a hall. A dog runs. It barks. The video ends.", "meta_phrase"),
+        ("A lamp on a wall. The video then shows a dog.", "meta_phrase"),
+        ("Aerial footage captures a castle.", "meta_phrase"),
+        ("A dog runs, inviting the viewer to play.", "meta_phrase"),
         ("视频中，一只狗在跑。", "meta_phrase"),
     ],
 )
@@ -166,7 +172,8 @@ def test_what_is_said_names_the_place() -> None:
 
 def test_rules_take_little_time_on_hostile_texts() -> None:
     # Patterns that backtrack without end would not return.
-    for text in ("'" * 5000, "a " * 5000, "the " * 5000, "{" * 5000, "the image " * 1000):
+    screens = " ".join(f"A screen of {i} inches. The video shows {i} dogs." for i in range(500))
+    for text in ("'" * 5000, "a " * 5000, "the " * 5000, "{" * 5000, "the image " * 1000, screens):
         problem_of_text(text, is_whole=False)
         reason(text)
     assert reason("the image " * 1000) == Unanswered.REPEATED
