@@ -1,7 +1,10 @@
 """The client against a server process that fails in every way that a server can."""
 
 import asyncio
+import io
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,12 +14,21 @@ from typing import Any
 import orjson
 import pytest
 from marked import marked_frames, marked_task
+from PIL import Image
 from served import FakeServer
 
-from curator.captions.config import ModelConfig
+from curator.captions.config import CaptionConfig, ModelConfig
 from curator.captions.records import Frames, Reply, Request, Sampling, Turn, Unanswered
 from curator.captions.server import ServerClient, check_server
-from curator.captions.wire import MalformedError, error_in, retry_after_s, said_in, shown_url
+from curator.captions.wire import (
+    MalformedError,
+    error_in,
+    mp4_of,
+    retry_after_s,
+    said_in,
+    shown_url,
+    trial_frames,
+)
 from curator.errors import ServerError
 
 SCHEMA = {"type": "object", "properties": {"medium": {"type": "string"}}}
@@ -93,11 +105,7 @@ def test_frames_go_before_the_first_question_only(fake_server: FakeServer) -> No
 
 
 def test_frames_as_one_video_at_the_rate_at_which_they_were_shown(fake_server: FakeServer) -> None:
-    import io
-
     import av
-
-    from curator.captions.wire import mp4_of
 
     fake_server.start()
     answer = seen(asked_one(fake_server.config(frames_as="video"), request_about(300)))
@@ -369,6 +377,27 @@ def test_check_says_who_cannot_be_reached(fake_server: FakeServer) -> None:
     fake_server.start(models=None, faults=[{"status": 500}] * 3)
     with pytest.raises(ServerError, match="does not answer"):
         check_server(config)
+
+
+def test_the_trial_is_as_large_as_the_largest_window() -> None:
+    def shape(**settings: float) -> tuple[int, tuple[int, int]]:
+        frames = trial_frames(CaptionConfig.model_validate(settings))
+        assert len(frames.times_s) == len(frames.jpegs)
+        return len(frames.jpegs), Image.open(io.BytesIO(frames.jpegs[0])).size
+
+    assert shape() == (8, (448, 252))
+    assert shape(frames=100, frame_px=640) == (64, (640, 360))
+    assert shape(frames_per_s=2, max_frames=20)[0] == 20
+
+
+def test_nothing_is_imported_before_a_server_is_asked() -> None:
+    names = "{'aiohttp', 'av', 'PIL', 'torch', 'transformers'}"
+    code = (
+        "import sys, curator.captions.pump, curator.captions.server\n"
+        f"print({names} & set(sys.modules))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize(
