@@ -77,7 +77,9 @@ def tiny_folder(
         text: Settings of the language model that are other than usual.
     """
     import torch
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     model, processor = _made(family, seed, side_px, text)
     for name, parameter in model.named_parameters():
         if parameter.ndim >= 2 and "embed_tokens" not in name:

@@ -34,8 +34,8 @@ _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 class RowSampler:
     """Picks the next token of each row, by that row's own request.
 
-    A logits processor for `generate(do_sample=False)`: the token that it picked is left as the only
-    one. One for each call of `generate`.
+    A logits processor for `generate(do_sample=False)`, which takes the largest: the token that was
+    picked is left as the only one. One for each call of `generate`.
 
     Args:
         requests: One per row.
@@ -62,22 +62,26 @@ class RowSampler:
         self._keys_B1 = torch.tensor(keys, dtype=torch.int64, device=device)[:, None]
 
     def __call__(self, input_ids: "Tensor", scores: "Tensor") -> "Tensor":
-        """Leaves one token of each row.
+        """Makes each row's token the largest.
 
         Args:
             input_ids: int64 [B, length so far]; not looked at.
             scores: Logits, float32 [B, V].
 
         Returns:
-            float32 [B, V], 0 for the token that was picked and -inf for all others.
+            float32 [B, V], 0 for the token that was picked and -inf for all others; the logits
+            themselves where all rows take the likeliest.
         """
         import torch
 
+        over = [row for row, limit in enumerate(self._limits) if self._step >= limit]
+        if self._is_greedy and not over:
+            self._step += 1
+            return scores
         picked_B1 = scores.argmax(dim=-1, keepdim=True)
         if not self._is_greedy:
             drawn_B1 = self._drawn(scores / self._temperature_B1)
             picked_B1 = torch.where(self._is_drawn_B1, drawn_B1, picked_B1)
-        over = [row for row, limit in enumerate(self._limits) if self._step >= limit]
         if over:
             picked_B1[over] = self._end_token
         self._step += 1
