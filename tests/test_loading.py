@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from curator.errors import CuratorError, ShardError, UsageError
 from curator.footage.write import write_video
 from curator.loading import ClipDataset, ClipLoader, as_unit
-from curator.loading.shards import SampleReader, read_buckets
+from curator.loading.shards import SampleReader
 from tests.made_shards import (
     FPS,
     MadeClip,
@@ -579,20 +579,3 @@ def test_errors_in_a_worker_arrive_as_they_are(tmp_path: Path) -> None:
     out = write_shards(tmp_path / "out", [(A, "train", clips)])
     with pytest.raises(ShardError, match=r"clip abc1 of .* does not decode"):
         list(ClipLoader(ClipDataset(str(out), frames=2), num_workers=1))
-
-
-def test_the_reader_gives_samples_as_webdataset_does(out: str) -> None:
-    """Pins that what is found by index is what webdataset finds by reading on."""
-    import webdataset
-
-    store, buckets = read_buckets(out, "train")
-    shard = buckets[A].shards[1]
-    reader = SampleReader(store, ["json", "mp4", "txt"])
-    path = f"{store.uri}/{shard.name}"
-    plain = list(webdataset.WebDataset(path, shardshuffle=False))
-    assert len(plain) == shard.n_samples == 5
-    for number in (4, 0, 2):
-        held = reader.read(shard, number)
-        for name in ("__key__", "json", "mp4", "txt"):
-            assert held[name] == plain[number][name]
-    reader.close()

@@ -13,6 +13,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import orjson
@@ -21,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from curator.errors import ShardError, UsageError, unknown_key
 from curator.loading.plan import BucketPlan, Plan, Setting, normalized
-from curator.loading.shards import LoadedBucket, SampleReader, read_buckets
+from curator.loading.shards import LoadedBucket, SampleReader, Shard, read_buckets
 from curator.loading.values import as_unit, embeddings, facts_of, rate_of, repeated
 from curator.loading.windows import Window, checked_size, decode_window, even_size
 
@@ -219,60 +220,63 @@ class ClipDataset(IterableDataset[Batch]):
         info = get_worker_info()
         own, workers = (info.id, info.num_workers) if info is not None else (0, 1)
         start = self._start
-        worker, step = start.first(own, workers)
-        lanes = self._plan.lanes(worker, workers)
-        sequence = self._plan.sequence(start.epoch, worker, lanes)
-        turn = step // workers
-        given = Counter(sequence[:turn].tolist())
+        worker, first_step = start.first(own, workers)
         reader = self._reader()
         try:
-            for i in sequence[turn:].tolist():
-                number = start.epoch * lanes[i].quota + given[i]
-                round_, samples = self._plan.batch(i, lanes[i], number)
-                batch = self._batch(reader, i, round_, samples)
-                at = {"epoch": start.epoch, "step": step, "workers": workers}
-                given[i] += 1
-                step += workers
+            planned = self._planned(start.epoch, worker, workers, first_step)
+            for each in reader.ahead(planned, self._places):
+                batch = self._batch(reader, each)
+                at = {"epoch": start.epoch, "step": each.step, "workers": workers}
                 own_part = None if info is None else worker
-                self._now = _Position(start.epoch, step, workers, own_part)
+                self._now = _Position(start.epoch, each.step + workers, workers, own_part)
                 yield batch | {"position": at}
         finally:
             reader.close()
         self.set_epoch(start.epoch + 1)
 
+    def _planned(
+        self, epoch: int, worker: int, workers: int, first_step: int
+    ) -> Iterator["_Planned"]:
+        """A worker's batches of an epoch, from a step on."""
+        lanes = self._plan.lanes(worker, workers)
+        sequence = self._plan.sequence(epoch, worker, lanes)
+        turn = first_step // workers
+        given = Counter(sequence[:turn].tolist())
+        for step, i in enumerate(sequence[turn:].tolist()):
+            round_, samples = self._plan.batch(i, lanes[i], epoch * lanes[i].quota + given[i])
+            given[i] += 1
+            yield _Planned(first_step + step * workers, i, round_, samples)
+
+    def _places(self, planned: "_Planned") -> Iterator[tuple[Shard, int]]:
+        shards = self._buckets[planned.i].shards
+        return ((shards[tar], number) for tar, number in planned.samples)
+
     def batch_at(self, epoch: int, step: int) -> Batch:
         """Makes one batch: the one that a single worker gives at this step of this rank."""
-        (lanes, sequence), reader = self._single(epoch), self._reader()
-        i = int(sequence[step])
-        number = epoch * lanes[i].quota + int((sequence[:step] == i).sum())
+        reader = self._reader()
         try:
-            return self._batch(reader, i, *self._plan.batch(i, lanes[i], number)) | {
-                "position": {"epoch": epoch, "step": step, "workers": 1}
-            }
+            one = islice(self._planned(epoch, 0, 1, step), 1)
+            (planned,) = reader.ahead(one, self._places)
+            at = {"epoch": epoch, "step": step, "workers": 1}
+            return self._batch(reader, planned) | {"position": at}
         finally:
             reader.close()
-
-    def _single(self, epoch: int) -> tuple[Any, Any]:
-        lanes = self._plan.lanes(0, 1)
-        return lanes, self._plan.sequence(epoch, 0, lanes)
 
     def _reader(self) -> SampleReader:
         members = ("json", "mp4", "txt", *(("npy",) if self._embedding else ()))
         return SampleReader(self._store, members)
 
-    def _batch(
-        self, reader: SampleReader, i: int, round_: int, samples: Sequence[tuple[int, int]]
-    ) -> Batch:
-        name = self._plan.buckets[i].name
+    def _batch(self, reader: SampleReader, planned: "_Planned") -> Batch:
+        name = self._plan.buckets[planned.i].name
         T = self._window.frames  # noqa: N806 - shape letter
         video_BCTHW = torch.empty(  # noqa: N806
-            (len(samples), 3, T, *self.sizes[name]), dtype=torch.uint8
+            (len(planned.samples), 3, T, *self.sizes[name]), dtype=torch.uint8
         )
-        read = [reader.read(self._buckets[i].shards[tar], number) for tar, number in samples]
+        read = [reader.read(*place) for place in self._places(planned)]
         facts = [facts_of(sample) for sample in read]
         starts = []
         for sample, fact, video in zip(read, facts, video_BCTHW, strict=True):
-            starts.append(self._decode(sample, fact, video, round_))
+            starts.append(self._decode(sample, fact, video, planned.round_))
         batch: Batch = {
             "video": as_unit(video_BCTHW) if self._unit else video_BCTHW,
             "caption": repeated([sample["txt"].decode() for sample in read]),
@@ -361,6 +365,22 @@ class ClipLoader(DataLoader[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """As of `ClipDataset`."""
         self._clips.load_state_dict(state)
+
+
+class _Planned(NamedTuple):
+    """A batch to be made.
+
+    Attributes:
+        step: Of the rank.
+        i: Number of its bucket.
+        round_: Of the bucket.
+        samples: (number of the tar, number of the sample in it) of each.
+    """
+
+    step: int
+    i: int
+    round_: int
+    samples: list[tuple[int, int]]
 
 
 class _Position(NamedTuple):
