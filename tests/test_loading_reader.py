@@ -1,6 +1,5 @@
 """Samples by number, from tars at hand and from far away."""
 
-from pathlib import Path
 from typing import ClassVar
 
 import pytest

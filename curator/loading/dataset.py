@@ -23,7 +23,15 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from curator.errors import ShardError, UsageError, unknown_key
 from curator.loading.plan import BucketPlan, Plan, Setting, normalized
 from curator.loading.shards import LoadedBucket, SampleReader, Shard, read_buckets
-from curator.loading.values import as_unit, embeddings, facts_of, rate_of, repeated
+from curator.loading.values import (
+    as_unit,
+    embeddings,
+    facts_of,
+    packed,
+    rate_of,
+    repeated,
+    unpacked,
+)
 from curator.loading.windows import Window, checked_size, decode_window, even_size
 
 Batch = dict[str, Any]
@@ -343,7 +351,9 @@ class ClipLoader(DataLoader[Batch]):
                 f"ClipLoader takes no {wrong[0]!r}: batches, their order and epochs are the "
                 "dataset's (ClipDataset(batch_size=..., shuffle=..., drop_last=...))"
             )
-        super().__init__(dataset, batch_size=None, num_workers=num_workers, **options)
+        super().__init__(
+            dataset, batch_size=None, num_workers=num_workers, collate_fn=packed, **options
+        )
         self._clips = dataset
 
     def __len__(self) -> int:
@@ -353,7 +363,8 @@ class ClipLoader(DataLoader[Batch]):
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Yields the rest of the epoch."""
         epoch = self._clips.state_dict()["epoch"]
-        for batch in super().__iter__():
+        for held in super().__iter__():
+            batch = unpacked(held)
             self._clips.advance(batch)
             yield batch
         self._clips.set_epoch(epoch + 1)
