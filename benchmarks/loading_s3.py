@@ -33,6 +33,7 @@ from loading import BATCH, FRAMES, SIZE, from_sample, make_shards
 from measure import machine
 
 from curator.loading import ClipDataset
+from curator.loading.windows import ClipWindow
 from curator.storage import open_store
 from curator.storage.s3_client import client
 
@@ -107,8 +108,8 @@ def curate(uri: str, shuffle: int, decode: bool) -> Iterator[int]:
     dataset = ClipDataset(uri, batch_size=BATCH, frames=FRAMES, size=(SIZE, SIZE), shuffle=shuffle)
     read: list[int] = []
 
-    def note(mp4: bytes, *_: object, **__: object) -> None:
-        read.append(len(mp4))
+    def note(clip: ClipWindow, _: object) -> None:
+        read.append(len(clip.mp4))
 
     if decode:
         for batch in dataset:

@@ -89,6 +89,22 @@ def test_windows_hold_exactly_the_frames_of_their_numbers(
     assert len(starts) > 1
 
 
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+def test_windows_before_a_key_frame_that_is_decoded_early_are_found(
+    tmp_path: Path, codec: str
+) -> None:
+    """Pins frames that are shown after their decoding time, and open GOPs, as x265 makes them."""
+    path = tmp_path / "clip.mp4"
+    shown = numbered_frames(60, 68, 104)
+    write_video(path, shown, fps=FPS, codec=codec, gop=8, bframes=3)
+    clips = [MadeClip(key=f"{i:04x}", mp4=path.read_bytes(), n_frames=60) for i in range(40)]
+    out = write_shards(tmp_path / "out", [(A, "train", clips)])
+    for sample in ClipDataset(str(out), frames=3):
+        start = sample["start_frame"]
+        video = sample["video"].numpy()
+        assert [number_in(video[:, t], 104) for t in range(3)] == list(range(start, start + 3))
+
+
 def test_the_last_window_of_a_clip_is_reached_and_none_beyond(tmp_path: Path) -> None:
     """Pins both ends of where a random window may begin."""
     clips = made_clips(tmp_path, 60)
