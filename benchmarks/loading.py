@@ -24,6 +24,7 @@ import json
 import os
 import random
 import statistics
+import struct
 import tarfile
 import tempfile
 import time
@@ -34,6 +35,8 @@ from typing import Any
 
 import av
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from av.video.reformatter import Interpolation
 from measure import machine
@@ -103,7 +106,7 @@ class Trainer:
 
 
 def make_shards(out: Path, n_clips: int) -> None:
-    """Tars as `curate run` writes them, without a manifest."""
+    """Tars as `curate run` writes them, with their indexes, table and manifest."""
     folder = out / "shards" / BUCKET
     folder.mkdir(parents=True)
     order = random.Random(0)
@@ -123,9 +126,13 @@ def make_shards(out: Path, n_clips: int) -> None:
         path.unlink()
     keys = [(f"{order.getrandbits(96):024x}", mp4) for mp4 in clips for _ in range(COPIES)]
     keys.sort()
+    listed, rows = [], []
     for tar_number in range(4):
-        with tarfile.open(folder / f"train-{tar_number:06d}-00000000.tar", "w") as tar:
+        name = f"train-{tar_number:06d}-00000000.tar"
+        with tarfile.open(folder / name, "w", format=tarfile.USTAR_FORMAT) as tar:
+            offsets = []
             for key, mp4 in keys[tar_number::4]:
+                offsets.append(tar.offset)
                 facts = {"clip_id": key, "n_frames": CLIP_FRAMES, "fps": 30.0, "width": 1280}
                 members = {
                     "json": json.dumps(facts | {"height": 720}).encode(),
@@ -136,6 +143,14 @@ def make_shards(out: Path, n_clips: int) -> None:
                     info = tarfile.TarInfo(f"{key}.{suffix}")
                     info.size = len(data)
                     tar.addfile(info, io.BytesIO(data))
+                rows.append({"bucket": BUCKET, "split": "train", "num_frames": CLIP_FRAMES})
+            offsets.append(tar.offset)
+        (folder / f"{name}.idx").write_bytes(struct.pack(f"<{len(offsets)}Q", *offsets))
+        row = {"name": f"{BUCKET}/{name}", "bucket": BUCKET, "split": "train"}
+        listed.append(row | {"samples": len(offsets) - 1})
+    sizes = [row | {"height": 720, "width": 1280} for row in rows]
+    pq.write_table(pa.Table.from_pylist(sizes), folder.parent / "dataset.parquet")
+    (folder.parent / "manifest.json").write_text(json.dumps({"version": 1, "shards": listed}))
 
 
 def unpack(out: Path, folder: Path) -> None:

@@ -57,6 +57,8 @@ class Decoder:
             planes.fill_(77)
         if packet.bsl == 0:
             pictures = self._context.decode(None)
+            # The engine's parser begins anew behind the end of a stream.
+            self._context.flush_buffers()
         else:
             held = av.Packet(ctypes.string_at(packet.bsl_data, packet.bsl))
             held.pts, held.dts = packet.pts, packet.dts

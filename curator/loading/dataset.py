@@ -11,19 +11,29 @@ Shape letters: B samples, C channels (red, green, blue), T frames, H, W height a
 
 import hashlib
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import orjson
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from curator.errors import ShardError, UsageError, unknown_key
+from curator.loading import device
 from curator.loading.plan import BucketPlan, Plan, Setting, normalized
-from curator.loading.shards import LoadedBucket, SampleReader, read_buckets
-from curator.loading.values import as_unit, embeddings, facts_of, rate_of, repeated
-from curator.loading.windows import Window, checked_size, decode_window, even_size
+from curator.loading.shards import LoadedBucket, SampleReader, Shard, read_buckets
+from curator.loading.values import (
+    as_unit,
+    embeddings,
+    facts_of,
+    rate_of,
+    repeated,
+)
+from curator.loading.windows import ClipWindow, Window, checked_size, decode_window, even_size
 
 Batch = dict[str, Any]
 
@@ -65,9 +75,22 @@ class ClipDataset(IterableDataset[Batch]):
         rank: Of this process; None asks torch.distributed, and is 0 without it.
         world_size: Number of ranks; None as for `rank`.
         decoder_threads: Threads of each worker's decoder.
+        decode: `cpu`, or `gpu` for the GPU's video engine: the same frames and windows, converted
+            and scaled on the GPU, and `video` in its memory. What the engine cannot decode is
+            decoded on the CPU, copied there, and counted by reason in `not_on_gpu`. Decoding is
+            where the dataset is iterated: in the trainer's process (num_workers=0), on its current
+            stream, or in workers, which must be spawned (multiprocessing_context="spawn"), because
+            CUDA does not run in a forked process. Each worker takes half a gigabyte of the GPU's
+            memory for itself, and keeps another engine busy.
+        gpu: Number of the GPU to decode on; None for torch's current one.
+
+    Attributes:
+        gpu: Number of the GPU that decodes; None for the CPU.
+        not_on_gpu: With `decode="gpu"`, the clips of the batches so far (of those that `advance`
+            was told of) that were decoded on the CPU, by `media.nvdec.Refusal`.
 
     Raises:
-        UsageError: An argument does not fit what is there.
+        UsageError: An argument does not fit what is there, or there is no such GPU.
         ShardError: The shards are not whole.
         StorageError: They cannot be read.
     """
@@ -91,6 +114,8 @@ class ClipDataset(IterableDataset[Batch]):
         rank: int | None = None,
         world_size: int | None = None,
         decoder_threads: int = 1,
+        decode: Literal["cpu", "gpu"] = "cpu",
+        gpu: int | None = None,
     ) -> None:
         super().__init__()
         if batch_size is not None and batch_size < 1:
@@ -99,6 +124,10 @@ class ClipDataset(IterableDataset[Batch]):
             raise UsageError(f"shuffle {shuffle!r}; expected a number of samples from 0")
         if values not in ("uint8", "unit"):
             raise UsageError(f"values {values!r}; expected 'uint8' or 'unit'")
+        if decode not in ("cpu", "gpu"):
+            raise UsageError(f"decode {decode!r}; expected 'cpu' or 'gpu'")
+        if gpu is not None and decode == "cpu":
+            raise UsageError(f"gpu {gpu!r} and decode='cpu'; a GPU is for decode='gpu'")
         self.batch_size = batch_size
         self._window = Window(
             frames=frames, stride=stride, place=window, decoder_threads=decoder_threads
@@ -106,6 +135,10 @@ class ClipDataset(IterableDataset[Batch]):
         self._size = None if size is None else checked_size(size)
         self._unit = values == "unit"
         self._embedding = embedding
+        self.gpu = device.gpu_number(gpu) if decode == "gpu" else None
+        self._engines = None if self.gpu is None else partial(device.engines_of, self.gpu)
+        self._on_device: device.DeviceDecoder | None = None
+        self.not_on_gpu: Counter[str] = Counter()
         self._store, found = read_buckets(out, split)
         weights = _chosen(buckets, found)
         self._buckets = [found[name] for name in weights]
@@ -200,6 +233,11 @@ class ClipDataset(IterableDataset[Batch]):
         """Notes that a batch was used, for `state_dict`; `ClipLoader` does it by itself."""
         at = batch["position"]
         self._now = _Position(at["epoch"], at["step"] + 1, at["workers"], None)
+        self.not_on_gpu.update(batch.get("not_on_gpu", {}))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the GPU's engines, which are of one process."""
+        return self.__dict__ | {"_on_device": None}
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the rest of the epoch: this worker's batches in a worker, else all.
@@ -212,6 +250,7 @@ class ClipDataset(IterableDataset[Batch]):
         - `start_frame`: int64 [B], number of the window's first frame in the clip
         - `key`: clip ids; `json`: all that is known of each clip; `bucket`: its name
         - `embedding`: `Repeated` of float32 [U, D], if asked for
+        - `not_on_gpu`: with `decode="gpu"`, how many of its clips the CPU decoded, by reason
         - `position`: what `advance` reads
 
         Without one, `video` is [3, T, H, W], and the others are single values.
@@ -219,60 +258,71 @@ class ClipDataset(IterableDataset[Batch]):
         info = get_worker_info()
         own, workers = (info.id, info.num_workers) if info is not None else (0, 1)
         start = self._start
-        worker, step = start.first(own, workers)
-        lanes = self._plan.lanes(worker, workers)
-        sequence = self._plan.sequence(start.epoch, worker, lanes)
-        turn = step // workers
-        given = Counter(sequence[:turn].tolist())
+        worker, first_step = start.first(own, workers)
         reader = self._reader()
         try:
-            for i in sequence[turn:].tolist():
-                number = start.epoch * lanes[i].quota + given[i]
-                round_, samples = self._plan.batch(i, lanes[i], number)
-                batch = self._batch(reader, i, round_, samples)
-                at = {"epoch": start.epoch, "step": step, "workers": workers}
-                given[i] += 1
-                step += workers
+            planned = self._planned(start.epoch, worker, workers, first_step)
+            for each in reader.ahead(planned, self._places):
+                batch = self._batch(reader, each)
+                at = {"epoch": start.epoch, "step": each.step, "workers": workers}
                 own_part = None if info is None else worker
-                self._now = _Position(start.epoch, step, workers, own_part)
+                self._now = _Position(start.epoch, each.step + workers, workers, own_part)
                 yield batch | {"position": at}
         finally:
             reader.close()
         self.set_epoch(start.epoch + 1)
 
+    def _planned(
+        self, epoch: int, worker: int, workers: int, first_step: int
+    ) -> Iterator["_Planned"]:
+        """A worker's batches of an epoch, from a step on."""
+        lanes = self._plan.lanes(worker, workers)
+        sequence = self._plan.sequence(epoch, worker, lanes)
+        turn = first_step // workers
+        given = Counter(sequence[:turn].tolist())
+        for step, i in enumerate(sequence[turn:].tolist()):
+            round_, samples = self._plan.batch(i, lanes[i], epoch * lanes[i].quota + given[i])
+            given[i] += 1
+            yield _Planned(first_step + step * workers, i, round_, samples)
+
+    def _places(self, planned: "_Planned") -> Iterator[tuple[Shard, int]]:
+        shards = self._buckets[planned.i].shards
+        return ((shards[tar], number) for tar, number in planned.samples)
+
     def batch_at(self, epoch: int, step: int) -> Batch:
         """Makes one batch: the one that a single worker gives at this step of this rank."""
-        (lanes, sequence), reader = self._single(epoch), self._reader()
-        i = int(sequence[step])
-        number = epoch * lanes[i].quota + int((sequence[:step] == i).sum())
+        reader = self._reader()
         try:
-            return self._batch(reader, i, *self._plan.batch(i, lanes[i], number)) | {
-                "position": {"epoch": epoch, "step": step, "workers": 1}
-            }
+            one = islice(self._planned(epoch, 0, 1, step), 1)
+            (planned,) = reader.ahead(one, self._places)
+            at = {"epoch": epoch, "step": step, "workers": 1}
+            return self._batch(reader, planned) | {"position": at}
         finally:
             reader.close()
-
-    def _single(self, epoch: int) -> tuple[Any, Any]:
-        lanes = self._plan.lanes(0, 1)
-        return lanes, self._plan.sequence(epoch, 0, lanes)
 
     def _reader(self) -> SampleReader:
         members = ("json", "mp4", "txt", *(("npy",) if self._embedding else ()))
         return SampleReader(self._store, members)
 
-    def _batch(
-        self, reader: SampleReader, i: int, round_: int, samples: Sequence[tuple[int, int]]
-    ) -> Batch:
-        name = self._plan.buckets[i].name
+    def _batch(self, reader: SampleReader, planned: "_Planned") -> Batch:
+        name = self._plan.buckets[planned.i].name
         T = self._window.frames  # noqa: N806 - shape letter
+        on_device = self._device_decoder()
         video_BCTHW = torch.empty(  # noqa: N806
-            (len(samples), 3, T, *self.sizes[name]), dtype=torch.uint8
+            (len(planned.samples), 3, T, *self.sizes[name]),
+            dtype=torch.uint8,
+            device="cpu" if on_device is None else on_device.device,
         )
-        read = [reader.read(self._buckets[i].shards[tar], number) for tar, number in samples]
+        read = [reader.read(*place) for place in self._places(planned)]
         facts = [facts_of(sample) for sample in read]
-        starts = []
+        starts, refused = [], Counter[str]()
         for sample, fact, video in zip(read, facts, video_BCTHW, strict=True):
-            starts.append(self._decode(sample, fact, video, round_))
+            clip = self._clip(sample, fact, planned.round_)
+            starts.append(clip.start)
+            if on_device is None:
+                decode_window(clip, video)
+            elif refusal := on_device.decode_or_copy(clip, video):
+                refused[refusal] += 1
         batch: Batch = {
             "video": as_unit(video_BCTHW) if self._unit else video_BCTHW,
             "caption": repeated([sample["txt"].decode() for sample in read]),
@@ -284,11 +334,19 @@ class ClipDataset(IterableDataset[Batch]):
         }
         if self._embedding:
             batch["embedding"] = embeddings([sample["npy"] for sample in read])
+        if on_device is not None:
+            batch["not_on_gpu"] = dict(refused)
         return batch if self.batch_size is not None else _single_of(batch)
 
-    def _decode(
-        self, sample: Mapping[str, Any], fact: Mapping[str, Any], video: torch.Tensor, round_: int
-    ) -> int:
+    def _device_decoder(self) -> "device.DeviceDecoder | None":
+        """The decoder on the GPU, which is made in the process that uses it."""
+        if self._engines is None:
+            return None
+        if self._on_device is None or self._on_device.pid != os.getpid():
+            self._on_device = device.DeviceDecoder(self._engines())
+        return self._on_device
+
+    def _clip(self, sample: Mapping[str, Any], fact: Mapping[str, Any], round_: int) -> ClipWindow:
         key, n_frames = sample["__key__"], int(fact["n_frames"])
         name = f"clip {key} of {self._store.uri}/{sample['__url__']}"
         if n_frames < self._window.span:
@@ -296,71 +354,30 @@ class ClipDataset(IterableDataset[Batch]):
                 f"{name} has {n_frames} frames by its JSON, fewer than its bucket's shortest clip "
                 "by the table; `curate verify` says what else is wrong"
             )
-        start = self._window.start(n_frames, key, seed=self._plan.setting.seed, round_=round_)
-        decode_window(
-            sample["mp4"],
-            video,
-            start=start,
+        return ClipWindow(
+            mp4=sample["mp4"],
+            start=self._window.start(n_frames, key, seed=self._plan.setting.seed, round_=round_),
             rate=rate_of(fact),
             window=self._window,
             scaled=self._size is not None,
             name=name,
         )
-        return start
 
 
-class ClipLoader(DataLoader[Batch]):
-    """PyTorch's DataLoader over a `ClipDataset`, which counts epochs and knows its position.
+class _Planned(NamedTuple):
+    """A batch to be made.
 
-    Each `for` over it is one epoch, or the rest of the one that a loaded state was in; a `for` that
-    was left begins at the same place again. `state_dict` is behind the last batch that came out.
-
-    Args:
-        dataset: What to read.
-        num_workers: Processes that decode; 0 decodes in this one. A state that was saved within an
-            epoch must be loaded with the same number.
-        **options: Others of DataLoader (`prefetch_factor`, `pin_memory`, `timeout`, …).
-            `persistent_workers`, `shuffle` and samplers are refused.
-
-    Raises:
-        UsageError: An option is one of those.
+    Attributes:
+        step: Of the rank.
+        i: Number of its bucket.
+        round_: Of the bucket.
+        samples: (number of the tar, number of the sample in it) of each.
     """
 
-    def __init__(
-        self,
-        dataset: ClipDataset,
-        *,
-        num_workers: int = 0,
-        **options: Any,  # noqa: ANN401
-    ) -> None:
-        taken = {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order"}
-        if wrong := sorted((taken | {"persistent_workers", "collate_fn"}) & options.keys()):
-            raise UsageError(
-                f"ClipLoader takes no {wrong[0]!r}: batches, their order and epochs are the "
-                "dataset's (ClipDataset(batch_size=..., shuffle=..., drop_last=...))"
-            )
-        super().__init__(dataset, batch_size=None, num_workers=num_workers, **options)
-        self._clips = dataset
-
-    def __len__(self) -> int:
-        """Batches of a whole epoch on this rank."""
-        return self._clips.steps
-
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        """Yields the rest of the epoch."""
-        epoch = self._clips.state_dict()["epoch"]
-        for batch in super().__iter__():
-            self._clips.advance(batch)
-            yield batch
-        self._clips.set_epoch(epoch + 1)
-
-    def state_dict(self) -> dict[str, Any]:
-        """As of `ClipDataset`."""
-        return self._clips.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As of `ClipDataset`."""
-        self._clips.load_state_dict(state)
+    step: int
+    i: int
+    round_: int
+    samples: list[tuple[int, int]]
 
 
 class _Position(NamedTuple):
@@ -445,6 +462,8 @@ def _single_of(batch: Batch) -> Batch:
     single = {name: batch[name][0] for name in ("video", "key", "json")}
     single |= {name: batch[name][0].item() for name in ("fps", "start_frame")}
     single |= {"caption": batch["caption"].unique[0], "bucket": batch["bucket"]}
+    if "not_on_gpu" in batch:
+        single["not_on_gpu"] = batch["not_on_gpu"]
     if "embedding" in batch:
         single["embedding"] = batch["embedding"].unique[0]
     return single

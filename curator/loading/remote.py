@@ -35,7 +35,7 @@ def ray_clips(
         `bucket`, `json` (a string), `step`. Nothing is read before it is iterated.
 
     Raises:
-        UsageError: Ray Data is not installed, or Ray was not started.
+        UsageError: Ray Data is not installed, Ray was not started, or `dataset` decodes on a GPU.
     """
     try:
         import ray
@@ -45,6 +45,11 @@ def ray_clips(
             f"preprocessing on other machines needs Ray Data ({error}): "
             "`pip install 'curate-video[loading-ray]'`"
         ) from error
+    if dataset.gpu is not None:
+        raise UsageError(
+            "ray_clips hands batches over in the host's memory, and this dataset has decode='gpu'; "
+            "give it decode='cpu'"
+        )
     if not ray.is_initialized():
         raise UsageError(
             "Ray is not started: call ray.init(address=...) with the cluster that should decode, "

@@ -8,24 +8,32 @@ manifest are listed, and their headers are read once. A sample's place in its ta
 import io
 import logging
 import tarfile
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
 
 from curator.errors import ShardError, UsageError
-from curator.storage import Store, expect_end, open_store
+from curator.storage import Store, open_store
 
 FOLDER = "shards/"
 MANIFEST = "manifest.json"
 TABLE = "dataset.parquet"
 SPLITS = ("train", "val")
 
-_OPEN_TARS = 8
-"""Tars that a process keeps open: a few buckets with one each."""
+AHEAD_BYTES, AHEAD_SAMPLES = 64 << 20, 32
+"""What is fetched from S3 before it is asked for: samples until there are so many, or so many bytes
+of them, and one batch at least."""
+
+_FETCHES = 8
+"""Requests at a time of one process."""
+
+Group = TypeVar("Group")
 
 logger = logging.getLogger(__name__)
 
@@ -231,7 +239,48 @@ class SampleReader:
         self._members, self._grouped = tar_file_iterator, group_by_keys
         self._store = store
         self._suffixes = frozenset(suffixes)
-        self._tars: OrderedDict[str, tuple[BinaryIO, Sequence[int]]] = OrderedDict()
+        self._pool: ThreadPoolExecutor | None = None
+        self._under_way: dict[tuple[str, int], Future[bytes]] = {}
+        self._n_bytes = 0
+
+    def ahead(
+        self, groups: Iterable[Group], places: Callable[[Group], Iterable[tuple[Shard, int]]]
+    ) -> Iterator[Group]:
+        """Yields groups of samples in turn, while those after them are being fetched.
+
+        On a folder nothing is fetched before it is read, because the system reads ahead.
+
+        Args:
+            groups: What is to be read, in order.
+            places: The samples of a group: each a tar and the sample's number in it.
+
+        Raises:
+            ShardError, StorageError: As for `read`, of the tars' indexes.
+        """
+        if self._store.is_local:
+            yield from groups
+            return
+        waiting: deque[Group] = deque()
+        for group in groups:
+            for shard, number in places(group):
+                self._begin(shard, number)
+            waiting.append(group)
+            while len(waiting) > 1 and (
+                self._n_bytes >= AHEAD_BYTES or len(self._under_way) >= AHEAD_SAMPLES
+            ):
+                yield waiting.popleft()
+        while waiting:
+            yield waiting.popleft()
+
+    def _begin(self, shard: Shard, number: int) -> None:
+        if (shard.name, number) in self._under_way:
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_FETCHES, thread_name_prefix="clips-ahead")
+        first, end = self._span(shard, number)
+        fetch = self._pool.submit(self._store.read_range, shard.name, first, end)
+        self._under_way[shard.name, number] = fetch
+        self._n_bytes += end - first
 
     def read(self, shard: Shard, number: int) -> Mapping[str, Any]:
         """Reads one sample as webdataset gives it: `__key__`, and bytes by suffix.
@@ -240,11 +289,13 @@ class SampleReader:
             ShardError: The tar or its index does not hold it, or it lacks a member.
             StorageError: It cannot be read.
         """
-        stream, offsets = self._opened(shard)
-        first, end = int(offsets[number]), int(offsets[number + 1])
-        expect_end(stream, end)
-        stream.seek(first)
-        data = stream.read(end - first)
+        first, end = self._span(shard, number)
+        begun = self._under_way.pop((shard.name, number), None)
+        if begun is not None:
+            self._n_bytes -= end - first
+            data = begun.result()
+        else:
+            data = self._store.read_range(shard.name, first, end)
         where = f"sample {number} of {self._store.uri}/{shard.name}"
         try:
             samples = list(self._grouped(self._named(data, shard.name)))
@@ -264,29 +315,29 @@ class SampleReader:
         for member in self._members(io.BytesIO(data), select_files=wanted):
             yield member | {"__url__": name}
 
-    def _opened(self, shard: Shard) -> tuple[BinaryIO, Sequence[int]]:
-        if shard.name in self._tars:
-            self._tars.move_to_end(shard.name)
-            return self._tars[shard.name]
-        held = self._store.open(shard.name), self._offsets(shard)
-        self._tars[shard.name] = held
-        while len(self._tars) > _OPEN_TARS:
-            self._tars.popitem(last=False)[1][0].close()
-        return held
-
-    def _offsets(self, shard: Shard) -> Sequence[int]:
-        if shard.offsets is not None:
-            return shard.offsets
-        data = self._store.read(f"{shard.name}.idx")
-        if len(data) != 8 * (shard.n_samples + 1):
-            raise ShardError(
-                f"{self._store.uri}/{shard.name}.idx has {len(data)} bytes, expected 8 for each of "
-                f"{shard.n_samples} samples and 8 more; `curate verify` says what else is wrong"
-            )
-        offsets: Sequence[int] = np.frombuffer(data, "<u8")  # type: ignore[assignment]
-        return offsets
+    def _span(self, shard: Shard, number: int) -> tuple[int, int]:
+        offsets: Sequence[int] | None = shard.offsets
+        if offsets is None:
+            offsets = _index(self._store, shard.name, shard.n_samples)
+        return int(offsets[number]), int(offsets[number + 1])
 
     def close(self) -> None:
-        """Closes the tars."""
-        while self._tars:
-            self._tars.popitem()[1][0].close()
+        """Gives up what is being fetched."""
+        self._under_way.clear()
+        self._n_bytes = 0
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+
+@lru_cache(maxsize=256)
+def _index(store: Store, name: str, n_samples: int) -> Sequence[int]:
+    """The places of a tar's samples; a tar's name changes with its samples."""
+    data = store.read(f"{name}.idx")
+    if len(data) != 8 * (n_samples + 1):
+        raise ShardError(
+            f"{store.uri}/{name}.idx has {len(data)} bytes, expected 8 for each of {n_samples} "
+            "samples and 8 more; `curate verify` says what else is wrong"
+        )
+    offsets: Sequence[int] = np.frombuffer(data, "<u8")  # type: ignore[assignment]
+    return offsets

@@ -1,6 +1,7 @@
 """What a batch holds beside its frames, and the range of those."""
 
 import io
+import pickle
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -37,6 +38,45 @@ def repeated(values: Sequence[str]) -> Repeated:
 def as_unit(video: torch.Tensor) -> torch.Tensor:
     """uint8 [0, 255] to float32 [-1, 1], on the tensor's device: 0 is -1 and 255 is 1."""
     return video.float().div_(127.5).sub_(1.0)
+
+
+class Packed(NamedTuple):
+    """A batch on its way between processes.
+
+    Each tensor costs a connection and a file descriptor there, and a loader goes through all that
+    it is given; so frames go alone, and the rest as one string of bytes.
+
+    Attributes:
+        video: Frames.
+        rest: All else, pickled, with arrays in place of tensors.
+    """
+
+    video: torch.Tensor
+    rest: bytes
+
+
+def packed(batch: Mapping[str, Any]) -> Packed:
+    """Packs a batch, in the process that made it."""
+    rest = {name: _plain(value) for name, value in batch.items() if name != "video"}
+    return Packed(batch["video"], pickle.dumps(rest, pickle.HIGHEST_PROTOCOL))
+
+
+def unpacked(held: Packed) -> dict[str, Any]:
+    """The batch again; the bytes must come from a worker of this process."""
+    rest = pickle.loads(held.rest)
+    return {"video": held.video} | {name: _whole(value) for name, value in rest.items()}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, Repeated):
+        return Repeated(*map(_plain, value))
+    return value.numpy() if isinstance(value, torch.Tensor) else value
+
+
+def _whole(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, Repeated):
+        return Repeated(*map(_whole, value))
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
 def facts_of(sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from itertools import chain
+from typing import Any, Literal
 
 import av.error
 import av.video.frame
@@ -16,6 +17,7 @@ import av.video.stream
 import numpy as np
 import torch
 from av.container import InputContainer
+from av.packet import Packet
 from av.video.reformatter import Interpolation
 
 from curator.errors import ShardError, SourceError, UsageError
@@ -90,16 +92,34 @@ def checked_size(size: tuple[int, int]) -> tuple[int, int]:
     return height, width
 
 
-def decode_window(
-    mp4: bytes,
-    into_CTHW: torch.Tensor,  # noqa: N803
-    *,
-    start: int,
-    rate: Fraction,
-    window: Window,
-    scaled: bool,
-    name: str,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipWindow:
+    """A window of one clip.
+
+    Attributes:
+        mp4: The clip's bytes.
+        start: Number of the first frame.
+        rate: Frames/s, exact; a container's average is off where its last frame lasts longer.
+        window: Which frames.
+        scaled: Whether the picture is first scaled so that it just covers what is wanted; else it
+            is cropped only, and must be that large.
+        name: Of the clip, for messages.
+    """
+
+    mp4: bytes
+    start: int
+    rate: Fraction
+    window: Window
+    scaled: bool
+    name: str
+
+    @property
+    def wanted(self) -> range:
+        """Numbers of the frames."""
+        return range(self.start, self.start + self.window.span, self.window.stride)
+
+
+def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N803
     """Decodes frames `start`, `start + stride`, … of a clip into a tensor.
 
     Frames are found by their timestamps in a clip of constant rate from time 0, beginning at the
@@ -108,53 +128,44 @@ def decode_window(
     exact one and takes a sixth of its time.
 
     Args:
-        mp4: The clip's bytes.
+        clip: What to decode.
         into_CTHW: uint8 [3, T, H, W], filled in place. The picture's centre is taken.
-        start: Number of the first frame.
-        rate: Frames/s, exact; a container's average is off where its last frame lasts longer.
-        window: Which frames.
-        scaled: Whether the picture is first scaled so that it just covers H x W; else it is
-            cropped only, and must be that large.
-        name: Of the clip, for messages.
 
     Raises:
         ShardError: A frame is missing or does not decode, or the picture is too small.
     """
-    wanted = range(start, start + window.span, window.stride)
+    window, name = clip.window, clip.name
+    wanted = clip.wanted
     found = 0
     try:
-        with open_container(io.BytesIO(mp4), name, n_bytes=len(mp4)) as container:
+        with open_container(io.BytesIO(clip.mp4), name, n_bytes=len(clip.mp4)) as container:
             stream = video_stream(container, name)
             stream.thread_type = "AUTO" if window.decoder_threads > 1 else "NONE"
             stream.codec_context.thread_count = window.decoder_threads
-            for number, picture in _numbered(container, stream, start, rate, name):
+            for number, picture in _numbered(container, stream, clip):
                 if number in wanted:
-                    into_CTHW[:, found] = _rgb(picture, into_CTHW.shape[-2:], scaled, name)
+                    into_CTHW[:, found] = _rgb(picture, into_CTHW.shape[-2:], clip)
                     found += 1
                     if found == len(wanted):
                         return
     except (av.error.FFmpegError, SourceError) as error:
         raise ShardError(f"{name} does not decode ({error}); `curate verify` says more") from error
     raise ShardError(
-        f"{name} has {found} of the {len(wanted)} frames from {start} at stride {window.stride}; "
-        "`curate verify` says what else is wrong"
+        f"{name} has {found} of the {len(wanted)} frames from {clip.start} at stride "
+        f"{window.stride}; `curate verify` says what else is wrong"
     )
 
 
 def _numbered(
-    container: InputContainer,
-    stream: av.video.stream.VideoStream,
-    start: int,
-    rate: Fraction,
-    name: str,
+    container: InputContainer, stream: av.video.stream.VideoStream, clip: ClipWindow
 ) -> Iterator[tuple[int, av.video.frame.VideoFrame]]:
     """Frames from the key frame before `start` on, with their numbers."""
     assert stream.time_base is not None
+    start, rate, name = clip.start, clip.rate, clip.name
     ticks = 1 / (rate * stream.time_base)
-    if start:
-        container.seek(round(start * ticks), stream=stream, backward=True)
     before: int | None = None
-    for picture in container.decode(stream):
+    packets = packets_from(container, stream, round(start * ticks))
+    for picture in chain.from_iterable(packet.decode() for packet in packets):
         at = picture.pts
         number = round(at / ticks) if at is not None else -1
         expected = number if before is None else before + 1
@@ -168,31 +179,66 @@ def _numbered(
         before = number
 
 
+def packets_from(
+    container: InputContainer, stream: av.video.stream.VideoStream, pts: int
+) -> "Iterator[Packet[Any]]":
+    """Packets from the last key frame on that is not shown after `pts`.
+
+    FFmpeg seeks by decoding time in MP4, so that where frames are shown later than that, it may
+    find the key frame behind the one that is wanted.
+    """
+    target = pts
+    while True:
+        if target > 0:
+            container.seek(target, stream=stream, backward=True)
+        elif target != pts:
+            container.seek(0, stream=stream)
+        packets = container.demux(stream)
+        first = next(packets)
+        is_early = first.pts is None or first.dts is None or first.pts <= pts
+        if target <= 0 or is_early:
+            return chain([first], packets)
+        assert first.dts is not None
+        target = min(target, first.dts) - 1
+
+
+def shown_size(height: int, width: int, size: tuple[int, ...], clip: ClipWindow) -> tuple[int, int]:
+    """(height, width) that a picture is scaled to before its centre is taken.
+
+    Raises:
+        ShardError: The picture is to be cropped only, and is smaller than what is wanted.
+    """
+    shown = height, width
+    if clip.scaled:
+        factor = max(size[0] / height, size[1] / width)
+        shown = max(size[0], round(height * factor)), max(size[1], round(width * factor))
+    if shown[0] < size[0] or shown[1] < size[1]:
+        raise ShardError(
+            f"{clip.name} is {width}x{height}, smaller than the {size[1]}x{size[0]} of its "
+            "bucket's smallest clip by the table; `curate verify` says more, `size` scales"
+        )
+    return shown
+
+
+def matrix_of(picture: av.video.frame.VideoFrame) -> int:
+    """A picture's matrix coefficients by ITU-T H.273, guessed by its size where it names none."""
+    if int(picture.colorspace) not in _UNKNOWN_MATRICES:
+        return int(picture.colorspace)
+    return _BT709 if min(picture.height, picture.width) >= HD_HEIGHT_PX else _BT601
+
+
 def _rgb(
-    picture: av.video.frame.VideoFrame, size: tuple[int, ...], scaled: bool, name: str
+    picture: av.video.frame.VideoFrame, size: tuple[int, ...], clip: ClipWindow
 ) -> torch.Tensor:
     """The centre of a frame, uint8 [3, H, W], not contiguous."""
     height, width = size
-    shown = picture.height, picture.width
-    if scaled:
-        factor = max(height / picture.height, width / picture.width)
-        shown = (
-            max(height, round(picture.height * factor)),
-            max(width, round(picture.width * factor)),
-        )
-    if shown[0] < height or shown[1] < width:
-        raise ShardError(
-            f"{name} is {picture.width}x{picture.height}, smaller than the {width}x{height} of its "
-            "bucket's smallest clip by the table; `curate verify` says more, `size` scales"
-        )
-    known = int(picture.colorspace) not in _UNKNOWN_MATRICES
-    guessed = _BT709 if min(picture.height, picture.width) >= HD_HEIGHT_PX else _BT601
+    shown = shown_size(picture.height, picture.width, size, clip)
     shrinks = shown[0] < picture.height
     rgb = picture.reformat(
         width=shown[1],
         height=shown[0],
         format="rgb24",
-        src_colorspace=int(picture.colorspace) if known else guessed,
+        src_colorspace=matrix_of(picture),
         interpolation=Interpolation.AREA if shrinks else Interpolation.BICUBIC,
         threads=1,
     )

@@ -234,23 +234,16 @@ class NvdecReader(FrameReader):
         raise self._refused(Refusal.DAMAGED, "no picture decodes")
 
     def _form_of(self, first: av.video.frame.VideoFrame) -> Form:
-        if first.interlaced_frame:
-            raise self._refused(Refusal.INTERLACED, "interlaced")
-        if first.format.name not in _FORMS:
-            raise self._refused(Refusal.PIXELS, f"pixel format {first.format.name}")
+        try:
+            form = form_of(first)
+        except NotOnDeviceError as refused:
+            raise self._refused(refused.refusal, str(refused)) from refused
         self._check_size(first.width, first.height)
         report = self.report
         report.rotation_deg = quarter_turns_deg(first.rotation)
         report.is_hdr = int(first.color_trc) in HDR_TRANSFERS
         report.sizes.append((first.width, first.height))
-        is_full = first.format.name == "yuvj420p" or int(first.color_range) == _FULL_RANGE
-        return Form(
-            width=first.width,
-            height=first.height,
-            bits=_FORMS[first.format.name],
-            is_full_range=is_full,
-            matrix=int(first.colorspace),
-        )
+        return form
 
     def _decoded(
         self, packets: "Iterator[Packet[Any]]", form: Form
@@ -278,9 +271,7 @@ class NvdecReader(FrameReader):
 
     def _filtered(self, packets: "Iterator[Packet[Any]]") -> "Iterator[Packet[Any] | None]":
         """Packets in the form that the engine reads; None at the end."""
-        name = _CODECS[self._codec][1]
-        # What has start codes already passes through unchanged.
-        bitstream = BitStreamFilterContext(name, self.stream) if name is not None else None
+        bitstream = bitstream_filter(self.stream)
         for packet in packets:
             if not packet.size:
                 continue
@@ -358,6 +349,35 @@ class NvdecReader(FrameReader):
 
 _FULL_RANGE = 2
 """FFmpeg's `AVCOL_RANGE_JPEG`."""
+
+
+def form_of(picture: av.video.frame.VideoFrame) -> Form:
+    """How the frames of a stream are coded whose first one this is, decoded on the CPU.
+
+    Raises:
+        NotOnDeviceError: The engine's frames would be others: interlaced, or of another format.
+    """
+    if picture.interlaced_frame:
+        raise NotOnDeviceError(Refusal.INTERLACED, "interlaced")
+    if picture.format.name not in _FORMS:
+        raise NotOnDeviceError(Refusal.PIXELS, f"pixel format {picture.format.name}")
+    is_full = picture.format.name == "yuvj420p" or int(picture.color_range) == _FULL_RANGE
+    return Form(
+        width=picture.width,
+        height=picture.height,
+        bits=_FORMS[picture.format.name],
+        is_full_range=is_full,
+        matrix=int(picture.colorspace),
+    )
+
+
+def bitstream_filter(stream: av.video.stream.VideoStream) -> BitStreamFilterContext | None:
+    """What gives a stream's packets the form that the engine reads; None where they have it.
+
+    What has start codes already passes through unchanged.
+    """
+    name = _CODECS[stream.codec_context.codec.canonical_name][1]
+    return BitStreamFilterContext(name, stream) if name is not None else None
 
 
 def _import_module() -> Any:  # noqa: ANN401

@@ -69,6 +69,13 @@ class Store(ABC):
         """Opens an object for seeking and reading; on S3, only what is read is fetched."""
 
     @abstractmethod
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        """Returns the bytes from `start` to before `end`; fewer where the object ends before.
+
+        At least one byte must lie there. Threads may call it at the same time.
+        """
+
+    @abstractmethod
     def write(self, key: str, data: bytes) -> None:
         """Puts a whole object, replacing what was there; a reader sees the old or the new one."""
 

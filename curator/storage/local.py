@@ -70,6 +70,16 @@ class LocalStore(Store):
         except OSError as error:
             raise _failure("read", path, error) from error
 
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        """Returns bytes of a file."""
+        path = self._path(key)
+        try:
+            with open(path, "rb") as stream:
+                stream.seek(start)
+                return stream.read(end - start)
+        except OSError as error:
+            raise _failure("read", path, error) from error
+
     def write(self, key: str, data: bytes) -> None:
         """Writes a whole file: beside its place, synced, then renamed."""
         with self.create(key) as stream:

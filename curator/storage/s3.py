@@ -30,7 +30,7 @@ from curator.storage.s3_client import (
     head,
     list_objects,
 )
-from curator.storage.s3_reader import FIRST_BYTES, open_object
+from curator.storage.s3_reader import FIRST_BYTES, get_range, open_object
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -88,6 +88,14 @@ class S3Store(Store):
     def open(self, key: str) -> BinaryIO:
         """Opens an object; the first request fetches its end, where Parquet has its footer."""
         return self._open(key, probe="tail", first_bytes=FIRST_BYTES)
+
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        """Returns bytes of an object, by one request."""
+        try:
+            _, data, *_ = get_range(self.bucket, self._full(checked_key(key)), f"{start}-{end - 1}")
+        except S3Errors as error:
+            raise self._failure("read", key, error) from error
+        return data
 
     def write(self, key: str, data: bytes) -> None:
         """Puts a whole object: in one request, or in parts where it is large."""

@@ -245,44 +245,59 @@ class RangeReader(io.RawIOBase):
         return _Block(start=start, data=data, run=run)
 
     def _get(self, byte_range: str) -> tuple[int, bytes, int, str]:
-        """Fetches a range; returns its start, its bytes, the object's size and its version.
+        return get_range(self._bucket, self._key, byte_range, version=self.version)
 
-        boto3 repeats a request that fails, but not one whose body breaks off: that is done here.
-        """
-        for attempt in range(1, ATTEMPTS + 1):
-            answer = self._request(byte_range)
-            try:
-                return self._body(answer)
-            except (HTTPClientError, IncompleteReadError, ResponseStreamingError, OSError) as error:
-                if attempt == ATTEMPTS or isinstance(error, ObjectChangedError):
-                    raise
-                time.sleep(random.uniform(0.5, 1.0) * 0.1 * 2**attempt)
-        raise AssertionError("the last attempt returns or raises")
 
-    def _request(self, byte_range: str) -> dict[str, Any]:
-        condition = {"IfMatch": f'"{self.version}"'} if self.version else {}
+def get_range(
+    bucket: str, key: str, byte_range: str, *, version: str = ""
+) -> tuple[int, bytes, int, str]:
+    """Fetches a range of an object by one request.
+
+    boto3 repeats a request that fails, but not one whose body breaks off: that is done here.
+
+    Args:
+        bucket: Name of the bucket.
+        key: Of the object.
+        byte_range: As in the header `Range`: `first-last`, both included, or `-n` for the end.
+        version: ETag that the object must have; empty for any.
+
+    Returns:
+        The range's start, its bytes, the object's size and its version.
+
+    Raises:
+        S3Errors: The request failed, or the object is another one.
+    """
+    condition = {"IfMatch": f'"{version}"'} if version else {}
+    for attempt in range(1, ATTEMPTS + 1):
         answer: dict[str, Any] = client().get_object(
-            Bucket=self._bucket, Key=self._key, Range=f"bytes={byte_range}", **condition
+            Bucket=bucket, Key=key, Range=f"bytes={byte_range}", **condition
         )
-        return answer
+        try:
+            return _body(answer, version)
+        except (HTTPClientError, IncompleteReadError, ResponseStreamingError, OSError) as error:
+            if attempt == ATTEMPTS or isinstance(error, ObjectChangedError):
+                raise
+            time.sleep(random.uniform(0.5, 1.0) * 0.1 * 2**attempt)
+    raise AssertionError("the last attempt returns or raises")
 
-    def _body(self, answer: dict[str, Any]) -> tuple[int, bytes, int, str]:
-        version = bare(answer.get("ETag"))
-        with answer["Body"] as body:
-            # A server that ignores conditions must not mix two objects.
-            if self.version and version and version != self.version:
-                raise ObjectChangedError("the object was replaced while it was read")
-            placed = _CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
-            if placed is None:
-                # Some servers answer 200 for any range of an empty object.
-                if answer.get("ContentLength") == 0:
-                    return 0, b"", 0, version or self.version
-                raise ValueError("the server does not answer range requests")
-            start, last, size = (int(number) for number in placed.groups())
-            data: bytes = body.read()
-        if len(data) != last + 1 - start:
-            raise ShortBodyError(f"{len(data)} bytes came of {last + 1 - start}")
-        return start, data, size, version or self.version
+
+def _body(answer: dict[str, Any], expected: str) -> tuple[int, bytes, int, str]:
+    version = bare(answer.get("ETag"))
+    with answer["Body"] as body:
+        # A server that ignores conditions must not mix two objects.
+        if expected and version and version != expected:
+            raise ObjectChangedError("the object was replaced while it was read")
+        placed = _CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
+        if placed is None:
+            # Some servers answer 200 for any range of an empty object.
+            if answer.get("ContentLength") == 0:
+                return 0, b"", 0, version or expected
+            raise ValueError("the server does not answer range requests")
+        start, last, size = (int(number) for number in placed.groups())
+        data: bytes = body.read()
+    if len(data) != last + 1 - start:
+        raise ShortBodyError(f"{len(data)} bytes came of {last + 1 - start}")
+    return start, data, size, version or expected
 
 
 def open_object(

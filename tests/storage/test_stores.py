@@ -57,6 +57,15 @@ def test_what_is_written_is_read_and_listed(store: Store, nasty_keys: list[str])
         assert store.exists(key)
 
 
+def test_a_range_is_half_open_and_ends_with_the_object(store: Store) -> None:
+    store.write("digits", b"0123456789")
+    assert store.read_range("digits", 0, 1) == b"0"
+    assert store.read_range("digits", 3, 7) == b"3456"
+    assert store.read_range("digits", 8, 20) == b"89"
+    with pytest.raises(StorageError, match="nothing_here"):
+        store.read_range("nothing_here", 0, 1)
+
+
 def test_list_gives_bytes_and_a_version_that_changes(store: Store) -> None:
     store.write("a", b"12345")
     (before,) = store.list()
