@@ -312,12 +312,12 @@ def _run(options: argparse.Namespace) -> int:
         dry_run,
         preflight,
     )
+    from curator.lake import SUMMARY
     from curator.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, options.overrides)
     check_measured(recipe)
     check_models(recipe)
-    check_captions(recipe)
     store = preflight(
         options.sources,
         options.out,
@@ -325,6 +325,8 @@ def _run(options: argparse.Namespace) -> int:
         shared_out=options.shared_out,
         writes=not options.dry_run,
     )
+    # A rerun may have nothing to ask: its server may be gone.
+    check_captions(recipe, asks_server=not store.exists(SUMMARY))
     if options.dry_run:
         print(dry_run(options.sources, store, recipe, limit=options.limit))
         return EXIT_OK

@@ -46,7 +46,7 @@ def run_recaption(
     from curator.storage import open_store
 
     recaption = Recaption(open_store(options.out), options.overrides, engine, progress)
-    check_captions(recaption.recipe)
+    check_captions(recaption.recipe, asks_server=False)
     return recaption.execute()
 
 

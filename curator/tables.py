@@ -153,8 +153,10 @@ ANNOTATIONS_SCHEMA = pa.schema(
         ("failure", pa.string()),
         ("failure_detail", pa.string()),
         ("set_aside", pa.string()),
+        ("lost", pa.string()),
         ("judge", pa.string()),
         ("candidates", pa.string()),
+        ("n_unscored", pa.int32()),
         ("tokens_in", pa.int32()),
         ("tokens_out", pa.int32()),
         ("request_keys", pa.list_(pa.string())),
@@ -163,9 +165,10 @@ ANNOTATIONS_SCHEMA = pa.schema(
 """A row per window of a clip that a model was asked about: its answer, or `failure`, one of
 `captions.records.Unanswered`. `start_frame`, `end_frame` (half-open) and `shown` count the frames
 of the clip as written, or as proposed for clips that were asked about before cutting. `structured`,
-`answers`, `extra`, `set_aside` (answers that were not taken, by reason) and `candidates` (all
-answers with the judge's scores) are JSON. `request_keys` name the rows of `replies` that it came
-from."""
+`answers`, `extra`, `set_aside` (answers that were not taken, by reason), `lost` (candidates that
+failed where another is whole, by reason) and `candidates` (all answers with the judge's scores) are
+JSON. `n_unscored` counts candidates that the judge gave no score that can be read. `request_keys`
+name the rows of `replies` that it came from."""
 
 LATER_COLUMNS = (
     "decision", "reason", "reason_score", "reason_threshold", "reasons", "reason_detail",

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from curator.doctor.rows import Group, Needs, Row, State
 from curator.errors import CuratorError, ModelError, RecipeError
-from curator.graph.preflight import check_measured
+from curator.graph.preflight import check_captions, check_measured
 from curator.models.catalogue import ModelEntry
+from curator.models.read_text import READ_MODEL
 from curator.models.store import ModelStore, mirrored_names
 from curator.models.text import TEXT_MODEL, text_model_file
 from curator.recipe import Recipe, load_recipe, semantics_of
@@ -75,12 +76,40 @@ def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[Row]:
     try:
         semantics = semantics_of(recipe)
         shots = semantics.store.catalogue.find(_SHOT_MODEL)
+        embedding = recipe.caption.embedding
+        encoder = semantics.store.catalogue.find(embedding, "text") if embedding else None
     except CuratorError as error:
         remedy = "`curate models list` lists names; see the key in `curate recipes`"
         return [_row("models", State.MISSING, str(error), remedy)]
-    entries = [shots, *filter(None, (semantics.clip, semantics.aesthetic))]
+    entries = [shots, *filter(None, (semantics.clip, semantics.aesthetic, encoder))]
     rows = [_model(semantics.store, entry) for entry in entries]
-    return [*rows, _text(recipe)]
+    return [*rows, _text(recipe), *_captioner(recipe)]
+
+
+def _captioner(recipe: Recipe) -> list[Row]:
+    """Whether the model that a recipe asks for captions can be asked; a server is asked once."""
+    config = recipe.caption
+    if not config.asks:
+        return []
+    rows = [_reader()] if config.read_text else []
+    name = f"captioner {config.name}"
+    try:
+        check_captions(recipe, asks_server=True)
+    except CuratorError as error:
+        found, _, remedy = str(error).partition("; ")
+        how = remedy or "docs/captions.md says how captioners are reached"
+        return [*rows, _row(name, State.MISSING, found, how)]
+    where = config.url if config.captioner == "openai" else "in workers"
+    return [*rows, _row(name, State.OK, f"can be asked, {where}")]
+
+
+def _reader() -> Row:
+    try:
+        path = text_model_file(READ_MODEL, setting="caption.read_text")
+    except ModelError as error:
+        found, _, remedy = str(error).partition("; ")
+        return _row(READ_MODEL, State.MISSING, found, remedy)
+    return _row(READ_MODEL, State.OK, f"{path}")
 
 
 def recipe_rows(recipe: Recipe, name: str) -> list[Row]:

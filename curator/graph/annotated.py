@@ -122,6 +122,8 @@ def _row(clip: Mapping[str, Any], annotation: Annotation, config: CaptionConfig)
         "failure": None if annotation.failure is None else str(annotation.failure),
         "failure_detail": annotation.detail or None,
         "set_aside": _json(annotation.set_aside),
+        "lost": _json(annotation.lost),
+        "n_unscored": annotation.n_unscored,
         "judge": config.judge.name if config.judge is not None else None,
         "candidates": _json(
             [
@@ -131,6 +133,7 @@ def _row(clip: Mapping[str, Any], annotation: Annotation, config: CaptionConfig)
                     "completeness": candidate.completeness,
                     "correctness": candidate.correctness,
                     "score": candidate.score,
+                    "why": candidate.why,
                     "reply": candidate.reply_key,
                 }
                 for candidate in annotation.candidates

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+import cv2
+import numpy as np
+
 from curator.captions.ask import make_dialogs
 from curator.captions.batches import annotate
 from curator.captions.config import CaptionConfig
@@ -23,6 +26,7 @@ from curator.storage import Store
 UNIT_WINDOWS = 64
 """Windows of a unit for a model in a worker: several batches, so that it rarely waits for one."""
 POLL_S = 1.0
+_USUAL_FPS = 30.0
 MODEL_BYTES = 8 << 30
 """Memory of a worker with a model on CPUs: a small one of 2 billion parameters."""
 
@@ -253,28 +257,30 @@ class LocalAsking:
         return result.annotations
 
 
-def check_asking(config: CaptionConfig) -> None:
+def check_asking(config: CaptionConfig, *, asks_server: bool = True) -> None:
     """Checks that those whom a recipe asks can be asked.
 
     Args:
         config: Settings.
+        asks_server: Whether servers are asked a first question, with grey frames.
 
     Raises:
         UsageError: A server does not answer or has no such model, files or a package are not
             there, or a prompt cannot be read; says what to do.
     """
-    models = [config, *filter(None, [config.judge])]
     try:
         make_dialogs(config)
-        for model in models:
-            if config.captioner == "openai":
-                from curator.captions.server import check_server
-
-                check_server(model)
-            else:
+        for model in (config, *filter(None, [config.judge])):
+            if config.captioner == "transformers":
                 from curator.captions.weights import check_model
 
                 check_model(model)
+            elif asks_server:
+                from curator.captions.server import check_server
+
+                check_server(model, _grey(config))
+            else:
+                import aiohttp  # noqa: F401 - is it there?
     except CuratorError as error:
         raise UsageError(str(error)) from error
     except ImportError as error:
@@ -282,3 +288,16 @@ def check_asking(config: CaptionConfig) -> None:
             f"caption.captioner is openai, which needs the package {error.name}; "
             "`pip install 'curate-video[captions]'`"
         ) from error
+
+
+def _grey(config: CaptionConfig) -> Frames:
+    """As many frames as windows will have, of the size that they will have."""
+    seconds = config.window_s or config.window_frames / _USUAL_FPS
+    per_window = config.frames
+    if config.frames_per_s is not None:
+        per_window = max(1, round(seconds * config.frames_per_s))
+    height = max(1, config.frame_px * 9 // 16)
+    _, jpeg = cv2.imencode(".jpg", np.full((height, config.frame_px, 3), 128, np.uint8))
+    n_frames = min(per_window, config.max_frames)
+    times = tuple(seconds * i / n_frames for i in range(n_frames))
+    return Frames(jpegs=(jpeg.tobytes(),) * n_frames, times_s=times)

@@ -21,7 +21,7 @@ from curator.captions.sidecars import Sidecar, SidecarProblem, count_problems, r
 from curator.captions.windows import windows_of
 from curator.graph.aligning import Alignments
 from curator.graph.annotated import annotate_samples, annotations_table, apply_annotations
-from curator.graph.asking import Asking, asking_of
+from curator.graph.asking import Asking, asking_of, check_asking
 from curator.graph.chain import Resources, Step
 from curator.graph.common import FULL_HD, SourceRef
 from curator.graph.cutting import Cutting, Looks
@@ -66,6 +66,7 @@ class Captioning:
         recipe: Settings, of which `caption` asks a model.
         engine: Where frames are taken, and models in workers run.
         progress: Where it is shown.
+        checks: Whether a server is asked a first question before the others; else it was.
         asking: Whom to ask; None for whom the recipe names.
     """
 
@@ -76,8 +77,10 @@ class Captioning:
         engine: Engine,
         progress: Progress,
         *,
+        checks: bool,
         asking: Asking | None = None,
     ) -> None:
+        self._checks = checks
         self._store = store
         self._config = recipe.caption
         self._engine = engine
@@ -273,6 +276,8 @@ class Captioning:
     def _asked(self) -> Asking:
         """Whom to ask, from the first question on."""
         if self._asking is None:
+            if self._checks:
+                check_asking(self._config)
             self._asking = asking_of(
                 self._config,
                 dialogs=self._dialogs,

@@ -218,7 +218,9 @@ class CutStep:
                         cutter, made = None, failed(clip, failure.message)
                 yield made
                 if self._log is not None:
-                    self._log.end(key, track.seconds(track.pts_of_end(clip.span.end_frame)))
+                    start = track.seconds(int(track.frame_pts[clip.span.start_frame]))
+                    end = track.seconds(track.pts_of_end(clip.span.end_frame))
+                    self._log.end(key, end - start)
 
     def _cutter(self, source: SourceRef, stack: ExitStack) -> ClipCutter:
         """Opens a source, for all of its clips unless one fails; `stack` closes it."""

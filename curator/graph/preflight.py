@@ -52,11 +52,13 @@ def preflight(
     return store
 
 
-def check_captions(recipe: Recipe) -> None:
+def check_captions(recipe: Recipe, *, asks_server: bool) -> None:
     """Checks that the captioner that a recipe names can be asked.
 
     Args:
         recipe: What will be run.
+        asks_server: Whether a server is asked a first question now; else it is before the first of
+            the run, which may have none.
 
     Raises:
         UsageError: The server does not answer or has no such model, the model's files or a package
@@ -76,7 +78,7 @@ def check_captions(recipe: Recipe) -> None:
         # Imported here: recipes that ask no model need nothing of it.
         from curator.graph.asking import check_asking
 
-        check_asking(recipe.caption)
+        check_asking(recipe.caption, asks_server=asks_server)
 
 
 def check_measured(recipe: Recipe) -> None:

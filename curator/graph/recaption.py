@@ -136,7 +136,7 @@ class Recaption:
         # Imported here: measured captions need nothing of it.
         from curator.graph.captioning import Captioning
 
-        captioning = Captioning(self._store, self.recipe, self._engine, self._progress)
+        captioning = Captioning(self._store, self.recipe, self._engine, self._progress, checks=True)
         with closing(captioning):
             captioning.begin(clips)
             captioning.after_cut(locations)

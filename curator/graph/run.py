@@ -127,7 +127,10 @@ class Run:
             # Imported here: runs that ask no model need nothing of it.
             from curator.graph.captioning import Captioning
 
-            state.captioning = Captioning(self._store, recipe, self._engine, self._progress)
+            # Without a finished run the server was asked before all work.
+            state.captioning = Captioning(
+                self._store, recipe, self._engine, self._progress, checks=bool(self._previous)
+            )
         with closing(state.captioning) if state.captioning is not None else nullcontext():
             locations = self._cut()
         with self._timed("shard"):

@@ -42,7 +42,7 @@ class Tap:
         longest_px: int,
         reads: Reads | None = None,
         read_at: Iterable[int] = (),
-        read_px: int = 960,
+        read_px: int = 1280,
     ) -> None:
         self._wanted = frozenset(wanted)
         self._longest_px = longest_px

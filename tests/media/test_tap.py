@@ -99,7 +99,7 @@ def test_text_is_read_at_a_size_of_its_own() -> None:
     for _ in range(3):
         tap.see(picture)
     looked = tap.looked()
-    assert sizes == [(540, 960, 3)]
+    assert sizes == [(720, 1280, 3)]
     assert looked.text == {1: ("EXIT",)}
     assert _rgb(looked.jpegs[1]).shape == (252, 448, 3)
     assert looked.n_frames == 3
