@@ -22,6 +22,7 @@ import hashlib
 import json
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +123,11 @@ class Server:
         choice = {"message": {"role": "assistant", "content": text}, "finish_reason": finish}
         usage = {"prompt_tokens": len(body), "completion_tokens": len(text)}
         is_cut = bool(fault and fault.get("cut"))
-        await send(writer, 200, {"choices": [choice], "usage": usage}, is_cut=is_cut)
-        if not is_cut:
-            self.note("answered", key)
+        answer = {"choices": [choice], "usage": usage}
+        if is_cut:
+            return await send(writer, 200, answer, is_cut=True)
+        # Written and noted in one go: who has the answer asks on at once.
+        await send(writer, 200, answer, sent=lambda: self.note("answered", key))
 
     def note(self, what: str, key: str) -> None:
         self.journal.write(f"{what} {key}\n")
@@ -160,6 +163,7 @@ async def send(
     body: object,
     headers: dict[str, str] | None = None,
     is_cut: bool = False,
+    sent: Callable[[], None] | None = None,
 ) -> None:
     data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
     head = {"Content-Type": "application/json", "Content-Length": str(len(data))} | (headers or {})
@@ -167,6 +171,8 @@ async def send(
     writer.write(
         "\r\n".join([*lines, "", ""]).encode() + (data[: len(data) // 2] if is_cut else data)
     )
+    if sent is not None:
+        sent()
     await writer.drain()
     if is_cut:
         writer.close()
