@@ -19,6 +19,7 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -73,7 +74,6 @@ def engines_of(gpu: int) -> Nvdec:
             "CUDA does not run in workers that are forked; start them with "
             "multiprocessing_context='spawn', or decode in the trainer's process (num_workers=0)"
         )
-    torch.cuda.set_device(gpu)
     return Nvdec(gpu, device=f"cuda:{gpu}")
 
 
@@ -164,16 +164,21 @@ class DeviceDecoder:
             NotOnDeviceError: The clip must be decoded on the CPU.
             ShardError: The picture is too small.
         """
+        on_cuda = torch.device(self.device).type == "cuda"
         try:
-            try:
-                self._attempt(clip, into_CTHW)
-            except _UsedDecoderError:
-                self._attempt(clip, into_CTHW)
-                self._goes_on = False
-                self._decoders.clear()
-                logger.warning("a used decoder failed where a new one does not: none is reused")
+            with torch.cuda.device(self._nvdec.gpu) if on_cuda else nullcontext():
+                self._attempt_twice(clip, into_CTHW)
         except (av.error.FFmpegError, SourceError) as error:
             raise NotOnDeviceError(Refusal.DAMAGED, str(error)) from error
+
+    def _attempt_twice(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
+        try:
+            self._attempt(clip, into_CTHW)
+        except _UsedDecoderError:
+            self._attempt(clip, into_CTHW)
+            self._goes_on = False
+            self._decoders.clear()
+            logger.warning("a used decoder failed where a new one does not: none is reused")
 
     def _attempt(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
         with open_container(io.BytesIO(clip.mp4), clip.name, n_bytes=len(clip.mp4)) as container:
