@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-import cv2
-import numpy as np
-
 from curator.captions.ask import make_dialogs
 from curator.captions.batches import annotate
 from curator.captions.config import CaptionConfig
@@ -26,7 +23,6 @@ from curator.storage import Store
 UNIT_WINDOWS = 64
 """Windows of a unit for a model in a worker: several batches, so that it rarely waits for one."""
 POLL_S = 1.0
-_USUAL_FPS = 30.0
 MODEL_BYTES = 8 << 30
 """Memory of a worker with a model on CPUs: a small one of 2 billion parameters."""
 
@@ -277,8 +273,9 @@ def check_asking(config: CaptionConfig, *, asks_server: bool = True) -> None:
                 check_model(model)
             elif asks_server:
                 from curator.captions.server import check_server
+                from curator.captions.wire import trial_frames
 
-                check_server(model, _grey(config))
+                check_server(model, trial_frames(config))
             else:
                 import aiohttp  # noqa: F401 - is it there?
     except CuratorError as error:
@@ -288,16 +285,3 @@ def check_asking(config: CaptionConfig, *, asks_server: bool = True) -> None:
             f"caption.captioner is openai, which needs the package {error.name}; "
             "`pip install 'curate-video[captions]'`"
         ) from error
-
-
-def _grey(config: CaptionConfig) -> Frames:
-    """As many frames as windows will have, of the size that they will have."""
-    seconds = config.window_s or config.window_frames / _USUAL_FPS
-    per_window = config.frames
-    if config.frames_per_s is not None:
-        per_window = max(1, round(seconds * config.frames_per_s))
-    height = max(1, config.frame_px * 9 // 16)
-    _, jpeg = cv2.imencode(".jpg", np.full((height, config.frame_px, 3), 128, np.uint8))
-    n_frames = min(per_window, config.max_frames)
-    times = tuple(seconds * i / n_frames for i in range(n_frames))
-    return Frames(jpegs=(jpeg.tobytes(),) * n_frames, times_s=times)

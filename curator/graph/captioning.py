@@ -351,7 +351,7 @@ class Captioning:
         )
         fps = float(row["fps"])
         # What is seen depends on the size and form in which it is shown, too.
-        content = fingerprint("shown", clip.content, config.frame_px, config.frames_as)
+        content = fingerprint("shown", clip.content, fps, config.frame_px, config.frames_as)
         return tuple(
             Task(clip_id=row["clip_id"], content=content, window=window, fps=fps, facts=facts)
             for window in windows_of(n_frames, fps, config)
