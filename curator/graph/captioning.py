@@ -193,7 +193,6 @@ class Captioning:
         """Ends what asks, and makes one part of this run's replies."""
         if self._asking is not None:
             self._asking.close()
-            self.cpu_s.update(self._asking.cpu_s)
         self._replies.pack()
 
     def _annotations(self) -> dict[str, list[Annotation]]:
@@ -295,6 +294,8 @@ class Captioning:
         with self._progress.polling(lambda: (self._n_answered, 0.0)):
             for annotations in self._asking.finish():
                 self._note(annotations)
+        self.cpu_s.update(self._asking.cpu_s)
+        self._asking.cpu_s.clear()
 
     def _note(self, annotations: Iterable[Annotation]) -> None:
         for annotation in annotations:
