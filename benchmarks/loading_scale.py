@@ -30,6 +30,7 @@ RUNS = {
     "1 worker": ("loader", 1, 1),
     "2 workers": ("loader", 2, 1),
     "4 workers": ("loader", 4, 1),
+    "1 spawned worker": ("spawn", 1, 1),
     "Ray Data, 1 core": ("ray", 1, 1),
     "Ray Data, 2 cores": ("ray", 2, 1),
     "2 ranks of 1 worker": ("loader", 1, 2),
@@ -84,7 +85,8 @@ def passes(kind: str, workers: int, dataset: Any, epochs: int) -> Iterator[Itera
         return
     from curator.loading import ClipLoader
 
-    loader = ClipLoader(dataset, num_workers=workers)
+    context = "spawn" if kind == "spawn" else None
+    loader = ClipLoader(dataset, num_workers=workers, multiprocessing_context=context)
     for _ in range(epochs):
         yield (batch["key"] for batch in loader)
 
@@ -132,7 +134,7 @@ def one_rank(kind: str, workers: int, out: str, epochs: int, ranks: int) -> None
 def command(name: str, out: str, epochs: int) -> list[str]:
     """What runs a measurement."""
     kind, workers, ranks = RUNS[name]
-    own = [__file__, "--run", kind, str(workers), out, str(epochs), str(ranks)]
+    own = [__file__, "run", kind, str(workers), out, str(epochs), str(ranks)]
     if ranks == 1:
         return [sys.executable, *own]
     return [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *own]
@@ -157,7 +159,7 @@ def one(name: str, out: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measures in turns, and prints a table and a line of JSON."""
-    if sys.argv[1:2] == ["--run"]:
+    if sys.argv[1:2] == ["run"]:
         kind, workers, out, epochs, ranks = sys.argv[2:]
         one_rank(kind, int(workers), out, int(epochs), int(ranks))
         return
