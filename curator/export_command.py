@@ -163,6 +163,11 @@ def as_text(exported: "Exported", destination: str, format: str) -> str:
         f"{destination}: {exported.n_clips} clips as {format}; {exported.n_objects} objects "
         f"written ({exported.n_bytes / 1e6:.1f} MB), {exported.n_standing} stood already"
     ]
+    if exported.manifest_problem is not None:
+        lines.append(
+            f"no manifest ({exported.manifest_problem}): all tars that are there were taken, and "
+            "whether these are all is not known"
+        )
     if exported.n_short:
         lines.append(f"{exported.n_short} clips have too few frames and were left out")
     if exported.n_without_text:

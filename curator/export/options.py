@@ -68,6 +68,8 @@ class Exported:
     n_others: int = 0
     """Objects at the destination, among those that a loader would take, that this export did not
     write: left by another one."""
+    manifest_problem: str | None = None
+    """Why all tars were taken that are there, and not those of a manifest; None where one is."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(

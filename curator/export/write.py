@@ -6,6 +6,7 @@ from curator.errors import UsageError
 from curator.export.job import Job
 from curator.export.options import MIN_FRAMES_FORMATS, Exported, ExportOptions
 from curator.export.read import chosen_shards
+from curator.lake import SUMMARY
 from curator.shardset import open_shards
 from curator.storage import open_store
 
@@ -42,6 +43,12 @@ def export(
             + ", ".join(MIN_FRAMES_FORMATS)
         )
     shards = open_shards(out)
+    if shards.manifest is None and shards.prefix and not shards.store.exists(SUMMARY):
+        raise UsageError(
+            f"no run was finished in {shards.store.uri}: what lies there may be some of its shards "
+            f"alone. Run `curate run` again, or name {shards.uri('').rstrip('/')} itself to export "
+            "the tars that are there"
+        )
     store = open_store(destination)
     is_index = options.format in ("energon", "wids")
     if store.uri == shards.store.uri:
@@ -66,5 +73,6 @@ def export(
             from curator.export.indexes import export_energon as run
         case "wids":
             from curator.export.indexes import export_wids as run
+    job.exported.manifest_problem = shards.problem
     run(job)
     return job.exported

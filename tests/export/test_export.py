@@ -280,6 +280,21 @@ def test_an_export_that_was_broken_off_is_completed(out: Path, tmp_path: Path, f
     assert files(tmp_path / "to") == whole
 
 
+def test_shards_of_a_run_that_was_killed_are_not_taken_for_all(
+    tmp_path: Path, clips: list[MadeClip], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins the first run's case: whole tars stand, and nothing says that others are to come."""
+    make_shards(str(tmp_path / "out"), clips, with_manifest=False)
+    (tmp_path / "out" / "summary.json").unlink()
+    command = ["export", str(tmp_path / "out"), str(tmp_path / "to"), "--format", "cosmos"]
+    assert main(command) == EXIT_USAGE
+    assert f"or name {tmp_path / 'out' / 'shards'} itself" in capsys.readouterr().err
+    assert not (tmp_path / "to").exists()
+    command[1] = str(tmp_path / "out" / "shards")
+    assert main(command) == EXIT_OK
+    assert "no manifest (there is none): all tars that are there" in capsys.readouterr().out
+
+
 def test_what_another_export_left_is_told(out: Path, tmp_path: Path) -> None:
     """Pins that files a loader would take, of clips that are no more, are counted."""
     folder = tmp_path / "to" / "train" / "videos"
