@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from curator.errors import CuratorError, ErrorCode, SourceError, StorageError
-from curator.graph.chain import Resources, Step
+from curator.graph.chain import ChainWorker, Resources, Step, pack_chain
 from curator.graph.child import FileLedger
-from curator.graph.engine import Engine, _LedgerActor, _own_sigterm, _pack, _Worker, available_cpus
+from curator.graph.engine import Engine, _LedgerActor, _own_sigterm, available_cpus
 
 
 class Half:
@@ -62,6 +62,29 @@ def test_chains_run_on_ray_with_more_workers_than_cores_and_raise_what_a_step_ra
         assert engine.is_started
         assert engine.n_workers(100) == available_cpus() + 2
         assert children() > before
+    assert children() == before
+
+
+@pytest.mark.usefixtures("here")
+def test_a_pool_takes_units_while_others_are_worked_on() -> None:
+    """Pins results of all units, an error as it was raised, and that other work goes on beside."""
+    before = children()
+    with Engine(address=None, workers=2) as engine:
+        pool = engine.pool([KEEPS])
+        assert pool.poll() == []
+        results = []
+        for unit in range(0, 20, 2):
+            pool.submit(unit)
+            results += pool.poll()
+        assert sorted(engine.run([HALF], [2, 4])) == [1, 2]
+        while pool.n_open:
+            results += pool.poll(timeout=5)
+        assert sorted(results) == list(range(10))
+        pool.submit(7)
+        with pytest.raises(StorageError, match=r"^7 is odd; expected 2$"):
+            pool.poll(timeout=60)
+        pool.close()
+        assert pool.n_open == 0
     assert children() == before
 
 
@@ -121,7 +144,7 @@ class Missing:
 def test_an_error_passes_the_steps_behind_it() -> None:
     import pickle
 
-    worker = _Worker(_pack([Step(make=Missing, resources=HALF.resources), HALF]))
+    worker = ChainWorker(pack_chain([Step(make=Missing, resources=HALF.resources), HALF]))
     passed = pickle.loads(worker.run(pickle.dumps(2)))
     assert isinstance(passed, CuratorError)
     assert (passed.code, passed.message) == (ErrorCode.VANISHED, "gone")
