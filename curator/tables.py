@@ -160,15 +160,18 @@ ANNOTATIONS_SCHEMA = pa.schema(
         ("tokens_in", pa.int32()),
         ("tokens_out", pa.int32()),
         ("request_keys", pa.list_(pa.string())),
+        ("clip_start_frame", pa.int64()),
+        ("clip_end_frame", pa.int64()),
     ]
 )
 """A row per window of a clip that a model was asked about: its answer, or `failure`, one of
 `captions.records.Unanswered`. `start_frame`, `end_frame` (half-open) and `shown` count the frames
-of the clip as written, or as proposed for clips that were asked about before cutting. `structured`,
-`answers`, `extra`, `set_aside` (answers that were not taken, by reason), `lost` (candidates that
-failed where another is whole, by reason) and `candidates` (all answers with the judge's scores) are
-JSON. `n_unscored` counts candidates that the judge gave no score that can be read. `request_keys`
-name the rows of `replies` that it came from."""
+of the clip as it was asked about: as written, or as proposed where answers may reject clips before
+they are cut; `clip_start_frame` and `clip_end_frame` are where that lies in the source.
+`structured`, `answers`, `extra`, `set_aside` (answers that were not taken, by reason), `lost`
+(candidates that failed where another is whole, by reason) and `candidates` (all answers with the
+judge's scores) are JSON. `n_unscored` counts candidates that the judge gave no score that can be
+read. `request_keys` name the rows of `replies` that it came from."""
 
 LATER_COLUMNS = (
     "decision", "reason", "reason_score", "reason_threshold", "reasons", "reason_detail",

@@ -49,7 +49,7 @@ def apply_annotations(
 def annotate_samples(
     clips: Iterable[dict[str, Any]],
     annotations: Mapping[str, Sequence[Annotation]],
-    starts: Mapping[str, int],
+    spans: Mapping[str, tuple[int, int]],
     config: CaptionConfig,
 ) -> None:
     """Gives kept clips what their samples tell: answers of each window, in frames as written.
@@ -57,12 +57,12 @@ def annotate_samples(
     Args:
         clips: Rows of `clips` with the facts of what was written.
         annotations: Of the windows of each clip, in their order.
-        starts: First frame of the source of each clip as it was asked about.
+        spans: Frames of the source of each clip as it was asked about, half-open.
         config: Who was asked what.
     """
     for clip in clips:
         if clip["decision"] == "kept":
-            shift = clip["start_frame"] - starts[clip["clip_id"]]
+            shift = clip["start_frame"] - spans[clip["clip_id"]][0]
             clip["annotation"] = {
                 "model": config.name,
                 "prompt": config.prompt,
@@ -77,11 +77,16 @@ def annotate_samples(
 def annotations_table(
     clips: Iterable[Mapping[str, Any]],
     annotations: Mapping[str, Sequence[Annotation]],
+    spans: Mapping[str, tuple[int, int]],
     config: CaptionConfig,
 ) -> pa.Table:
     """Rows of `annotations`, in the order of the clips and their windows."""
     rows = (
-        _row(clip, annotation, config)
+        {
+            **_row(clip, annotation, config),
+            "clip_start_frame": spans[clip["clip_id"]][0],
+            "clip_end_frame": spans[clip["clip_id"]][1],
+        }
         for clip in clips
         for annotation in annotations.get(clip["clip_id"], ())
     )

@@ -5,7 +5,7 @@ that the next run begins where this one ended, however it did.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -91,6 +91,7 @@ class Captioning:
         self._parts = FrameParts(store, self._config)
         self._sidecars: Mapping[str, Sidecar | SidecarProblem] = {}
         self._rows: dict[str, dict[str, Any]] = {}
+        self._asked_before: Mapping[str, tuple[int, int]] = {}
         self._clips: dict[str, _Clip] = {}
         self._n_answered = 0
         self.n_asked = 0
@@ -103,12 +104,19 @@ class Captioning:
         """For cutting: takes the pictures of clips that are being written."""
         return Looks(config=self._config, reads_text=self._reads_text, take=self._take)
 
-    def begin(self, clips: Iterable[dict[str, Any]]) -> None:
+    def begin(
+        self,
+        clips: Iterable[dict[str, Any]],
+        asked_before: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
         """Reads what earlier runs were told, and what lies beside the sources.
 
         Args:
             clips: Rows of `clips`; those that are kept will be asked about.
+            asked_before: Frames of the source of clips as they were asked about before they were
+                cut, by id: what was answered then counts.
         """
+        self._asked_before = asked_before or {}
         self._replies.load()
         self._rows = {clip["clip_id"]: clip for clip in clips if clip["decision"] == "kept"}
         if self._config.sidecar:
@@ -164,12 +172,11 @@ class Captioning:
 
     def annotate(self, clips: Iterable[dict[str, Any]]) -> None:
         """Gives kept clips what their samples tell of each window."""
-        starts = {name: int(clip.row["start_frame"]) for name, clip in self._clips.items()}
-        annotate_samples(clips, self._annotations(), starts, self._config)
+        annotate_samples(clips, self._annotations(), self._spans(), self._config)
 
     def table(self, clips: Iterable[Mapping[str, Any]]) -> pa.Table:
         """Rows of `annotations`."""
-        return annotations_table(clips, self._annotations(), self._config)
+        return annotations_table(clips, self._annotations(), self._spans(), self._config)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -195,6 +202,13 @@ class Captioning:
             self._asking.close()
         self._replies.pack()
 
+    def _spans(self) -> dict[str, tuple[int, int]]:
+        """Frames of the source of each clip as it was asked about."""
+        return {
+            name: (int(clip.row["start_frame"]), int(clip.row["end_frame"]))
+            for name, clip in self._clips.items()
+        }
+
     def _annotations(self) -> dict[str, list[Annotation]]:
         """Annotations of each clip's windows, in their order."""
         return {
@@ -207,11 +221,10 @@ class Captioning:
         kept = [row for row in self._rows.values() if row["decision"] == "kept"]
         missing = []
         for row in kept:
-            if row["clip_id"] not in self._clips:
-                # What was asked about stays, whatever cutting makes of the row.
-                clip = _Clip(content=content_of(row), row=dict(row))
-                if not self._is_retold(clip):
-                    missing.append(row)
+            # What was asked about stays, whatever cutting makes of the row.
+            is_known = row["clip_id"] in self._clips
+            if not is_known and not any(map(self._is_retold, self._as_asked(row))):
+                missing.append(row)
         if not missing:
             return []
         stored = self._parts.stored()
@@ -222,6 +235,16 @@ class Captioning:
         }
         self._take(list(found.values()), {})
         return [row for row in missing if row["clip_id"] not in found]
+
+    def _as_asked(self, row: Mapping[str, Any]) -> Iterator[_Clip]:
+        """A clip as it may have been asked about: before it was cut, or as it is."""
+        start, end = self._asked_before.get(row["clip_id"], (row["start_frame"], row["end_frame"]))
+        # A copy may begin later and end earlier than was proposed.
+        is_trimmed = row.get("cut_mode") == "copy" and end - start > row["n_frames"]
+        if is_trimmed and start <= row["start_frame"] and row["end_frame"] <= end:
+            asked = {**row, "start_frame": start, "end_frame": end, "n_frames": end - start}
+            yield _Clip(content=content_of(asked), row=asked)
+        yield _Clip(content=content_of(row), row=dict(row))
 
     def _is_retold(self, clip: _Clip) -> bool:
         """Whether stored replies tell all about a clip; it is known then."""

@@ -138,12 +138,25 @@ class Recaption:
 
         captioning = Captioning(self._store, self.recipe, self._engine, self._progress, checks=True)
         with closing(captioning):
-            captioning.begin(clips)
+            captioning.begin(clips, self._asked_before())
             captioning.after_cut(locations)
             captioning.apply(clips)
             self._align(captioning, clips)
             captioning.annotate(clips)
         return captioning.counts, captioning.table(clips)
+
+    def _asked_before(self) -> dict[str, tuple[int, int]]:
+        """Frames of the source of each clip as it was asked about; none by older versions."""
+        columns = ("clip_id", "clip_start_frame", "clip_end_frame")
+        tables = [
+            read_parquet(self._store, n) for n in self._previous["tables"].get("annotations", ())
+        ]
+        return {
+            name: (start, end)
+            for table in tables
+            if set(columns) <= set(table.column_names)
+            for name, start, end in zip(*(table[c].to_pylist() for c in columns), strict=True)
+        }
 
     def _vectors(self, wanted: str) -> Vectors | None:
         if wanted == "none":

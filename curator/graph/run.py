@@ -167,7 +167,8 @@ class Run:
         state.cpu_s.update(cutting.cpu_s)
         if captioning is not None:
             captioning.annotate(state.clips)
-            state.counts |= captioning.counts
+            # Not by |=, which drops what is zero.
+            state.counts.update(captioning.counts)
             state.cpu_s.update(captioning.cpu_s)
         return locations
 

@@ -8,7 +8,14 @@ a kill. Options (JSON), which POST /options changes while it runs, and /reset se
     slots         answers at a time; more wait, or get 429 with `crowded: true`
     faults        what becomes of the next requests, one after the other (null: an answer):
                   {"status", "headers", "body", "echo": send the request's Authorization back},
-                  {"hang": seconds}, {"cut": true} in the middle of the body, {"finish": reason}
+                  {"hang": seconds}, {"cut": true} in the middle of the body, {"finish": reason},
+                  {"text": answer}
+    by_source     what becomes of each request with pictures of a marked film, by its number
+    hold_after    so many answers, and no more until this option is set anew; null: no end
+    captions      answers are captions: JSON by the request's schema, with `film_marks` in the
+                  text; without a schema the fields of the prompt `describe`
+    yes           numbers of films about which a question of the schema is answered by yes, by
+                  the question's name; the others get no
     key           the only key that is taken
     models        names at /models; null: there is no such address; 500: it answers that
     no_schema     response_format is answered by 400
@@ -26,7 +33,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from marks import mark_in_jpeg, marks_in_mp4
+from marks import film_mark_in_jpeg, mark_in_jpeg, marks_in_mp4
 
 DEFAULTS: dict[str, Any] = {
     "delay_s": [0, 0],
@@ -38,6 +45,14 @@ DEFAULTS: dict[str, Any] = {
     "models": ["tiny-vlm"],
     "no_schema": False,
     "most_images": 10**6,
+    "by_source": {},
+    "hold_after": None,
+    "captions": False,
+    "yes": {},
+}
+DESCRIBED = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("long", "medium", "short")},
 }
 
 
@@ -48,6 +63,7 @@ class Server:
         self.journal = journal.open("a")
         self.options = DEFAULTS | options
         self.busy = 0
+        self.n_answered = 0
         self.free = asyncio.Condition()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,19 +74,26 @@ class Server:
                 raw = {line.split(": ", 1)[0].lower(): line for line in head[1:] if line}
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 method, path, _ = head[0].split(" ")
-                await self.answer(writer, method, path, raw, body)
+                await self.answer(reader, writer, method, path, raw, body)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
 
     async def answer(
-        self, writer: asyncio.StreamWriter, method: str, path: str, raw: dict[str, str], body: bytes
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        method: str,
+        path: str,
+        raw: dict[str, str],
+        body: bytes,
     ) -> None:
         options = self.options
         sent_key = raw.get("authorization", "").removeprefix("Authorization: Bearer ")
         if path == "/reset":
             self.options = copy.deepcopy(DEFAULTS) | json.loads(body)
+            self.n_answered = 0
             self.journal.truncate(0)
             return await send(writer, 200, {})
         if path == "/options":
@@ -89,7 +112,10 @@ class Server:
         request = json.loads(body)
         key = key_of(request)
         self.note("received", key)
+        images, said = seen(request, is_film=options["captions"])
         fault = options["faults"].pop(0) if options["faults"] else None
+        if fault is None and images:
+            fault = options["by_source"].get(str(images[0][0]))
         if fault and "hang" in fault:
             await asyncio.sleep(fault["hang"])
         if fault and "status" in fault:
@@ -97,7 +123,6 @@ class Server:
             if fault.get("echo"):
                 text = json.dumps({"error": {"message": f"bad request: {raw['authorization']}"}})
             return await send(writer, fault["status"], text, fault.get("headers", {}))
-        images, said = seen(request)
         if isinstance(options["models"], list) and request["model"] not in options["models"]:
             text = f"The model `{request['model']}` does not exist."
             return await send(writer, 404, {"error": {"message": text, "code": 404}})
@@ -112,13 +137,24 @@ class Server:
             self.busy += 1
         try:
             await asyncio.sleep(options["service_s"] + random.uniform(*options["delay_s"]))
+            while self.n_answered == self.options["hold_after"] and not reader.at_eof():
+                await asyncio.sleep(0.01)
+            self.n_answered += not reader.at_eof()
         finally:
             self.busy -= 1
             async with self.free:
                 self.free.notify()
-        text = json.dumps(
-            {"seen": images, "said": said, "guided": "response_format" in request, "key": key}
-        )
+        if reader.at_eof():
+            # Whoever asked is gone, as servers notice too.
+            self.note("dropped", key)
+            raise ConnectionResetError
+        if options["captions"]:
+            text = captions(request, images, options["yes"])
+        else:
+            text = json.dumps(
+                {"seen": images, "said": said, "guided": "response_format" in request, "key": key}
+            )
+        text = (fault or {}).get("text", text)
         finish = (fault or {}).get("finish", "stop")
         choice = {"message": {"role": "assistant", "content": text}, "finish_reason": finish}
         usage = {"prompt_tokens": len(body), "completion_tokens": len(text)}
@@ -140,7 +176,26 @@ def key_of(request: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def seen(request: dict[str, Any]) -> tuple[list[list[int]], list[str]]:
+def captions(request: dict[str, Any], marks: list[list[int]], yes: dict[str, list[int]]) -> str:
+    """A caption in JSON that tells the marks of what it describes."""
+    given = request.get("response_format", {}).get("json_schema", {}).get("schema", DESCRIBED)
+    told = " and ".join(f"{source}:{frame}" for source, frame in marks)
+
+    def filled(schema: dict[str, Any], name: str) -> Any:  # noqa: ANN401
+        if "enum" in schema:
+            return schema["enum"][-1 if schema["type"] == "integer" else 0]
+        if schema["type"] == "object":
+            return {name: filled(field, name) for name, field in schema["properties"].items()}
+        if schema["type"] == "array":
+            return [filled(schema["items"], name)]
+        if schema["type"] == "boolean":
+            return marks[0][0] in yes.get(name, [])
+        return f"A board of blocks that reads {told} stands over a field, which is {name}."
+
+    return json.dumps(filled(given, ""))
+
+
+def seen(request: dict[str, Any], *, is_film: bool = False) -> tuple[list[list[int]], list[str]]:
     """Marks of the pictures, and the texts, in their order."""
     marks: list[list[int]] = []
     said: list[str] = []
@@ -153,7 +208,10 @@ def seen(request: dict[str, Any]) -> tuple[list[list[int]], list[str]]:
             else:
                 data = base64.b64decode(part[part["type"]]["url"].split(",", 1)[1])
                 is_video = part["type"] == "video_url"
-                marks += marks_in_mp4(data) if is_video else [mark_in_jpeg(data)]
+                if is_film:
+                    marks.append(film_mark_in_jpeg(data))
+                else:
+                    marks += marks_in_mp4(data) if is_video else [mark_in_jpeg(data)]
     return marks, said
 
 

@@ -5,7 +5,10 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from curator.captions.config import ModelConfig
 
@@ -57,3 +60,24 @@ class FakeServer:
     def config(self, **settings: object) -> ModelConfig:
         url = f"http://127.0.0.1:{self.port}/v1"
         return ModelConfig.model_validate({"model": "tiny-vlm", "url": url} | settings)
+
+
+@pytest.fixture(scope="session")
+def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeServer]:
+    """One process, started by the first test that asks for it."""
+    server = FakeServer(tmp_path_factory.mktemp("fake-server"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def fake_server(running_server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    """To be started by the test; one process serves all tests that leave it alive."""
+    without_keys(monkeypatch)
+    return running_server
+
+
+def without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes keys and proxies out of the environment."""
+    for name in ("OPENAI_API_KEY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)

@@ -1,0 +1,114 @@
+"""Runs and servers that are killed while clips are described: no finished request is made again."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from captioned import Captioned, assert_described
+
+from curator.cli import EXIT_OK, main
+
+
+def _wait(until: str, condition: Callable[[], bool], within_s: float = 120) -> None:
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, until
+        time.sleep(0.01)
+
+
+def _kill_all(process: "subprocess.Popen[bytes]") -> None:
+    """As kill -9 of a run's process and all that it started."""
+    for folder in Path("/proc").iterdir():
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == process.pid:
+            os.kill(int(folder.name), signal.SIGKILL)
+    process.wait()
+
+
+def test_kills_of_the_run_repeat_no_finished_request(
+    described: Captioned, place: Captioned
+) -> None:
+    """Pins that what was answered and stored is known, wherever the run ended."""
+    place.forget("shards", "replies")
+    (place.out / "summary.json").unlink()
+    server = place.server
+    command = [sys.executable, "-m", "curator.cli", *place.arguments()]
+    stored, n_answered = place.out / "replies", 0
+    for n_more in (1, 4, 5):
+        n_answered += n_more
+        server.set(hold_after=n_answered)
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+        _wait("replies", lambda n=n_answered: len(list(stored.glob("*.json"))) == n)
+        _wait("notes", lambda n=n_answered: sum(server.counts("answered").values()) == n)
+        assert process.poll() is None
+        _kill_all(process)
+    assert not (place.out / "summary.json").exists()
+    server.set(hold_after=None)
+    assert subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == EXIT_OK
+    assert_described(place)
+    n_windows = len(place.table("annotations"))
+    assert n_windows > n_answered + 3
+    assert place.summary()["work"]["caption_windows_asked"] == n_windows - n_answered
+    assert set(server.counts("answered").values()) == {1}
+    assert len(server.counts("answered")) == n_windows
+    # Of what was under way, and no more, something was received again.
+    assert place.n_asked() <= n_windows + 3 * 3
+    assert place.files() == described.files()
+
+
+def test_a_server_that_dies_and_comes_back_loses_nothing(
+    described: Captioned, place: Captioned
+) -> None:
+    place.forget("replies")
+    server = place.server
+    server.set(delay_s=[0.1, 0.2], hold_after=5)
+
+    def kill_and_start() -> None:
+        _wait("answers", lambda: sum(server.counts("answered").values()) == 5)
+        server.kill()
+        time.sleep(0.5)
+        server.start(captions=True)
+
+    killing = threading.Thread(target=kill_and_start)
+    killing.start()
+    summary = place.run()
+    killing.join()
+    assert_described(place)
+    assert summary["work"]["caption_windows_asked"] == len(place.table("annotations"))
+    assert place.files() == described.files()
+    # A kill may come between an answer and its note; an answer that did not come is given again.
+    assert max(server.counts("answered").values()) == 1
+
+
+def test_a_server_that_is_not_there_is_told_before_any_work(
+    place: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.server.kill()
+    before = place.files("")
+    assert place.recaption_code() != EXIT_OK
+    assert "cannot be reached" in capsys.readouterr().err
+    assert place.files("") == before
+    place.server.start(captions=True)
+
+
+def test_workers_of_a_cluster_take_the_pictures(
+    described: Captioned, fake_server: object, tmp_path: Path
+) -> None:
+    """Pins that Ray's workers give each clip its own words, in the bytes of one process."""
+    shutil.copytree(described.out, tmp_path / "out")
+    described.server.start(captions=True, delay_s=[0, 0.1])
+    done = Captioned(described.sources, tmp_path / "out", described.server)
+    done.forget("shards", "replies")
+    assert main([*done.arguments(), "--workers", "2"]) == EXIT_OK
+    assert_described(done)
+    assert done.files() == described.files()

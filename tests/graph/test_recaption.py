@@ -1,0 +1,142 @@
+"""`curate recaption`: other words beside the same clips, without their sources."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from captioned import Captioned, assert_described, film_of
+
+from curator.cli import EXIT_USAGE
+from curator.graph.cut_steps import CutStep
+
+
+@pytest.fixture
+def alone(place: Captioned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Captioned:
+    """A finished run whose sources are gone, and that cuts nothing."""
+    monkeypatch.setattr(CutStep, "__call__", None)
+    return Captioned(tmp_path / "gone", place.out, place.server)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> str:
+    """Another prompt."""
+    text = Path("pipelines/prompts/describe.yaml").read_text()
+    path = tmp_path / "other.yaml"
+    path.write_text(text.replace("You write precise", "You write very precise"))
+    return str(path)
+
+
+def _mp4s(place: Captioned) -> dict[str, bytes]:
+    return {clip["clip_id"]: place.sample(clip, "mp4") for clip in place.clips()}
+
+
+def test_without_changes_nothing_is_asked_and_no_shard_written(alone: Captioned) -> None:
+    before, tables = alone.files(), alone.summary()["tables"]
+    times = {name: (alone.out / name).stat().st_mtime_ns for name in before}
+    work = alone.recaption()["work"]
+    assert alone.n_asked() == work["caption_windows_asked"] == work["shards_written"] == 0
+    assert alone.files() == before
+    tars = [name for name in before if name.endswith(".tar")]
+    assert {name: (alone.out / name).stat().st_mtime_ns for name in tars} == {
+        name: times[name] for name in tars
+    }
+    assert alone.summary()["tables"] == tables
+    assert_described(alone)
+
+
+def test_another_prompt_changes_words_alone_and_going_back_costs_nothing(
+    alone: Captioned, other: str
+) -> None:
+    before, mp4s, clips = alone.files(), _mp4s(alone), alone.clips()
+    tracks = alone.files("tracks")
+    n_windows = len(alone.table("annotations"))
+    alone.server.set(delay_s=[0, 0.05])
+    work = alone.recaption(f"caption.prompt={other}", "caption.text=short")["work"]
+    assert alone.n_asked() == work["caption_windows_asked"] == n_windows
+    assert work["shards_written"] > 0
+    assert alone.files() != before
+    assert _mp4s(alone) == mp4s
+    assert alone.files("tracks") == tracks
+    now = {clip["clip_id"]: clip for clip in alone.clips()}
+    for clip in clips:
+        assert now[clip["clip_id"]]["caption"] == clip["caption"].replace("medium", "short")
+        same = set(clip) - {"caption", "shard", "mp4_offset", "key"}
+        assert {name: now[clip["clip_id"]][name] for name in same} == {
+            name: clip[name] for name in same
+        }
+    alone.recaption("caption.prompt=describe", "caption.text=medium")
+    assert alone.n_asked() == n_windows
+    assert alone.files() == before
+    assert_described(alone)
+
+
+def test_pictures_of_written_clips_are_those_of_the_cut(alone: Captioned) -> None:
+    alone.forget("replies")
+    alone.recaption()
+    assert alone.n_asked() == len(alone.table("annotations"))
+    assert_described(alone)
+
+
+def test_captions_off_and_on_again_are_the_first_ones(alone: Captioned) -> None:
+    before, mp4s = alone.files(), _mp4s(alone)
+    summary = alone.recaption("caption.enabled=false")
+    assert "annotations" not in summary["tables"]
+    assert not list((alone.out / "annotations").glob("*"))
+    assert {alone.sample(clip, "txt") for clip in alone.clips()} == {b""}
+    assert _mp4s(alone) == mp4s
+    alone.recaption("caption.captioner=measured", "caption.enabled=true")
+    assert {clip["caption_model"] for clip in alone.clips()} == {"curate/measured-1"}
+    alone.recaption("caption.captioner=openai")
+    assert alone.n_asked() == 0
+    assert alone.files() == before
+    assert_described(alone)
+
+
+def test_clips_that_answers_reject_leave_and_come_back_with_a_run(
+    place: Captioned, described: Captioned
+) -> None:
+    place.server.set(yes={"is_odd": [1, 3]})
+    question = 'caption.questions={is_odd: "Is it odd?"}'
+    place.recaption(question)
+    assert_described(place, questions={"is_odd": "?"})
+    n_asked, all_clips = place.n_asked(), place.clips()
+    place.recaption("caption.reject={is_odd: [true]}")
+    assert place.n_asked() == n_asked
+    assert {film_of(clip) for clip in place.clips()} == {2, 4, 5}
+    kept = {row["uri"]: row["n_kept"] for row in place.table("sources")}
+    for uri, n_kept in kept.items():
+        assert n_kept == sum(clip["source_uri"] == uri for clip in place.clips())
+    place.run(question)
+    assert [clip["clip_id"] for clip in place.clips()] == [clip["clip_id"] for clip in all_clips]
+    assert place.n_asked() == n_asked
+    place.run()
+    assert place.files() == described.files()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("cut.crf=30", "only keys of caption"),
+        ("caption.promt=cosmos", "prompt"),
+        ("caption.prompt=nothing", "nothing"),
+    ],
+)
+def test_changes_that_cannot_be_made_are_refused(
+    alone: Captioned, change: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = alone.files("")
+    assert alone.recaption_code(change) == EXIT_USAGE
+    assert said in capsys.readouterr().err
+    assert alone.files("") == before
+
+
+def test_an_output_that_is_not_whole_is_refused(
+    alone: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = next((alone.out / "shards").rglob("*.tar"))
+    shard.unlink()
+    assert alone.recaption_code() == EXIT_USAGE
+    assert f"{shard.name} is gone" in capsys.readouterr().err
+    shutil.rmtree(alone.out)
+    assert alone.recaption_code() == EXIT_USAGE
+    assert "has no finished run" in capsys.readouterr().err
