@@ -158,6 +158,12 @@ ANNOTATIONS_SCHEMA = pa.schema(
         ("tokens_in", pa.int32()),
         ("tokens_out", pa.int32()),
         ("request_keys", pa.list_(pa.string())),
+        ("prompt_fingerprint", pa.string()),
+        ("judge_prompt_fingerprint", pa.string()),
+        ("asked_start_frame", pa.int64()),
+        ("label", pa.string()),
+        ("known", pa.string()),
+        ("questions", pa.string()),
     ]
 )
 """A row per window of a clip that a model was asked about: its answer, or `failure`, one of
@@ -165,7 +171,11 @@ ANNOTATIONS_SCHEMA = pa.schema(
 of the clip as written, or as proposed for clips that were asked about before cutting. `structured`,
 `answers`, `extra`, `set_aside` (answers that were not taken, by reason) and `candidates` (all
 answers with the judge's scores) are JSON. `request_keys` name the rows of `replies` that it came
-from."""
+from. Frame 0 of a window is frame `asked_start_frame` of the source. `label` is the class of events
+that metadata gives the window, `known` (JSON) what else it says: the caption made of it, events,
+values and what could not be used. `questions` (JSON) are questions that metadata or the model
+answers, each with the origin of its answer. The two are null without `caption.events`, and
+`questions` may be there without."""
 
 LATER_COLUMNS = (
     "decision", "reason", "reason_score", "reason_threshold", "reasons", "reason_detail",

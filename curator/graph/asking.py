@@ -266,7 +266,7 @@ def check_asking(config: CaptionConfig) -> None:
     models = [config, *filter(None, [config.judge])]
     try:
         make_dialogs(config)
-        for model in models:
+        for model in models if config.asks else ():
             if config.captioner == "openai":
                 from curator.captions.server import check_server
 
