@@ -5,7 +5,8 @@
  "speed_kmh": 48, "weather": "rain", "light": "night", "road": "city street"}
 ```
 
-A bad value is a problem with a message and costs that value alone. An empty list says that nothing
+Values beside `events` hold for the whole source, those in an event for windows with that event. A
+bad value is a problem with a message and costs that value alone. An empty list says that nothing
 happens; without a list, or with an entry that cannot be read, nobody knows what else happens, and
 no window is said to be without events.
 """
@@ -90,11 +91,12 @@ def events_of(data: Mapping[str, Any], config: CaptionConfig) -> SourceEvents:
         What can be used, and what cannot; nothing is raised.
     """
     problems: list[EventProblem] = []
+    value_problems: list[EventProblem] = []
     listed = data.get("events")
     events: list[Event] = []
     if isinstance(listed, list):
         for index, entry in enumerate(listed[:_MAX_EVENTS]):
-            found = _event(entry, f"events.{index}", config)
+            found = _event(entry, f"events.{index}", config, value_problems)
             if isinstance(found, Event):
                 events.append(found)
             else:
@@ -105,19 +107,12 @@ def events_of(data: Mapping[str, Any], config: CaptionConfig) -> SourceEvents:
     elif listed is not None:
         problems.append(_problem(EventCode.NOT_A_LIST, "events", listed, "a list"))
     lists_all = isinstance(listed, list) and not problems
-    values: dict[str, str | float | bool] = {}
-    for name in dict.fromkeys((SPEED, *WORDS, *config.questions, *config.open_questions)):
-        if data.get(name) is not None:
-            value = _value(name, data[name], config)
-            if isinstance(value, EventProblem):
-                problems.append(value)
-            else:
-                values[name] = value
+    values = _values(data, "", config, value_problems)
     return SourceEvents(
         events=tuple(sorted(events, key=lambda event: (event.start_s, event.end_s, event.label))),
         lists_all=lists_all,
         values=values,
-        problems=tuple(problems),
+        problems=(*problems, *value_problems),
     )
 
 
@@ -150,7 +145,9 @@ def known_of(
     """
     near = round((config.event_window_s or 0.0) * fps / 2)
     inside = tuple(e for e in source.events if _lies_in(e, window, fps, start_s))
-    label = min((e.label for e in inside), key=list(config.events).index, default=None)
+    gravest = sorted(inside, key=lambda event: list(config.events).index(event.label))
+    label = gravest[0].label if gravest else None
+    values = {**source.values, **(gravest[0].values if gravest else {})}
     if label is None and source.lists_all:
         is_clear = not any(_lies_in(e, window, fps, start_s, near) for e in source.events)
         label = config.no_event if is_clear else None
@@ -159,8 +156,8 @@ def known_of(
         label=label,
         events=inside,
         lists_all=source.lists_all,
-        values=source.values,
-        caption=_caption(label, inside, source.values, seconds, config, clip_row),
+        values=values,
+        caption=_caption(label, inside, values, seconds, config, clip_row),
         problems=tuple(problem.message for problem in source.problems),
     )
 
@@ -211,7 +208,9 @@ def _caption(
     return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences)
 
 
-def _event(entry: object, key: str, config: CaptionConfig) -> Event | EventProblem:
+def _event(
+    entry: object, key: str, config: CaptionConfig, value_problems: list[EventProblem]
+) -> Event | EventProblem:
     if not isinstance(entry, dict):
         return _problem(EventCode.NOT_AN_OBJECT, key, entry, "an object with time_s and label")
     start, end, label = entry.get("time_s"), entry.get("end_s"), entry.get("label")
@@ -228,23 +227,41 @@ def _event(entry: object, key: str, config: CaptionConfig) -> Event | EventProbl
         end_s=float(start if end is None else end),
         label=label,
         about=_plain(about) if isinstance(about, str) else "",
+        values=_values(entry, f"{key}.", config, value_problems),
     )
 
 
-def _value(name: str, value: object, config: CaptionConfig) -> str | float | bool | EventProblem:
+def _values(
+    data: Mapping[str, Any], prefix: str, config: CaptionConfig, problems: list[EventProblem]
+) -> dict[str, str | float | bool]:
+    """Values of known names; what is bad goes to the problems."""
+    values: dict[str, str | float | bool] = {}
+    for name in dict.fromkeys((SPEED, *WORDS, *config.questions, *config.open_questions)):
+        if data.get(name) is not None:
+            value = _value(name, prefix + name, data[name], config)
+            if isinstance(value, EventProblem):
+                problems.append(value)
+            else:
+                values[name] = value
+    return values
+
+
+def _value(
+    name: str, key: str, value: object, config: CaptionConfig
+) -> str | float | bool | EventProblem:
     if name == SPEED:
         if _is_number(value) and 0 <= value <= _MAX_SPEED_KMH:
             return float(value)
-        return _problem(EventCode.BAD_VALUE, name, value, f"a number from 0 to {_MAX_SPEED_KMH:g}")
+        return _problem(EventCode.BAD_VALUE, key, value, f"a number from 0 to {_MAX_SPEED_KMH:g}")
     if name in config.questions:
         if isinstance(value, bool):
             return value
-        return _problem(EventCode.BAD_VALUE, name, value, "true or false")
+        return _problem(EventCode.BAD_VALUE, key, value, "true or false")
     if isinstance(value, str) and (words := _plain(value)):
         return words
     if name not in WORDS and _is_number(value):
         return float(value)
-    return _problem(EventCode.BAD_VALUE, name, value, "words")
+    return _problem(EventCode.BAD_VALUE, key, value, "words")
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

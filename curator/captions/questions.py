@@ -123,9 +123,11 @@ class _Made:
 
     def open(self) -> Iterator[QuestionAnswer]:
         config, known, answer = self._config, self._known, self._answer
-        for event in known.events if known is not None else ():
+        events = known.events if known is not None else ()
+        labels = [event.label for event in events]
+        for event in events:
             at_s = event.start_s - self._span.clip_start_s
-            if 0 <= at_s <= self._span.clip_s:
+            if labels.count(event.label) == 1 and 0 <= at_s <= self._span.clip_s:
                 question = f"At what time does this happen: {in_words(event.label)}?"
                 said = f"{at_s:.1f} s after the start of the video."
                 yield self._made(f"time_of_{event.label}", "open", question, said, METADATA)

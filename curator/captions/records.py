@@ -84,6 +84,8 @@ class Event:
     """One of `caption.events`."""
     about: str = ""
     """What the owner writes about it."""
+    values: Mapping[str, str | float | bool] = field(default_factory=dict)
+    """Speed, weather and the like at that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ class Known:
     lists_all: bool
     """Whether metadata lists the source's events, and each of them could be read."""
     values: Mapping[str, str | float | bool]
-    """Of the source: speed, weather and the like."""
+    """Speed, weather and the like: those of its gravest event, else those of the source."""
     caption: str
     """Put together from all of that."""
     problems: tuple[str, ...] = ()
