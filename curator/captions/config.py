@@ -378,6 +378,8 @@ class CaptionConfig(ModelConfig):
                 f"content_types are {list(self.content_types)}; expected the names of events "
                 f"{list(self.events)}, or none: models tell the class where metadata does not"
             )
+        if both := sorted(set(self.events) & set(self.questions)):
+            raise ValueError(f"{both[0]!r} is in events and in questions; expected two names")
         if self.captioner == "metadata" and (self.candidates > 1 or self.judge is not None):
             raise ValueError("captioner is metadata; expected neither candidates nor a judge")
         if self.event_window_s is not None and not self.events:

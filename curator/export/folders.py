@@ -39,7 +39,7 @@ def export_cosmos(job: Job) -> None:
     place = job.look([f"{split}/" for split in job.options.splits])
 
     def one(shard: Shard) -> None:
-        for clip in _videos(job, shard, f"{shard.split}/videos"):
+        for clip in write_videos(job, shard, f"{shard.split}/videos"):
             place.put(f"{shard.split}/metas/{clip.key}.txt", clip.text.encode())
 
     job.each(one)
@@ -54,7 +54,7 @@ def export_opensora(job: Job) -> None:
     def one(shard: Shard) -> list[dict[str, Any]]:
         folder = f"videos/{shard.split}"
         rows = []
-        for clip in _videos(job, shard, folder):
+        for clip in write_videos(job, shard, folder):
             row = clip.row() | {"path": f"{base}{folder}/{clip.key}.mp4"}
             rows.append({name: row[name] for name in OPENSORA_SCHEMA.names})
         return rows
@@ -81,7 +81,7 @@ def _csv(rows: Any) -> bytes:  # noqa: ANN401 - an iterable of iterables
     return text.getvalue().encode()
 
 
-def _videos(job: Job, shard: Shard, folder: str) -> Iterator[Clip]:
+def write_videos(job: Job, shard: Shard, folder: str) -> Iterator[Clip]:
     """Writes the MP4s of a shard that are not there yet; yields all its clips."""
     place = job.place
 

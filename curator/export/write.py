@@ -59,5 +59,9 @@ def export(
             from curator.export.indexes import export_energon as run
         case "wids":
             from curator.export.indexes import export_wids as run
+        case "conversations":
+            from curator.export.conversations import export_conversations as run
+        case "preferences":
+            from curator.export.preferences import export_preferences as run
     run(job)
     return job.exported
