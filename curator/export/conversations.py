@@ -15,7 +15,7 @@ from curator.export.annotated import ClipAnnotations, provenance_of
 from curator.export.folders import write_videos
 from curator.export.job import Job
 from curator.export.read import Clip
-from curator.shardset import Shard
+from curator.shardset import SPLITS, Shard
 
 _REASON = "\nGive your reasoning within <think></think> and your answer within <answer></answer>."
 
@@ -25,7 +25,6 @@ def export_conversations(job: Job) -> None:
     annotations = ClipAnnotations(job.shards)
     place = job.look([f"videos/{split}/" for split in job.options.splits])
     base = "" if job.options.relative_paths else f"{job.store.uri}/"
-    described: dict[str, Any] = {}
 
     def one(shard: Shard) -> bytes:
         folder = f"videos/{shard.split}"
@@ -43,11 +42,16 @@ def export_conversations(job: Job) -> None:
             for lines in job.in_order(one, own):
                 output.write(lines)
         job.exported.add(objects=1)
-        described[f"curate_{split}"] = {
+    # An export of one split stands beside an earlier one of the other.
+    described = {
+        f"curate_{split}": {
             "file_name": f"{split}.jsonl",
             "formatting": "sharegpt",
             "columns": {"messages": "conversations", "videos": "videos"},
         }
+        for split in SPLITS
+        if job.store.exists(f"{split}.jsonl")
+    }
     place.put("dataset_info.json", orjson.dumps(described, option=orjson.OPT_INDENT_2))
 
 
