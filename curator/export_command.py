@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from curator.export import Exported
 
-FORMATS = ("cosmos", "opensora", "cogvideo", "mds", "parquet", "frames", "energon", "wids")
+FORMATS = (
+    "cosmos", "opensora", "cogvideo", "mds", "parquet", "frames", "energon", "wids",
+    "conversations", "preferences",
+)  # fmt: skip
 """As in `curator.export.options`, which is not imported for the command line alone."""
 
 
@@ -23,8 +26,10 @@ def add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "<split>/labels/*.txt, and lists of both, for the fine-tuning of CogVideo and for "
         "finetrainers. mds: MosaicML's StreamingDataset. "
         "parquet: a row per clip, for Ray Data and datasets. frames: WebDataset of pictures at one "
-        "size. energon, wids: their indexes beside the shards. What stands at the destination with "
-        "the same bytes is not written again.",
+        "size. energon, wids: their indexes beside the shards. conversations: questions and "
+        "answers about clips in JSONL, for post-training of vision-language models. preferences: "
+        "chosen and rejected answers of judged annotations in JSONL, for DPO. What stands at the "
+        "destination with the same bytes is not written again.",
         epilog="Exit codes: 0 finished; 2 usage, nothing was done; 1 broken off by the storage or "
         "by a damaged shard (`curate verify` says more); the same command goes on.",
     )
@@ -66,7 +71,15 @@ def add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--relative",
         action="store_true",
-        help="opensora: name videos relative to DEST (default: in full, as its loader opens them)",
+        help="opensora, conversations, preferences: name files relative to DEST (default: in full, "
+        "as loaders open them)",
+    )
+    parser.add_argument(
+        "--min-margin",
+        type=int,
+        choices=(1, 2, 3, 4),
+        default=1,
+        help="preferences: least difference of a pair's scores (default: %(default)s)",
     )
     parser.add_argument(
         "--size",
@@ -144,6 +157,7 @@ def run_export(options: argparse.Namespace) -> int:
         pictures=options.pictures,
         max_frames=options.max_frames,
         webp_quality=options.quality,
+        min_margin=options.min_margin,
     )
     try:
         if shown is None:
@@ -172,6 +186,10 @@ def as_text(exported: "Exported", destination: str, format: str) -> str:
         lines.append(f"{exported.n_short} clips have too few frames and were left out")
     if exported.n_without_text:
         lines.append(f"{exported.n_without_text} clips have an empty caption")
+    if exported.n_left_out:
+        lines.append(
+            f"{exported.n_left_out} pairs are left out: their frames are not in the clip as written"
+        )
     if exported.n_others:
         lines.append(
             f"{exported.n_others} objects at the destination are of another export; a loader "

@@ -12,6 +12,7 @@ time or chance, so the same replies give the same requests and the same annotati
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from curator.captions.answer import (
@@ -62,12 +63,20 @@ def make_dialogs(config: CaptionConfig) -> Dialogs:
     """What begins the dialog about a window.
 
     Args:
-        config: With a model to ask.
+        config: With a model to ask, or without one for captions from metadata.
 
     Raises:
         RecipeError: A prompt is wrong, or does not fit what is asked for.
     """
-    return Asker(config).dialog
+    return Asker(config).dialog if config.asks else partial(_told, config)
+
+
+def _told(config: CaptionConfig, task: Task) -> Dialog:
+    """A dialog that asks nobody: what metadata says is the answer."""
+    yield from ()
+    assert task.known is not None
+    said: dict[str, str] = {config.text: task.known.caption}
+    return Annotation(task=task, answer=Answer(**said, content_type=task.known.label))  # type: ignore[arg-type]
 
 
 class Asker:

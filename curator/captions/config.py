@@ -10,7 +10,9 @@ from curator.lake import fingerprint
 ANNOTATE_VERSION = 1
 """Raised when the same replies would give other annotations."""
 
-Captioner = Literal["measured", "openai", "transformers"]
+Captioner = Literal["measured", "metadata", "openai", "transformers"]
+METADATA_MODEL = "curate/metadata-1"
+"""Told as the model of captions that come from metadata."""
 CaptionLength = Literal["short", "medium", "long"]
 
 
@@ -145,6 +147,7 @@ class CaptionConfig(ModelConfig):
     captioner: Captioner = Field(
         "measured",
         description="measured puts a caption together from what was measured, and asks no model; "
+        "metadata from a file beside the source and from what was measured, and asks none either; "
         "openai asks a server that speaks OpenAI's protocol (vLLM, SGLang, NIM, hosted); "
         "transformers loads the model in the worker",
         json_schema_extra={"unit": "name"},
@@ -278,6 +281,37 @@ class CaptionConfig(ModelConfig):
         description="tell the model what a .json file of the source's name beside it says",
         json_schema_extra={"unit": "true or false"},
     )
+    events: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="classes of events with what each means, the gravest first; events in the "
+        "sidecar of a source have one of them as label",
+        json_schema_extra={"unit": "names"},
+    )
+    no_event: str | None = Field(
+        None,
+        description="class of events for windows in which a sidecar that lists events has none "
+        "near; null for not saying so",
+        json_schema_extra={"unit": "name"},
+    )
+    event_window_s: float | None = Field(
+        None,
+        gt=0,
+        description="seconds of a window around each event, half before its start and half after "
+        "its end; null for no such windows",
+        json_schema_extra={"unit": "s"},
+    )
+    event_windows: Literal["instead", "beside"] = Field(
+        "instead",
+        description="whether windows around events stand in place of the others in clips with "
+        "events, or after them",
+        json_schema_extra={"unit": "name"},
+    )
+    open_questions: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="questions for training data, by the name of the value in the sidecar or of "
+        "the field in the prompt's own schema that answers them",
+        json_schema_extra={"unit": "questions"},
+    )
     budget_s: float = Field(
         900.0,
         gt=0,
@@ -291,20 +325,21 @@ class CaptionConfig(ModelConfig):
         json_schema_extra={"unit": "name"},
     )
 
-    @field_validator("questions")
+    @field_validator("questions", "events", "open_questions")
     @classmethod
     def _plain_names(cls, questions: Mapping[str, str]) -> Mapping[str, str]:
         for name in questions:
             if not name.isidentifier() or name in ("content_type", "safety"):
-                raise ValueError(f"question {name!r}; expected a plain name such as has_people")
+                raise ValueError(f"{name!r}; expected a plain name such as has_people")
         return questions
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
-        if self.captioner != "measured" and self.model is None:
+        if self.captioner in ("openai", "transformers") and self.model is None:
             raise ValueError(f"captioner is {self.captioner}; expected model to name a model")
         if self.captioner == "openai" and self.url is None:
             raise ValueError("captioner is openai; expected url, such as http://vlm:8000/v1")
+        self._check_events()
         if self.text not in self.lengths:
             raise ValueError(f"text is {self.text}, which lengths {list(self.lengths)} lacks")
         known = {"content_type": self.content_types, "safety": ("safe", "sensitive", "unsafe")}
@@ -333,19 +368,48 @@ class CaptionConfig(ModelConfig):
             raise ValueError(f"candidates is {self.candidates}; expected a judge to pick the best")
         return self
 
+    def _check_events(self) -> None:
+        if self.no_event is not None and self.no_event not in self.events:
+            raise ValueError(
+                f"no_event is {self.no_event!r}; expected one of events {list(self.events)}"
+            )
+        if self.events and self.content_types and set(self.content_types) != set(self.events):
+            raise ValueError(
+                f"content_types are {list(self.content_types)}; expected the names of events "
+                f"{list(self.events)}, or none: models tell the class where metadata does not"
+            )
+        if both := sorted(set(self.events) & set(self.questions)):
+            raise ValueError(f"{both[0]!r} is in events and in questions; expected two names")
+        if self.captioner == "metadata" and (self.candidates > 1 or self.judge is not None):
+            raise ValueError("captioner is metadata; expected neither candidates nor a judge")
+        if self.event_window_s is not None and not self.events:
+            raise ValueError("event_window_s needs events; expected classes with their meaning")
+
+    @property
+    def name(self) -> str:
+        """Model and revision, as they are told in tables."""
+        return METADATA_MODEL if self.captioner == "metadata" else super().name
+
+    @property
+    def annotates(self) -> bool:
+        """Whether clips get annotations, by a model or from metadata."""
+        return self.enabled and self.captioner != "measured"
+
     @property
     def asks(self) -> bool:
         """Whether a model is asked."""
-        return self.enabled and self.captioner != "measured"
+        return self.annotates and self.captioner != "metadata"
 
     @property
     def decides(self) -> bool:
         """Whether answers may reject a clip, so that they are wanted before it is cut."""
-        return self.asks and (bool(self.reject) or self.failed == "reject")
+        return self.annotates and (bool(self.reject) or self.failed == "reject")
 
 
 def frames_fingerprint(config: CaptionConfig) -> str:
     """Fingerprint of the pictures that are shown, and of the text that is read in them."""
     names = ("window_frames", "window_remainder", "window_s", "frames", "frames_per_s")
     chosen = [getattr(config, name) for name in (*names, "max_frames", "frame_px", "read_text")]
+    if config.event_window_s is not None:
+        chosen += [config.event_window_s, config.event_windows]
     return fingerprint("caption frames", ANNOTATE_VERSION, chosen)

@@ -56,16 +56,20 @@ def rejection_of(annotations: Sequence[Annotation], config: CaptionConfig) -> Re
 def caption_of(annotations: Sequence[Annotation], config: CaptionConfig) -> ClipCaption:
     """The caption of a clip: those of its windows, of the length `config.text`, in their order.
 
-    A clip with a window that has none, or one that the judge found too bad, has no caption.
+    Windows around events count where a clip has no others. A clip with a window that has none, or
+    one that the judge found too bad, has no caption.
     """
     if not annotations:
         return ClipCaption(text=None, problem="it has no annotation")
     texts = []
+    has_even = any(not annotation.task.window.is_event for annotation in annotations)
     for annotation in sorted(annotations, key=lambda a: a.task.window.index):
         if (lack := _lack(annotation, config)) is not None:
             said = str(lack.value) if lack.field == "failed" else f"judged {lack.value}"
             detail = f": {annotation.detail}" if annotation.detail else ""
             return ClipCaption(text=None, problem=f"window {lack.window} {said}{detail}")
+        if annotation.task.window.is_event and has_even:
+            continue
         texts.append(getattr(annotation.answer, config.text) or "")
     return ClipCaption(text=" ".join(text for text in texts if text))
 

@@ -36,6 +36,8 @@ def facts_of(
     *,
     text_lines: Sequence[str] = (),
     sidecar: Sidecar | None = None,
+    known_lines: Sequence[str] = (),
+    is_source_events_told: bool = True,
 ) -> str:
     """Lines of text for a prompt; the same for the same arguments.
 
@@ -43,17 +45,23 @@ def facts_of(
         clip_row: Of `clips` or `candidates`; columns that it lacks are not told.
         text_lines: What was read in the clip's pictures, from `models.read_text.merged`.
         sidecar: What the file beside the source says.
+        known_lines: What is known of the window alone, a line each.
+        is_source_events_told: Whether `events` of the sidecar are told, in seconds of the source.
 
     Returns:
         At most `MAX_CHARACTERS` characters; what does not fit is left out from the end, whole
         lines at a time. Empty for nothing.
     """
-    lines = [f"- {line}" for line in (_camera(clip_row), _form(clip_row)) if line]
+    lines = list(known_lines)
+    lines += [f"- {line}" for line in (_camera(clip_row), _form(clip_row)) if line]
     if kind := clip_row.get("content_type"):
         lines.append(f"- Content type, as a classifier guesses: {quoted(str(kind), 60)}")
     if text_lines:
         lines.append("- Text in the picture, read by OCR, letters may be wrong:")
         lines += [f"  - {quoted(text)}" for text in text_lines]
+    if sidecar is not None and not is_source_events_told:
+        rest = {key: value for key, value in sidecar.data.items() if key != "events"}
+        sidecar = Sidecar(uri=sidecar.uri, data=rest)
     if sidecar is not None and (told := sidecar.lines):
         lines.append("- Metadata of the whole source video, from its owner:")
         lines += [f"  - {line}" for line in told]

@@ -1,11 +1,13 @@
 """Preference pairs: of several answers to one question, the better one and a worse one."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
-from curator.captions.answer import answer_text
+from curator.captions.answer import SCORES, answer_text
 from curator.captions.ask import Asker
-from curator.captions.records import Annotation, Candidate
+from curator.captions.records import Annotation, Answer, Candidate, Task, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,39 @@ def pairs_of(annotation: Annotation, asker: Asker, min_margin: int = 1) -> Itera
             chosen_key=best.reply_key,
             rejected_key=other.reply_key,
         )
+
+
+def annotation_of(row: Mapping[str, Any], fps: float) -> Annotation | None:
+    """The candidates of a window, as the table `annotations` has them.
+
+    Args:
+        row: Of the table.
+        fps: Of the clip as written.
+
+    Returns:
+        An annotation that tells its task and its candidates; None where there are none.
+    """
+    names = [field.name for field in fields(Answer)]
+    candidates = [
+        Candidate(
+            answer=Answer(**{name: told[name] for name in names}),
+            reply_key=told["reply"],
+            **{name: told[name] for name in SCORES},
+        )
+        for told in json.loads(row["candidates"] or "[]")
+    ]
+    if not candidates:
+        return None
+    window = Window(
+        index=row["window"],
+        start_frame=row["start_frame"],
+        end_frame=row["end_frame"],
+        shown=tuple(row["shown"]),
+    )
+    task = Task(
+        clip_id=row["clip_id"], content="", window=window, fps=fps, facts=row["facts"] or ""
+    )
+    return Annotation(task=task, answer=candidates[0].answer, candidates=candidates)
 
 
 def _scores(candidate: Candidate) -> tuple[int, int, int]:

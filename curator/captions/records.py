@@ -68,6 +68,42 @@ class Window:
     end_frame: int
     shown: tuple[int, ...]
     """Frames that are shown to the model, ascending."""
+    is_event: bool = False
+    """Whether it lies around an event, and not in the even division of the clip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that the owner of a source says to happen in it."""
+
+    start_s: float
+    """From the source's first frame."""
+    end_s: float
+    """Equal to the start where only a moment is given."""
+    label: str
+    """One of `caption.events`."""
+    about: str = ""
+    """What the owner writes about it."""
+    values: Mapping[str, str | float | bool] = field(default_factory=dict)
+    """Speed, weather and the like at that time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What metadata and measurement say of a window, without a model."""
+
+    label: str | None
+    """Its class, one of `caption.events`; None where metadata does not tell it."""
+    events: tuple[Event, ...]
+    """Those that lie in it, by their start."""
+    lists_all: bool
+    """Whether metadata lists the source's events, and each of them could be read."""
+    values: Mapping[str, str | float | bool]
+    """Speed, weather and the like: those of its gravest event, else those of the source."""
+    caption: str
+    """Put together from all of that."""
+    problems: tuple[str, ...] = ()
+    """What of the source's metadata could not be used, a line each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +118,8 @@ class Task:
     """Of the clip as written: frame `i` is shown at `i / fps` seconds."""
     facts: str = ""
     """What was measured or is known, as lines of text for the prompt; empty for nothing."""
+    known: Known | None = None
+    """What metadata says; None where no classes of events are asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ def export_cosmos(job: Job) -> None:
     place = job.look([f"{split}/" for split in job.options.splits])
 
     def one(shard: Shard) -> None:
-        for clip in _videos(job, shard, f"{shard.split}/videos"):
+        for clip in write_videos(job, shard, f"{shard.split}/videos"):
             place.put(f"{shard.split}/metas/{clip.key}.txt", clip.text.encode())
 
     job.each(one)
@@ -79,7 +79,7 @@ def export_cogvideo(job: Job) -> None:
 
     def one(shard: Shard) -> list[tuple[str, str]]:
         pairs = []
-        for clip in _videos(job, shard, f"{shard.split}/videos"):
+        for clip in write_videos(job, shard, f"{shard.split}/videos"):
             if line := _one_line(clip.text):
                 place.put(f"{shard.split}/labels/{clip.key}.txt", f"{line}\n".encode())
                 pairs.append((f"videos/{clip.key}.mp4", line))
@@ -114,7 +114,7 @@ def export_opensora(job: Job) -> None:
     def one(shard: Shard) -> list[dict[str, Any]]:
         folder = f"videos/{shard.split}"
         rows = []
-        for clip in _videos(job, shard, folder):
+        for clip in write_videos(job, shard, folder):
             row = clip.row() | {"path": f"{base}{folder}/{clip.key}.mp4"}
             rows.append({name: row[name] for name in OPENSORA_SCHEMA.names})
         return rows
@@ -148,7 +148,7 @@ def _csv(rows: Any) -> bytes:  # noqa: ANN401 - an iterable of iterables
     return text.getvalue().encode()
 
 
-def _videos(job: Job, shard: Shard, folder: str) -> Iterator[Clip]:
+def write_videos(job: Job, shard: Shard, folder: str) -> Iterator[Clip]:
     """Writes the MP4s of a shard that are not there yet; yields all its clips of enough frames."""
     place = job.place
     least = job.options.min_frames or 0

@@ -5,7 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Format = Literal["cosmos", "opensora", "cogvideo", "mds", "parquet", "frames", "energon", "wids"]
+Format = Literal[
+    "cosmos",
+    "opensora",
+    "cogvideo",
+    "mds",
+    "parquet",
+    "frames",
+    "energon",
+    "wids",
+    "conversations",
+    "preferences",
+]
 FORMATS: Mapping[Format, str] = {
     "cosmos": "<split>/videos/*.mp4 and <split>/metas/*.txt: post-training of Cosmos-Predict2, 2.5",
     "opensora": "<split>.csv and <split>.parquet with path, text, num_frames, height, width, "
@@ -17,6 +28,9 @@ FORMATS: Mapping[Format, str] = {
     "frames": "<split>/<bucket>/*.tar, WebDataset of pictures at one size, for image tokenizers",
     "energon": "indexes for Megatron-Energon: .tar.idx beside the tars, .nv-meta",
     "wids": "wids-train.json and wids-val.json",
+    "conversations": "<split>.jsonl with questions and answers, and videos/<split>/*.mp4: "
+    "post-training of vision-language models",
+    "preferences": "<split>.jsonl with chosen and rejected answers, and frames/<split>/: DPO",
 }
 """Formats and what each writes."""
 
@@ -39,7 +53,8 @@ class ExportOptions:
     with_videos: bool = False
     """Whether tables of `parquet` hold the MP4s."""
     relative_paths: bool = False
-    """Whether tables of `opensora` name videos relative to the destination."""
+    """Whether `opensora`, `conversations` and `preferences` name files relative to the
+    destination."""
     size_px: tuple[int, int] = (256, 256)
     """Width and height of `frames`."""
     pictures: Literal["npz", "webp"] = "npz"
@@ -48,6 +63,8 @@ class ExportOptions:
     """Most frames of a clip in `frames`, from its first one on; None for all."""
     webp_quality: int = 90
     """1 to 100."""
+    min_margin: int = 1
+    """Least difference of the scores of a preference pair, 1 to 4."""
 
 
 @dataclass(slots=True)
@@ -65,6 +82,8 @@ class Exported:
     """Clips whose caption is empty."""
     n_short: int = 0
     """Clips that were left out because they have too few frames."""
+    n_left_out: int = 0
+    """Preference pairs about frames that the written clip has not."""
     n_others: int = 0
     """Objects at the destination, among those that a loader would take, that this export did not
     write: left by another one."""
@@ -82,6 +101,7 @@ class Exported:
         without_text: int = 0,
         short: int = 0,
         others: int = 0,
+        left_out: int = 0,
     ) -> None:
         """Counts."""
         with self._lock:
@@ -92,3 +112,4 @@ class Exported:
             self.n_without_text += without_text
             self.n_short += short
             self.n_others += others
+            self.n_left_out += left_out

@@ -73,6 +73,10 @@ def export(
             from curator.export.indexes import export_energon as run
         case "wids":
             from curator.export.indexes import export_wids as run
+        case "conversations":
+            from curator.export.conversations import export_conversations as run
+        case "preferences":
+            from curator.export.preferences import export_preferences as run
     job.exported.manifest_problem = shards.problem
     run(job)
     return job.exported

@@ -1,6 +1,7 @@
 """Brings annotations into the rows of clips, the table `annotations` and the samples."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -8,7 +9,9 @@ import pyarrow as pa
 
 from curator.captions.config import CaptionConfig
 from curator.captions.decide import Rejection, caption_of, rejection_of
-from curator.captions.records import Annotation, Answer, Window
+from curator.captions.prompts import load_prompt
+from curator.captions.questions import Span, questions_of
+from curator.captions.records import Annotation, Answer, Known, Window
 from curator.graph.survivors import reject
 from curator.lake import rows_to_table
 from curator.records import Reason
@@ -60,12 +63,13 @@ def annotate_samples(
         spans: Frames of the source of each clip as it was asked about, half-open.
         config: Who was asked what.
     """
+    prompt = config.prompt if config.asks else None
     for clip in clips:
         if clip["decision"] == "kept":
             shift = clip["start_frame"] - spans[clip["clip_id"]][0]
             clip["annotation"] = {
                 "model": config.name,
-                "prompt": config.prompt,
+                "prompt": prompt,
                 "judge": config.judge.name if config.judge is not None else None,
                 "windows": [
                     _window(annotation, shift, clip["n_frames"])
@@ -80,10 +84,23 @@ def annotations_table(
     spans: Mapping[str, tuple[int, int]],
     config: CaptionConfig,
 ) -> pa.Table:
-    """Rows of `annotations`, in the order of the clips and their windows."""
+    """Rows of `annotations`, in the order of the clips and their windows.
+
+    Args:
+        clips: Rows of `clips` with the facts of what was written.
+        annotations: Of the windows of each clip, in their order.
+        spans: Frames of the source of each clip as it was asked about, half-open.
+        config: Who was asked what.
+    """
+    judge = config.judge
+    prompts = {
+        "prompt_fingerprint": load_prompt(config.prompt).fingerprint if config.asks else None,
+        "judge_prompt_fingerprint": load_prompt(judge.prompt).fingerprint if judge else None,
+    }
     rows = (
         {
             **_row(clip, annotation, config),
+            **prompts,
             "clip_start_frame": spans[clip["clip_id"]][0],
             "clip_end_frame": spans[clip["clip_id"]][1],
         }
@@ -100,19 +117,26 @@ def _told(against: Rejection) -> str:
 def _window(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]:
     """A window for a sample's JSON; a copy may begin later and end earlier than was asked about."""
     window = annotation.task.window
-    answer = annotation.answer
+    answer, known = annotation.answer, annotation.task.known
     said = {} if answer is None else {name: getattr(answer, name) for name in ANSWERED}
     return {
         "start_frame": min(max(window.start_frame - shift, 0), n_frames),
         "end_frame": min(max(window.end_frame - shift, 0), n_frames),
         **{name: value for name, value in said.items() if value not in (None, {})},
+        **({"metadata": _metadata(known)} if known is not None else {}),
         **({} if annotation.failure is None else {"failure": str(annotation.failure)}),
     }
 
 
+def _metadata(known: Known) -> dict[str, Any]:
+    told = {"caption": known.caption, "label": known.label, "problems": list(known.problems)}
+    return {name: value for name, value in told.items() if value}
+
+
 def _row(clip: Mapping[str, Any], annotation: Annotation, config: CaptionConfig) -> dict[str, Any]:
     window: Window = annotation.task.window
-    answer = annotation.answer
+    answer, known = annotation.answer, annotation.task.known
+    questions = questions_of(annotation, config, _span(clip, annotation, start))
     return {
         "clip_id": clip["clip_id"],
         "source_id": clip["source_id"],
@@ -121,7 +145,10 @@ def _row(clip: Mapping[str, Any], annotation: Annotation, config: CaptionConfig)
         "end_frame": window.end_frame,
         "shown": list(window.shown),
         "model": config.name,
-        "prompt": config.prompt,
+        "prompt": config.prompt if config.asks else None,
+        "label": known.label if known is not None else None,
+        "known": _json(asdict(known)) if known is not None else None,
+        "questions": _json([asdict(question) for question in questions]),
         "facts": annotation.task.facts,
         **(_answered(answer) if answer is not None else {}),
         "failure": None if annotation.failure is None else str(annotation.failure),
@@ -149,6 +176,16 @@ def _row(clip: Mapping[str, Any], annotation: Annotation, config: CaptionConfig)
         "tokens_out": annotation.tokens_out,
         "request_keys": list(annotation.request_keys),
     }
+
+
+def _span(clip: Mapping[str, Any], annotation: Annotation, start: int) -> Span:
+    """Where a window lies in a clip as it was written."""
+    window, fps, n_frames = annotation.task.window, annotation.task.fps, clip["n_frames"]
+    begin, end = (
+        min(max(frame - (clip["start_frame"] - start), 0), n_frames) / fps
+        for frame in (window.start_frame, window.end_frame)
+    )
+    return Span(start_s=begin, end_s=end, clip_s=n_frames / fps, clip_start_s=clip["start_s"])
 
 
 def _answered(answer: Answer) -> dict[str, Any]:

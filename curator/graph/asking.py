@@ -266,7 +266,7 @@ def check_asking(config: CaptionConfig, *, asks_server: bool = True) -> None:
     """
     try:
         make_dialogs(config)
-        for model in (config, *filter(None, [config.judge])):
+        for model in (config, *filter(None, [config.judge])) if config.asks else ():
             if config.captioner == "transformers":
                 from curator.captions.weights import check_model
 

@@ -15,10 +15,18 @@ import pyarrow as pa
 from curator.captions.ask import make_dialogs
 from curator.captions.config import frames_fingerprint
 from curator.captions.dialog import retold
+from curator.captions.events import (
+    NOTHING,
+    SourceEvents,
+    count_event_problems,
+    events_of,
+    known_lines,
+    known_of,
+)
 from curator.captions.facts import facts_of
 from curator.captions.records import Annotation, Reply, Task, Unanswered
 from curator.captions.sidecars import Sidecar, SidecarProblem, count_problems, read_sidecars
-from curator.captions.windows import windows_of
+from curator.captions.windows import Moment, windows_of
 from curator.graph.aligning import Alignments
 from curator.graph.annotated import annotate_samples, annotations_table, apply_annotations
 from curator.graph.asking import Asking, asking_of, check_asking
@@ -32,6 +40,7 @@ from curator.graph.look_steps import (
     LookWrittenStep,
     WrittenClip,
     content_of,
+    pictures_key,
 )
 from curator.graph.replies import Replies, replies_stamp
 from curator.graph.survivors import Vectors
@@ -90,6 +99,7 @@ class Captioning:
         self._replies = Replies(store, replies_stamp(self._config))
         self._parts = FrameParts(store, self._config)
         self._sidecars: Mapping[str, Sidecar | SidecarProblem] = {}
+        self._events: dict[str, SourceEvents] = {}
         self._rows: dict[str, dict[str, Any]] = {}
         self._asked_before: Mapping[str, tuple[int, int]] = {}
         self._clips: dict[str, _Clip] = {}
@@ -102,7 +112,12 @@ class Captioning:
     @property
     def looks(self) -> Looks:
         """For cutting: takes the pictures of clips that are being written."""
-        return Looks(config=self._config, reads_text=self._reads_text, take=self._take)
+        return Looks(
+            config=self._config,
+            reads_text=self._reads_text,
+            take=self._take,
+            moments=self._moments,
+        )
 
     def begin(
         self,
@@ -119,9 +134,15 @@ class Captioning:
         self._asked_before = asked_before or {}
         self._replies.load()
         self._rows = {clip["clip_id"]: clip for clip in clips if clip["decision"] == "kept"}
-        if self._config.sidecar:
+        if self._config.sidecar or self._config.events:
             uris = sorted({clip["source_uri"] for clip in self._rows.values()})
             self._sidecars = read_sidecars(uris)
+        if self._config.events:
+            self._events = {
+                uri: events_of(beside.data, self._config)
+                for uri, beside in self._sidecars.items()
+                if isinstance(beside, Sidecar)
+            }
 
     def before_cut(
         self,
@@ -193,8 +214,12 @@ class Captioning:
             "caption_tokens_out": sum(one.tokens_out for one in windows),
             **{f"caption_failed_{name}": n for name, n in sorted(failures.items())},
             **{f"sidecars_{name}": n for name, n in count_problems(self._sidecars).items()},
+            **{f"events_{name}": n for name, n in self._event_problems().items()},
             **{f"caption_set_aside_{name}": n for name, n in sorted(aside.items())},
         }
+
+    def _event_problems(self) -> dict[str, int]:
+        return count_event_problems(self._events.values())
 
     def close(self) -> None:
         """Ends what asks, and makes one part of this run's replies."""
@@ -229,9 +254,9 @@ class Captioning:
             return []
         stored = self._parts.stored()
         found = {
-            row["clip_id"]: replace(stored[content], clip_id=row["clip_id"])
+            row["clip_id"]: replace(stored[key], clip_id=row["clip_id"], content=content_of(row))
             for row in missing
-            if (content := content_of(row)) in stored
+            if (key := pictures_key(content_of(row), self._moments(row))) in stored
         }
         self._take(list(found.values()), {})
         return [row for row in missing if row["clip_id"] not in found]
@@ -250,7 +275,7 @@ class Captioning:
         """Whether stored replies tell all about a clip; it is known then."""
         lines: Mapping[str, Any] = {}
         if self._reads_text(clip.row):
-            read = self._replies.get(self._text_key(clip.content))
+            read = self._replies.get(self._text_key(clip))
             if read is None:
                 return False
             lines = orjson.loads(read.text or "{}")
@@ -283,7 +308,7 @@ class Captioning:
                     )
                 continue
             if self._reads_text(row):
-                self._keep_text(clip.content, where.text)
+                self._keep_text(clip, where.text)
             clip.tasks = self._tasks(clip, where.n_frames, orjson.loads(where.text or "{}"))
             for task in clip.tasks:
                 annotation = retold(self._dialogs(task), self._replies)
@@ -338,6 +363,8 @@ class Captioning:
                 n_frames=int(row["n_frames"]),
                 fps=float(row["fps"]),
                 reads_text=self._reads_text(row),
+                start_s=float(row["start_s"]),
+                moments=self._moments(row),
             )
             for row in missing
         ]
@@ -367,31 +394,54 @@ class Captioning:
     ) -> tuple[Task, ...]:
         config, row = self._config, clip.row
         read = [[_line(line) for line in lines[frame]] for frame in sorted(lines, key=int)]
-        beside = self._sidecars.get(row["source_uri"])
-        facts = facts_of(
-            {**row, "n_frames": n_frames} if config.tell_facts else {},
-            text_lines=merged(read),
-            sidecar=beside if isinstance(beside, Sidecar) else None,
-        )
-        fps = float(row["fps"])
+        beside = self._sidecars.get(row["source_uri"]) if config.sidecar else None
+        source = self._events.get(row["source_uri"], NOTHING)
+        fps, start_s = float(row["fps"]), float(row["start_s"])
         # What is seen depends on the size and form in which it is shown, too.
         content = fingerprint("shown", clip.content, fps, config.frame_px, config.frames_as)
-        return tuple(
-            Task(clip_id=row["clip_id"], content=content, window=window, fps=fps, facts=facts)
-            for window in windows_of(n_frames, fps, config)
-        )
+        tasks = []
+        for window in windows_of(n_frames, fps, config, source.moments, start_s):
+            known = None
+            if config.events or not config.asks:
+                known = known_of(window, fps, start_s, source, config, row)
+            facts = facts_of(
+                {**row, "n_frames": n_frames} if config.tell_facts else {},
+                text_lines=merged(read),
+                sidecar=beside if isinstance(beside, Sidecar) else None,
+                known_lines=known_lines(known, window, fps, start_s) if known is not None else (),
+                is_source_events_told=not config.events,
+            )
+            tasks.append(
+                Task(
+                    clip_id=row["clip_id"],
+                    content=content,
+                    window=window,
+                    fps=fps,
+                    facts=facts,
+                    known=known,
+                )
+            )
+        return tuple(tasks)
+
+    def _moments(self, row: Mapping[str, Any]) -> tuple[Moment, ...]:
+        """Events of a clip's source around which windows are made."""
+        if self._config.event_window_s is None:
+            return ()
+        return self._events.get(row["source_uri"], NOTHING).moments
 
     def _reads_text(self, row: Mapping[str, Any]) -> bool:
         """Whether text in a clip's pictures is read: where some was found, or nobody looked."""
         areas = (row["text_area"], row["overlay_text_area"])
-        return self._config.read_text and any(area is None or area > 0 for area in areas)
+        is_wanted = self._config.read_text and self._config.asks
+        return is_wanted and any(area is None or area > 0 for area in areas)
 
-    def _text_key(self, content: str) -> str:
-        return fingerprint("text", READ_MODEL, content, frames_fingerprint(self._config))
+    def _text_key(self, clip: _Clip) -> str:
+        pictures = pictures_key(clip.content, self._moments(clip.row))
+        return fingerprint("text", READ_MODEL, pictures, frames_fingerprint(self._config))
 
-    def _keep_text(self, content: str, text: str) -> None:
+    def _keep_text(self, clip: _Clip, text: str) -> None:
         """Stores what was read as a reply of its own: prompts depend on it."""
-        key = self._text_key(content)
+        key = self._text_key(clip)
         if key not in self._replies:
             self._replies.keep(key, Reply(text=text))
 

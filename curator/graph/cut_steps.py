@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from curator.captions.config import CaptionConfig
+from curator.captions.windows import Moment
 from curator.cut_records import AudioMode, ClipForm, CutClip, CutMode, CutRequest, NotCopied
 from curator.errors import CutError, SourceError
 from curator.graph.common import (
@@ -29,7 +30,7 @@ from curator.graph.look_steps import (
 from curator.lake import Parts, rows_to_table
 from curator.records import Crop, Span, Track
 from curator.stages.clips import cut_request
-from curator.stages.cut import ClipCutter
+from curator.stages.cut import ClipCutter, MakeTap
 from curator.stages.cut_config import CutConfig
 from curator.stages.cut_form import formed
 from curator.storage import Store, open_source
@@ -51,6 +52,8 @@ class ClipToCut:
     """Whether text in its pictures is read for a captioner."""
     content: str = ""
     """`content_of` the clip as proposed, where it is looked at before it is cut."""
+    moments: tuple[Moment, ...] = ()
+    """Of the source's events, around which a captioner wants pictures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +170,7 @@ class CutStep:
         outcomes: list[CutOutcome] = []
         rows: list[dict[str, Any]] = []
         taken: list[Taken] = []
+        moments = {clip.clip_id: clip.moments for group in unit for clip in group.clips}
         for group in unit:
             for outcome, clip in self._each(group, self._clip, _failed):
                 outcomes.append(outcome)
@@ -178,7 +182,12 @@ class CutStep:
                     if clip.looked is not None:
                         content = content_of(facts)
                         taken.append(
-                            Taken(clip_id=outcome.clip_id, content=content, looked=clip.looked)
+                            Taken(
+                                clip_id=outcome.clip_id,
+                                content=content,
+                                looked=clip.looked,
+                                moments=moments[outcome.clip_id],
+                            )
                         )
         # Pictures first: a clip that is found written is not decoded again for them.
         looked = self._frames.write(taken) if self._frames is not None else []
@@ -240,7 +249,7 @@ class CutStep:
         request = self._request(track, clip)
         make_tap = None
         if self._taps is not None:
-            make_tap = self._taps.of(request.fps, reads_text=clip.reads_text)
+            make_tap = self._tap(self._taps, request, track, clip)
         cut = cutter.cut(request, make_tap)
         start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
         start_pts, end_pts = int(track.frame_pts[start_frame]), track.pts_of_end(end_frame)
@@ -266,6 +275,14 @@ class CutStep:
             mp4_sha256=cut.sha256,
         )
         return outcome, cut
+
+    def _tap(self, taps: Taps, request: CutRequest, track: Track, clip: ClipToCut) -> MakeTap:
+        def start_s(first: int) -> float:
+            return track.seconds(int(track.frame_pts[clip.span.start_frame + first]))
+
+        return taps.of(
+            request.fps, reads_text=clip.reads_text, moments=clip.moments, start_s=start_s
+        )
 
     def _request(self, track: Track, clip: ClipToCut) -> CutRequest:
         request = cut_request(
@@ -298,9 +315,10 @@ class LookStep(CutStep):
     def _look(self, cutter: ClipCutter, track: Track, clip: ClipToCut) -> Taken | LookedClip:
         assert self._taps is not None
         request = self._request(track, clip)
-        make_tap = self._taps.of(request.fps, reads_text=clip.reads_text)
-        looked = cutter.look(request, make_tap)
-        return Taken(clip_id=clip.clip_id, content=clip.content, looked=looked)
+        looked = cutter.look(request, self._tap(self._taps, request, track, clip))
+        return Taken(
+            clip_id=clip.clip_id, content=clip.content, looked=looked, moments=clip.moments
+        )
 
 
 def _not_looked(clip: ClipToCut, error: str) -> Taken | LookedClip:

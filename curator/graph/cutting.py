@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curator.captions.config import CaptionConfig
+from curator.captions.windows import Moment
 from curator.cut_records import ClipForm
 from curator.graph.chain import Resources, Step
 from curator.graph.common import FULL_HD, SourceRef
@@ -50,6 +51,8 @@ class Looks:
     """Whether text in the pictures of a clip is read, by its row."""
     take: Callable[[Sequence[LookedClip], Mapping[str, Mapping[str, Any]]], None]
     """Is told where pictures are as soon as they are there, with the facts of written clips."""
+    moments: Callable[[Mapping[str, Any]], tuple[Moment, ...]] = lambda row: ()
+    """Events of a clip's source, by the clip's row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +349,7 @@ def _groups(
                     form=wanted[clip["clip_id"]].form,
                     reads_text=looks is not None and looks.reads_text(clip),
                     content=content_of(clip) if looks is not None else "",
+                    moments=looks.moments(clip) if looks is not None else (),
                 )
                 for clip in chunk
             )

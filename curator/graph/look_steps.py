@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import orjson
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 
 from curator.captions.config import CaptionConfig, frames_fingerprint
 from curator.captions.records import Frames, Task
-from curator.captions.windows import windows_of
+from curator.captions.windows import Moment, windows_of
 from curator.cut_records import Looked
 from curator.errors import CuratorError, CutError
 from curator.graph.common import CpuClock
@@ -55,6 +56,16 @@ def content_of(clip: Mapping[str, Any]) -> str:
     return fingerprint("clip content", [clip[name] for name in _CONTENT])
 
 
+def pictures_key(content: str, moments: Sequence[Moment]) -> str:
+    """What makes the pictures of a clip, for one configuration.
+
+    Args:
+        content: Of the clip.
+        moments: Of the events that the source has.
+    """
+    return fingerprint("clip pictures", content, moments) if moments else content
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookedClip:
     """Where the pictures of a clip lie, or why there are none."""
@@ -76,6 +87,8 @@ class Taken:
     clip_id: str
     content: str
     looked: Looked
+    moments: tuple[Moment, ...] = ()
+    """Of the events that the source has."""
 
     @property
     def text(self) -> str:
@@ -107,19 +120,28 @@ class Taps:
         self._config = config
         self._reader: Any = None
 
-    def of(self, fps: Fraction | float, *, reads_text: bool) -> MakeTap:
+    def of(
+        self,
+        fps: Fraction | float,
+        *,
+        reads_text: bool,
+        moments: Sequence[Moment] = (),
+        start_s: Callable[[int], float] = lambda first: 0.0,
+    ) -> MakeTap:
         """Makes the tap of a clip by its number of frames.
 
         Args:
             fps: Rate of the clip as written.
             reads_text: Whether text in the pictures is read.
+            moments: Of the source's events.
+            start_s: Seconds of the source at which the clip begins, by its first frame.
         """
         config = self._config
         reads = self._reads() if reads_text else None
 
-        def make(n_frames: int) -> Tap:
-            windows = windows_of(n_frames, float(fps), config)
-            wanted = [frame for window in windows for frame in window.shown]
+        def make(n_frames: int, first: int) -> Tap:
+            windows = windows_of(n_frames, float(fps), config, moments, start_s(first))
+            wanted = sorted({frame for window in windows for frame in window.shown})
             n_read = min(READ_FRAMES, len(wanted))
             read_at = [wanted[(2 * i + 1) * len(wanted) // (2 * n_read)] for i in range(n_read)]
             return Tap(wanted, longest_px=config.frame_px, reads=reads, read_at=read_at)
@@ -154,7 +176,8 @@ class FrameParts:
         if not taken:
             return []
         table = rows_to_table([clip.row() for clip in taken], FRAMES_SCHEMA)
-        name = self._parts.write(table, [clip.content for clip in taken], one_row_groups=True)
+        keys = [pictures_key(clip.content, clip.moments) for clip in taken]
+        name = self._parts.write(table, keys, one_row_groups=True)
         return [
             LookedClip(
                 clip_id=clip.clip_id,
@@ -168,13 +191,13 @@ class FrameParts:
         ]
 
     def stored(self) -> dict[str, LookedClip]:
-        """What a run that did not finish has left, by content."""
+        """What a run that did not finish has left, by `pictures_key`; contents are not told."""
         found: dict[str, LookedClip] = {}
         for name in self._parts.names():
             keys = self._parts.keys(name)
             rows = self._parts.read(name, ("clip_id", "n_frames", "text")).to_pylist()
-            for row, (content, facts) in enumerate(zip(keys, rows, strict=True)):
-                found[content] = LookedClip(content=content, part=name, row=row, **facts)
+            for row, (key, facts) in enumerate(zip(keys, rows, strict=True)):
+                found[key] = LookedClip(part=name, row=row, **facts)
         return found
 
     def frames(self, where: LookedClip, task: Task) -> Frames:
@@ -219,6 +242,10 @@ class WrittenClip:
     n_frames: int
     fps: float
     reads_text: bool
+    start_s: float = 0.0
+    """Where it begins in the source."""
+    moments: tuple[Moment, ...] = ()
+    """Of the source's events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,25 +279,41 @@ class LookWrittenStep:
         taken: list[Taken] = []
         failed: list[LookedClip] = []
         for clip in unit:
-            make_tap = self._taps.of(clip.fps, reads_text=clip.reads_text)
+            make_tap = self._taps.of(
+                clip.fps,
+                reads_text=clip.reads_text,
+                moments=clip.moments,
+                start_s=partial(_begins, clip),
+            )
             try:
                 looked = self._look(clip, make_tap)
             except CuratorError as error:
                 failed.append(LookedClip(clip_id=clip.clip_id, error=str(error)))
             else:
-                taken.append(Taken(clip_id=clip.clip_id, content=clip.content, looked=looked))
+                taken.append(
+                    Taken(
+                        clip_id=clip.clip_id,
+                        content=clip.content,
+                        looked=looked,
+                        moments=clip.moments,
+                    )
+                )
         return LookUnitResult(
             looked=[*self._parts.write(taken), *failed],
             cpu_s=self._clock.end(spent, rest="look"),
             seconds=time.monotonic() - start,
         )
 
-    def _look(self, clip: WrittenClip, make_tap: Callable[[int], Tap]) -> Looked:
+    def _look(self, clip: WrittenClip, make_tap: MakeTap) -> Looked:
         mp4 = clip_bytes(self._store, clip.location)
-        looked = look_at_clip(mp4, make_tap(clip.n_frames), threads=self._threads)
+        looked = look_at_clip(mp4, make_tap(clip.n_frames, 0), threads=self._threads)
         if looked.n_frames != clip.n_frames:
             raise CutError(
                 f"{self._store.uri}/{clip.location.name}: clip {clip.clip_id} decodes to "
                 f"{looked.n_frames} frames, {clip.n_frames} were written; see `curate verify`"
             )
         return looked
+
+
+def _begins(clip: WrittenClip, first: int) -> float:
+    return clip.start_s

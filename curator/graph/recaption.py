@@ -130,7 +130,7 @@ class Recaption:
         for clip in clips:
             clip |= {"caption": None, "caption_model": None}
             clip |= {"caption_failure": None, "caption_alignment": None}
-        if not config.asks:
+        if not config.annotates:
             measured_captions(clips, config)
             return {}, None
         # Imported here: measured captions need nothing of it.

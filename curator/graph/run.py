@@ -123,7 +123,7 @@ class Run:
             mark_duplicates(state.clips, self._vectors(), self._recipe.dedup, self._pairs)
         with self._timed("select"):
             mark_selected(state.clips, self._recipe.select)
-        if recipe.caption.asks:
+        if recipe.caption.annotates:
             # Imported here: runs that ask no model need nothing of it.
             from curator.graph.captioning import Captioning
 
@@ -153,7 +153,8 @@ class Run:
             else:
                 looks = captioning.looks
         with self._timed("cut"):
-            locations = cutting.cut(state.clips, sources, track_part, looks)
+            shows = looks if self._recipe.caption.asks else None
+            locations = cutting.cut(state.clips, sources, track_part, shows)
         with self._timed("caption"):
             if looks is not None and captioning is not None:
                 captioning.after_cut(locations)

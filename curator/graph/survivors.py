@@ -64,7 +64,7 @@ def mark_selected(clips: Sequence[dict[str, Any]], config: SelectConfig) -> None
 def measured_captions(clips: Sequence[dict[str, Any]], config: CaptionConfig) -> None:
     """Writes captions of the clips that are kept."""
     for clip in clips:
-        if clip["decision"] == "kept" and config.enabled and not config.asks:
+        if clip["decision"] == "kept" and config.enabled and not config.annotates:
             clip["caption"] = measured_caption(
                 clip,
                 width=clip["width"],

@@ -51,8 +51,9 @@ SMALL_BYTES = 1 << 16
 MAX_COARSER = 10
 """Most that the guard against large clips adds to the CRF: a third of the size."""
 
-MakeTap = Callable[[int], Tap]
-"""Makes the tap of a clip, by the number of frames that it will have."""
+MakeTap = Callable[[int, int], Tap]
+"""Makes the tap of a clip, by the number of frames that it will have, and the first of the
+request's frames that it holds."""
 _Made = TypeVar("_Made")
 
 
@@ -164,7 +165,7 @@ class ClipCutter:
         """
 
         def see(pictures: _Pictures) -> Looked:
-            tap = make_tap(target_n_frames(request))
+            tap = make_tap(target_n_frames(request), 0)
             for picture in pictures.frames:
                 tap.see(picture)
             return tap.looked()
@@ -222,7 +223,7 @@ class ClipCutter:
         except av.error.FFmpegError as error:
             self._close()
             raise CannotCopyError(NotCopied.DAMAGED) from error
-        tap = make_tap(span.n_frames) if make_tap is not None else None
+        tap = make_tap(span.n_frames, span.first) if make_tap is not None else None
         check_copy(mp4, request, span, threads=self._threads, max_pixels=self._max_pixels, tap=tap)
         return CutClip(
             clip_id=request.clip_id,
@@ -323,7 +324,7 @@ class ClipCutter:
         def encode(pictures: _Pictures) -> _Encoded:
             config, upright = self._config, pictures.upright
             encoder: Encoder = "nvenc" if config.encoder == "nvenc" else "x264"
-            tap = make_tap(target_n_frames(request)) if make_tap is not None else None
+            tap = make_tap(target_n_frames(request), 0) if make_tap is not None else None
             mp4, n_frames = encode_mp4(
                 pictures.frames if tap is None else tap.passing(pictures.frames),
                 width=upright.width,

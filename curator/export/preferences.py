@@ -1,0 +1,139 @@
+"""Preference pairs from judged annotations, for direct preference optimization (DPO).
+
+The form is TRL's conversational preference format for vision: `prompt`, `chosen` and `rejected` are
+messages, and `images` are the frames that the model was shown, as JPEGs of the same size from the
+written clip.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from curator.captions.answer import SCORES
+from curator.captions.ask import Asker
+from curator.captions.config import CaptionConfig
+from curator.captions.pairs import PreferencePair, annotation_of, pairs_of
+from curator.errors import CutError, RecipeError, ShardError, UsageError
+from curator.export.annotated import ClipAnnotations, frames_in_clip, provenance_of
+from curator.export.job import Job
+from curator.export.read import Clip, read_clips
+from curator.media.tap import Tap, look_at_clip
+from curator.shardset import Shard
+
+
+def export_preferences(job: Job) -> None:
+    """Writes `<split>.jsonl`, and `frames/<split>/<key>/<frame>.jpg`.
+
+    Pairs whose frames a copy has left out are counted, and not written.
+    """
+    annotations = ClipAnnotations(job.shards)
+    asker = _asker(annotations, job)
+    job.look([f"frames/{split}/" for split in job.options.splits])
+
+    def one(shard: Shard) -> bytes:
+        found: dict[str, list[tuple[dict[str, Any], PreferencePair]]] = {}
+
+        def wants(clip: Clip, sha256: str) -> bool:
+            found[clip.key] = list(_pairs(job, clip, annotations, asker))
+            return bool(found[clip.key])
+
+        lines = []
+        for clip in read_clips(job.shards, shard, wants_mp4=wants):
+            records = _records(job, clip, found[clip.key], asker.config)
+            lines += [orjson.dumps(record) for record in records]
+            job.count(clip)
+        return b"".join(line + b"\n" for line in lines)
+
+    for split in job.options.splits:
+        own = [shard for shard in job.chosen if shard.split == split]
+        if not own:
+            continue
+        with job.store.create(f"{split}.jsonl") as output:
+            for lines in job.in_order(one, own):
+                output.write(lines)
+        job.exported.add(objects=1)
+
+
+def _asker(annotations: ClipAnnotations, job: Job) -> Asker:
+    config, out = annotations.config, job.shards.store.uri
+    if config.judge is None or config.candidates < 2:
+        raise UsageError(
+            f"{out} has one answer per window and no judge; `curate recaption {out} --set "
+            "caption.candidates=4 --set caption.judge.model=...` asks for several and has them "
+            "scored"
+        )
+    try:
+        return Asker(config)
+    except RecipeError as error:
+        raise UsageError(f"{out}: the prompts of its annotations are needed: {error}") from error
+
+
+def _pairs(
+    job: Job, clip: Clip, annotations: ClipAnnotations, asker: Asker
+) -> Iterator[tuple[dict[str, Any], PreferencePair]]:
+    for row in annotations.of(clip.key):
+        now = asker.prompt.fingerprint
+        if row["prompt_fingerprint"] != now:
+            raise UsageError(
+                f"{job.shards.store.uri}: the prompt {row['prompt']!r} is {now} and was "
+                f"{row['prompt_fingerprint']} when it was asked; put the old one back, or "
+                "`curate recaption` with the new one"
+            )
+        annotation = annotation_of(row, float(clip.fields["fps"]))
+        if annotation is not None:
+            for pair in pairs_of(annotation, asker, job.options.min_margin):
+                yield row, pair
+
+
+def _records(
+    job: Job,
+    clip: Clip,
+    pairs: list[tuple[dict[str, Any], PreferencePair]],
+    config: CaptionConfig,
+) -> Iterator[dict[str, Any]]:
+    shown = {row["window"]: frames_in_clip(row, clip.fields)["shown"] for row, _ in pairs}
+    folder = f"frames/{clip.shard.split}/{clip.key}"
+    base = "" if job.options.relative_paths else f"{job.store.uri}/"
+    if pairs:
+        wanted = {frame for frames in shown.values() for frame in frames}
+        for frame, jpeg in _jpegs(clip, wanted, config.frame_px).items():
+            job.place.put(f"{folder}/{frame:06d}.jpg", jpeg)
+    for number, (row, pair) in enumerate(pairs):
+        frames = shown[row["window"]]
+        if len(frames) != len(row["shown"]):
+            job.exported.add(left_out=1)
+            continue
+        texts = [{"type": "text", "text": pair.prompt}]
+        system = [{"role": "system", "content": [{"type": "text", "text": pair.system}]}]
+        yield {
+            "id": f"{clip.key}-{row['window']}-{number}",
+            "prompt": [
+                *(system if pair.system else []),
+                {"role": "user", "content": [{"type": "image"} for _ in frames] + texts},
+            ],
+            "chosen": _said(pair.chosen),
+            "rejected": _said(pair.rejected),
+            "images": [f"{base}{folder}/{frame:06d}.jpg" for frame in frames],
+            "chosen_scores": dict(zip(SCORES, pair.chosen_scores, strict=True)),
+            "rejected_scores": dict(zip(SCORES, pair.rejected_scores, strict=True)),
+            "margin": pair.margin,
+            "provenance": {
+                **provenance_of(row, clip.fields),
+                "chosen_key": pair.chosen_key,
+                "rejected_key": pair.rejected_key,
+            },
+        }
+
+
+def _said(text: str) -> list[dict[str, Any]]:
+    return [{"role": "assistant", "content": [{"type": "text", "text": text}]}]
+
+
+def _jpegs(clip: Clip, wanted: set[int], longest_px: int) -> dict[int, bytes]:
+    assert clip.mp4 is not None
+    tap = Tap(wanted, longest_px=longest_px)
+    try:
+        return dict(look_at_clip(clip.mp4, tap, threads=1).jpegs)
+    except CutError as error:
+        raise ShardError(f"{clip.key}: {error}") from error

@@ -1,0 +1,349 @@
+"""Conversations and preference pairs: what trainers read, and where each record is from."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_samples import FPS, MadeClip, made_clips, make_shards
+from PIL import Image
+
+from curator.captions.ask import Asker
+from curator.captions.config import CaptionConfig
+from curator.captions.records import Task, Window
+from curator.cli import EXIT_OK, EXIT_USAGE, main
+from curator.export import Exported, ExportOptions, export
+from curator.lake import rows_to_table, write_table
+from curator.recipe import load_recipe
+from curator.storage import open_store
+from curator.tables import ANNOTATIONS_SCHEMA
+
+SETTINGS = (
+    "caption.captioner=openai",
+    "caption.url=http://127.0.0.1:1/v1",
+    "caption.model=tiny",
+    "caption.candidates=3",
+    "caption.judge.model=strict",
+    "caption.judge.url=http://127.0.0.1:1/v1",
+    "caption.lengths=[short]",
+    "caption.text=short",
+)
+QUESTIONS = [
+    {
+        "name": "short",
+        "kind": "caption",
+        "question": "What happens?",
+        "answer": "A square moves.",
+        "origin": "tiny",
+        "reasoning": "",
+        "reasoning_origin": None,
+    },
+    {
+        "name": "reasoning",
+        "kind": "reasoning",
+        "question": "Which of these?",
+        "answer": "A. calm",
+        "origin": "metadata",
+        "reasoning": "Nothing is near.",
+        "reasoning_origin": "tiny",
+    },
+]
+
+
+@pytest.fixture
+def config() -> CaptionConfig:
+    return load_recipe("quickstart", SETTINGS).caption
+
+
+@pytest.fixture
+def clips() -> list[MadeClip]:
+    """As samples tell them: of frames 40 and more of their source, at 2 s."""
+    own = {"source_start_frame": 40, "source_start_s": 2.0}
+    return [replace(clip, changes=own) for clip in made_clips()]
+
+
+def candidate(text: str, *scores: int | None) -> dict[str, Any]:
+    names = ("faithfulness", "completeness", "correctness")
+    answer: dict[str, Any] = dict.fromkeys(
+        ("medium", "long", "structured", "content_type", "safety")
+    )
+    known = [score for score in scores if score is not None]
+    return {
+        **answer,
+        "short": text,
+        "answers": {},
+        "extra": {},
+        **dict(zip(names, scores, strict=True)),
+        "score": min(known) if len(known) == 3 else None,
+        "reply": f"reply of {text}",
+    }
+
+
+CANDIDATES = [
+    candidate("Good.", 5, 4, 5),
+    candidate("Worse.", 3, 5, 5),
+    candidate("Wrong.", 1, 5, 1),
+]
+
+
+def annotated(
+    out: Path, clips: Sequence[MadeClip], config: CaptionConfig, **changes: object
+) -> Path:
+    """An output root whose tables tell one window of each clip, all but the last one."""
+    make_shards(str(out), clips)
+    asker = Asker(config)
+    rows = [
+        {
+            "clip_id": clip.key,
+            "source_id": clip.source,
+            "window": 0,
+            "start_frame": 0,
+            "end_frame": clip.n_frames,
+            "shown": [1, 3],
+            "model": "tiny",
+            "prompt": config.prompt,
+            "facts": f"- it is clip {clip.key}",
+            "judge": "strict",
+            "candidates": json.dumps(CANDIDATES),
+            "request_keys": ["first", "second"],
+            "prompt_fingerprint": asker.prompt.fingerprint,
+            "judge_prompt_fingerprint": asker.judge_prompt.fingerprint,
+            "clip_start_frame": 40,
+            "label": "calm",
+            "questions": json.dumps(QUESTIONS),
+        }
+        | changes
+        for clip in clips[:-1]
+    ]
+    store = open_store(str(out))
+    summary = json.loads(store.read("summary.json"))
+    recipe = load_recipe("quickstart", SETTINGS).model_dump(mode="json")
+    summary["recipe"] = recipe
+    parts = write_table(store, "annotations", rows_to_table(rows, ANNOTATIONS_SCHEMA))
+    summary["tables"]["annotations"] = parts
+    store.write("summary.json", json.dumps(summary).encode())
+    return out
+
+
+def exported(out: Path, destination: Path, form: str, **options: object) -> Exported:
+    return export(str(out), str(destination), ExportOptions(format=form, **options))  # type: ignore[arg-type]
+
+
+def records(folder: Path, split: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{split}.jsonl").read_text().splitlines()]
+
+
+def test_conversations_have_the_form_of_llava(
+    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
+) -> None:
+    """Pins keys, turns, the one place of the frames, and that the videos are the clips."""
+    out, to = annotated(tmp_path / "out", clips, config), tmp_path / "to"
+    exported(out, to, "conversations")
+    by_key = {clip.key: clip for clip in clips}
+    seen = []
+    for split in ("train", "val"):
+        for record in records(to, split):
+            clip = by_key[Path(record["video"]).stem]
+            assert clip.split == split
+            assert Path(record["video"]).read_bytes() == clip.mp4
+            assert record["videos"] == [record["video"]]
+            human, gpt = record["conversations"]
+            assert (human["from"], gpt["from"]) == ("human", "gpt")
+            assert human["value"].startswith("<video>\n")
+            assert (human["value"] + gpt["value"]).count("<video>") == 1
+            seen.append(record["id"])
+    assert len(set(seen)) == len(seen) == 2 * (len(clips) - 1)
+
+
+def test_a_record_says_where_it_is_from(
+    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
+) -> None:
+    """Pins provenance word by word, and the tags around reasoning."""
+    out, to = annotated(tmp_path / "out", clips, config), tmp_path / "to"
+    exported(out, to, "conversations", relative_paths=True)
+    caption, reasoned = [r for r in records(to, "train") if r["id"].startswith(clips[0].key)]
+    asker = Asker(config)
+    assert caption["video"] == f"videos/train/{clips[0].key}.mp4"
+    assert caption["conversations"][1]["value"] == "A square moves."
+    assert (caption["kind"], caption["origin"]) == ("caption", "tiny")
+    assert caption["provenance"] == {
+        "clip_id": clips[0].key,
+        "source_id": clips[0].source,
+        "source_uri": f"/films/{clips[0].source[:4]}.mp4",
+        "source_start_s": 2.0,
+        "source_end_s": round(2.0 + float(clips[0].n_frames / FPS), 6),
+        "window": 0,
+        "start_frame": 0,
+        "end_frame": clips[0].n_frames,
+        "shown": [1, 3],
+        "fps": float(FPS),
+        "model": "tiny",
+        "prompt": "describe",
+        "prompt_fingerprint": asker.prompt.fingerprint,
+        "judge": "strict",
+        "judge_prompt_fingerprint": asker.judge_prompt.fingerprint,
+        "label": "calm",
+        "reply_keys": ["first", "second"],
+    }
+    assert reasoned["conversations"][1]["value"] == (
+        "<think>\nNothing is near.\n</think>\n\n<answer>\nA. calm\n</answer>"
+    )
+    assert "<think></think>" in reasoned["conversations"][0]["value"]
+    assert (reasoned["origin"], reasoned["reasoning_origin"]) == ("metadata", "tiny")
+
+
+def test_llama_factory_finds_the_columns_that_its_file_names(
+    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
+) -> None:
+    """Pins `dataset_info.json` against the records."""
+    out, to = annotated(tmp_path / "out", clips, config), tmp_path / "to"
+    for split in ("val", "train"):
+        exported(out, to, "conversations", splits=(split,))
+    info = json.loads((to / "dataset_info.json").read_text())
+    assert set(info) == {"curate_train", "curate_val"}
+    for described in info.values():
+        assert described["formatting"] == "sharegpt"
+        lines = (to / described["file_name"]).read_text().splitlines()
+        assert lines
+        for line in lines:
+            record = json.loads(line)
+            assert isinstance(record[described["columns"]["messages"]], list)
+            assert isinstance(record[described["columns"]["videos"]], list)
+
+
+def test_conversations_are_made_alike_and_videos_stand(
+    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
+) -> None:
+    """Pins that a second export writes no video again, and the same lines."""
+    out, to = annotated(tmp_path / "out", clips, config), tmp_path / "to"
+    exported(out, to, "conversations")
+    before = {path: path.read_bytes() for path in to.rglob("*") if path.is_file()}
+    again = exported(out, to, "conversations")
+    assert again.n_standing == len(clips)
+    assert {path: path.read_bytes() for path in to.rglob("*") if path.is_file()} == before
+
+
+def test_preferences_have_the_form_of_trl(
+    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
+) -> None:
+    """Pins messages, images in their number and order, scores and margins."""
+    out, to = annotated(tmp_path / "out", clips, config), tmp_path / "to"
+    exported(out, to, "preferences")
+    own = [r for r in records(to, "train") if r["provenance"]["clip_id"] == clips[0].key]
+    assert [(r["margin"], r["provenance"]["rejected_key"]) for r in own] == [
+        (1, "reply of Worse."),
+        (3, "reply of Wrong."),
+    ]
+    record = own[1]
+    system, user = record["prompt"]
+    assert (system["role"], user["role"]) == ("system", "user")
+    kinds = [part["type"] for part in user["content"]]
+    assert kinds == ["image", "image", "text"]
+    assert f"it is clip {clips[0].key}" in user["content"][-1]["text"]
+    (chosen,), (rejected,) = record["chosen"], record["rejected"]
+    assert chosen["role"] == rejected["role"] == "assistant"
+    assert json.loads(chosen["content"][0]["text"]) == {"short": "Good."}
+    assert json.loads(rejected["content"][0]["text"]) == {"short": "Wrong."}
+    assert record["chosen_scores"] == {"faithfulness": 5, "completeness": 4, "correctness": 5}
+    assert record["rejected_scores"] == {"faithfulness": 1, "completeness": 5, "correctness": 1}
+    assert record["provenance"]["chosen_key"] == "reply of Good."
+    assert [Path(path).stem for path in record["images"]] == ["000001", "000003"]
+    brightest = [np.asarray(Image.open(path).convert("L")).argmax(1) for path in record["images"]]
+    # The square of `made_mp4` moves 2 px a frame.
+    assert brightest[0][16] < brightest[1][16]
+
+
+def test_the_prompt_is_the_one_that_was_asked(
+    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
+) -> None:
+    """Pins that what a trainer reads is what the captioner was sent, to the letter."""
+    out, to = annotated(tmp_path / "out", clips, config), tmp_path / "to"
+    exported(out, to, "preferences")
+    clip = clips[0]
+    shown = Window(index=0, start_frame=0, end_frame=clip.n_frames, shown=(1, 3))
+    facts = f"- it is clip {clip.key}"
+    task = Task(clip_id=clip.key, content="", window=shown, fps=float(FPS), facts=facts)
+    asked = Asker(config).first_request(task)
+    record = next(r for r in records(to, "train") if r["provenance"]["clip_id"] == clip.key)
+    assert record["prompt"][0]["content"][0]["text"] == asked.system
+    assert record["prompt"][1]["content"][-1]["text"] == asked.turns[0].text
+
+
+def test_margins_and_scores_decide_what_is_a_pair(
+    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
+) -> None:
+    """Pins `--min-margin`, and that unscored and equal candidates are in no pair."""
+    out = annotated(tmp_path / "out", clips, config)
+    to = tmp_path / "to"
+    exported(out, to, "preferences", min_margin=2)
+    assert {record["margin"] for record in records(to, "train")} == {3}
+    alike = [candidate("Good.", 5, 5, 5), candidate("Good.", 4, 4, 4), candidate("?", 1, None, 1)]
+    none = annotated(tmp_path / "none", clips, config, candidates=json.dumps(alike))
+    done = exported(none, tmp_path / "empty", "preferences")
+    assert done.n_clips == len(clips)
+    assert records(tmp_path / "empty", "train") == []
+    assert not (tmp_path / "empty" / "frames").exists()
+
+
+def test_frames_that_a_copy_left_out_cost_the_pair(
+    tmp_path: Path, clips: list[MadeClip], config: CaptionConfig
+) -> None:
+    """Pins the shift of a copy that begins later than was asked about, and what is counted."""
+    out = annotated(tmp_path / "out", clips, config, clip_start_frame=38)
+    done = exported(out, tmp_path / "to", "preferences")
+    # Frame 1 as asked about is two frames before the copy's first one.
+    assert done.n_left_out == 2 * (len(clips) - 1)
+    assert records(tmp_path / "to", "train") == []
+    later = annotated(tmp_path / "later", clips, config, clip_start_frame=39)
+    exported(later, tmp_path / "there", "preferences")
+    record = records(tmp_path / "there", "train")[0]
+    assert [Path(path).stem for path in record["images"]] == ["000000", "000002"]
+    assert record["provenance"]["shown"] == [0, 2]
+
+
+def test_what_is_missing_is_said_with_the_remedy(
+    tmp_path: Path,
+    clips: list[MadeClip],
+    config: CaptionConfig,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Pins the refusals: no tables, no annotations, no judge, another prompt."""
+
+    def refused(out: Path, form: str) -> str:
+        code = main(["export", str(out), str(tmp_path / "to"), "--format", form])
+        assert code == EXIT_USAGE
+        return capsys.readouterr().err
+
+    bare = tmp_path / "bare"
+    make_shards(str(bare), clips)
+    assert "has no annotations; `curate recaption" in refused(bare, "conversations")
+    assert "has no summary.json" in refused(bare / "shards", "conversations")
+    changed = annotated(tmp_path / "changed", clips, config, prompt_fingerprint="other")
+    said = refused(changed, "preferences")
+    assert "the prompt 'describe' is" in said
+    assert "put the old one back" in said
+    single = annotated(tmp_path / "single", clips, config)
+    summary = json.loads((single / "summary.json").read_text())
+    summary["recipe"]["caption"] |= {"candidates": 1, "judge": None}
+    (single / "summary.json").write_text(json.dumps(summary))
+    assert "has one answer per window and no judge" in refused(single, "preferences")
+
+
+def test_the_command_says_what_it_did(
+    tmp_path: Path,
+    clips: list[MadeClip],
+    config: CaptionConfig,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Pins the options of both formats on the command line."""
+    out = annotated(tmp_path / "out", clips, config)
+    to = str(tmp_path / "to")
+    options = ["--format", "preferences", "--min-margin", "2", "--split", "val", "--relative"]
+    assert main(["export", str(out), to, *options]) == EXIT_OK
+    assert f"{to}: 2 clips as preferences" in capsys.readouterr().out
+    (record,) = records(tmp_path / "to", "val")
+    assert record["images"][0].startswith("frames/val/")
+    assert not (tmp_path / "to" / "train.jsonl").exists()
