@@ -33,7 +33,7 @@ from curator.errors import CuratorError
 Loader = Callable[[], Frames]
 """Gets the frames of a window; called once in a thread of its own, when their turn comes."""
 Keep = Callable[[Request, Reply], None]
-"""Stores a reply durably; called by one thread, one reply at a time."""
+"""Stores a reply durably; called by several threads at once, each with another request's reply."""
 
 
 class Client(Protocol):
@@ -94,6 +94,7 @@ class Pump:
             as a window of it is open.
         read_ahead: Windows whose frames are loaded before there is a turn for them.
         loaders: Threads that load frames.
+        keepers: Threads that store replies: a PUT to object storage takes 20 to 50 ms.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Pump:
         budget_s: float,
         read_ahead: int = 8,
         loaders: int = 2,
+        keepers: int = 8,
     ) -> None:
         self.counts: Counter[str] = Counter()
         """Requests: `asked` of a server, `known` from `replies`, `shared` with an equal one."""
@@ -128,7 +130,7 @@ class Pump:
         self._n_open = 0
         self._has_ended = False
         self._loaders = ThreadPoolExecutor(loaders, "caption-frames")
-        self._keeper = ThreadPoolExecutor(1, "caption-replies")
+        self._keepers = ThreadPoolExecutor(keepers, "caption-replies")
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._error: BaseException | None = None
@@ -256,7 +258,7 @@ class Pump:
                     task.cancel()
                 await asyncio.gather(*others, return_exceptions=True)
                 # Before the loop closes, which the replies' threads report to.
-                self._keeper.shutdown(wait=True)
+                self._keepers.shutdown(wait=True)
                 await asyncio.sleep(0)
 
     def _enqueue(self, job: _Job) -> None:
@@ -339,7 +341,7 @@ class Pump:
             if reply.is_final:
                 # Shielded: a reply that has come is stored, even when the pump is stopped.
                 await asyncio.shield(
-                    self._loop.run_in_executor(self._keeper, self._keep, request, reply)
+                    self._loop.run_in_executor(self._keepers, self._keep, request, reply)
                 )
         except BaseException:
             asked.cancel()

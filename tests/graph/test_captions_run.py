@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from captioned import Captioned, assert_described, film_of
+from tiny_vlm import tiny_folder
 
 from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, main
 from curator.errors import StorageError
@@ -177,3 +179,31 @@ def test_pictures_that_a_broken_run_left_are_used(
     place.run()
     assert_described(place)
     assert place.files() == described.files()
+
+
+def test_a_model_in_the_worker_ends_each_window_and_is_asked_once(
+    place: Captioned, tmp_path: Path
+) -> None:
+    """Pins the way of frames to a model in this process; its weights are random, as its words."""
+    folder = tiny_folder(tmp_path / "model", "smolvlm")
+    place.forget("replies")
+    settings = ("caption.captioner=transformers", f"caption.model={folder}",
+                "caption.max_tokens=16", "caption.lengths=[medium]")  # fmt: skip
+    work = place.run(*settings)["work"]
+    rows = place.table("annotations")
+    assert work["caption_windows_asked"] == len(rows)
+    assert work["caption_tokens_out"] > 0
+    assert {row["failure"] for row in rows} <= {"cut_off", "bad_answer", "empty", "repeated"}
+    # Each was asked once more for its answer could not be used.
+    assert {len(row["request_keys"]) for row in rows} == {2}
+    answers = {
+        reply["key"]: reply["text"]
+        for path in (place.out / "replies").glob("*.parquet")
+        for reply in pq.read_table(path).to_pylist()
+    }
+    firsts = [answers[row["request_keys"][0]] for row in rows]
+    assert len(set(firsts)) == len(rows)
+    assert place.n_asked() == 0
+    before = place.files()
+    assert place.run(*settings)["work"]["caption_windows_asked"] == 0
+    assert place.files() == before

@@ -1,0 +1,116 @@
+"""A model server of known capacity for `captions.py`: slots, seconds of an answer, counts.
+
+    caption_server.py PORT SLOTS SERVICE_S
+
+An answer occupies a slot for SERVICE_S seconds, whatever is asked; further requests wait in line. A
+request whose client is gone leaves its slot, as in vLLM. Answers are JSON by the request's schema,
+unlike for unlike requests. GET /stats tells what was received and answered, and when; POST /reset
+(slots, service_s) begins anew.
+"""
+
+import asyncio
+import hashlib
+import json
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+from aiohttp import web
+
+MAX_BODY_BYTES = 1 << 28
+SENTENCE = (
+    "A {name} with the number {tag} moves slowly across a wide green field from left to right."
+)
+
+
+class Server:
+    """Answers, and counts."""
+
+    def __init__(self, slots: int, service_s: float) -> None:
+        self.reset(slots, service_s)
+
+    def reset(self, slots: int, service_s: float) -> None:
+        self.free = asyncio.Semaphore(slots)
+        self.service_s = service_s
+        self.received: Counter[str] = Counter()
+        self.answered: Counter[str] = Counter()
+        self.times: list[float] = []
+        self.first: float | None = None
+        self.n_bytes = 0
+
+    async def chat(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        key = hashlib.blake2b(body, digest_size=8).hexdigest()
+        self.received[key] += 1
+        self.n_bytes += len(body)
+        self.first = self.first or time.time()
+        asked = json.loads(body)
+        async with self.free:
+            await asyncio.sleep(self.service_s)
+        self.answered[key] += 1
+        self.times.append(time.time())
+        schema = asked["response_format"]["json_schema"]["schema"]
+        message = {"role": "assistant", "content": json.dumps(filled(schema, "thing", key[:6]))}
+        return web.json_response(
+            {
+                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                "usage": {"prompt_tokens": 2000, "completion_tokens": 300},
+            }
+        )
+
+    async def models(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "timed"}]})
+
+    async def stats(self, request: web.Request) -> web.Response:
+        return web.json_response(
+            {
+                "received": sum(self.received.values()),
+                "answered": sum(self.answered.values()),
+                "distinct": len(self.answered),
+                "answered_again": sum(n - 1 for n in self.answered.values()),
+                "first": self.first,
+                "times": self.times,
+                "bytes": self.n_bytes,
+            }
+        )
+
+    async def begin_anew(self, request: web.Request) -> web.Response:
+        options = await request.json()
+        self.reset(options["slots"], options["service_s"])
+        return web.json_response({})
+
+
+def filled(schema: dict[str, Any], name: str, tag: str) -> Any:  # noqa: ANN401 - any JSON
+    """A value that meets a schema."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema["type"] == "object":
+        return {name: filled(field, name, tag) for name, field in schema["properties"].items()}
+    if schema["type"] == "array":
+        return [filled(schema["items"], name, tag)]
+    if schema["type"] == "boolean":
+        return False
+    return SENTENCE.format(name=name, tag=tag)
+
+
+async def main() -> None:
+    server = Server(int(sys.argv[2]), float(sys.argv[3]))
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.add_routes(
+        [
+            web.post("/v1/chat/completions", server.chat),
+            web.get("/v1/models", server.models),
+            web.get("/stats", server.stats),
+            web.post("/reset", server.begin_anew),
+        ]
+    )
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", int(sys.argv[1])).start()
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
