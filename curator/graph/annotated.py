@@ -99,7 +99,7 @@ def annotations_table(
     }
     rows = (
         {
-            **_row(clip, annotation, config),
+            **_row(clip, annotation, spans[clip["clip_id"]][0], config),
             **prompts,
             "clip_start_frame": spans[clip["clip_id"]][0],
             "clip_end_frame": spans[clip["clip_id"]][1],
@@ -133,7 +133,9 @@ def _metadata(known: Known) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value}
 
 
-def _row(clip: Mapping[str, Any], annotation: Annotation, config: CaptionConfig) -> dict[str, Any]:
+def _row(
+    clip: Mapping[str, Any], annotation: Annotation, start: int, config: CaptionConfig
+) -> dict[str, Any]:
     window: Window = annotation.task.window
     answer, known = annotation.answer, annotation.task.known
     questions = questions_of(annotation, config, _span(clip, annotation, start))
