@@ -8,6 +8,7 @@ import io
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from curator.cli import EXIT_OK, main
+from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, main
 from curator.footage.write import moving_texture, write_video
 from curator.graph.engine import Engine
 
@@ -45,6 +46,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         self.shown: list[list[int]] = []
         self.said: list[str] = []
+        self.refuses = False
         super().__init__(("127.0.0.1", 0), Handler)
 
     @property
@@ -65,6 +67,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.server.refuses:
+            # By then all clips are cut, and their pictures taken.
+            time.sleep(5.0)
+            self._send({"error": {"message": "no such key"}}, 401)
+            return
         content = request["messages"][-1]["content"]
         pictures = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
         said = "".join(part["text"] for part in content if part["type"] == "text")
@@ -81,9 +88,9 @@ class Handler(BaseHTTPRequestHandler):
         }
         self._send({"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 7}})
 
-    def _send(self, body: dict[str, Any]) -> None:
+    def _send(self, body: dict[str, Any], status: int = 200) -> None:
         data = json.dumps(body).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -151,9 +158,13 @@ def sources(tmp_path: Path) -> Path:
     return folder
 
 
-def run(sources: Path, out: Path, *more: str) -> dict[str, Any]:
+def code(sources: Path, out: Path, *more: str) -> int:
     settings = [part for setting in (*PLAIN, *more) for part in ("--set", setting)]
-    assert main(["run", str(sources), str(out), "--recipe", "driving", *settings]) == EXIT_OK
+    return main(["run", str(sources), str(out), "--recipe", "driving", *settings])
+
+
+def run(sources: Path, out: Path, *more: str) -> dict[str, Any]:
+    assert code(sources, out, *more) == EXIT_OK
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return summary
 
@@ -234,12 +245,37 @@ def test_a_corrected_sidecar_asks_about_its_windows_alone(
     """Pins that where windows move, pictures are taken anew, out of written clips."""
     out = tmp_path / "out"
     run(sources, out, *server.settings)
+    move_the_collision(sources)
+    server.shown.clear()
+    run(sources, out, *server.settings)
+    assert server.shown == [moved_frames(out)]
+
+
+def test_pictures_of_a_run_that_broke_off_are_taken_for_their_windows_alone(
+    server: Server, sources: Path, tmp_path: Path
+) -> None:
+    """Pins that pictures around an event are not looked for among those around another moment."""
+    out = tmp_path / "out"
+    server.refuses = True
+    assert code(sources, out, *server.settings) == EXIT_BROKEN_OFF
+    taken = [pq.read_table(part).num_rows for part in (out / "frames").glob("*.parquet")]
+    assert sum(taken) == 3
+    server.refuses = False
+    move_the_collision(sources)
+    run(sources, out, *server.settings)
+    assert moved_frames(out) in server.shown
+    assert {row["failure"] for row in rows(out, "annotations")} == {None}
+
+
+def move_the_collision(sources: Path) -> None:
     moved = [EVENTS[0], EVENTS[1] | {"time_s": 7.0, "end_s": 7.0}]
     said = {"events": moved, "weather": 3, "light": "day"}
     (sources / "drive.json").write_text(json.dumps(said))
-    server.shown.clear()
-    run(sources, out, *server.settings)
+
+
+def moved_frames(out: Path) -> list[int]:
+    """Frames of the source that the window around the moved event shows."""
     row = around(out)["collision"]
     begin = row["clip_start_frame"]
     assert (begin + row["start_frame"], begin + row["end_frame"]) == (180, 240)
-    assert server.shown == [[begin + frame for frame in row["shown"]]]
+    return [begin + frame for frame in row["shown"]]
