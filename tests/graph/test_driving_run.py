@@ -67,6 +67,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        last = request["messages"][-1]["content"][-1]
+        if isinstance(last, dict) and last.get("text") == "Answer yes.":
+            # The first question of a run, about grey pictures.
+            self._send({"choices": [{"message": {"role": "assistant", "content": "yes"}}]})
+            return
         if self.server.refuses:
             # By then all clips are cut, and their pictures taken.
             time.sleep(5.0)
