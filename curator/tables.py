@@ -160,6 +160,7 @@ ANNOTATIONS_SCHEMA = pa.schema(
         ("tokens_in", pa.int32()),
         ("tokens_out", pa.int32()),
         ("request_keys", pa.list_(pa.string())),
+        ("annotation_key", pa.string()),
         ("clip_start_frame", pa.int64()),
         ("clip_end_frame", pa.int64()),
         ("prompt_fingerprint", pa.string()),
@@ -176,7 +177,8 @@ they are cut; `clip_start_frame` and `clip_end_frame` are where that lies in the
 `structured`, `answers`, `extra`, `set_aside` (answers that were not taken, by reason), `lost`
 (candidates that failed where another is whole, by reason) and `candidates` (all answers with the
 judge's scores) are JSON. `n_unscored` counts candidates that the judge gave no score that can be
-read. `request_keys` name the rows of `replies` that it came from. `label` is the class of events
+read. `request_keys` name the rows of `replies` that it came from,
+`annotation_key` what makes it. `label` is the class of events
 that metadata gives the window, `known` (JSON) what else it says: the caption made of it, events,
 values and what could not be used. `questions` (JSON) are questions that metadata or the model
 answers, each with the origin of its answer. The two are null without `caption.events`, and

@@ -12,6 +12,7 @@ from curator.captions.decide import Rejection, caption_of, rejection_of
 from curator.captions.prompts import load_prompt
 from curator.captions.questions import Span, questions_of
 from curator.captions.records import Annotation, Answer, Known, Window
+from curator.graph.answered import annotation_key, answers_stamp
 from curator.graph.survivors import reject
 from curator.lake import rows_to_table
 from curator.records import Reason
@@ -97,8 +98,10 @@ def annotations_table(
         "prompt_fingerprint": load_prompt(config.prompt).fingerprint if config.asks else None,
         "judge_prompt_fingerprint": load_prompt(judge.prompt).fingerprint if judge else None,
     }
+    stamp = answers_stamp(config)
     rows = (
         {
+            "annotation_key": annotation_key(annotation.task, stamp),
             **_row(clip, annotation, spans[clip["clip_id"]][0], config),
             **prompts,
             "clip_start_frame": spans[clip["clip_id"]][0],

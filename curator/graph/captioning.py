@@ -29,6 +29,7 @@ from curator.captions.sidecars import Sidecar, SidecarProblem, count_problems, r
 from curator.captions.windows import Moment, windows_of
 from curator.graph.aligning import Alignments
 from curator.graph.annotated import annotate_samples, annotations_table, apply_annotations
+from curator.graph.answered import Answered, answers_stamp
 from curator.graph.asking import Asking, asking_of, check_asking
 from curator.graph.chain import Resources, Step
 from curator.graph.common import FULL_HD, SourceRef
@@ -102,6 +103,8 @@ class Captioning:
         self._events: dict[str, SourceEvents] = {}
         self._rows: dict[str, dict[str, Any]] = {}
         self._asked_before: Mapping[str, tuple[int, int]] = {}
+        self._stamp = answers_stamp(self._config)
+        self._answered = Answered(store, ())
         self._clips: dict[str, _Clip] = {}
         self._n_answered = 0
         self.n_asked = 0
@@ -123,6 +126,7 @@ class Captioning:
         self,
         clips: Iterable[dict[str, Any]],
         asked_before: Mapping[str, tuple[int, int]] | None = None,
+        answered: Iterable[str] = (),
     ) -> None:
         """Reads what earlier runs were told, and what lies beside the sources.
 
@@ -130,8 +134,10 @@ class Captioning:
             clips: Rows of `clips`; those that are kept will be asked about.
             asked_before: Frames of the source of clips as they were asked about before they were
                 cut, by id: what was answered then counts.
+            answered: Parts of the table `annotations` of the last finished run.
         """
         self._asked_before = asked_before or {}
+        self._answered = Answered(self._store, answered)
         self._replies.load()
         self._rows = {clip["clip_id"]: clip for clip in clips if clip["decision"] == "kept"}
         if self._config.sidecar or self._config.events:
@@ -281,12 +287,17 @@ class Captioning:
             lines = orjson.loads(read.text or "{}")
         clip.tasks = self._tasks(clip, int(clip.row["n_frames"]), lines)
         for task in clip.tasks:
-            annotation = retold(self._dialogs(task), self._replies)
+            annotation = self._known(task)
             if annotation is None:
                 return False
             clip.annotations[task.window.index] = annotation
         self._clips[clip.row["clip_id"]] = clip
         return True
+
+    def _known(self, task: Task) -> Annotation | None:
+        """The annotation of a window, if nobody needs to be asked for it."""
+        found = self._answered.find(task, self._stamp)
+        return retold(self._dialogs(task), self._replies) if found is None else found
 
     def _take(self, looked: Sequence[LookedClip], written: Mapping[str, Mapping[str, Any]]) -> None:
         """Asks about clips whose pictures are there.
@@ -311,7 +322,7 @@ class Captioning:
                 self._keep_text(clip, where.text)
             clip.tasks = self._tasks(clip, where.n_frames, orjson.loads(where.text or "{}"))
             for task in clip.tasks:
-                annotation = retold(self._dialogs(task), self._replies)
+                annotation = self._known(task)
                 if annotation is None:
                     self.n_asked += 1
                     self._asked().submit(task, where)

@@ -138,7 +138,8 @@ class Recaption:
 
         captioning = Captioning(self._store, self.recipe, self._engine, self._progress, checks=True)
         with closing(captioning):
-            captioning.begin(clips, self._asked_before())
+            last = self._previous["tables"].get("annotations", ())
+            captioning.begin(clips, self._asked_before(), last)
             captioning.after_cut(locations)
             captioning.apply(clips)
             self._align(captioning, clips)

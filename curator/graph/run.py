@@ -145,7 +145,8 @@ class Run:
         sources, track_part = state.sources.find(kept), self._candidates.track_part
         looks = None
         if captioning is not None:
-            captioning.begin(state.clips)
+            last = self._previous.get("tables", {}).get("annotations", ())
+            captioning.begin(state.clips, answered=last)
             if self._recipe.caption.decides:
                 with self._timed("caption"):
                     captioning.before_cut(cutting, sources, track_part)
