@@ -297,7 +297,10 @@ class Captioning:
     def _known(self, task: Task) -> Annotation | None:
         """The annotation of a window, if nobody needs to be asked for it."""
         found = self._answered.find(task, self._stamp)
-        return retold(self._dialogs(task), self._replies) if found is None else found
+        # Who deletes replies wants to ask anew.
+        if found is not None and all(key in self._replies for key in found.request_keys):
+            return found
+        return retold(self._dialogs(task), self._replies)
 
     def _take(self, looked: Sequence[LookedClip], written: Mapping[str, Mapping[str, Any]]) -> None:
         """Asks about clips whose pictures are there.
