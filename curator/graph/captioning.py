@@ -189,12 +189,29 @@ class Captioning:
             "caption_tokens_out": sum(one.tokens_out for one in windows),
             **{f"caption_failed_{name}": n for name, n in sorted(failures.items())},
             **{f"sidecars_{name}": n for name, n in count_problems(self._sidecars).items()},
-            **{f"events_{name}": n for name, n in self._event_problems().items()},
+            **self._event_counts(),
             **{f"caption_set_aside_{name}": n for name, n in sorted(aside.items())},
         }
 
-    def _event_problems(self) -> dict[str, int]:
-        return count_event_problems(self._events.values())
+    def _event_counts(self) -> dict[str, int]:
+        """Events that sidecars name, those that lie in a window, and problems by code."""
+        if not self._config.events:
+            return {}
+        inside = {
+            (self._rows[name]["source_uri"], event.label, event.start_s, event.end_s)
+            for name, windows in self._annotations().items()
+            for window in windows
+            if window.task.known is not None
+            for event in window.task.known.events
+        }
+        return {
+            "events": sum(len(source.events) for source in self._events.values()),
+            "events_in_windows": len(inside),
+            **{
+                f"events_{name}": n
+                for name, n in count_event_problems(self._events.values()).items()
+            },
+        }
 
     def close(self) -> None:
         """Ends what asks, and makes one part of this run's replies."""
