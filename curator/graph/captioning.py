@@ -121,10 +121,10 @@ class Captioning:
         """
         self._replies.load()
         self._rows = {clip["clip_id"]: clip for clip in clips if clip["decision"] == "kept"}
-        if self._config.sidecar or self._config.events:
+        if self._config.sidecar or self._config.knows:
             uris = sorted({clip["source_uri"] for clip in self._rows.values()})
             self._sidecars = read_sidecars(uris)
-        if self._config.events:
+        if self._config.knows:
             self._events = {
                 uri: events_of(beside.data, self._config)
                 for uri, beside in self._sidecars.items()
@@ -195,7 +195,7 @@ class Captioning:
 
     def _event_counts(self) -> dict[str, int]:
         """Events that sidecars name, those that lie in a window, and problems by code."""
-        if not self._config.events:
+        if not self._config.knows:
             return {}
         inside = {
             (self._rows[name]["source_uri"], event.label, event.start_s, event.end_s)
@@ -373,7 +373,7 @@ class Captioning:
         tasks = []
         for window in windows_of(n_frames, fps, config, source.moments, start_s):
             known = None
-            if config.events or not config.asks:
+            if config.knows:
                 known = known_of(window, fps, start_s, source, config, row)
             facts = facts_of(
                 {**row, "n_frames": n_frames} if config.tell_facts else {},
