@@ -181,8 +181,8 @@ read. `request_keys` name the rows of `replies` that it came from,
 `annotation_key` what makes it. `label` is the class of events
 that metadata gives the window, `known` (JSON) what else it says: the caption made of it, events,
 values and what could not be used. `questions` (JSON) are questions that metadata or the model
-answers, each with the origin of its answer. The two are null without `caption.events`, and
-`questions` may be there without."""
+answers, each with the origin of its answer. `label` and `known` are null where the recipe takes
+nothing from metadata."""
 
 LATER_COLUMNS = (
     "decision", "reason", "reason_score", "reason_threshold", "reasons", "reason_detail",

@@ -396,6 +396,11 @@ class CaptionConfig(ModelConfig):
         return self.enabled and self.captioner != "measured"
 
     @property
+    def knows(self) -> bool:
+        """Whether values of sidecars become captions, classes or answers themselves."""
+        return bool(self.events or self.open_questions) or self.captioner == "metadata"
+
+    @property
     def asks(self) -> bool:
         """Whether a model is asked."""
         return self.annotates and self.captioner != "metadata"

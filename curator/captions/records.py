@@ -119,7 +119,7 @@ class Task:
     facts: str = ""
     """What was measured or is known, as lines of text for the prompt; empty for nothing."""
     known: Known | None = None
-    """What metadata says; None where no classes of events are asked for."""
+    """What metadata says; None where the recipe takes nothing from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

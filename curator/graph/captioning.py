@@ -140,10 +140,10 @@ class Captioning:
         self._answered = Answered(self._store, answered)
         self._replies.load()
         self._rows = {clip["clip_id"]: clip for clip in clips if clip["decision"] == "kept"}
-        if self._config.sidecar or self._config.events:
+        if self._config.sidecar or self._config.knows:
             uris = sorted({clip["source_uri"] for clip in self._rows.values()})
             self._sidecars = read_sidecars(uris)
-        if self._config.events:
+        if self._config.knows:
             self._events = {
                 uri: events_of(beside.data, self._config)
                 for uri, beside in self._sidecars.items()
@@ -220,12 +220,29 @@ class Captioning:
             "caption_tokens_out": sum(one.tokens_out for one in windows),
             **{f"caption_failed_{name}": n for name, n in sorted(failures.items())},
             **{f"sidecars_{name}": n for name, n in count_problems(self._sidecars).items()},
-            **{f"events_{name}": n for name, n in self._event_problems().items()},
+            **self._event_counts(),
             **{f"caption_set_aside_{name}": n for name, n in sorted(aside.items())},
         }
 
-    def _event_problems(self) -> dict[str, int]:
-        return count_event_problems(self._events.values())
+    def _event_counts(self) -> dict[str, int]:
+        """Events that sidecars name, those that lie in a window, and problems by code."""
+        if not self._config.knows:
+            return {}
+        inside = {
+            (self._rows[name]["source_uri"], event.label, event.start_s, event.end_s)
+            for name, windows in self._annotations().items()
+            for window in windows
+            if window.task.known is not None
+            for event in window.task.known.events
+        }
+        return {
+            "events": sum(len(source.events) for source in self._events.values()),
+            "events_in_windows": len(inside),
+            **{
+                f"events_{name}": n
+                for name, n in count_event_problems(self._events.values()).items()
+            },
+        }
 
     def close(self) -> None:
         """Ends what asks, and makes one part of this run's replies."""
@@ -416,7 +433,7 @@ class Captioning:
         tasks = []
         for window in windows_of(n_frames, fps, config, source.moments, start_s):
             known = None
-            if config.events or not config.asks:
+            if config.knows:
                 known = known_of(window, fps, start_s, source, config, row)
             facts = facts_of(
                 {**row, "n_frames": n_frames} if config.tell_facts else {},

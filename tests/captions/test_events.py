@@ -304,3 +304,12 @@ def test_settings_that_contradict_each_other(changes: dict[str, Any], message: s
     """Pins the refusals before any work."""
     with pytest.raises(ValidationError, match=message):
         CaptionConfig(**(CONFIG.model_dump() | changes))
+
+
+def test_what_makes_a_recipe_read_values() -> None:
+    """Pins that classes, open questions and captions from metadata each suffice."""
+    asks = {"captioner": "openai", "url": "http://127.0.0.1:1/v1", "model": "m"}
+    assert not CaptionConfig(**asks).knows
+    assert CaptionConfig(**asks, open_questions={"road": "What road?"}).knows
+    assert CaptionConfig(**asks, events=CLASSES).knows
+    assert CaptionConfig(captioner="metadata").knows

@@ -29,6 +29,8 @@ EVENTS = [
     {"time_s": 2.0, "label": "near_collision", "about": "a van cuts in"},
     # The time of frame 228 to the last digit, of 30 frames/s.
     {"time_s": 7.6, "end_s": 7.8, "label": "collision", "ego_brakes": True},
+    # The source has ended by then.
+    {"time_s": 70, "label": "collision"},
 ]
 PLAIN = (
     "propose.max_s=5",
@@ -194,7 +196,8 @@ def test_captions_from_metadata_need_no_model(sources: Path, tmp_path: Path) -> 
     """Pins labels, captions, problems and questions of a run that asks nobody."""
     out = tmp_path / "out"
     summary = run(sources, out)
-    assert summary["work"]["events_bad_value"] == 1
+    counted = {name: n for name, n in summary["work"].items() if name.startswith("events")}
+    assert counted == {"events": 3, "events_in_windows": 2, "events_bad_value": 1}
     found = around(out)
     assert set(found) == {"near_collision", "collision"}
     assert found["collision"]["clip"]["caption"].startswith("Collision: ")
@@ -205,6 +208,19 @@ def test_captions_from_metadata_need_no_model(sources: Path, tmp_path: Path) -> 
         is_told = row["label"] is not None
         problems = json.loads(row["known"])["problems"]
         assert problems == (["weather is 3; expected words"] if is_told else [])
+
+
+def test_only_clips_with_events_can_be_kept_without_a_model(sources: Path, tmp_path: Path) -> None:
+    """Pins that metadata decides before anything is cut."""
+    (sources / "plain.json").write_text(json.dumps({"events": []}))
+    run(sources, tmp_path / "out", "caption.reject.content_type=[normal_driving]")
+    clips = rows(tmp_path / "out", "clips")
+    decided = [(Path(c["source_uri"]).name, c["decision"], c["reason"]) for c in clips]
+    assert sorted(decided, key=str) == [
+        ("drive.mp4", "kept", None),
+        ("drive.mp4", "kept", None),
+        ("plain.mp4", "rejected", "answer_unwanted"),
+    ]
 
 
 @pytest.mark.parametrize("more", [(), ("caption.failed=reject",)], ids=["as_cut", "before_cut"])
@@ -273,7 +289,7 @@ def test_pictures_of_a_run_that_broke_off_are_taken_for_their_windows_alone(
 
 
 def move_the_collision(sources: Path) -> None:
-    moved = [EVENTS[0], EVENTS[1] | {"time_s": 7.0, "end_s": 7.0}]
+    moved = [EVENTS[0], EVENTS[1] | {"time_s": 7.0, "end_s": 7.0}, EVENTS[2]]
     said = {"events": moved, "weather": 3, "light": "day"}
     (sources / "drive.json").write_text(json.dumps(said))
 
