@@ -48,6 +48,8 @@ class Server:
         asked = json.loads(body)
         async with self.free:
             await asyncio.sleep(self.service_s)
+        if request.transport is None or request.transport.is_closing():
+            raise ConnectionResetError
         self.answered[key] += 1
         self.times.append(time.time())
         schema = asked["response_format"]["json_schema"]["schema"]

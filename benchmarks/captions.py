@@ -16,7 +16,8 @@ MEDIA are videos or folders of them. They are analyzed and cut once, with the ke
   this process on one thread, in CPU-seconds.
 - *kills* end a recaption with all its processes by SIGKILL at random times, again and again until
   one is left to finish; requests that were answered more than once are counted.
-- `--keep-ms` delays each stored reply, as object storage does, in the measured runs.
+- `--keep-ms` delays each stored reply, as object storage does, in the measured runs; `--keepers`
+  is the number of threads that store them.
 
 Prints tables, then JSON as its last line.
 """
@@ -86,21 +87,23 @@ def curate(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "curator.cli", *arguments]
 
 
-def quiet(command: list[str], keep_ms: float = 0.0) -> None:
-    environment = os.environ | {"CURATE_BENCH_KEEP_MS": str(keep_ms)}
-    if keep_ms:
-        command = [sys.executable, __file__, "--delayed", *command[3:]]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+def quiet(command: list[str], keep_ms: float = 0.0, keepers: int = 0) -> None:
+    if keep_ms or keepers:
+        command = [sys.executable, __file__, "--delayed", f"{keep_ms}", f"{keepers}", *command[3:]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr[-2000:]}")
 
 
-def delayed(arguments: list[str]) -> int:
+def delayed(wait_s: float, keepers: int, arguments: list[str]) -> int:
     """The command line with a store that takes its time for each reply."""
+    from curator.captions.pump import Pump
     from curator.cli import main
     from curator.graph.replies import Replies
 
-    keep, wait_s = Replies.keep, float(os.environ["CURATE_BENCH_KEEP_MS"]) / 1000
+    keep = Replies.keep
+    if keepers:
+        Pump.__init__.__kwdefaults__["keepers"] = keepers
 
     def slow(self: Replies, key: str, reply: Any) -> None:  # noqa: ANN401
         time.sleep(wait_s)
@@ -120,12 +123,13 @@ def once(
     server.reset(slots, service_s)
     sets = changes([f"caption.in_flight={4 * slots}", *options.set])
     if kind == "recaption":
-        quiet(curate("recaption", str(out), *sets), options.keep_ms)
+        quiet(curate("recaption", str(out), *sets), options.keep_ms, options.keepers)
     else:
         shutil.rmtree(out / "shards")
         quiet(
             curate("run", *map(str, options.media), str(out), *keys(options.base), *sets),
             options.keep_ms,
+            options.keepers,
         )
     summary = json.loads((out / "summary.json").read_text())
     stats, seconds = server.stats(), summary["stage_seconds"]
@@ -134,7 +138,7 @@ def once(
     steady_s = max(stats["times"]) - stats["first"]
     return {
         "windows": stats["answered"], "clips": summary["counts"]["kept"], "wall_s": wall_s,
-        "share": busy_s / wall_s, "steady": busy_s / steady_s,
+        "share": busy_s / wall_s, "steady": busy_s / steady_s, "around_s": wall_s - steady_s,
         "megabytes": stats["bytes"] / stats["received"] / 1e6,
     }  # fmt: skip
 
@@ -148,8 +152,8 @@ def kills(server: Server, options: argparse.Namespace, rng: random.Random) -> di
     out = options.work / "out"
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(options.work / "base", out)
-    server.reset(16, 0.5)
-    command = curate("recaption", str(out), *changes(["caption.in_flight=16", *options.set]))
+    server.reset(8, 1.0)
+    command = curate("recaption", str(out), *changes(["caption.in_flight=8", *options.set]))
     n_kills = n_late = 0
     for _ in range(options.kills):
         before = server.stats()["answered"]
@@ -173,6 +177,7 @@ def kills(server: Server, options: argparse.Namespace, rng: random.Random) -> di
 
 
 def kill_session(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
     for folder in Path("/proc").iterdir():
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -292,6 +297,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--keep-ms", type=float, default=0.0)
+    parser.add_argument("--keepers", type=int, default=0)
     parser.add_argument("--no-preparation", action="store_true")
     options = parser.parse_args()
     if not (options.work / "base/summary.json").exists():
@@ -300,8 +306,10 @@ def main() -> None:
     found: dict[str, Any] = {"machine": machine(), "keep_ms": options.keep_ms, "loads": []}
     server = Server()
     try:
-        print("| | server | windows | phase, s | share of capacity | steady |")
-        print("|---|---|---|---|---|---|")
+        print(
+            "| | server | windows | phase, s | share of capacity | steady | before and after, s |"
+        )
+        print("|---|---|---|---|---|---|---|")
         for load in options.loads:
             slots, service_s = int(load.split("x")[0]), float(load.split("x")[1])
             for kind in options.kinds:
@@ -313,7 +321,8 @@ def main() -> None:
                 print(
                     f"| {kind} | {slots} x {service_s:g} s | {runs[0]['windows']} "
                     f"| {statistics.median(told['wall_s']):.1f} | {spread(told['share'])} "
-                    f"| {spread(told['steady'])} |",
+                    f"| {spread(told['steady'])} "
+                    f"| {statistics.median(run['around_s'] for run in runs):.1f} |",
                     flush=True,
                 )
         if options.kills:
@@ -331,5 +340,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--delayed"]:
-        sys.exit(delayed(sys.argv[2:]))
+        sys.exit(delayed(float(sys.argv[2]) / 1000, int(sys.argv[3]), sys.argv[4:]))
     main()

@@ -321,12 +321,13 @@ def test_a_wrong_key_ends_the_pump_and_is_raised(fake_server: FakeServer) -> Non
 
 def test_what_cannot_be_kept_ends_the_pump(fake_server: FakeServer) -> None:
     fake_server.start()
-    stored = Kept()
+    stored, one_at_a_time = Kept(), threading.Lock()
 
     def keep(request: Request, reply: Reply) -> None:
-        if len(stored) == 5:
-            raise OSError("no space left")
-        stored.keep(request, reply)
+        with one_at_a_time:
+            if len(stored) == 5:
+                raise OSError("no space left")
+            stored.keep(request, reply)
 
     found: list[Annotation] = []
 
@@ -342,6 +343,20 @@ def test_what_cannot_be_kept_ends_the_pump(fake_server: FakeServer) -> None:
     # No window is told as answered whose reply is not stored.
     assert len(found) <= 5
     assert not pump_threads()
+
+
+def test_slow_storage_takes_several_replies_at_once(fake_server: FakeServer) -> None:
+    """Pins that no reply waits until another one is stored."""
+    fake_server.start()
+    together, kept = threading.Barrier(4, timeout=30), Kept()
+
+    def keep(request: Request, reply: Reply) -> None:
+        together.wait()
+        kept.keep(request, reply)
+
+    clips = range(4)
+    assert all_of(pump_of(fake_server.config(), keep=keep, replies=kept), clips) == list(clips)
+    assert len(kept) == 4
 
 
 def test_a_defect_in_a_dialog_ends_the_pump(fake_server: FakeServer) -> None:

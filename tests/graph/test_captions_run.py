@@ -188,7 +188,8 @@ def test_a_model_in_the_worker_ends_each_window_and_is_asked_once(
     folder = tiny_folder(tmp_path / "model", "smolvlm")
     place.forget("replies")
     settings = ("caption.captioner=transformers", f"caption.model={folder}",
-                "caption.max_tokens=16", "caption.lengths=[medium]")  # fmt: skip
+                "caption.max_tokens=16", "caption.lengths=[medium]", "caption.frames=1",
+                "caption.window_frames=256")  # fmt: skip
     work = place.run(*settings)["work"]
     rows = place.table("annotations")
     assert work["caption_windows_asked"] == len(rows)

@@ -1,6 +1,7 @@
 """`curate recaption`: other words beside the same clips, without their sources."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from curator.graph.cut_steps import CutStep
 
 
 @pytest.fixture
-def alone(place: Captioned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Captioned:
+def alone(place: Captioned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Captioned]:
     """A finished run whose sources are gone, and that cuts nothing."""
     monkeypatch.setattr(CutStep, "__call__", None)
-    return Captioned(tmp_path / "gone", place.out, place.server)
+    place.sources.rename(tmp_path / "gone")
+    yield place
+    (tmp_path / "gone").rename(place.sources)
 
 
 @pytest.fixture
