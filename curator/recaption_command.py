@@ -58,7 +58,7 @@ def told(summary: dict[str, Any], uri: str) -> str:
         f"{counts['kept']} clips in {len(summary['shards'])} shards, of which "
         f"{work['shards_written']} had to be written"
     ]
-    if windows:
+    if windows and summary["recipe"]["caption"]["captioner"] in ("openai", "transformers"):
         failed = sum(n for name, n in work.items() if name.startswith("caption_failed_"))
         lines.append(
             f"{windows} windows: {work['caption_windows_asked']} asked now, "
