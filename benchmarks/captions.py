@@ -2,7 +2,7 @@
 """Measures how busy captioning keeps a server, what preparation costs, and what kills repeat.
 
     captions.py MEDIA ... --work DIR [--base KEY=VALUE ...] [--set KEY=VALUE ...]
-        [--loads SLOTSxSECONDS ...] [--repeats N] [--kills N] [--keep-ms MS]
+        [--loads SLOTSxSECONDS ...] [--repeats N] [--kills N] [--storing]
 
 MEDIA are videos or folders of them. They are analyzed and cut once, with the keys of `--base`
 (DIR/base, which is used again if it stands). Then, with the keys of `--set`, against
@@ -16,8 +16,8 @@ MEDIA are videos or folders of them. They are analyzed and cut once, with the ke
   this process on one thread, in CPU-seconds.
 - *kills* end a recaption with all its processes by SIGKILL at random times, again and again until
   one is left to finish; requests that were answered more than once are counted.
-- `--keep-ms` delays each stored reply, as object storage does, in the measured runs; `--keepers`
-  is the number of threads that store them.
+- `--storing` asks 32 slots of 0.5 s with replies that take 40 ms to be stored, as on object
+  storage, by several numbers of threads, without any preparation.
 
 Prints tables, then JSON as its last line.
 """
@@ -43,6 +43,8 @@ WINDOW_S = 1.0
 """Windows are short, so that little video makes many: each costs less decoding and the same JPEGs
 as one of five seconds."""
 PORT = 18473
+STORE_S = 0.04
+"""A PUT to object storage takes 20 to 50 ms."""
 
 
 class Server:
@@ -87,30 +89,10 @@ def curate(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "curator.cli", *arguments]
 
 
-def quiet(command: list[str], keep_ms: float = 0.0, keepers: int = 0) -> None:
-    if keep_ms or keepers:
-        command = [sys.executable, __file__, "--delayed", f"{keep_ms}", f"{keepers}", *command[3:]]
+def quiet(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr[-2000:]}")
-
-
-def delayed(wait_s: float, keepers: int, arguments: list[str]) -> int:
-    """The command line with a store that takes its time for each reply."""
-    from curator.captions.pump import Pump
-    from curator.cli import main
-    from curator.graph.replies import Replies
-
-    keep = Replies.keep
-    if keepers:
-        Pump.__init__.__kwdefaults__["keepers"] = keepers
-
-    def slow(self: Replies, key: str, reply: Any) -> None:  # noqa: ANN401
-        time.sleep(wait_s)
-        keep(self, key, reply)
-
-    Replies.keep = slow  # type: ignore[method-assign]
-    return main(arguments)
 
 
 def once(
@@ -123,14 +105,10 @@ def once(
     server.reset(slots, service_s)
     sets = changes([f"caption.in_flight={4 * slots}", *options.set])
     if kind == "recaption":
-        quiet(curate("recaption", str(out), *sets), options.keep_ms, options.keepers)
+        quiet(curate("recaption", str(out), *sets))
     else:
         shutil.rmtree(out / "shards")
-        quiet(
-            curate("run", *map(str, options.media), str(out), *keys(options.base), *sets),
-            options.keep_ms,
-            options.keepers,
-        )
+        quiet(curate("run", *map(str, options.media), str(out), *keys(options.base), *sets))
     summary = json.loads((out / "summary.json").read_text())
     stats, seconds = server.stats(), summary["stage_seconds"]
     wall_s = seconds["caption"] + (seconds["cut"] if kind == "run" else 0.0)
@@ -286,6 +264,45 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     }  # fmt: skip
 
 
+def storing(server: Server, options: argparse.Namespace) -> list[dict[str, float]]:
+    """The share of a fast server's capacity with storage that takes its time, by its threads."""
+    from curator.captions.ask import make_dialogs
+    from curator.captions.config import CaptionConfig
+    from curator.captions.pump import Pump
+    from curator.captions.records import Frames, Task, Window
+    from curator.captions.server import ServerClient
+
+    slots, service_s, n_windows = 32, 0.5, 640
+    config = CaptionConfig.model_validate(
+        {"captioner": "openai", "model": "timed", "url": f"http://127.0.0.1:{PORT}/v1",
+         "in_flight": 2 * slots}
+    )  # fmt: skip
+    window = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
+    found = []
+    for keepers in (1, 2, 8):
+        shares = []
+        for _ in range(options.repeats):
+            server.reset(slots, service_s)
+            with Pump(
+                make_dialogs(config),
+                {"captioner": ServerClient(config)},
+                replies={},
+                keep=lambda request, reply: time.sleep(STORE_S),
+                budget_s=900,
+                keepers=keepers,
+            ) as pump:
+                begun = time.monotonic()
+                for number in range(n_windows):
+                    name = f"clip-{number}"
+                    task = Task(clip_id=name, content=name, window=window, fps=25.0)
+                    pump.submit(task, Frames(jpegs=(b"jpeg",), times_s=(0.0,)))
+                assert len(pump.finish()) == n_windows
+            shares.append(n_windows * service_s / slots / (time.monotonic() - begun))
+        found.append({"keepers": keepers, "shares": shares})
+        print(f"| {keepers} | {spread(shares)} |", flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("media", nargs="+", type=Path)
@@ -296,14 +313,13 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=["recaption", "run"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--keep-ms", type=float, default=0.0)
-    parser.add_argument("--keepers", type=int, default=0)
+    parser.add_argument("--storing", action="store_true")
     parser.add_argument("--no-preparation", action="store_true")
     options = parser.parse_args()
     if not (options.work / "base/summary.json").exists():
         base = curate("run", *map(str, options.media), str(options.work / "base"))
         quiet([*base, *keys(options.base)])
-    found: dict[str, Any] = {"machine": machine(), "keep_ms": options.keep_ms, "loads": []}
+    found: dict[str, Any] = {"machine": machine(), "loads": []}
     server = Server()
     try:
         print(
@@ -328,6 +344,9 @@ def main() -> None:
         if options.kills:
             found["kills"] = kills(server, options, random.Random(0))
             print("\n" + ", ".join(f"{name} {n}" for name, n in found["kills"].items()))
+        if options.storing:
+            print("\n| threads that store | share of capacity |\n|---|---|")
+            found["storing"] = storing(server, options)
     finally:
         server.stop()
     if not options.no_preparation:
@@ -339,6 +358,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--delayed"]:
-        sys.exit(delayed(float(sys.argv[2]) / 1000, int(sys.argv[3]), sys.argv[4:]))
     main()
