@@ -319,12 +319,24 @@ def format_funnel(summary: Mapping[str, Any]) -> str:
     ]
     kept = f"{share(n_kept, n_clips)} of clips, {length(summary.get('kept_s'))}"
     rows.append(("kept", n_kept, kept if n_clips else ""))
+    rows += _unanswered(summary.get("work") or {})
     n_bytes = sum(shard.get("bytes") or 0 for shard in shards)
     rows.append(("shards", len(shards), size(n_bytes) if shards else ""))
     width = max(24, *(len(name) for name, _, _ in rows))
     return "\n".join(
         f"{name:<{width}}{number:>11,}  {said}".rstrip() for name, number, said in rows
     )
+
+
+def _unanswered(work: Mapping[str, Any]) -> list[tuple[str, int, str]]:
+    """Windows without an answer: what they were of is kept, and nothing else would tell."""
+    begin = "caption_failed_"
+    failed = {key.removeprefix(begin): n for key, n in work.items() if key.startswith(begin) and n}
+    if not failed:
+        return []
+    said = ", ".join(f"{n:,} {reason}" for reason, n in failed.items())
+    of = f"of {work.get('caption_windows') or 0:,} windows; {said}; see annotations.failure_detail"
+    return [("  without an answer", sum(failed.values()), of)]
 
 
 def _also(what: str, counts: Mapping[str, Any]) -> str:

@@ -164,7 +164,10 @@ def _explain(error: ValidationError, path: Path, overrides: Sequence[str]) -> st
         known = list(_keys_at(location[:-1]))
         message = unknown_key(location[-1], known, "key")
     else:
-        message = f"{first['msg'].removeprefix('Value error, ')}; got {first['input']!r}"
+        message = first["msg"].removeprefix("Value error, ")
+        if location[-1:] != ["url"]:
+            # An address may hold a password.
+            message += f"; got {first['input']!r}"
     source = f"recipe {path}"
     if any(o.partition("=")[0].strip().startswith(key) for o in overrides):
         source = "--set"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -107,6 +108,18 @@ class ModelConfig(BaseModel):
         "counted; halved when memory runs out",
         json_schema_extra={"unit": "tokens"},
     )
+
+    @field_validator("url")
+    @classmethod
+    def _has_no_secret(cls, url: str | None) -> str | None:
+        # A recipe is written to summary.json, config.json and the report.
+        parts = urlsplit(url or "")
+        if "@" in parts.netloc or parts.query:
+            raise ValueError(
+                "has a user, a password or a query, which would be written with the recipe; "
+                "expected the address alone, and the key in the environment (key_from)"
+            )
+        return url
 
     @property
     def name(self) -> str:

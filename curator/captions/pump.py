@@ -93,7 +93,7 @@ class Pump:
         budget_s: Longest time for one clip, from when the first request about it is sent, as long
             as a window of it is open.
         read_ahead: Windows whose frames are loaded before there is a turn for them.
-        loaders: Threads that load frames.
+        loaders: Threads that load frames: from object storage a clip's take 50 to 100 ms.
         keepers: Threads that store replies: a PUT to object storage takes 20 to 50 ms.
     """
 
@@ -106,7 +106,7 @@ class Pump:
         keep: Keep,
         budget_s: float,
         read_ahead: int = 8,
-        loaders: int = 2,
+        loaders: int = 8,
         keepers: int = 8,
     ) -> None:
         self.counts: Counter[str] = Counter()

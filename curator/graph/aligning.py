@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 import numpy as np
 import pyarrow as pa
@@ -98,16 +99,23 @@ class Alignments:
             captions: By clip id; short ones, of which CLIP reads 75 tokens.
             vectors: Embeddings of clips by the CLIP model.
         """
-        keys = {clip: fingerprint(clip, text_hash(text)) for clip, text in captions.items()}
+        shown = {
+            clip: vector
+            for clip, text in captions.items()
+            if text.strip() and (vector := vectors.get(clip)) is not None
+        }
+        # Other frames or another precision of analyze make other embeddings of the same clip.
+        keys = {
+            clip: fingerprint(clip, text_hash(captions[clip]), sha256(vector.tobytes()).hexdigest())
+            for clip, vector in shown.items()
+        }
         known: dict[str, float] = {}
         for name in self._parts.names():
             known.update((row["key"], row["cosine"]) for row in table_rows(self._parts.read(name)))
         compared = [
-            Compared(key=keys[clip], caption=text, vector=vector)
-            for clip, text in captions.items()
+            Compared(key=keys[clip], caption=captions[clip], vector=vector)
+            for clip, vector in shown.items()
             if keys[clip] not in known
-            and text.strip()
-            and (vector := vectors.get(clip)) is not None
         ]
         if compared:
             starts = range(0, len(compared), UNIT_CAPTIONS)

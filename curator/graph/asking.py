@@ -4,21 +4,32 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from curator.captions.ask import make_dialogs
-from curator.captions.batches import annotate
+from curator.captions.batches import Keep, annotate
 from curator.captions.config import CaptionConfig
 from curator.captions.dialog import Dialogs
-from curator.captions.records import Annotation, Frames, Reply, Request, Role, Task
-from curator.errors import CuratorError, UsageError
+from curator.captions.records import (
+    Annotation,
+    Frames,
+    Reply,
+    Request,
+    Role,
+    Task,
+    Unanswered,
+)
+from curator.errors import CuratorError, ModelError, UsageError
 from curator.graph.chain import Resources, Step
-from curator.graph.common import CpuClock
+from curator.graph.common import MAX_ATTEMPTS, AttemptLog, CpuClock
 from curator.graph.engine import Engine
 from curator.graph.look_steps import FrameParts, LookedClip
 from curator.graph.pool import Pool
 from curator.graph.replies import Replies, replies_stamp
 from curator.storage import Store
+
+if TYPE_CHECKING:
+    from curator.captions.local import LocalModel
 
 UNIT_WINDOWS = 64
 """Windows of a unit for a model in a worker: several batches, so that it rarely waits for one."""
@@ -143,16 +154,30 @@ class AnnotateStep:
     Args:
         store: Output root.
         config: Models, prompts, batches.
+        log: Counts attempts, so that no window kills workers without end; None for not counting.
+        most_loads: Beginnings of loading models, without an end of any, that are too many.
+
+    Raises:
+        ModelError: A model cannot be loaded, or workers die of it.
     """
 
-    def __init__(self, *, store: Store, config: CaptionConfig) -> None:
-        from curator.captions.local import LocalModel
-
-        self._models: dict[Role, LocalModel] = {"captioner": LocalModel(config)}
-        if config.judge is not None:
-            own = (config.judge.model, config.judge.revision) != (config.model, config.revision)
-            first = self._models["captioner"]
-            self._models["judge"] = LocalModel(config.judge) if own else first
+    def __init__(
+        self,
+        *,
+        store: Store,
+        config: CaptionConfig,
+        log: AttemptLog | None = None,
+        most_loads: int = 3,
+    ) -> None:
+        if log is not None and log.begin("load") > most_loads:
+            raise ModelError(
+                f"workers die while they load {config.name}; is there enough memory? take a "
+                "smaller model, or fewer --workers"
+            )
+        self._models = _loaded(config)
+        if log is not None:
+            log.end("load", 0.0)
+        self._log = log
         self._config = config
         self._dialogs = make_dialogs(config)
         self._parts = FrameParts(store, config)
@@ -169,7 +194,19 @@ class AnnotateStep:
             self._replies.keep(request.key, reply)
             kept.append((request.key, reply))
 
-        annotations = annotate(
+        name = f"unit of {unit[0][0].clip_id} {unit[0][0].window.index}, {len(unit)} windows"
+        if self._log is None or self._log.begin(name) == 1:
+            annotations = self._annotations(unit, keep)
+        else:
+            # A worker died over it. Whichever window it was, the others get their answers.
+            annotations = [one for window in unit for one in self._alone(window, keep)]
+        if self._log is not None:
+            self._log.end(name, 0.0)
+        cpu_s = self._clock.end(spent, rest="caption")
+        return Annotated(annotations=annotations, replies=kept, cpu_s=cpu_s)
+
+    def _annotations(self, unit: Sequence[tuple[Task, LookedClip]], keep: Keep) -> list[Annotation]:
+        return annotate(
             [(task, self._frames(task, where)) for task, where in unit],
             self._dialogs,
             self._models,
@@ -177,14 +214,36 @@ class AnnotateStep:
             keep=keep,
             budget_s=self._config.budget_s,
         )
-        cpu_s = self._clock.end(spent, rest="caption")
-        return Annotated(annotations=annotations, replies=kept, cpu_s=cpu_s)
+
+    def _alone(self, window: tuple[Task, LookedClip], keep: Keep) -> list[Annotation]:
+        """Asks about a window, unless a worker died over it alone."""
+        assert self._log is not None
+        task = window[0]
+        name = f"{task.clip_id} {task.window.index}"
+        # The first attempt was in its unit.
+        if 1 + self._log.begin(name) > MAX_ATTEMPTS:
+            detail = f"the worker died {MAX_ATTEMPTS} times while working on it"
+            made = [Annotation(task=task, failure=Unanswered.OUT_OF_MEMORY, detail=detail)]
+        else:
+            made = self._annotations([window], keep)
+            self._log.end(name, 0.0)
+        return made
 
     def _frames(self, task: Task, where: LookedClip) -> Frames | None:
         try:
             return self._parts.frames(where, task)
         except CuratorError:
             return None
+
+
+def _loaded(config: CaptionConfig) -> "dict[Role, LocalModel]":
+    from curator.captions.local import LocalModel
+
+    models: dict[Role, LocalModel] = {"captioner": LocalModel(config)}
+    if config.judge is not None:
+        own = (config.judge.model, config.judge.revision) != (config.model, config.revision)
+        models["judge"] = LocalModel(config.judge) if own else models["captioner"]
+    return models
 
 
 class LocalAsking:
@@ -203,19 +262,15 @@ class LocalAsking:
         self._pool: Pool | None = None
         self.cpu_s: Counter[str] = Counter()
         self._gpus = 1.0 if engine.n_gpus() >= 1 else 0.0
-        self._step = Step(
-            make=AnnotateStep,
-            settings={"store": replies.store, "config": config},
-            resources=Resources(cpus=1, gpus=self._gpus, memory_bytes=MODEL_BYTES),
-            keeps_state=True,
-        )
+        self._config = config
+        self._resources = Resources(cpus=1, gpus=self._gpus, memory_bytes=MODEL_BYTES)
 
     def submit(self, task: Task, where: LookedClip) -> None:
         """As `Asking.submit`."""
         self._waiting.append((task, where))
         if self._gpus and self._engine.is_started and len(self._waiting) >= UNIT_WINDOWS:
             if self._pool is None:
-                self._pool = self._engine.pool([self._step])
+                self._pool = self._engine.pool([self._step(1 << 20, small=False)])
             self._pool.submit(self._waiting)
             self._waiting = []
 
@@ -234,17 +289,37 @@ class LocalAsking:
             while self._pool.n_open:
                 for result in self._pool.poll(timeout=POLL_S):
                     yield self._noted(result)
+            # Models in GPUs would stand in the way of what comes next.
+            self.close()
         elif waiting:
             starts = range(0, len(waiting), UNIT_WINDOWS)
             units = [waiting[start : start + UNIT_WINDOWS] for start in starts]
             small = not self._gpus and self._engine.is_small(1, 0.0)
-            for result in self._engine.run([self._step], units, small=small):
+            step = self._step(len(units), small=small)
+            for result in self._engine.run([step], units, small=small):
                 yield self._noted(result)
 
     def close(self) -> None:
         """As `Asking.close`."""
         if self._pool is not None:
             self._pool.close()
+            self._pool = None
+
+    def _step(self, n_units: int, *, small: bool) -> Step:
+        engine = self._engine
+        workers = 1 if small else engine.n_workers(n_units, self._resources)
+        return Step(
+            make=AnnotateStep,
+            settings={
+                "store": self._replies.store,
+                "config": self._config,
+                "log": engine.own_ledger(small=small),
+                # Some load at the same time, and a cluster may grow.
+                "most_loads": 4 * workers + 16,
+            },
+            resources=self._resources,
+            keeps_state=True,
+        )
 
     def _noted(self, result: Annotated) -> list[Annotation]:
         for key, reply in result.replies:

@@ -52,13 +52,21 @@ class ChainWorker:
     """A chain in a Ray process: units and results are pickled bytes."""
 
     def __init__(self, packed: bytes) -> None:
-        self._steps = [make(**settings) for make, settings in pickle.loads(packed)]
+        self._steps: list[Any] = []
+        self._error: CuratorError | None = None
+        try:
+            self._steps = [make(**settings) for make, settings in pickle.loads(packed)]
+        except CuratorError as error:
+            # Ray tells of an actor that could not be made, and not why.
+            self._error = error
 
     def ready(self) -> None:
         """Answers when the process is up."""
 
     def run(self, unit: bytes) -> bytes:
         """Runs one unit; an error of this package is the result."""
+        if self._error is not None:
+            return pickle.dumps(self._error)
         result = pickle.loads(unit)
         try:
             for step in self._steps:

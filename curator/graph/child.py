@@ -205,9 +205,9 @@ def _serve(pipe: Connection, modules: Sequence[str]) -> None:
             for name in unit:
                 importlib.import_module(name)
             continue
-        if chain not in made:
-            made = {chain: [make(**settings) for make, settings in pickle.loads(chain)]}
         try:
+            if chain not in made:
+                made = {chain: [make(**settings) for make, settings in pickle.loads(chain)]}
             for step in made[chain]:
                 unit = step(unit)
         except CuratorError as error:

@@ -171,12 +171,19 @@ class Engine:
         if small:
             self._ledger = self._child.ledger()
             return self._ledger
-        ray = self._start()
+        self._start()
         if isinstance(self._ledger, Ledger):
             self._ledger.reset()
         else:
-            self._ledger = Ledger(ray.remote(num_cpus=0, max_restarts=3)(_LedgerActor).remote())
+            self._ledger = self.own_ledger()
         return self._ledger
+
+    def own_ledger(self, *, small: bool = False) -> "Ledger | FileLedger":
+        """A ledger beside that of the chain under way; starts Ray unless the work is small."""
+        if small:
+            return self._child.ledger()
+        ray = self._start()
+        return Ledger(ray.remote(num_cpus=0, max_restarts=3)(_LedgerActor).remote())
 
     def progress(self) -> tuple[int, float]:
         """Keys that ended in the current ledger, and their seconds of video."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -42,7 +43,9 @@ FRAMES_SCHEMA = pa.schema(
 )
 """Row of `frames`: pictures of one clip, and the text that was read in them as JSON."""
 _CONTENT = ("clip_id", "start_frame", "end_frame", "n_frames", "width", "height", *CROP_COLUMNS)
-_KEPT_ROWS = 8
+_FACTS = ("clip_id", "n_frames", "text")
+_KEPT_ROWS = 16
+_READERS = 16
 READ_FRAMES = 4
 """Frames of a clip in which text is read: subtitles of one shot stand for seconds."""
 
@@ -169,7 +172,7 @@ class FrameParts:
         self._parts = Parts(store, FRAMES, frames_fingerprint(config))
         # Asked by several threads; a clip's windows come one after the other.
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, int], dict[str, Any]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], Future[dict[str, Any]]] = OrderedDict()
 
     def write(self, taken: Sequence[Taken]) -> list[LookedClip]:
         """Stores pictures of clips as one part, and says where they are."""
@@ -193,11 +196,13 @@ class FrameParts:
     def stored(self) -> dict[str, LookedClip]:
         """What a run that did not finish has left, by `pictures_key`; contents are not told."""
         found: dict[str, LookedClip] = {}
-        for name in self._parts.names():
-            keys = self._parts.keys(name)
-            rows = self._parts.read(name, ("clip_id", "n_frames", "text")).to_pylist()
-            for row, (key, facts) in enumerate(zip(keys, rows, strict=True)):
-                found[key] = LookedClip(part=name, row=row, **facts)
+        names = self._parts.names()
+        with ThreadPoolExecutor(_READERS) as pool:
+            keys = pool.map(self._parts.keys, names)
+            tables = pool.map(partial(self._parts.read, columns=_FACTS), names)
+            for name, its_keys, table in zip(names, keys, tables, strict=True):
+                for row, (key, facts) in enumerate(zip(its_keys, table.to_pylist(), strict=True)):
+                    found[key] = LookedClip(part=name, row=row, **facts)
         return found
 
     def frames(self, where: LookedClip, task: Task) -> Frames:
@@ -217,19 +222,30 @@ class FrameParts:
         )
 
     def _row(self, part: str, number: int) -> dict[str, Any]:
+        """A row, read once by whoever asks first; others wait for that row alone."""
         key = part, number
         with self._lock:
-            return self._loaded(key)
+            row = self._kept.get(key)
+            is_first = row is None
+            if row is None:
+                row = self._kept[key] = Future()
+                while len(self._kept) > _KEPT_ROWS:
+                    self._kept.popitem(last=False)
+        if is_first:
+            try:
+                row.set_result(self._loaded(part, number))
+            except BaseException as error:  # noqa: BLE001 - raised where it is asked for
+                # Another try may find it.
+                with self._lock:
+                    self._kept.pop(key, None)
+                row.set_exception(error)
+        return row.result()
 
-    def _loaded(self, key: tuple[str, int]) -> dict[str, Any]:
-        part, number = key
-        if key not in self._kept:
-            with self._parts.store.open(part) as reader:
-                table = pq.ParquetFile(reader).read_row_group(number, columns=["frames", "jpegs"])
-            self._kept[key] = table.to_pylist()[0]
-            while len(self._kept) > _KEPT_ROWS:
-                self._kept.popitem(last=False)
-        return self._kept[key]
+    def _loaded(self, part: str, number: int) -> dict[str, Any]:
+        with self._parts.store.open(part) as reader:
+            table = pq.ParquetFile(reader).read_row_group(number, columns=["frames", "jpegs"])
+        row: dict[str, Any] = table.to_pylist()[0]
+        return row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

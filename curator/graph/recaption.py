@@ -90,6 +90,10 @@ class Recaption:
         sharding = Sharding(self._store, self.recipe, self._engine, previous=self._previous)
         embedded = text_vectors_of(self.recipe, clips, self._store, self._engine)
         find = embedded.find if embedded is not None else None
+        for clip in clips:
+            if clip["decision"] != "kept":
+                # Its sample is in no shard any more.
+                clip |= dict.fromkeys(("shard", "key", "mp4_offset", "bucket"))
         sharding.shard(clips, locations, self._vectors(self.recipe.shard.embedding), find)
         self._seconds["shard"] = round(time.monotonic() - begun, 3)
         self._progress.stage("commit")

@@ -23,6 +23,7 @@ REPLIES = "replies"
 PACK_FROM = 512
 """Loose replies that become a part: more would make the next start slow, fewer many parts."""
 _READERS = 16
+_PART = ".parquet"
 
 REPLY_SCHEMA = pa.schema(
     [
@@ -82,26 +83,39 @@ class Replies(Mapping[str, Reply]):
         Raises:
             StorageError: An object is not what was written.
         """
-        parts: list[str] = []
-        loose: list[str] = []
-        for info in self.store.list(f"{REPLIES}/{self._stamp}-"):
-            (parts if info.key.endswith(".parquet") else loose).append(info.key)
-        for name in parts:
-            for row in read_parquet(self.store, name).to_pylist():
-                key = row.pop("key")
-                self._known[key] = _reply(row)
+        read: set[str] = set()
         with ThreadPoolExecutor(_READERS) as pool:
-            for name, data in zip(loose, pool.map(self.store.read, loose), strict=True):
-                try:
-                    row = orjson.loads(data)
-                    key = row.pop("key")
-                    self._known[key] = _reply(row)
-                except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-                    raise StorageError(
-                        f"{self.store.uri}/{name} is no stored reply ({error}); delete it, its "
-                        "request is made again"
-                    ) from error
-                self._loose[key] = name
+            while True:
+                names = [info.key for info in self.store.list(f"{REPLIES}/{self._stamp}-")]
+                new = [name for name in names if name not in read]
+                found = list(pool.map(self._read, new))
+                for name, rows in zip(new, found, strict=True):
+                    for key, reply in rows or ():
+                        self._known[key] = reply
+                        if not name.endswith(_PART):
+                            self._loose[key] = name
+                read |= {name for name, rows in zip(new, found, strict=True) if rows is not None}
+                # What went meanwhile was made part of another, which the next listing has.
+                if None not in found:
+                    return
+
+    def _read(self, name: str) -> list[tuple[str, Reply]] | None:
+        """Replies of an object; None if it is gone since it was listed."""
+        try:
+            if name.endswith(_PART):
+                rows = read_parquet(self.store, name).to_pylist()
+            else:
+                rows = [orjson.loads(self.store.read(name))]
+            return [(row.pop("key"), _reply(row)) for row in rows]
+        except StorageError:
+            if self.store.exists(name):
+                raise
+            return None
+        except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+            raise StorageError(
+                f"{self.store.uri}/{name} is no stored reply ({error}); delete it, its "
+                "requests are made again"
+            ) from error
 
     def keep(self, key: str, reply: Reply) -> None:
         """Stores a reply: when this returns, no later run makes its request again.
@@ -112,12 +126,7 @@ class Replies(Mapping[str, Reply]):
         """
         name = f"{REPLIES}/{self._stamp}-{key}.json"
         self.store.write(name, orjson.dumps({"key": key, **_row(reply)}))
-        with self._lock:
-            self.add(key, reply)
-            self._loose[key] = name
-            is_much = self._packs and len(self._loose) >= PACK_FROM
-            packed = self._take_loose() if is_much else {}
-        self._pack(packed)
+        self._note(key, reply, name)
 
     def add(self, key: str, reply: Reply) -> None:
         """Knows a reply in this run, without storing it."""
@@ -125,14 +134,20 @@ class Replies(Mapping[str, Reply]):
 
     def added_elsewhere(self, key: str, reply: Reply) -> None:
         """Knows a reply that another process has stored as `keep` does."""
-        with self._lock:
-            self.add(key, reply)
-            self._loose[key] = f"{REPLIES}/{self._stamp}-{key}.json"
+        self._note(key, reply, f"{REPLIES}/{self._stamp}-{key}.json")
 
     def pack(self) -> None:
         """Makes one part of all loose replies."""
         with self._lock:
             packed = self._take_loose()
+        self._pack(packed)
+
+    def _note(self, key: str, reply: Reply, name: str) -> None:
+        with self._lock:
+            self.add(key, reply)
+            self._loose[key] = name
+            is_much = self._packs and len(self._loose) >= PACK_FROM
+            packed = self._take_loose() if is_much else {}
         self._pack(packed)
 
     def _take_loose(self) -> dict[str, str]:

@@ -29,7 +29,8 @@ from curator.captions.wire import (
     shown_url,
     trial_frames,
 )
-from curator.errors import ServerError
+from curator.errors import RecipeError, ServerError
+from curator.recipe import load_recipe
 
 SCHEMA = {"type": "object", "properties": {"medium": {"type": "string"}}}
 KEY = "sk-very/secret+0123456789"
@@ -443,3 +444,14 @@ def test_retry_after_in_seconds_and_as_a_date() -> None:
 
 def test_addresses_are_told_without_passwords() -> None:
     assert shown_url("https://user:pass@host:8000/v1/?key=1") == "https://host:8000/v1"
+
+
+@pytest.mark.parametrize("url", ["http://user:hidden@host/v1", "https://host/v1?key=hidden"])
+@pytest.mark.parametrize("section", ["caption", "caption.judge"])
+def test_no_recipe_takes_a_secret_in_an_address(url: str, section: str) -> None:
+    """A recipe is written to `summary.json`, and read by others."""
+    changes = ["caption.captioner=openai", "caption.model=m", "caption.url=http://host/v1"]
+    changes += ["caption.judge={model: m, url: 'http://host/v1'}", f"{section}.url={url}"]
+    with pytest.raises(RecipeError, match="the key in the environment") as caught:
+        load_recipe("quickstart", changes)
+    assert "hidden" not in str(caught.value)

@@ -72,7 +72,9 @@ def test_answers_reject_clips_before_they_are_cut(place: Captioned, mode: str) -
     assert (place.n_asked(), place.files()) == (n_asked, before)
 
 
-def test_failures_are_outcomes_and_only_passing_ones_are_asked_again(place: Captioned) -> None:
+def test_failures_are_outcomes_and_only_passing_ones_are_asked_again(
+    place: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
     place.forget("replies")
     broken = {
         "1": {"text": "A {broken object"},
@@ -99,8 +101,11 @@ def test_failures_are_outcomes_and_only_passing_ones_are_asked_again(place: Capt
         film: sum(len(annotations[c["clip_id"]]) for c in place.clips() if film_of(c) == film)
         for film in reasons
     }
+    printed = capsys.readouterr().out
+    (line,) = [line for line in printed.splitlines() if line.startswith("  without an answer")]
     for film, reason in reasons.items():
         assert summary["work"][f"caption_failed_{reason}"] == n_windows[film]
+        assert f"{n_windows[film]} {reason}" in line
     assert main(["verify", str(place.out)]) == EXIT_OK
     # One request to mend broken JSON, one more try for what is cut off.
     n_asked = {1: 2, 2: 2, 3: 1, 4: 1, 5: 1}

@@ -143,3 +143,14 @@ def test_an_output_that_is_not_whole_is_refused(
     shutil.rmtree(alone.out)
     assert alone.recaption_code() == EXIT_USAGE
     assert "has no finished run" in capsys.readouterr().err
+
+
+def test_clips_that_answers_reject_point_at_no_shard(alone: Captioned) -> None:
+    alone.server.set(yes={"is_odd": [1, 3]})
+    question = 'caption.questions={is_odd: "Is it odd?"}'
+    alone.recaption(question, "caption.reject={is_odd: [true]}")
+    lost = alone.clips("rejected")
+    assert {film_of(clip) for clip in lost} == {1, 3}
+    for clip in lost:
+        assert [clip[name] for name in ("shard", "key", "mp4_offset", "bucket")] == [None] * 4
+    assert all((alone.out / clip["shard"]).is_file() for clip in alone.clips())
