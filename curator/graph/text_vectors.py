@@ -140,6 +140,7 @@ class TextVectors:
                 name=part,
                 row=number,
                 n_bytes=row["n_bytes"],
+                n_dims=2 if self._entry.pooling == "tokens" else 1,
                 digest=f"{self.stamp} {row['text_hash']}",
             )
 

@@ -147,6 +147,8 @@ class TextVector:
     row: int
     n_bytes: int
     """As a NumPy file."""
+    n_dims: int
+    """1 for a sentence's vector, 2 for those of tokens."""
     digest: str
     """Names caption and model."""
 

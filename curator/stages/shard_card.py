@@ -45,7 +45,12 @@ holds the clips of one class of resolution, shape and least length.
 
 
 def dataset_card(
-    tars: Mapping[str, Sequence[str]], *, with_embedding: bool, with_id: bool
+    tars: Mapping[str, Sequence[str]],
+    *,
+    with_embedding: bool,
+    with_id: bool,
+    with_annotation: bool = False,
+    text_vector_dims: int = 0,
 ) -> bytes:
     """The card of a folder of tars.
 
@@ -53,11 +58,21 @@ def dataset_card(
         tars: Names relative to the folder, by split; a split without tars is left out.
         with_embedding: Whether samples have the member `npy`.
         with_id: Whether they have the member `id`.
+        with_annotation: Whether their JSON tells what a model said of each window; what it says
+            under `structured`, `answers` and `extra` has no fixed fields, and is not typed here.
+        text_vector_dims: Dimensions of the member `text.npy`; 0 for no such member.
 
     Returns:
         Markdown with a YAML header, UTF-8.
     """
-    features = list(_features(with_embedding=with_embedding, with_id=with_id))
+    features = list(
+        _features(
+            with_embedding=with_embedding,
+            with_id=with_id,
+            with_annotation=with_annotation,
+            text_vector_dims=text_vector_dims,
+        )
+    )
     header = yaml.safe_dump({"dataset_info": {"features": features}}, sort_keys=False)
     # By hand: names of tars need no quotes, and writers of YAML take seconds for many.
     lines = ["---", header.rstrip()]
@@ -68,14 +83,22 @@ def dataset_card(
             lines += [f"  - split: {SPLIT_NAMES[split]}", "    path:"]
             lines += [f"    - {name}" for name in names]
     more = "; `npy` is an embedding" if with_embedding else ""
+    more += "; `text.npy` is an embedding of the caption" if text_vector_dims else ""
     more += "; `id` is a whole number made from the key" if with_id else ""
     return "\n".join([*lines, "---", TEXT.format(more=more)]).encode()
 
 
-def _features(*, with_embedding: bool, with_id: bool) -> Iterator[dict[str, Any]]:
+def _features(
+    *, with_embedding: bool, with_id: bool, with_annotation: bool, text_vector_dims: int
+) -> Iterator[dict[str, Any]]:
     yield _plain("mp4", "video")
     yield _plain("txt", "string")
-    yield {"name": "json", "struct": list(_json_fields())}
+    annotated = _annotation_fields() if with_annotation else ()
+    yield {"name": "json", "struct": [*_json_fields(), *annotated]}
+    if text_vector_dims == 1:
+        yield {"name": "text.npy", "sequence": "float32"}
+    elif text_vector_dims == 2:
+        yield {"name": "text.npy", "sequence": {"sequence": "float16"}}
     if with_embedding:
         yield {"name": "npy", "sequence": "float32"}
     if with_id:
@@ -94,6 +117,21 @@ def _json_fields() -> Iterator[dict[str, Any]]:
     yield _struct("crop", "int64", "x", "y", "width", "height")
     yield _struct("models", "string", "shots", "descriptor")
     yield _struct("scores", "float64", *(name for name in SCORES if name != "fps"))
+
+
+def _annotation_fields() -> Iterator[dict[str, Any]]:
+    yield _plain("caption_failure", "string")
+    yield _plain("caption_alignment", "float64")
+    windows = [
+        *(_plain(name, "int64") for name in ("start_frame", "end_frame")),
+        *(
+            _plain(name, "string")
+            for name in ("short", "medium", "long", "content_type", "safety", "failure")
+        ),
+    ]
+    names = ("model", "prompt", "judge")
+    parts = [*(_plain(name, "string") for name in names), {"name": "windows", "list": windows}]
+    yield {"name": "annotation", "struct": parts}
 
 
 def _plain(name: str, dtype: str) -> dict[str, Any]:

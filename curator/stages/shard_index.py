@@ -221,10 +221,13 @@ def _card(shards: Sequence[Shard], prefix: str) -> bytes:
     for shard in shards:
         names[shard.plan.split].append(shard.name.removeprefix(prefix))
     first = next((shard.plan.samples[0] for shard in shards), None)
+    vector = first.text_vector if first is not None else None
     return dataset_card(
         names,
         with_embedding=first is not None and first.embedding is not None,
         with_id=first is not None and first.has_id,
+        with_annotation=first is not None and "annotation" in first.metadata,
+        text_vector_dims=vector.n_dims if vector is not None else 0,
     )
 
 
