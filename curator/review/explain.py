@@ -279,4 +279,10 @@ def _late_remedy(finished: Finished, clip: Mapping[str, Any], reason: Reason) ->
         keys += ["keep_fraction"] if select.keep_fraction is not None else []
         wider = ", ".join(f"select.{key}" for key in [*keys, "seed"])
         return f"a place for the clip of rank {rank} in its group: {wider}"
+    if reason == Reason.ANSWER_UNWANTED:
+        return "another answer, or caption.reject without the one above"
+    if reason == Reason.NOT_ANNOTATED:
+        return "an answer: run again for what passes, or --set caption.failed=keep"
+    if reason == Reason.JUDGED_TOO_LOW:
+        return "a better answer, or a lower caption.judge.min_score, or --set caption.failed=keep"
     return "a source that can be decoded and encoded there; the message is above"
