@@ -11,7 +11,7 @@ time or chance, so the same replies give the same requests and the same annotati
 
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -182,6 +182,8 @@ class Asker:
         request = _request(
             "judge", judge, judge.seed, task, self.judge_prompt, values, self.judge_schema
         )
+        if judge.frames_as != self.config.frames_as:
+            request = replace(request, frames_as=judge.frames_as)
         for is_repair in (False, True):
             reply = yield request
             if reply.failure is not None or not reply.is_whole:
@@ -293,15 +295,7 @@ def _repair(request: Request, reply: Reply, error: str, prompt: Prompt) -> Reque
         Turn(role="assistant", text=as_data(reply.text)),
         Turn(role="user", text=fill(prompt.repair, values)),
     )
-    return Request(
-        role=request.role,
-        model=request.model,
-        task=request.task,
-        system=request.system,
-        turns=turns,
-        sampling=request.sampling,
-        schema=request.schema,
-    )
+    return replace(request, turns=turns)
 
 
 def _counts(counter: Counter[str]) -> dict[str, int]:

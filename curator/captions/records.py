@@ -155,6 +155,8 @@ class Request:
     sampling: Sampling
     schema: Mapping[str, Any] | None = None
     """JSON Schema that the answer must meet; None for plain text."""
+    frames_as: str | None = None
+    """How frames are sent, where it is another way than the captioner's, which is in `content`."""
     key: str = field(init=False)
     """What makes the answer: pixels, model, words, sampling. Another clip or wording, another
     key."""
@@ -172,6 +174,7 @@ class Request:
             [(turn.role, turn.text) for turn in self.turns],
             [getattr(self.sampling, name) for name in Sampling.__slots__],
             self.schema,
+            *([] if self.frames_as is None else [self.frames_as]),
         )
         object.__setattr__(self, "key", key)
 

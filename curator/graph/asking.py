@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from curator.captions.ask import make_dialogs
 from curator.captions.batches import Keep, annotate
-from curator.captions.config import CaptionConfig
+from curator.captions.config import CaptionConfig, ModelConfig
 from curator.captions.dialog import Dialogs
 from curator.captions.records import (
     Annotation,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 UNIT_WINDOWS = 64
 """Windows of a unit for a model in a worker: several batches, so that it rarely waits for one."""
 POLL_S = 1.0
+_LOADERS = 8
 MODEL_BYTES = 8 << 30
 """Memory of a worker with a model on CPUs: a small one of 2 billion parameters."""
 
@@ -206,8 +208,10 @@ class AnnotateStep:
         return Annotated(annotations=annotations, replies=kept, cpu_s=cpu_s)
 
     def _annotations(self, unit: Sequence[tuple[Task, LookedClip]], keep: Keep) -> list[Annotation]:
+        with ThreadPoolExecutor(_LOADERS) as pool:
+            frames = list(pool.map(self._frames, *zip(*unit, strict=True)))
         return annotate(
-            [(task, self._frames(task, where)) for task, where in unit],
+            [(task, its) for (task, _), its in zip(unit, frames, strict=True)],
             self._dialogs,
             self._models,
             known=self._replies,
@@ -241,9 +245,14 @@ def _loaded(config: CaptionConfig) -> "dict[Role, LocalModel]":
 
     models: dict[Role, LocalModel] = {"captioner": LocalModel(config)}
     if config.judge is not None:
-        own = (config.judge.model, config.judge.revision) != (config.model, config.revision)
+        own = _what_loads(config.judge) != _what_loads(config)
         models["judge"] = LocalModel(config.judge) if own else models["captioner"]
     return models
+
+
+def _what_loads(model: ModelConfig) -> tuple[object, ...]:
+    """What two roles must have in common to share a model with its processor."""
+    return model.model, model.revision, model.frames_as
 
 
 class LocalAsking:
@@ -263,7 +272,9 @@ class LocalAsking:
         self.cpu_s: Counter[str] = Counter()
         self._gpus = 1.0 if engine.n_gpus() >= 1 else 0.0
         self._config = config
-        self._resources = Resources(cpus=1, gpus=self._gpus, memory_bytes=MODEL_BYTES)
+        # Cutting has all cores meanwhile, and a GPU must not wait for one of them.
+        cpus = 0 if self._gpus else 1
+        self._resources = Resources(cpus=cpus, gpus=self._gpus, memory_bytes=MODEL_BYTES)
 
     def submit(self, task: Task, where: LookedClip) -> None:
         """As `Asking.submit`."""

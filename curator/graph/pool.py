@@ -5,9 +5,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+UNITS_AHEAD = 2
+"""Units of a worker: one is worked on, and the next is there when nobody looks at results."""
+
 
 class Pool:
-    """Workers of one chain; units are given to whichever is free.
+    """Workers of one chain; units are given to whichever has the fewest.
 
     Args:
         ray: The running engine.
@@ -28,9 +31,9 @@ class Pool:
         self._result = result
         self._most = n_workers
         self._workers: list[Any] = []
-        self._idle: list[Any] = []
+        self._n_given: list[int] = []
         self._waiting: deque[bytes] = deque()
-        self._under_way: dict[Any, Any] = {}
+        self._under_way: dict[Any, int] = {}
 
     @property
     def n_open(self) -> int:
@@ -60,7 +63,7 @@ class Pool:
             ready, _ = self._ray.wait(list(self._under_way), num_returns=1, timeout=timeout)
         results = []
         for reference in ready:
-            self._idle.append(self._under_way.pop(reference))
+            self._n_given[self._under_way.pop(reference)] -= 1
             results.append(self._result(reference))
         self._begin()
         return results
@@ -69,15 +72,18 @@ class Pool:
         """Ends the workers, and what they are working on."""
         for worker in self._workers:
             self._ray.kill(worker)
-        self._workers, self._idle, self._under_way = [], [], {}
+        self._workers, self._n_given, self._under_way = [], [], {}
         self._waiting.clear()
 
     def _begin(self) -> None:
         while self._waiting:
-            if not self._idle:
-                if len(self._workers) >= self._most:
-                    return
+            # Another worker before a second unit for one.
+            if len(self._workers) < self._most and 0 not in self._n_given:
                 self._workers.append(self._make_worker())
-                self._idle.append(self._workers[-1])
-            worker = self._idle.pop()
-            self._under_way[worker.run.remote(self._waiting.popleft())] = worker
+                self._n_given.append(0)
+            number = min(range(len(self._workers)), key=self._n_given.__getitem__)
+            if self._n_given[number] >= UNITS_AHEAD:
+                return
+            self._n_given[number] += 1
+            reference = self._workers[number].run.remote(self._waiting.popleft())
+            self._under_way[reference] = number

@@ -410,3 +410,16 @@ def test_judge_settings_are_the_judges_own() -> None:
     script.run(chosen)
     sampling = script.requests[1].sampling
     assert (sampling.seed, sampling.max_tokens, sampling.temperature) == (3, 99, 0)
+
+
+def test_how_a_judge_is_shown_frames_makes_its_requests_others() -> None:
+    """The captioner's way is in the task's content, the judge's own is not."""
+    keys = []
+    for frames_as in ("images", "video"):
+        judge = {"model": "j", "url": "http://y/v1", "frames_as": frames_as}
+        script = by_seed({7: say(DOG)}, {"dog": scores(2)})
+        script.run(config(judge=judge))
+        keys.append([request.key for asked in script.rounds for request in asked])
+    (asked, judged_images), (same, judged_video) = keys
+    assert asked == same
+    assert judged_images != judged_video

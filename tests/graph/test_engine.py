@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,24 @@ def test_a_pool_takes_units_while_others_are_worked_on() -> None:
         pool.close()
         assert pool.n_open == 0
     assert children() == before
+
+
+@pytest.mark.usefixtures("here")
+def test_a_worker_of_a_pool_has_its_next_unit_while_nobody_looks() -> None:
+    """A GPU must not stand idle until the driver, busy with cutting, looks at its result."""
+    with Engine(address=None, workers=1) as engine:
+        pool = engine.pool([KEEPS])
+        pool.submit(0)
+        assert pool.poll(timeout=60) == [0]
+        for unit in range(2, 10, 2):
+            pool.submit(unit)
+        time.sleep(3)
+        assert sorted(pool.poll()) == [1, 2]
+        results = []
+        while pool.n_open:
+            results += pool.poll(timeout=60)
+        assert sorted(results) == [3, 4]
+        pool.close()
 
 
 def test_chains_run_in_this_process_too() -> None:
