@@ -52,11 +52,13 @@ TRANSIENT = frozenset(
         Unanswered.SERVER_ERROR,
         Unanswered.RATE_LIMITED,
         Unanswered.OVER_BUDGET,
+        Unanswered.REFUSED_REQUEST,
         Unanswered.OUT_OF_MEMORY,
         Unanswered.NO_FRAMES,
     }
 )
-"""Failures that another run may not see again: they are not stored as answered."""
+"""Failures that another run may not see again: they are not stored as answered. A request that a
+server refuses may be one that it takes after its limits were raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -211,8 +211,8 @@ def test_each_window_ends_with_an_answer_or_a_reason(folder: Path) -> None:
     ]  # fmt: skip
     # What may go well in another run is not kept.
     failures = Counter(reply.failure for reply in kept.replies.values())
-    assert failures[Unanswered.REFUSED_REQUEST] > 0
-    assert Unanswered.NO_FRAMES not in failures
+    assert kept.replies
+    assert set(failures) == {None}
     reader.most_rows = 0
     kept = Kept()
     found = annotate(

@@ -237,7 +237,7 @@ def test_every_fault_ends_in_one_annotation_or_one_reason(fake_server: FakeServe
     assert set(failures) == {None, Unanswered.REFUSED_REQUEST}
     assert 0 < failures[Unanswered.REFUSED_REQUEST] <= 6
     assert set(kept.times.values()) == {1}
-    assert len(kept) == 80
+    assert len(kept) == 80 - failures[Unanswered.REFUSED_REQUEST]
 
 
 def test_failures_that_pass_are_not_kept(fake_server: FakeServer) -> None:
@@ -309,11 +309,16 @@ def test_frames_that_cannot_be_had_are_an_outcome(fake_server: FakeServer) -> No
 def test_a_wrong_key_ends_the_pump_and_is_raised(fake_server: FakeServer) -> None:
     fake_server.start(key="another")
     kept = Kept()
-    with pump_of(fake_server.config(), kept=kept) as pump:
+
+    def ask_all(pump: Pump) -> None:
         for clip in range(50):
             pump.submit(marked_task(clip), marked_frames(clip))
+        pump.finish()
+
+    with pump_of(fake_server.config(), kept=kept) as pump:
+        # On a busy machine the pump may have ended while windows are still submitted.
         with pytest.raises(ServerError, match="OPENAI_API_KEY is not set"):
-            pump.finish()
+            ask_all(pump)
         with pytest.raises(ServerError, match="OPENAI_API_KEY is not set"):
             pump.submit(marked_task(99), marked_frames(99))
     assert not kept

@@ -373,7 +373,9 @@ def test_an_output_on_s3_is_read_the_same_way(
 
 def test_what_candidates_are_stored_survives_the_commit(made: Made) -> None:
     """Pins that a commit removes candidates of other settings and keeps its own."""
-    assert finish.TABLES == ("sources", "shots", "clips", "embeddings", "clip_embeddings")
+    assert finish.TABLES == (
+        "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations",
+    )  # fmt: skip
     kinds = sorted(p.name for p in (made.out / "candidates").iterdir())
     assert kinds == ["clips", "pictures", "shots", "sources", "vectors"]
     assert np.all([len(list((made.out / "candidates" / k).iterdir())) == 1 for k in kinds])
