@@ -90,14 +90,15 @@ def test_a_server_that_dies_and_comes_back_loses_nothing(
     assert max(server.counts("answered").values()) == 1
 
 
-def test_a_server_that_is_not_there_is_told_before_any_work(
+def test_a_server_that_is_not_there_is_told_and_only_missed_where_something_is_asked(
     place: Captioned, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place.server.kill()
-    before = place.files("")
-    assert place.recaption_code() != EXIT_OK
+    before = place.files()
+    assert place.recaption_code() == EXIT_OK
+    assert place.recaption_code("caption.frames=2") != EXIT_OK
     assert "cannot be reached" in capsys.readouterr().err
-    assert place.files("") == before
+    assert place.files() == before
     place.server.start(captions=True)
 
 
