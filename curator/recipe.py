@@ -6,10 +6,11 @@ typed models; `--set key=value` changes one. What a run used is written beside i
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from curator.captions.config import CaptionConfig
 from curator.errors import RecipeError, unknown_key
@@ -25,6 +26,8 @@ from curator.stages.semantic import SemanticConfig, Semantics
 from curator.stages.shard_config import ShardConfig
 
 DEFAULT_RECIPE = "quickstart"
+_SHOWN = 60
+"""Most characters of a wrong value in a message."""
 
 
 class Recipe(BaseModel):
@@ -163,28 +166,110 @@ def _explain(error: ValidationError, path: Path, overrides: Sequence[str]) -> st
     if first["type"] == "extra_forbidden":
         known = list(_keys_at(location[:-1]))
         message = unknown_key(location[-1], known, "key")
+    elif first["type"] == "value_error":
+        # The validator's own words, which name the value where it is not that of one key.
+        message = first["msg"].removeprefix("Value error, ") + _got(location, first["input"])
     else:
-        message = first["msg"].removeprefix("Value error, ")
-        if location[-1:] != ["url"]:
-            # An address may hold a password.
-            message += f"; got {first['input']!r}"
-    source = f"recipe {path}"
-    if any(o.partition("=")[0].strip().startswith(key) for o in overrides):
-        source = "--set"
-    return f"{source}: {key}: {message}"
+        message = _expected(first, location) + _got(location, first["input"], whole=True)
+    changed = [override.partition("=")[0].strip() for override in overrides]
+    is_changed = any(f"{key}.".startswith(f"{o}.") or o.startswith(key) for o in changed)
+    source = "--set" if is_changed else f"recipe {path}"
+    return ": ".join(part for part in (source, key, message) if part)
+
+
+def _expected(first: Mapping[str, Any], location: Sequence[str]) -> str:
+    """What a key takes, in place of pydantic's words where those have no remedy."""
+    kind = str(first["type"])
+    leaf = location[-1] if location else ""
+    if kind == "string_pattern_mismatch" and leaf in _FORMS:
+        return f"expected {_FORMS[leaf]}"
+    if kind in ("tuple_type", "list_type"):
+        return f"expected a list such as {_list_example(location, first['input'])}"
+    if kind in ("dict_type", "mapping_type"):
+        return f"expected names and values such as {_MAPPINGS.get(leaf, '{name: value}')}"
+    if kind in ("model_type", "model_attributes_type"):
+        keys = [*_keys_at(location)]
+        below = "min" if "min" in keys else keys[0]
+        return f"expected keys below it, such as {'.'.join([*location, below])}"
+    if kind in _KINDS:
+        return f"expected {_KINDS[kind]}"
+    said = str(first["msg"])
+    if said.startswith("Input should be "):
+        number = "a number " if "_than" in kind else ""
+        return f"expected {number}{said.removeprefix('Input should be ')}"
+    return said
+
+
+_KINDS = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text; write a number, true or false in quotes",
+    "too_short": "at least one entry",
+}
+_FORMS = {
+    "url": "an address such as http://vlm:8000/v1",
+    "language": "two small letters such as en, or null for any",
+    "key_from": "the name of an environment variable, such as OPENAI_API_KEY",
+}
+_MAPPINGS = {
+    "filters": "{motion: {min: 0.3}}",
+    "scores": "{motion: mean}",
+    "questions": '{is_dark: "Is it dark?"}',
+    "open_questions": '{road: "What kind of road is it?"}',
+    "reject": "{safety: [unsafe]}",
+    "events": '{collision: "a vehicle touches something"}',
+}
+
+
+def _list_example(location: Sequence[str], value: object) -> str:
+    default = None
+    if location and location[-1] in (fields := dict(_fields_at(location[:-1]))):
+        default = fields[location[-1]].default
+    if isinstance(default, tuple) and default and all(isinstance(d, str) for d in default):
+        return f"[{', '.join(default[:2])}]"
+    is_plain = isinstance(value, int | float) or (isinstance(value, str) and value.isidentifier())
+    return f"[{str(value).lower() if isinstance(value, bool) else value}]" if is_plain else "[a, b]"
+
+
+def _got(location: Sequence[str], value: object, *, whole: bool = False) -> str:
+    """The value that is wrong, short; a mapping or a list only if all of it is.
+
+    Nothing where it may be an address, which may hold a password.
+    """
+    if location[-1:] == ["url"] or (not whole and isinstance(value, Mapping | list | tuple)):
+        return ""
+    shown = repr(value)
+    if "://" in shown and "@" in shown:
+        return ""
+    return f"; got {shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + '…'}"
 
 
 def _keys_at(location: Sequence[str]) -> Iterator[str]:
+    yield from (name for name, _ in _fields_at(location))
+
+
+def _fields_at(location: Sequence[str]) -> Iterator[tuple[str, FieldInfo]]:
+    """Keys below a key of a recipe, with what is known of each."""
     model: type[BaseModel] = Recipe
     for part in location:
         field = model.model_fields.get(part)
-        if field is None or not isinstance(field.annotation, type):
+        if field is None:
             break
-        if issubclass(field.annotation, FilterConfig):
-            yield from Rule.model_fields
+        # Of `JudgeConfig | None` the model.
+        kinds = [k for k in (field.annotation, *get_args(field.annotation)) if isinstance(k, type)]
+        below = next((kind for kind in kinds if issubclass(kind, BaseModel)), None)
+        if below is None:
+            break
+        if issubclass(below, FilterConfig):
+            yield from Rule.model_fields.items()
             return
-        model = field.annotation
-    yield from model.model_fields
+        model = below
+    yield from model.model_fields.items()
 
 
 def _one_line(error: Exception) -> str:

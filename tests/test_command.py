@@ -25,11 +25,34 @@ def broken(tmp_path: Path) -> Path:
     [
         (["--recipe", "quikstart"], ["'quikstart'", "did you mean 'quickstart'"]),
         (["--recipe", "no/such.yaml"], ["no/such.yaml", "does not exist"]),
-        (["--set", "filters.moton.min=1"], ["filters", "moton", "did you mean 'motion'"]),
+        (["--set", "filters.moton.min=1"], ["filters", "'moton'; did you mean 'motion'?\n"]),
         (["--set", "propose.minimum_s=1"], ["propose", "minimum_s", "did you mean 'min_s'"]),
         (["--set", "propose.min_s"], ["propose.min_s", "key=value"]),
         (["--set", "propose.min_s=-1"], ["propose.min_s", "-1", "greater than 0"]),
-        (["--set", "filters.motion.min=9"], ["filters.motion", "min 9.0 is above max 4.0"]),
+        (
+            ["--set", "caption.url=vlm:8000"],
+            ["caption.url: expected an address such as http://vlm:8000/v1\n"],
+        ),
+        (
+            ["--set", "caption.lengths=huge"],
+            ["--set: caption.lengths: expected a list such as [short, medium]; got 'huge'\n"],
+        ),
+        (
+            ["--set", "caption.lengths=[huge]"],
+            ["--set: caption.lengths.0: expected 'short', 'medium' or 'long'; got 'huge'\n"],
+        ),
+        (
+            ["--set", "caption.questions=dark"],
+            ["expected names and values such as {is_dark: \"Is it dark?\"}; got 'dark'\n"],
+        ),
+        (["--set", "caption.judge=3"], ["expected keys below it, such as caption.judge.model"]),
+        (["--set", "filters.motion=3"], ["expected keys below it, such as filters.motion.min"]),
+        (["--set", "analyze.text=perhaps"], ["analyze.text: expected true or false; got"]),
+        (["--set", f"cut.crf={'x' * 99}"], [f"expected a whole number; got '{'x' * 58}…\n"]),
+        (
+            ["--set", "filters.motion.min=9"],
+            ["filters.motion", "min 9.0 is above max 4.0; no clip could be kept\n"],
+        ),
         (
             ["--set", "analyze.text=false", "--set", "filters.text_area.max=0.02"],
             ["filters.text_area", "analyze.text = false", "--set analyze.text=true"],

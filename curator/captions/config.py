@@ -346,15 +346,27 @@ class CaptionConfig(ModelConfig):
                 raise ValueError(f"{name!r}; expected a plain name such as has_people")
         return questions
 
+    @field_validator("questions", "open_questions")
+    @classmethod
+    def _are_asked(cls, questions: Mapping[str, str]) -> Mapping[str, str]:
+        for name, question in questions.items():
+            if not question.strip():
+                raise ValueError(f"{name} is empty; expected a question in words")
+        return questions
+
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
+        self._check_unasked()
         if self.captioner in ("openai", "transformers") and self.model is None:
             raise ValueError(f"captioner is {self.captioner}; expected model to name a model")
         if self.captioner == "openai" and self.url is None:
             raise ValueError("captioner is openai; expected url, such as http://vlm:8000/v1")
         self._check_events()
         if self.text not in self.lengths:
-            raise ValueError(f"text is {self.text}, which lengths {list(self.lengths)} lacks")
+            raise ValueError(
+                f"text is {self.text}, and lengths are [{', '.join(self.lengths)}]; set "
+                f"caption.text={self.lengths[-1]}, or add {self.text} to caption.lengths"
+            )
         known = {"content_type": self.content_types, "safety": ("safe", "sensitive", "unsafe")}
         for name, values in self.reject.items():
             if name in self.questions:
@@ -368,18 +380,40 @@ class CaptionConfig(ModelConfig):
                 if value not in allowed:
                     raise ValueError(f"reject.{name}: {value!r}; expected some of {list(allowed)}")
         judge = self.judge
-        if judge is not None and (
-            judge.model is None or (judge.captioner, judge.url) == ("openai", None)
-        ):
-            raise ValueError("judge: expected model, and url for the captioner openai")
         if judge is not None and judge.captioner != self.captioner:
             raise ValueError(
                 f"judge.captioner is {judge.captioner} and captioner {self.captioner}; expected "
                 "the same: one place drives the conversation with both"
             )
+        if judge is not None and judge.model is None:
+            raise ValueError("judge.model is missing; set caption.judge.model to name a model")
+        if judge is not None and judge.captioner == "openai" and judge.url is None:
+            raise ValueError(
+                "judge.url is missing; set caption.judge.url, such as http://vlm:8000/v1"
+            )
         if self.candidates > 1 and judge is None:
             raise ValueError(f"candidates is {self.candidates}; expected a judge to pick the best")
         return self
+
+    def _check_unasked(self) -> None:
+        """Refuses what only models answer where none is asked, so that nobody waits for it."""
+        if not self.enabled or self.captioner != "measured":
+            return
+        wanted = {
+            "questions": bool(self.questions),
+            "reject": bool(self.reject),
+            "judge": self.judge is not None,
+            "candidates": self.candidates > 1,
+        }
+        if "captioner" not in self.model_fields_set:
+            # Who says `measured` may leave the server of a recipe standing.
+            wanted["url"] = self.url is not None
+        for key, is_wanted in wanted.items():
+            if is_wanted:
+                raise ValueError(
+                    f"caption.{key} is set, and caption.captioner is measured, which asks no "
+                    "model; set caption.captioner to openai or transformers"
+                )
 
     def _check_events(self) -> None:
         if self.no_event is not None and self.no_event not in self.events:

@@ -22,6 +22,9 @@ from curator.errors import RecipeError
 
 DESCRIBE = load_prompt("describe")
 CONFIG = CaptionConfig(
+    captioner="openai",
+    url="http://x",
+    model="m",
     lengths=("short",),
     text="short",
     structured=True,

@@ -297,6 +297,7 @@ def test_captions_from_metadata_ask_nobody() -> None:
         ({"events": {}, "no_event": None}, "event_window_s needs events"),
         ({"events": {"a b": ""}, "no_event": None}, "expected a plain name"),
         ({"questions": {"collision": "?"}}, "is in events and in questions"),
+        ({"open_questions": {"cause": " "}}, "cause is empty; expected a question"),
         ({"candidates": 2}, "expected neither candidates nor a judge"),
     ],
 )
