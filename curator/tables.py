@@ -163,6 +163,8 @@ ANNOTATIONS_SCHEMA = pa.schema(
         ("annotation_key", pa.string()),
         ("clip_start_frame", pa.int64()),
         ("clip_end_frame", pa.int64()),
+        ("clip_start_s", pa.float64()),
+        ("clip_end_s", pa.float64()),
         ("prompt_fingerprint", pa.string()),
         ("judge_prompt_fingerprint", pa.string()),
         ("label", pa.string()),
@@ -173,7 +175,7 @@ ANNOTATIONS_SCHEMA = pa.schema(
 """A row per window of a clip that a model was asked about: its answer, or `failure`, one of
 `captions.records.Unanswered`. `start_frame`, `end_frame` (half-open) and `shown` count the frames
 of the clip as it was asked about: as written, or as proposed where answers may reject clips before
-they are cut; `clip_start_frame` and `clip_end_frame` are where that lies in the source.
+they are cut; `clip_start_frame` to `clip_end_s` are where that lies in the source.
 `structured`, `answers`, `extra`, `set_aside` (answers that were not taken, by reason), `lost`
 (candidates that failed where another is whole, by reason) and `candidates` (all answers with the
 judge's scores) are JSON. `n_unscored` counts candidates that the judge gave no score that can be

@@ -54,6 +54,10 @@ _HIDDEN = re.compile(
 )
 
 
+_given: "dict[str, Prompt]" = {}
+"""Those of `give_prompts`."""
+
+
 class Prompt(BaseModel):
     """The words of one prompt."""
 
@@ -150,6 +154,8 @@ def load_prompt(name: str) -> Prompt:
     Raises:
         RecipeError: Naming the file, the key, what is wrong and what is known.
     """
+    if name in _given:
+        return _given[name]
     path = _find(name)
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -165,6 +171,17 @@ def load_prompt(name: str) -> Prompt:
     if (problem := _wrong_schema(prompt.own_schema)) is not None:
         raise RecipeError(f"prompt {path}: schema: {problem}")
     return prompt
+
+
+def give_prompts(prompts: Mapping[str, Prompt]) -> None:
+    """Lets this process know prompts by name, whatever files it has.
+
+    A worker on another machine has no file of the user's.
+
+    Args:
+        prompts: By the name or path that the recipe gives.
+    """
+    _given.update(prompts)
 
 
 def _find(name: str) -> Path:

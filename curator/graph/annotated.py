@@ -1,8 +1,8 @@
 """Brings annotations into the rows of clips, the table `annotations` and the samples."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 import orjson
 import pyarrow as pa
@@ -21,6 +21,25 @@ from curator.tables import ANNOTATIONS_SCHEMA
 _REASONS = {"failed": Reason.NOT_ANNOTATED, "judge_score": Reason.JUDGED_TOO_LOW}
 ANSWERED = ("short", "medium", "long", "structured", "content_type", "answers", "safety", "extra")
 """Fields of an answer."""
+
+
+SPAN = ("start_frame", "end_frame", "start_s", "end_s")
+"""Columns of `clips`, and with `clip_` before them of `annotations`, that say where a clip lies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedSpan:
+    """Where a clip as it was asked about lies in its source: frames half-open, and seconds."""
+
+    start_frame: int
+    end_frame: int
+    start_s: float
+    end_s: float
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """Of a row of `clips`."""
+        return cls(**{name: row[name] for name in SPAN})
 
 
 def apply_annotations(
@@ -53,7 +72,7 @@ def apply_annotations(
 def annotate_samples(
     clips: Iterable[dict[str, Any]],
     annotations: Mapping[str, Sequence[Annotation]],
-    spans: Mapping[str, tuple[int, int]],
+    spans: Mapping[str, AskedSpan],
     config: CaptionConfig,
 ) -> None:
     """Gives kept clips what their samples tell: answers of each window, in frames as written.
@@ -61,13 +80,13 @@ def annotate_samples(
     Args:
         clips: Rows of `clips` with the facts of what was written.
         annotations: Of the windows of each clip, in their order.
-        spans: Frames of the source of each clip as it was asked about, half-open.
+        spans: Where each clip as it was asked about lies in its source.
         config: Who was asked what.
     """
     prompt = config.prompt if config.asks else None
     for clip in clips:
         if clip["decision"] == "kept":
-            shift = clip["start_frame"] - spans[clip["clip_id"]][0]
+            shift = clip["start_frame"] - spans[clip["clip_id"]].start_frame
             clip["annotation"] = {
                 "model": config.name,
                 "prompt": prompt,
@@ -82,7 +101,7 @@ def annotate_samples(
 def annotations_table(
     clips: Iterable[Mapping[str, Any]],
     annotations: Mapping[str, Sequence[Annotation]],
-    spans: Mapping[str, tuple[int, int]],
+    spans: Mapping[str, AskedSpan],
     config: CaptionConfig,
 ) -> pa.Table:
     """Rows of `annotations`, in the order of the clips and their windows.
@@ -90,7 +109,7 @@ def annotations_table(
     Args:
         clips: Rows of `clips` with the facts of what was written.
         annotations: Of the windows of each clip, in their order.
-        spans: Frames of the source of each clip as it was asked about, half-open.
+        spans: Where each clip as it was asked about lies in its source.
         config: Who was asked what.
     """
     judge = config.judge
@@ -102,10 +121,9 @@ def annotations_table(
     rows = (
         {
             "annotation_key": annotation_key(annotation.task, stamp),
-            **_row(clip, annotation, spans[clip["clip_id"]][0], config),
+            **_row(clip, annotation, spans[clip["clip_id"]].start_frame, config),
             **prompts,
-            "clip_start_frame": spans[clip["clip_id"]][0],
-            "clip_end_frame": spans[clip["clip_id"]][1],
+            **{f"clip_{name}": getattr(spans[clip["clip_id"]], name) for name in SPAN},
         }
         for clip in clips
         for annotation in annotations.get(clip["clip_id"], ())

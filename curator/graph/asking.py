@@ -1,7 +1,7 @@
 """Who is asked about clips: a server by the driver, or a model in workers."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +11,7 @@ from curator.captions.ask import make_dialogs
 from curator.captions.batches import Keep, annotate
 from curator.captions.config import CaptionConfig, ModelConfig
 from curator.captions.dialog import Dialogs
+from curator.captions.prompts import Prompt, give_prompts, load_prompt
 from curator.captions.records import (
     Annotation,
     Frames,
@@ -156,6 +157,7 @@ class AnnotateStep:
     Args:
         store: Output root.
         config: Models, prompts, batches.
+        prompts: Those of `config` by name, for a machine that has no such file; None for files.
         log: Counts attempts, so that no window kills workers without end; None for not counting.
         most_loads: Beginnings of loading models, without an end of any, that are too many.
 
@@ -168,6 +170,7 @@ class AnnotateStep:
         *,
         store: Store,
         config: CaptionConfig,
+        prompts: Mapping[str, Prompt] | None = None,
         log: AttemptLog | None = None,
         most_loads: int = 3,
     ) -> None:
@@ -181,6 +184,7 @@ class AnnotateStep:
             log.end("load", 0.0)
         self._log = log
         self._config = config
+        give_prompts(prompts or {})
         self._dialogs = make_dialogs(config)
         self._parts = FrameParts(store, config)
         self._replies = Replies(store, replies_stamp(config), packs=False)
@@ -324,6 +328,7 @@ class LocalAsking:
             settings={
                 "store": self._replies.store,
                 "config": self._config,
+                "prompts": {one.prompt: load_prompt(one.prompt) for one in _models(self._config)},
                 "log": engine.own_ledger(small=small),
                 # Some load at the same time, and a cluster may grow.
                 "most_loads": 4 * workers + 16,
@@ -352,7 +357,7 @@ def check_asking(config: CaptionConfig, *, asks_server: bool = True) -> None:
     """
     try:
         make_dialogs(config)
-        for model in (config, *filter(None, [config.judge])) if config.asks else ():
+        for model in _models(config) if config.asks else ():
             if config.captioner == "transformers":
                 from curator.captions.weights import check_model
 
@@ -371,3 +376,7 @@ def check_asking(config: CaptionConfig, *, asks_server: bool = True) -> None:
             f"caption.captioner is openai, which needs the package {error.name}; "
             "`pip install 'curate-video[captions]'`"
         ) from error
+
+
+def _models(config: CaptionConfig) -> tuple[ModelConfig, ...]:
+    return (config, *filter(None, [config.judge]))

@@ -6,7 +6,7 @@ that the next run begins where this one ended, however it did.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -28,7 +28,12 @@ from curator.captions.records import Annotation, Reply, Task, Unanswered
 from curator.captions.sidecars import Sidecar, SidecarProblem, count_problems, read_sidecars
 from curator.captions.windows import Moment, windows_of
 from curator.graph.aligning import Alignments
-from curator.graph.annotated import annotate_samples, annotations_table, apply_annotations
+from curator.graph.annotated import (
+    AskedSpan,
+    annotate_samples,
+    annotations_table,
+    apply_annotations,
+)
 from curator.graph.answered import Answered, answers_stamp
 from curator.graph.asking import Asking, asking_of, check_asking
 from curator.graph.chain import Resources, Step
@@ -102,7 +107,7 @@ class Captioning:
         self._sidecars: Mapping[str, Sidecar | SidecarProblem] = {}
         self._events: dict[str, SourceEvents] = {}
         self._rows: dict[str, dict[str, Any]] = {}
-        self._asked_before: Mapping[str, tuple[int, int]] = {}
+        self._asked_before: Mapping[str, AskedSpan] = {}
         self._stamp = answers_stamp(self._config)
         self._answered = Answered(store, ())
         self._clips: dict[str, _Clip] = {}
@@ -125,15 +130,15 @@ class Captioning:
     def begin(
         self,
         clips: Iterable[dict[str, Any]],
-        asked_before: Mapping[str, tuple[int, int]] | None = None,
+        asked_before: Mapping[str, AskedSpan] | None = None,
         answered: Iterable[str] = (),
     ) -> None:
         """Reads what earlier runs were told, and what lies beside the sources.
 
         Args:
             clips: Rows of `clips`; those that are kept will be asked about.
-            asked_before: Frames of the source of clips as they were asked about before they were
-                cut, by id: what was answered then counts.
+            asked_before: Where clips as they were asked about before they were cut lie in their
+                sources, by id: what was answered then counts.
             answered: Parts of the table `annotations` of the last finished run.
         """
         self._asked_before = asked_before or {}
@@ -250,12 +255,9 @@ class Captioning:
             self._asking.close()
         self._replies.pack()
 
-    def _spans(self) -> dict[str, tuple[int, int]]:
-        """Frames of the source of each clip as it was asked about."""
-        return {
-            name: (int(clip.row["start_frame"]), int(clip.row["end_frame"]))
-            for name, clip in self._clips.items()
-        }
+    def _spans(self) -> dict[str, AskedSpan]:
+        """Where each clip as it was asked about lies in its source."""
+        return {name: AskedSpan.of(clip.row) for name, clip in self._clips.items()}
 
     def _annotations(self) -> dict[str, list[Annotation]]:
         """Annotations of each clip's windows, in their order."""
@@ -286,11 +288,13 @@ class Captioning:
 
     def _as_asked(self, row: Mapping[str, Any]) -> Iterator[_Clip]:
         """A clip as it may have been asked about: before it was cut, or as it is."""
-        start, end = self._asked_before.get(row["clip_id"], (row["start_frame"], row["end_frame"]))
+        span = self._asked_before.get(row["clip_id"], AskedSpan.of(row))
         # A copy may begin later and end earlier than was proposed.
-        is_trimmed = row.get("cut_mode") == "copy" and end - start > row["n_frames"]
-        if is_trimmed and start <= row["start_frame"] and row["end_frame"] <= end:
-            asked = {**row, "start_frame": start, "end_frame": end, "n_frames": end - start}
+        n_frames = span.end_frame - span.start_frame
+        is_trimmed = row.get("cut_mode") == "copy" and n_frames > row["n_frames"]
+        is_within = span.start_frame <= row["start_frame"] and row["end_frame"] <= span.end_frame
+        if is_trimmed and is_within:
+            asked = {**row, **asdict(span), "n_frames": n_frames}
             yield _Clip(content=content_of(asked), row=asked)
         yield _Clip(content=content_of(row), row=dict(row))
 

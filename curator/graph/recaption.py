@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from curator.errors import UsageError
+from curator.graph.annotated import SPAN, AskedSpan
 from curator.graph.candidates import read_pictures
 from curator.graph.engine import Engine
 from curator.graph.finish import clip_counts, clip_row, read_summary, to_json, write_shard_files
@@ -150,17 +151,17 @@ class Recaption:
             captioning.annotate(clips)
         return captioning.counts, captioning.table(clips)
 
-    def _asked_before(self) -> dict[str, tuple[int, int]]:
-        """Frames of the source of each clip as it was asked about; none by older versions."""
-        columns = ("clip_id", "clip_start_frame", "clip_end_frame")
+    def _asked_before(self) -> dict[str, AskedSpan]:
+        """Where each clip as it was asked about lies in its source; none by older versions."""
+        columns = ("clip_id", *(f"clip_{name}" for name in SPAN))
         tables = [
             read_parquet(self._store, n) for n in self._previous["tables"].get("annotations", ())
         ]
         return {
-            name: (start, end)
+            clip: AskedSpan(**dict(zip(SPAN, span, strict=True)))
             for table in tables
             if set(columns) <= set(table.column_names)
-            for name, start, end in zip(*(table[c].to_pylist() for c in columns), strict=True)
+            for clip, *span in zip(*(table[c].to_pylist() for c in columns), strict=True)
         }
 
     def _vectors(self, wanted: str) -> Vectors | None:

@@ -8,6 +8,7 @@ from curator.captions.prompts import (
     PLACEHOLDERS,
     as_data,
     fill,
+    give_prompts,
     load_prompt,
     placeholders,
     prompt_names,
@@ -28,10 +29,25 @@ def load(folder: Path, text: str) -> object:
     return load_prompt(str(path))
 
 
+def test_a_worker_without_the_file_knows_what_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that a prompt of the user's reaches machines that have no such file."""
+    monkeypatch.setattr("curator.captions.prompts._given", {})
+    path = tmp_path / "mine.yaml"
+    path.write_text("about: mine\nuser: What is this?\nanswer: text\n")
+    mine = load_prompt(str(path))
+    path.unlink()
+    with pytest.raises(RecipeError, match="does not exist"):
+        load_prompt(str(path))
+    give_prompts({str(path): mine})
+    assert load_prompt(str(path)) == mine
+
+
 def test_packaged_prompts_are_whole() -> None:
-    assert prompt_names() == ["cosmos", "describe", "judge"]
+    assert prompt_names() == ["cosmos", "describe", "driving", "judge"]
     fingerprints = {load_prompt(name).fingerprint for name in prompt_names()}
-    assert len(fingerprints) == 3
+    assert len(fingerprints) == 4
     assert all(load_prompt(name).about for name in prompt_names())
     judge = load_prompt("judge")
     assert {"candidate", "facts", "format"} <= placeholders(judge.user)

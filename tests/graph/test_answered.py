@@ -7,12 +7,13 @@ import pytest
 
 from curator.captions.config import CaptionConfig
 from curator.captions.records import Annotation, Answer, Candidate, Task, Unanswered, Window
-from curator.graph.annotated import annotations_table
+from curator.graph.annotated import AskedSpan, annotations_table
 from curator.graph.answered import Answered, answers_stamp
 from curator.lake import write_table
 from curator.storage import LocalStore
 
 CLIP = {"clip_id": "a", "source_id": "s", "start_frame": 5, "n_frames": 60, "start_s": 0.2}
+SPAN = AskedSpan(start_frame=5, end_frame=65, start_s=0.2, end_s=2.2)
 JUDGE = {"url": "http://j/v1", "model": "j"}
 
 
@@ -63,7 +64,7 @@ LATE = Annotation(task=task(2), failure=Unanswered.TIMED_OUT, detail="180 s")
 def stored(tmp_path: Path) -> Answered:
     store = LocalStore(tmp_path)
     found = {"a": [WHOLE, REFUSED, LATE]}
-    table = annotations_table([CLIP], found, {"a": (5, 65)}, config())
+    table = annotations_table([CLIP], found, {"a": SPAN}, config())
     return Answered(store, write_table(store, "annotations", table))
 
 
