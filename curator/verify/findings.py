@@ -102,7 +102,10 @@ class Findings:
         return sorted(self._stored, key=lambda f: (order[f.code], f.path, f.found))
 
 
-RERUN = "run `curate run` again with the same recipe: it writes what is missing"
+RERUN = (
+    "run `curate run` again with the same recipe, or `curate recaption` if that was broken off: it "
+    "writes what is missing"
+)
 REMAKE = (
     "delete the object and run `curate run` again, which writes it anew; or copy it again from "
     "where it came"
