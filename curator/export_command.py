@@ -13,6 +13,12 @@ FORMATS = (
     "conversations", "preferences",
 )  # fmt: skip
 """As in `curator.export.options`, which is not imported for the command line alone."""
+RECORDS = {
+    "cogvideo": "captions",
+    "conversations": "questions with answers, a record each",
+    "preferences": "pairs of answers, a record each",
+}
+"""What `Exported.n_records` counts, by format."""
 
 
 def add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -177,6 +183,8 @@ def as_text(exported: "Exported", destination: str, format: str) -> str:
         f"{destination}: {exported.n_clips} clips as {format}; {exported.n_objects} objects "
         f"written ({exported.n_bytes / 1e6:.1f} MB), {exported.n_standing} stood already"
     ]
+    if format in RECORDS:
+        lines.append(f"{exported.n_records} {RECORDS[format]}")
     if exported.manifest_problem is not None:
         lines.append(
             f"no manifest ({exported.manifest_problem}): all tars that are there were taken, and "

@@ -58,6 +58,12 @@ def told(summary: dict[str, Any], uri: str) -> str:
         f"{counts['kept']} clips in {len(summary['shards'])} shards, of which "
         f"{work['shards_written']} had to be written"
     ]
+    if n_rejected := work["clips_rejected"]:
+        from curator.records import Reason
+
+        by_answers = (Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW)
+        reasons = [name for name in by_answers if counts["by_reason"].get(name)]
+        lines.append(f"{n_rejected} clips rejected now by answers ({', '.join(reasons)})")
     if windows and summary["recipe"]["caption"]["captioner"] in ("openai", "transformers"):
         failed = sum(n for name, n in work.items() if name.startswith("caption_failed_"))
         lines.append(

@@ -13,6 +13,14 @@ from curator.captions.config import ModelConfig
 from curator.captions.wire import error_in, shown, shown_url
 from curator.errors import ServerError
 
+_WORDS = {
+    "ServerDisconnectedError": "the server closed the connection",
+    "ConnectionTimeoutError": "no connection in time",
+    "TimeoutError": "no answer in time",
+    "ClientPayloadError": "the answer broke off",
+}
+"""Errors of the connection that have no words of the operating system, by their class."""
+
 
 def key_of(config: ModelConfig) -> str | None:
     """The server's key from the environment; None for no key.
@@ -41,7 +49,13 @@ def proxy_of(url: str) -> str | None:
 
 
 def misconfigured(
-    config: ModelConfig, key: str | None, status: int, answer: bytes, location: str | None = None
+    config: ModelConfig,
+    key: str | None,
+    status: int,
+    answer: bytes,
+    location: str | None = None,
+    *,
+    section: str = "caption",
 ) -> ServerError:
     """The error for a status that no other try changes, with the remedy.
 
@@ -51,6 +65,7 @@ def misconfigured(
         status: Of the answer.
         answer: Its body.
         location: Where a redirection leads.
+        section: Of the recipe that has the configuration: `caption` or `caption.judge`.
     """
     if status in (401, 403):
         remedy = (
@@ -59,16 +74,26 @@ def misconfigured(
             else f"set {config.key_from} to a key that the server takes"
         )
     elif status in (402, 429):
-        remedy = "the account has no credit left: add some, or ask another server (url)"
+        remedy = f"the account has no credit left: add some, or ask another server ({section}.url)"
     elif 300 <= status < 400:
-        remedy = f"set url to where it leads: {shown(shown_url(location or ''), key)}"
+        remedy = f"set {section}.url to where it leads: {shown(shown_url(location or ''), key)}"
     else:
         remedy = (
-            "expected url to be what stands before /chat/completions, such as "
-            f"http://vlm:8000/v1, and {config.model!r} (model) to be a name at the server"
+            f"expected {section}.url to be what stands before /chat/completions, such as "
+            f"http://vlm:8000/v1, and {section}.model, {config.model!r}, to be a name at the server"
         )
-    said = error_in(answer, key) or "nothing"
-    return ServerError(f"{shown_url(str(config.url))} answers {status}: {said}; {remedy}")
+    said = unended(with_status(status, error_in(answer, key) or "nothing"))
+    return ServerError(f"{shown_url(str(config.url))} answers {said}; {remedy}")
+
+
+def with_status(status: int, said: str) -> str:
+    """What a server said after its status, which many say themselves."""
+    return f"{status}: {re.sub(rf'^{status}(:|(?= [A-Z])) *', '', said)}"
+
+
+def unended(said: str) -> str:
+    """Words without their end, so that others can follow."""
+    return said.rstrip(" .;:")
 
 
 def words_of(error: BaseException, key: str | None) -> str:
@@ -79,5 +104,6 @@ def words_of(error: BaseException, key: str | None) -> str:
         text = os.strerror(reason.errno or 0)
     if text is None and isinstance(reason, ssl.SSLError | ValueError):
         text = str(reason)
-    name = type(error).__name__
-    return name if text is None else shown(f"{name}: {text}", key)
+    if text is None:
+        text = _WORDS.get(type(error).__name__, type(error).__name__)
+    return unended(shown(text, key))

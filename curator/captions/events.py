@@ -57,6 +57,8 @@ class EventProblem:
 
     code: EventCode
     message: str
+    key: str = ""
+    """Of the sidecar, with dots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,12 @@ class SourceEvents:
     def moments(self) -> tuple[Moment, ...]:
         """Start and end of each event, in seconds of the source."""
         return tuple((event.start_s, event.end_s) for event in self.events)
+
+    @property
+    def bad_keys(self) -> frozenset[str]:
+        """Keys of the whole source whose values cannot be used, and are not to be told either."""
+        bad = [problem.key for problem in self.problems if problem.code is EventCode.BAD_VALUE]
+        return frozenset(key for key in bad if "." not in key)
 
 
 NOTHING = SourceEvents(values={})
@@ -279,4 +287,4 @@ def _plain(text: str) -> str:
 
 def _problem(code: EventCode, key: str, value: object, expected: str) -> EventProblem:
     shown = _plain(repr(value))[:60]
-    return EventProblem(code=code, message=f"{key} is {shown}; expected {expected}")
+    return EventProblem(code=code, message=f"{key} is {shown}; expected {expected}", key=key)

@@ -5,7 +5,7 @@ things that move for a camera that does. Whatever stands in the pictures, in met
 quoted as JSON, on one line: it is told as data.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from curator.captions.sidecars import Sidecar, quoted
@@ -38,6 +38,7 @@ def facts_of(
     sidecar: Sidecar | None = None,
     known_lines: Sequence[str] = (),
     is_source_events_told: bool = True,
+    bad_keys: Collection[str] = (),
 ) -> str:
     """Lines of text for a prompt; the same for the same arguments.
 
@@ -47,6 +48,7 @@ def facts_of(
         sidecar: What the file beside the source says.
         known_lines: What is known of the window alone, a line each.
         is_source_events_told: Whether `events` of the sidecar are told, in seconds of the source.
+        bad_keys: Keys of the sidecar that are not told, such as `SourceEvents.bad_keys`.
 
     Returns:
         At most `MAX_CHARACTERS` characters; what does not fit is left out from the end, whole
@@ -59,8 +61,9 @@ def facts_of(
     if text_lines:
         lines.append("- Text in the picture, read by OCR, letters may be wrong:")
         lines += [f"  - {quoted(text)}" for text in text_lines]
-    if sidecar is not None and not is_source_events_told:
-        rest = {key: value for key, value in sidecar.data.items() if key != "events"}
+    untold = {*bad_keys, *(() if is_source_events_told else ("events",))}
+    if sidecar is not None and untold:
+        rest = {key: value for key, value in sidecar.data.items() if key not in untold}
         sidecar = Sidecar(uri=sidecar.uri, data=rest)
     if sidecar is not None and (told := sidecar.lines):
         lines.append("- Metadata of the whole source video, from its owner:")

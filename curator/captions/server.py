@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Self
 
 import orjson
 
-from curator.captions.access import key_of, misconfigured, proxy_of, words_of
+from curator.captions.access import (
+    key_of,
+    misconfigured,
+    proxy_of,
+    unended,
+    with_status,
+    words_of,
+)
 from curator.captions.config import ModelConfig
 from curator.captions.records import (
     Frames,
@@ -57,6 +64,12 @@ _CONNECT_S = 30.0
 _CHECK_TRIES = 3
 # A knock at a server that is not there costs nothing, and it should not idle when it is back.
 _LONGEST_KNOCK_S = 5.0
+_MET = {
+    Unanswered.SERVER_ERROR: "met an error of the server",
+    Unanswered.RATE_LIMITED: "was one too many for the server (429)",
+    Unanswered.TIMED_OUT: "had no answer in time",
+    Unanswered.OVER_BUDGET: "had no answer within the time of its clip (caption.budget_s)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,16 +101,24 @@ class ServerClient:
         backoff_s: Longest wait after the first try; it doubles with each, up to a minute.
         give_up_s: A server that cannot be reached for so long ends the run. Until then no try is
             spent on it, so that it may start again.
+        section: Of the recipe that has `config`, for messages.
 
     Raises:
         ServerError: The key's environment variable holds what no HTTP header can.
     """
 
     def __init__(
-        self, config: ModelConfig, *, backoff_s: float = 1.0, give_up_s: float = 900.0
+        self,
+        config: ModelConfig,
+        *,
+        backoff_s: float = 1.0,
+        give_up_s: float = 900.0,
+        section: str = "caption",
     ) -> None:
         if config.url is None or config.model is None:
-            raise ServerError("expected url and model of a server")
+            missing = "url" if config.url is None else "model"
+            raise ServerError(f"{section}.{missing} is missing; expected those of a server")
+        self._section = section
         self.config = config
         self.guided = config.guided
         """Whether the JSON Schema is still sent."""
@@ -213,7 +234,7 @@ class ServerClient:
             self.counts[Unanswered.REFUSED_REQUEST] += 1
             return Reply(
                 failure=Unanswered.REFUSED_REQUEST,
-                detail=f"{came.status}: {came.detail}",
+                detail=with_status(came.status, came.detail),
                 n_tries=n_tries,
                 seconds=now - began,
             )
@@ -247,13 +268,13 @@ class ServerClient:
         if isinstance(came, _Refused):
             raise ServerError(
                 f"{self._told_url} refuses a first question to {self.config.model!r}: "
-                f"{came.status}: {came.detail}; expected a model that takes "
+                f"{unended(with_status(came.status, came.detail))}; expected a model that takes "
                 f"{0 if trial is None else len(trial.jpegs)} pictures (vLLM: "
                 f"--limit-mm-per-prompt, --max-model-len){self._near(names)}"
             )
         if isinstance(came, _Passing) and came.failure is not Unanswered.RATE_LIMITED:
             raise ServerError(
-                f"{self._told_url} does not answer a first question: {came.detail}; "
+                f"{self._told_url} does not answer a first question: {unended(came.detail)}; "
                 "see the server's log"
             )
 
@@ -267,10 +288,10 @@ class ServerClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ServerError(
                 f"{self._told_url} cannot be reached: {self._why(error)}; start the server, or "
-                "set the address (url)"
+                f"set {self._section}.url to its address"
             ) from None
         if status in (401, 402, 403):
-            raise misconfigured(self.config, self._key, status, body)
+            raise self._misconfigured(status, body)
         # Some servers answer 500 here, and questions all the same: `transformers serve` without a
         # cache of the hub. Only a question tells.
         if status != 200:
@@ -315,10 +336,10 @@ class ServerClient:
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
             raise ServerError(
                 f"{self._told_url} cannot be trusted: {self._why(error)}; set SSL_CERT_FILE to "
-                "its authority, or url to http:// if it has no TLS"
+                f"its authority, or {self._section}.url to http:// if it has no TLS"
             ) from None
         except aiohttp.InvalidURL:
-            raise ServerError(f"{self._told_url} is no address; set url") from None
+            raise ServerError(f"{self._told_url} is no address; set {self._section}.url") from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             return self._unreached(error)
         except TimeoutError:
@@ -349,16 +370,16 @@ class ServerClient:
         if status in _REFUSED:
             return _Refused(status=status, detail=error_in(answer, self._key))
         if status == 429 and is_out_of_money(answer):
-            raise misconfigured(self.config, self._key, status, answer)
+            raise self._misconfigured(status, answer)
         if status in _PASSING or status >= 500:
             is_429 = status == 429
             return _Passing(
                 failure=Unanswered.RATE_LIMITED if is_429 else Unanswered.SERVER_ERROR,
-                detail=f"{status}: {error_in(answer, self._key)}",
+                detail=with_status(status, error_in(answer, self._key)),
                 asked_s=retry_after_s(headers),
                 is_crowded=is_429,
             )
-        raise misconfigured(self.config, self._key, status, answer, headers.get("Location"))
+        raise self._misconfigured(status, answer, headers.get("Location"))
 
     async def _send(
         self, method: str, path: str, body: bytes | None
@@ -388,7 +409,8 @@ class ServerClient:
         now = time.monotonic()
         if self._unreached_since is None:
             self._unreached_since = now
-            logger.warning("%s cannot be reached; it is tried again", self._told_url)
+            then = f"and the run stops after {self._give_up_s / 60:g} minutes without it"
+            logger.warning("%s cannot be reached; it is tried again, %s", self._told_url, then)
         for_s = now - self._unreached_since
         if for_s >= self._give_up_s:
             raise ServerError(
@@ -402,6 +424,13 @@ class ServerClient:
             was_sent=False,
         )
 
+    def _misconfigured(
+        self, status: int, answer: bytes, location: str | None = None
+    ) -> ServerError:
+        return misconfigured(
+            self.config, self._key, status, answer, location, section=self._section
+        )
+
     def _why(self, error: BaseException) -> str:
         return words_of(error, self._key)
 
@@ -409,7 +438,8 @@ class ServerClient:
         self.counts[came.failure] += 1
         if self.counts[came.failure] == 1 and came.was_sent:
             # Without what the server said: that may quote what it was asked.
-            logger.warning("%s: a request is %s; it is tried again", self._told_url, came.failure)
+            then = "" if came.failure is Unanswered.OVER_BUDGET else "; it is tried again"
+            logger.warning("%s: a request %s%s", self._told_url, _MET[came.failure], then)
 
     def _without_schema(self) -> None:
         self.guided = False
@@ -420,7 +450,9 @@ class ServerClient:
         )
 
 
-def check_server(config: ModelConfig, trial: Frames | None = None) -> None:
+def check_server(
+    config: ModelConfig, trial: Frames | None = None, *, section: str = "caption"
+) -> None:
     """`ServerClient.check` for those who have no event loop.
 
     Raises:
@@ -428,7 +460,7 @@ def check_server(config: ModelConfig, trial: Frames | None = None) -> None:
     """
 
     async def check() -> None:
-        async with ServerClient(config) as client:
+        async with ServerClient(config, section=section) as client:
             await client.check(trial)
 
     asyncio.run(check())

@@ -28,11 +28,13 @@ def export_conversations(job: Job) -> None:
 
     def one(shard: Shard) -> bytes:
         folder = f"videos/{shard.split}"
-        return b"".join(
+        lines = [
             orjson.dumps(record) + b"\n"
             for clip in write_videos(job, shard, folder)
             for record in _records(clip, f"{base}{folder}/{clip.key}.mp4", annotations)
-        )
+        ]
+        job.exported.add(records=len(lines))
+        return b"".join(lines)
 
     for split in job.options.splits:
         own = [shard for shard in job.chosen if shard.split == split]

@@ -83,6 +83,7 @@ def export_cogvideo(job: Job) -> None:
             if line := _one_line(clip.text):
                 place.put(f"{shard.split}/labels/{clip.key}.txt", f"{line}\n".encode())
                 pairs.append((f"videos/{clip.key}.mp4", line))
+        job.exported.add(records=len(pairs))
         return pairs
 
     for split in job.options.splits:

@@ -80,6 +80,8 @@ class Exported:
     """Written."""
     n_without_text: int = 0
     """Clips whose caption is empty."""
+    n_records: int = 0
+    """Lines of `conversations` and `preferences`, captions of `cogvideo`."""
     n_short: int = 0
     """Clips that were left out because they have too few frames."""
     n_left_out: int = 0
@@ -102,6 +104,7 @@ class Exported:
         short: int = 0,
         others: int = 0,
         left_out: int = 0,
+        records: int = 0,
     ) -> None:
         """Counts."""
         with self._lock:
@@ -113,3 +116,4 @@ class Exported:
             self.n_short += short
             self.n_others += others
             self.n_left_out += left_out
+            self.n_records += records

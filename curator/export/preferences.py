@@ -43,6 +43,7 @@ def export_preferences(job: Job) -> None:
             records = _records(job, clip, found[clip.key], asker.config)
             lines += [orjson.dumps(record) for record in records]
             job.count(clip)
+        job.exported.add(records=len(lines))
         return b"".join(line + b"\n" for line in lines)
 
     for split in job.options.splits:

@@ -114,7 +114,7 @@ class ServerAsking:
 
         clients: dict[Role, Client] = {"captioner": ServerClient(config)}
         if config.judge is not None:
-            clients["judge"] = ServerClient(config.judge)
+            clients["judge"] = ServerClient(config.judge, section="caption.judge")
         self._parts = parts
         self.cpu_s: Counter[str] = Counter()
 
@@ -366,7 +366,8 @@ def check_asking(config: CaptionConfig, *, asks_server: bool = True) -> None:
                 from curator.captions.server import check_server
                 from curator.captions.wire import trial_frames
 
-                check_server(model, trial_frames(config))
+                section = "caption" if model is config else "caption.judge"
+                check_server(model, trial_frames(config), section=section)
             else:
                 import aiohttp  # noqa: F401 - is it there?
     except CuratorError as error:

@@ -1,5 +1,6 @@
 """Checks that a run can start, before any work."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 
@@ -14,6 +15,15 @@ from curator.stages.scan import scan_fingerprint, scan_key
 from curator.stages.scores import SCORES
 from curator.stages.semantic import check_content
 from curator.storage import Store, open_store
+from curator.storage.base import has_scheme
+from curator.storage.walk import is_pattern
+
+OWN_FOLDERS = frozenset(
+    ("alike", "annotations", "candidates", "clip_embeddings", "clips", "cuts", "embeddings",
+     "frames", "replies", "report", "scan", "segments", "shards", "shots", "sources", "tracks")
+)  # fmt: skip
+"""Folders of an output root whose contents are this package's, and are deleted when it needs them
+no more."""
 
 
 def preflight(
@@ -32,10 +42,11 @@ def preflight(
         The output root.
 
     Raises:
-        UsageError: A place does not exist, a cluster could not reach it, or the output root cannot
-            be written.
+        UsageError: A place does not exist, a cluster could not reach it, the output root cannot
+            be written, or originals lie where outputs go.
     """
     store = open_store(out)
+    _check_apart(sources, store.uri)
     if ray_address is not None and not shared_out:
         local = [place for place in (*sources, out) if not place.startswith("s3://")]
         if local:
@@ -50,6 +61,38 @@ def preflight(
         except StorageError as error:
             raise UsageError(str(error)) from error
     return store
+
+
+def _check_apart(sources: Sequence[str], out: str) -> None:
+    """Refuses an output root that is a source folder, or has sources where outputs go.
+
+    Raises:
+        UsageError: Says which, and what to do.
+    """
+    root = _place(out)
+    for source in sources:
+        place = _place(source)
+        if place == root and (is_pattern(source) or not os.path.isfile(source)):
+            raise UsageError(
+                f"OUT {out!r} is the folder of the source {source!r}; outputs would lie among the "
+                f"originals: choose another OUT, such as {out.rstrip('/') + '-out'!r}"
+            )
+        if place.startswith(f"{root.rstrip('/')}/"):
+            folder = place[len(root.rstrip("/")) + 1 :].split("/")[0]
+            if folder in OWN_FOLDERS:
+                raise UsageError(
+                    f"the source {source!r} lies in {folder!r} of OUT {out!r}, where outputs go "
+                    "and old ones are deleted: choose another OUT"
+                )
+
+
+def _place(named: str) -> str:
+    """Where something lies, links followed; of a pattern the folder before its first mark."""
+    segments = named.split("/")
+    marks = [i for i, segment in enumerate(segments) if is_pattern(segment)]
+    if marks and (has_scheme(named) or not os.path.lexists(named)):
+        named = "/".join(segments[: marks[0]]) or ("/" if named.startswith("/") else ".")
+    return named.rstrip("/") if has_scheme(named) else os.path.realpath(named)
 
 
 def check_captions(recipe: Recipe, *, asks_server: bool) -> None:

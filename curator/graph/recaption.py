@@ -205,7 +205,11 @@ class Recaption:
             **before,
             "recipe": recipe,
             "counts": {**before["counts"], **clip_counts(clips)},
-            "work": {**counts, "shards_written": sharding.n_written},
+            "work": {
+                **counts,
+                "shards_written": sharding.n_written,
+                "clips_rejected": sum(lost.values()),
+            },
             "kept_s": round(sum(clip["end_s"] - clip["start_s"] for clip in kept), 3),
             "stage_seconds": dict(self._seconds),
             "shards": sharding.summary,

@@ -121,6 +121,21 @@ def test_a_bad_value_is_a_problem_that_names_it(
     assert not found.lists_all
 
 
+def test_a_bad_value_is_not_told_to_the_model() -> None:
+    """Pins that the owner's good values are, and that an event's bad value hides none of them."""
+    event = {"time_s": 1, "label": "collision", "weather": 7}
+    data = {"events": [event], "speed_kmh": 4000, "weather": "rain", "camera": "front"}
+    bad_keys = events_of(data, CONFIG).bad_keys
+    assert bad_keys == {"speed_kmh"}
+    sidecar = Sidecar(uri="x", data=data)
+    told = facts_of({}, sidecar=sidecar, is_source_events_told=False, bad_keys=bad_keys)
+    lines = told.splitlines()
+    assert '  - weather: "rain"' in lines
+    assert '  - camera: "front"' in lines
+    assert "speed_kmh" not in told
+    assert "  - speed_kmh: 4000" in facts_of({}, sidecar=sidecar).splitlines()
+
+
 def test_a_bad_value_of_an_event_costs_that_value_alone() -> None:
     """Pins that the event counts, and that the list is still complete."""
     event = {"time_s": 1, "label": "collision", "speed_kmh": "?"}

@@ -17,6 +17,7 @@ from marked import marked_frames, marked_task
 from PIL import Image
 from served import FakeServer
 
+from curator.captions.access import with_status
 from curator.captions.config import CaptionConfig, ModelConfig
 from curator.captions.records import Frames, Reply, Request, Sampling, Turn, Unanswered
 from curator.captions.server import ServerClient, check_server
@@ -337,11 +338,29 @@ def test_a_server_that_dies_and_comes_back_loses_nothing(fake_server: FakeServer
     assert client.counts["server_error"] < 6 + 25
 
 
-def test_a_server_that_stays_away_ends_the_run(fake_server: FakeServer) -> None:
+def test_a_server_that_stays_away_ends_the_run(
+    fake_server: FakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
     config = fake_server.start().config()
     fake_server.kill()
     with pytest.raises(ServerError, match=r"could not be reached for .* start the server"):
-        asked(config, [request_about(i) for i in range(3)], give_up_s=0.2)
+        asked(config, [request_about(i) for i in range(3)], give_up_s=0.3)
+    assert "tried again, and the run stops after 0.005 minutes without it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"status": 500}, "a request met an error of the server; it is tried again"),
+        ({"status": 429}, "a request was one too many for the server (429); it is tried again"),
+    ],
+)
+def test_a_first_failure_is_told_in_words(
+    fake_server: FakeServer, caplog: pytest.LogCaptureFixture, fault: dict[str, Any], words: str
+) -> None:
+    fake_server.start(faults=[fault])
+    assert asked_one(fake_server.config()).failure is None
+    assert words in caplog.text
 
 
 def test_check_passes_where_a_question_can_be_asked(fake_server: FakeServer) -> None:
@@ -455,3 +474,39 @@ def test_no_recipe_takes_a_secret_in_an_address(url: str, section: str) -> None:
     with pytest.raises(RecipeError, match="the key in the environment") as caught:
         load_recipe("quickstart", changes)
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("section", ["caption", "caption.judge"])
+def test_checks_name_the_keys_of_the_recipe(fake_server: FakeServer, section: str) -> None:
+    """Pins whose address is wrong, and that words of servers stand in a sentence."""
+    missing = {"status": 404, "body": '{"error": {"message": "`m` does not exist."}}'}
+    plain = {"status": 404, "body": "404: Not Found"}
+    fake_server.start(faults=[missing, plain], models=None)
+    told = []
+    for _ in range(2):
+        with pytest.raises(ServerError) as caught:
+            check_server(fake_server.config(), section=section)
+        told.append(str(caught.value))
+    assert f"404: `m` does not exist; expected {section}.url to be" in told[0]
+    assert f"404: Not Found; expected {section}.url to be" in told[1]
+    assert f"{section}.model, 'tiny-vlm', to be a name" in told[0]
+    config = fake_server.config()
+    fake_server.kill()
+    with pytest.raises(ServerError) as caught:
+        check_server(config, section=section)
+    assert f"cannot be reached: Connection refused; start the server, or set {section}.url" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("404: Not Found", "404: Not Found"),
+        ("404 Not Found", "404: Not Found"),
+        ("4040 tokens", "404: 4040 tokens"),
+        ("404 tokens", "404: 404 tokens"),
+    ],
+)
+def test_a_status_is_said_once(said: str, told: str) -> None:
+    assert with_status(404, said) == told

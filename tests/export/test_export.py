@@ -134,6 +134,7 @@ def test_cogvideo_is_what_its_dataset_classes_read(tmp_path: Path, clips: list[M
     make_shards(str(tmp_path / "out"), own)
     done = exported(tmp_path / "out", tmp_path / "to", "cogvideo")
     assert (done.n_clips, done.n_objects, done.n_without_text) == (8, 8 + 7 + 4, 1)
+    assert done.n_records == 7
     said = {clip.key: " ".join(clip.caption.split()) for clip in own if clip.caption}
     for split in ("train", "val"):
         folder = tmp_path / "to" / split

@@ -343,7 +343,14 @@ def test_the_command_says_what_it_did(
     to = str(tmp_path / "to")
     options = ["--format", "preferences", "--min-margin", "2", "--split", "val", "--relative"]
     assert main(["export", str(out), to, *options]) == EXIT_OK
-    assert f"{to}: 2 clips as preferences" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{to}: 2 clips as preferences" in said
+    assert "\n1 pairs of answers, a record each\n" in said
     (record,) = records(tmp_path / "to", "val")
     assert record["images"][0].startswith("frames/val/")
     assert not (tmp_path / "to" / "train.jsonl").exists()
+    there = tmp_path / "there"
+    assert main(["export", str(out), str(there), "--format", "conversations"]) == EXIT_OK
+    n_lines = len(records(there, "train")) + len(records(there, "val"))
+    assert n_lines > len(clips)
+    assert f"\n{n_lines} questions with answers, a record each\n" in capsys.readouterr().out

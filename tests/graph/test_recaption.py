@@ -145,12 +145,19 @@ def test_an_output_that_is_not_whole_is_refused(
     assert "has no finished run" in capsys.readouterr().err
 
 
-def test_clips_that_answers_reject_point_at_no_shard(alone: Captioned) -> None:
+def test_clips_that_answers_reject_point_at_no_shard(
+    alone: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
     alone.server.set(yes={"is_odd": [1, 3]})
     question = 'caption.questions={is_odd: "Is it odd?"}'
-    alone.recaption(question, "caption.reject={is_odd: [true]}")
+    summary = alone.recaption(question, "caption.reject={is_odd: [true]}")
+    n_lost = summary["work"]["clips_rejected"]
+    assert (
+        f"\n{n_lost} clips rejected now by answers (answer_unwanted)\n" in capsys.readouterr().out
+    )
     lost = alone.clips("rejected")
     assert {film_of(clip) for clip in lost} == {1, 3}
+    assert len(lost) == n_lost
     for clip in lost:
         assert [clip[name] for name in ("shard", "key", "mp4_offset", "bucket")] == [None] * 4
     assert all((alone.out / clip["shard"]).is_file() for clip in alone.clips())
