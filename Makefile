@@ -43,8 +43,8 @@ lint: $(VENV)/.test ## ruff
 types: $(VENV)/.test ## mypy, strict
 	$(BIN)/mypy
 
-unit: $(VENV)/.test ## pytest
-	$(BIN)/python -m pytest
+unit: $(VENV)/.test ## pytest, in two processes: many tests wait for clusters and servers to start
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-gpu: $(VENV)/.gpu ## the tests that need a GPU; they fail where there is none
 	FAIL_WITHOUT_GPU=1 $(BIN)/python -m pytest -m needs_gpu
