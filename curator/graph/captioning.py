@@ -445,6 +445,7 @@ class Captioning:
                 sidecar=beside if isinstance(beside, Sidecar) else None,
                 known_lines=known_lines(known, window, fps, start_s) if known is not None else (),
                 is_source_events_told=not config.events,
+                bad_keys=source.bad_keys,
             )
             tasks.append(
                 Task(
