@@ -229,7 +229,8 @@ def test_one_that_cannot_be_taken_leaves_the_others(folders: Any) -> None:  # no
     assert "cannot be decoded" in refused[1].detail
     assert "aspect ratio" in refused[2].detail
     assert "context has 4096" in refused[3].detail
-    assert all(reply.is_final for reply in refused)
+    # Another context or another model may take them.
+    assert not any(reply.is_final for reply in refused)
 
 
 def test_an_answer_is_whole_if_the_model_ends_it(folders: Any) -> None:  # noqa: ANN401

@@ -412,7 +412,9 @@ def test_ctrl_c_ends_a_run_at_once(fake_server: FakeServer, tmp_path: Path) -> N
     fake_server.start(faults=[{"hang": 60}])
     script = tmp_path / "wait.py"
     script.write_text(
-        "import sys\n"
+        "import signal, sys\n"
+        # A shell's background jobs ignore it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"
         "from test_pump import *\n"
         f"config = ModelConfig(model='tiny-vlm', url='http://127.0.0.1:{fake_server.port}/v1')\n"

@@ -29,7 +29,7 @@ def _source(path: Path, form: str) -> None:
         write_video(path, frames, gop=10, options={"preset": "veryfast"})
 
 
-def _tap(n_frames: int) -> Tap:
+def _tap(n_frames: int, first: int = 0) -> Tap:
     return Tap([at for at in WANTED if at < n_frames], longest_px=96)
 
 
