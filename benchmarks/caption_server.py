@@ -41,11 +41,15 @@ class Server:
 
     async def chat(self, request: web.Request) -> web.Response:
         body = await request.read()
+        asked = json.loads(body)
+        if "response_format" not in asked:
+            # The first question of a run, about grey pictures: not what is measured.
+            choice = {"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
+            return web.json_response({"choices": [choice]})
         key = hashlib.blake2b(body, digest_size=8).hexdigest()
         self.received[key] += 1
         self.n_bytes += len(body)
         self.first = self.first or time.time()
-        asked = json.loads(body)
         async with self.free:
             await asyncio.sleep(self.service_s)
         if request.transport is None or request.transport.is_closing():
