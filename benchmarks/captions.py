@@ -214,7 +214,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
         look_at_clip(mp4, Tap((), longest_px=config.frame_px), threads=1)
         at = decoded = timed("decode", at)
         looked = look_at_clip(
-            mp4, taps.of(row["fps"], reads_text=False)(row["n_frames"]), threads=1
+            mp4, taps.of(row["fps"], reads_text=False)(row["n_frames"], 0), threads=1
         )
         spent["scale, JPEG"] = spent.get("scale, JPEG", 0.0) + time.process_time() - decoded
         at = time.process_time()
