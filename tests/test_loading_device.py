@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_nvdec import Decoded, Decoder, PacketData, fake_module
+from fake_nvdec import Decoded, Decoder, PacketData, decoder, fake_module
 
 from curator.errors import ShardError
 from curator.footage.write import write_video
@@ -45,8 +45,8 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
     def put(kind: type[Decoder] = Decoder, **changes: Any) -> list[Decoder]:  # noqa: ANN401
         made: list[Decoder] = []
 
-        def create(*, codec: str, **_: object) -> Decoder:
-            made.append(kind(codec))
+        def create(*, codec: Any, **options: Any) -> Any:  # noqa: ANN401
+            made.append(decoder(codec, options) if kind is Decoder else kind(codec))
             return made[-1]
 
         module = fake_module(**({"CreateDecoder": create} | changes))

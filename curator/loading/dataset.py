@@ -14,6 +14,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple
@@ -308,23 +309,26 @@ class ClipDataset(IterableDataset[Batch]):
         name = self._plan.buckets[planned.i].name
         T = self._window.frames  # noqa: N806 - shape letter
         on_device = self._device_decoder()
-        video_BCTHW = torch.empty(  # noqa: N806
-            (len(planned.samples), 3, T, *self.sizes[name]),
-            dtype=torch.uint8,
-            device="cpu" if on_device is None else on_device.device,
-        )
         read = [reader.read(*place) for place in self._places(planned)]
         facts = [facts_of(sample) for sample in read]
         starts, refused = [], Counter[str]()
-        for sample, fact, video in zip(read, facts, video_BCTHW, strict=True):
-            clip = self._clip(sample, fact, planned.round_)
-            starts.append(clip.start)
-            if on_device is None:
-                decode_window(clip, video)
-            elif refusal := on_device.decode_or_copy(clip, video):
-                refused[refusal] += 1
+        results: list[torch.Tensor] = []
+        with on_device.queued(results) if on_device is not None else nullcontext():
+            video_BCTHW = torch.empty(  # noqa: N806
+                (len(planned.samples), 3, T, *self.sizes[name]),
+                dtype=torch.uint8,
+                device="cpu" if on_device is None else on_device.device,
+            )
+            for sample, fact, video in zip(read, facts, video_BCTHW, strict=True):
+                clip = self._clip(sample, fact, planned.round_)
+                starts.append(clip.start)
+                if on_device is None:
+                    decode_window(clip, video)
+                elif refusal := on_device.decode_or_copy(clip, video):
+                    refused[refusal] += 1
+            results.append(as_unit(video_BCTHW) if self._unit else video_BCTHW)
         batch: Batch = {
-            "video": as_unit(video_BCTHW) if self._unit else video_BCTHW,
+            "video": results[0],
             "caption": repeated([sample["txt"].decode() for sample in read]),
             "fps": torch.tensor([fact["fps"] / self._window.stride for fact in facts]),
             "start_frame": torch.tensor(starts),

@@ -19,7 +19,7 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -127,8 +127,25 @@ class DeviceDecoder:
         """Where frames are put, as torch names it."""
         return self._nvdec.device
 
+    @contextmanager
+    def queued(self, results: list[torch.Tensor]) -> Iterator[None]:
+        """Queues what is done within on the engines' stream, which waits for no trainer's work.
+
+        Args:
+            results: Takes what is made within; torch's current stream waits for it at the end.
+        """
+        with self._nvdec.queued():
+            yield
+            if torch.device(self.device).type != "cuda":
+                return
+            beside = torch.cuda.current_stream(self.device)
+        using = torch.cuda.current_stream(self.device)
+        using.wait_stream(beside)
+        for result in results:
+            result.record_stream(using)
+
     def decode_or_copy(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> Refusal | None:
-        """Decodes a window on the GPU, or else on the CPU and copies it.
+        """Decodes a window on the GPU, or else on the CPU and copies it; for use within `queued`.
 
         Args:
             clip: What to decode.
@@ -156,18 +173,14 @@ class DeviceDecoder:
         return None
 
     def decode(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
-        """As `windows.decode_window`, into a tensor in the GPU's memory.
-
-        The work is queued on torch's current stream.
+        """As `windows.decode_window`, into a tensor in the GPU's memory; for use within `queued`.
 
         Raises:
             NotOnDeviceError: The clip must be decoded on the CPU.
             ShardError: The picture is too small.
         """
-        on_cuda = torch.device(self.device).type == "cuda"
         try:
-            with torch.cuda.device(self._nvdec.gpu) if on_cuda else nullcontext():
-                self._attempt_twice(clip, into_CTHW)
+            self._attempt_twice(clip, into_CTHW)
         except (av.error.FFmpegError, SourceError) as error:
             raise NotOnDeviceError(Refusal.DAMAGED, str(error)) from error
 
@@ -237,12 +250,11 @@ class DeviceDecoder:
             raise NotOnDeviceError(Refusal.DAMAGED, "no picture decodes")
         return replace(form_of(picture), matrix=matrix_of(picture))
 
-    def _key(self, stream: av.video.stream.VideoStream, form: Form) -> tuple[Any, ...]:
+    @staticmethod
+    def _key(stream: av.video.stream.VideoStream, form: Form) -> tuple[Any, ...]:
         """What a decoder is for, its codec first."""
-        device = torch.device(self._nvdec.device)
-        queue = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         codec = stream.codec_context.codec.canonical_name
-        return codec, form.width, form.height, form.bits, queue
+        return codec, form.width, form.height, form.bits
 
     def _numbered(
         self,

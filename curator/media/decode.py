@@ -6,7 +6,7 @@ increase. Frames are handed on as FFmpeg holds them; nothing is converted at ful
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -132,7 +132,7 @@ class FrameReader:
             options = {} if smooths_all else {"skip_loop_filter": "noref"}
             stream.codec_context.options = options | (DECODER_OPTIONS if with_quantizer else {})
 
-    def __iter__(self) -> Iterator[DecodedFrame]:
+    def __iter__(self) -> Generator[DecodedFrame]:
         """Yields frames in presentation order.
 
         Raises:
@@ -180,7 +180,8 @@ class FrameReader:
                 self._packet_bytes[packet.pts] = packet.size
                 self._last_packet_pts.append(packet.pts)
                 if len(self._packet_bytes) > 4096:
-                    self._packet_bytes.pop(next(iter(self._packet_bytes)))
+                    # Another thread may take what it asks for in between.
+                    self._packet_bytes.pop(next(iter(self._packet_bytes)), None)
             yield packet
 
     def _lost_at_end(self) -> int:

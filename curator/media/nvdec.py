@@ -4,6 +4,14 @@ PyNvVideoCodec has a demuxer of its own; here packets come from the same contain
 what is opened, hashed, timed and limited is the same, on folders and on S3. A packet's timestamp
 passes through the decoder. Frames stay in the GPU's memory: small pictures are made there.
 
+Packets are read and frames decoded in a thread of their own, some batches ahead: an engine takes
+its time for a picture, in which Python is free, and would stand still while frames are measured.
+
+All work on frames is queued on one stream of CUDA, which is not the default one. A decoder that is
+given the default stream waits after each frame for everything that is queued there, the networks'
+work too. On a stream of its own it only queues, and takes a frame's memory back by the next: what
+reads it must be queued on the same stream before.
+
 What the engine cannot decode, or cannot be shown to have decoded whole, is refused with a reason,
 and then the source is decoded on the CPU. So is any stream with damage: the engine conceals it
 without a word, and frames that FFmpeg leaves out would be frames here.
@@ -11,8 +19,10 @@ without a word, and frames that FFmpeg leaves out would be frames here.
 Importing PyNvVideoCodec without a driver raises, so it is imported when a worker begins.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
 from enum import StrEnum
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +37,20 @@ from av.packet import Packet
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError
+from curator.media.ahead import ahead
 from curator.media.container import quarter_turns_deg
 from curator.media.decode import HDR_TRANSFERS, DeviceFrame, FrameReader
 from curator.media.planes import DevicePicture, DeviceScaler, Form
 
 if TYPE_CHECKING:
+    import torch.cuda
     from torch import Tensor
 
 BATCH = 32
 """Frames that are scaled together: at 1080p 100 MB of the GPU's memory."""
+
+AHEAD = 2
+"""Batches that are decoded before they are asked for."""
 
 _CODECS = {
     "h264": ("H264", "h264_mp4toannexb"),
@@ -94,6 +109,7 @@ class Nvdec:
         self.device = device
         self.n_halved = 0
         """Batches that did not fit the GPU's memory, and were halved."""
+        self._stream: torch.cuda.Stream | None = None
         self._codec_module = module if module is not None else _import_module()
 
     def refusal(self, stream: av.video.stream.VideoStream) -> tuple[Refusal, str] | None:
@@ -126,13 +142,23 @@ class Nvdec:
             return Refusal.SIZE, f"{width}x{height} is outside of {least} to {most}"
         return None
 
+    def queued(self) -> AbstractContextManager[object]:
+        """Queues what the calling thread does on a stream of these engines, not the default one."""
+        if self.device == "cpu":
+            return nullcontext()
+        import torch
+
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.gpu)  # type: ignore[no-untyped-call]
+        return torch.cuda.stream(self._stream)
+
     def decoder(self, codec: str) -> Any:  # noqa: ANN401
-        """A decoder that gives frames in the GPU's memory, on torch's current stream."""
+        """A decoder that gives frames in the GPU's memory; for use within `queued`."""
         stream = 0
         if self.device != "cpu":
             import torch
 
-            stream = torch.cuda.current_stream().cuda_stream
+            stream = torch.cuda.current_stream(self.gpu).cuda_stream
         module = self._codec_module
         return module.CreateDecoder(
             gpuid=self.gpu,
@@ -193,7 +219,7 @@ class NvdecReader(FrameReader):
         self._discarded: set[int] = set()
         self._n_shown = 0
 
-    def __iter__(self) -> Iterator[DeviceFrame]:  # type: ignore[override]
+    def __iter__(self) -> Generator[DeviceFrame]:  # type: ignore[override]
         """Yields frames in presentation order.
 
         Raises:
@@ -205,8 +231,11 @@ class NvdecReader(FrameReader):
         waiting, form = self._learned(packets)
         self._tiny = DeviceScaler(*self._tiny_px, rotation_deg=self.report.rotation_deg)
         frames = self._decoded(chain(waiting, packets), form)
-        while batch := self._taken(frames, form):
-            yield from self._shown(*batch, form)
+        with closing(
+            ahead(partial(self._batch_of, frames, form), n=AHEAD, name="nvdec")
+        ) as batches:
+            for batch in batches:
+                yield from self._shown(*batch, form)
         if self.report.ended_early or self.report.n_errors:
             raise self._refused(Refusal.DAMAGED, "the container is damaged")
         if self.report.n_frames != self._n_shown:
@@ -289,9 +318,15 @@ class NvdecReader(FrameReader):
             yield from bitstream.filter(None)
         yield None
 
-    def _taken(
+    def _batch_of(
         self, frames: "Iterator[tuple[int, Tensor]]", form: Form
-    ) -> "tuple[list[int], Tensor] | None":
+    ) -> "tuple[list[int], Tensor, NDArray[np.uint8]] | None":
+        """The next frames, and their small pictures in the host's memory: they are done then."""
+        with self._nvdec.queued():
+            taken = self._taken(frames)
+            return taken and (*taken, self._tiny_pictures(taken[1], form))
+
+    def _taken(self, frames: "Iterator[tuple[int, Tensor]]") -> "tuple[list[int], Tensor] | None":
         """The next frames in memory of their own, because the decoder takes its back."""
         times: list[int] = []
         batch: Tensor | None = None
@@ -319,8 +354,14 @@ class NvdecReader(FrameReader):
         torch.cuda.empty_cache()
         return self._allocated(planes)
 
-    def _shown(self, times: list[int], planes: "Tensor", form: Form) -> Iterator[DeviceFrame]:
-        tiny = self._tiny_pictures(planes, form)
+    def _shown(
+        self, times: list[int], planes: "Tensor", tiny: NDArray[np.uint8], form: Form
+    ) -> Iterator[DeviceFrame]:
+        if planes.is_cuda:
+            import torch
+
+            # It is not given to new frames while what is queued here reads it.
+            planes.record_stream(torch.cuda.current_stream(planes.device))
         for row, pts in enumerate(times):
             key_frame, duration = self._facts.pop(pts, (False, 0))
             index, pts, n_bytes = self._timed(pts, duration)

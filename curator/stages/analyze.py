@@ -1,6 +1,7 @@
 """Decodes each source once and stores its track."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import BinaryIO
@@ -307,10 +308,12 @@ def _analyzed(
             config,
             threads=threads,
         )
-        for frame in measuring.frames:
-            measuring.take(frame)
-            if threads > 1 and measuring.frames.report.is_damaged:
-                break
+        # Closed before the container: frames may come from a thread that reads it.
+        with closing(iter(measuring.frames)) as frames:
+            for frame in frames:
+                measuring.take(frame)
+                if threads > 1 and measuring.frames.report.is_damaged:
+                    break
         report = measuring.frames.report
     if threads > 1 and report.is_damaged:
         measuring.account(spent)

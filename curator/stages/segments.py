@@ -8,6 +8,7 @@ decoded must be the same ones: that proves that the seek went where the index sa
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, BinaryIO
@@ -114,17 +115,18 @@ def _measured(
         last_pts: int | None = None
         settled_ticks = settled_s(config) / measuring.frames.time_base
         report = measuring.frames.report
-        for frame in measuring.frames:
-            if frame.index == 0 and frame.pts != segment.start_pts:
-                raise NotInSegmentsError(WholeReason.INDEX_LIES)
-            if report.is_damaged:
-                break
-            measuring.take(frame)
-            n_shared += segment.end_pts is not None and frame.pts >= segment.end_pts
-            if n_shared == CONTEXT:
-                last_pts = frame.pts
-            if n_shared >= OVERLAP and frame.pts > (last_pts or 0) + settled_ticks:
-                break
+        with closing(iter(measuring.frames)) as frames:
+            for frame in frames:
+                if frame.index == 0 and frame.pts != segment.start_pts:
+                    raise NotInSegmentsError(WholeReason.INDEX_LIES)
+                if report.is_damaged:
+                    break
+                measuring.take(frame)
+                n_shared += segment.end_pts is not None and frame.pts >= segment.end_pts
+                if n_shared == CONTEXT:
+                    last_pts = frame.pts
+                if n_shared >= OVERLAP and frame.pts > (last_pts or 0) + settled_ticks:
+                    break
         if report.is_damaged:
             raise NotInSegmentsError(WholeReason.DAMAGED)
         if report.n_repaired_pts:

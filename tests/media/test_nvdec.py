@@ -5,6 +5,7 @@ that lies around it. `needs_gpu` tests run on the real one.
 """
 
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_nvdec import Decoded, Decoder, PacketData, fake_module, planes_of
+from fake_nvdec import USES_PACKAGE, Decoded, Decoder, PacketData, fake_module, planes_of
 
 from curator.errors import CuratorError, DecodeError
 from curator.footage import write
 from curator.footage.write import MAKERS
 from curator.media.container import open_container, video_stream
 from curator.media.decode import DecodedFrame, DecodeReport, DeviceFrame, FrameReader
-from curator.media.nvdec import NotOnDeviceError, Nvdec, NvdecReader, Refusal
+from curator.media.nvdec import AHEAD, NotOnDeviceError, Nvdec, NvdecReader, Refusal
 from curator.media.planes import DeviceScaler, Form
 from curator.media.scale import Scaler
 
@@ -159,6 +160,33 @@ def test_a_change_of_size_is_refused(made: Maker) -> None:
     assert refused.value.refusal == Refusal.SIZE_CHANGES
 
 
+def test_frames_are_decoded_while_those_before_them_are_measured(made: Maker) -> None:
+    decoded: list[int] = []
+
+    class Counting(Decoder):
+        def Decode(self, packet: PacketData) -> list[Decoded]:
+            frames = super().Decode(packet)
+            decoded.extend(frame.getPTS() for frame in frames)
+            return frames
+
+    path = made("constant_rate.mp4")
+    module = fake_module(CreateDecoder=lambda *, codec, **_: Counting(codec))
+    with path.open("rb") as file, open_container(file, "x", n_bytes=path.stat().st_size) as opened:
+        reader = NvdecReader(
+            opened, video_stream(opened, "x"), "x", nvdec=Nvdec(module=module, device="cpu"),
+            max_pixels=10**7, tiny_px=(48, 27), batch=4,
+        )  # fmt: skip
+        frames = iter(reader)
+        next(frames)
+        until = time.monotonic() + 10
+        while len(decoded) < 4 * (1 + AHEAD) and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        # The last batch may have been one frame of several that a packet gave.
+        assert 4 * (1 + AHEAD) <= len(decoded) < 4 * (2 + AHEAD)
+        frames.close()
+
+
 @pytest.mark.parametrize(
     ("caps", "refusal"),
     [
@@ -231,6 +259,7 @@ def test_limits_hold_on_the_device_too(made: Maker) -> None:
         on_device(made("constant_rate.mp4"), max_pixels=100)
 
 
+@pytest.mark.skipif(USES_PACKAGE, reason="PyNvVideoCodec has a driver here")
 def test_without_the_package_or_the_driver_it_is_said_what_to_do() -> None:
     if torch.cuda.is_available():
         pytest.skip("a GPU is here")

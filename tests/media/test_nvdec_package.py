@@ -1,0 +1,36 @@
+"""The tests of GPU decoding hold on PyNvVideoCodec itself, over a driver that needs no GPU.
+
+In a process of its own: libraries named like NVIDIA's are loaded in it.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import software_driver
+
+TESTS = Path(__file__).parents[1]
+FILES = (
+    "media/test_nvdec.py", "media/test_nvdec_streams.py", "stages/test_device_tracks.py",
+    "test_loading_device.py",
+)  # fmt: skip
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("PyNvVideoCodec") is None,
+    reason="PyNvVideoCodec is not installed; it has no wheel for this platform",
+)
+@pytest.mark.skipif(software_driver.compiler() is None, reason="no C compiler")
+def test_the_package_gives_the_frames_that_its_stand_in_gives() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        command + [str(TESTS / name) for name in FILES],
+        env=os.environ | {"NVDEC_TESTS": "package"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
