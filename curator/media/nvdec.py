@@ -171,7 +171,9 @@ class Nvdec:
     def packet(self, packet: "Packet[Any] | None") -> Any:  # noqa: ANN401
         """A packet as the decoder takes it, valid as long as `packet`; None ends the stream."""
         data = self._codec_module.PacketData()
-        if packet is not None:
+        if packet is None:
+            data.bsl_data = data.bsl = 0
+        else:
             data.bsl_data, data.bsl = packet.buffer_ptr, packet.size
             data.pts, data.key = packet.pts, int(packet.is_keyframe)
             data.dts = packet.dts if packet.dts is not None else packet.pts
