@@ -17,7 +17,6 @@ Shape letters: C channels (red, green, blue), T and B frames, H, W height and wi
 import io
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,7 +38,6 @@ from curator.media.planes import DeviceScaler, Form, unscaled_rgb_BHWC
 CHUNK = 16
 """Frames that are converted together: at 1080p 50 MB of the GPU's memory, and 200 to work in."""
 
-_KEPT_DECODERS = 4
 _KNOWN_HEADERS = 4096
 
 logger = logging.getLogger(__name__)
@@ -117,8 +115,6 @@ class DeviceDecoder:
         self.pid = os.getpid()
         self._nvdec = nvdec
         self._known: dict[tuple[Any, ...], Form | NotOnDeviceError] = {}
-        self._decoders: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
-        self._goes_on = True
         self._tag = 0
         self._told: set[Refusal] = set()
 
@@ -189,9 +185,7 @@ class DeviceDecoder:
             self._attempt(clip, into_CTHW)
         except _UsedDecoderError:
             self._attempt(clip, into_CTHW)
-            self._goes_on = False
-            self._decoders.clear()
-            logger.warning("a used decoder failed where a new one does not: none is reused")
+            self._nvdec.kept.give_up()
 
     def _attempt(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
         with open_container(io.BytesIO(clip.mp4), clip.name, n_bytes=len(clip.mp4)) as container:
@@ -199,10 +193,11 @@ class DeviceDecoder:
             form = self._form(container, stream)
             shown_size(form.height, form.width, into_CTHW.shape[-2:], clip)
             key = self._key(stream, form)
-            was_used = key in self._decoders
+            # Not among the kept ones until it has done a clip to its end.
+            decoder = self._nvdec.kept.take(key)
+            was_used = decoder is not None
             try:
-                # Not among the kept ones until it has done a clip to its end.
-                decoder = self._decoders.pop(key, None) or self._nvdec.decoder(key[0])
+                decoder = decoder or self._nvdec.decoder(key[0])
                 numbered = self._numbered(container, stream, decoder, form, clip)
                 _fill(numbered, clip, form, into_CTHW)
                 # What it still holds is of no use; the next clip begins behind it.
@@ -216,10 +211,7 @@ class DeviceDecoder:
                     raise
                 line = " ".join(str(error).split())[:200]
                 raise NotOnDeviceError(Refusal.DECODER, line) from error
-            if self._goes_on:
-                self._decoders[key] = decoder
-                while len(self._decoders) > _KEPT_DECODERS:
-                    self._decoders.popitem(last=False)
+            self._nvdec.kept.keep(key, decoder)
 
     def _form(self, container: InputContainer, stream: av.video.stream.VideoStream) -> Form:
         """How a clip is coded; of each header, one first picture is decoded on the CPU for it."""

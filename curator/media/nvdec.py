@@ -40,6 +40,7 @@ from curator.errors import CuratorError
 from curator.media.ahead import ahead
 from curator.media.container import quarter_turns_deg
 from curator.media.decode import HDR_TRANSFERS, DeviceFrame, FrameReader
+from curator.media.kept_decoders import KeptDecoders
 from curator.media.planes import DevicePicture, DeviceScaler, Form
 
 if TYPE_CHECKING:
@@ -85,11 +86,13 @@ class NotOnDeviceError(CuratorError):
     Args:
         refusal: Why.
         message: What was found.
+        by_used: Whether a decoder found it that had decoded something else before.
     """
 
-    def __init__(self, refusal: Refusal, message: str) -> None:
+    def __init__(self, refusal: Refusal, message: str, *, by_used: bool = False) -> None:
         super().__init__(message)
         self.refusal = refusal
+        self.by_used = by_used
 
 
 class Nvdec:
@@ -109,6 +112,8 @@ class Nvdec:
         self.device = device
         self.n_halved = 0
         """Batches that did not fit the GPU's memory, and were halved."""
+        self.kept = KeptDecoders()
+        """For who decodes the next stream."""
         self._stream: torch.cuda.Stream | None = None
         self._codec_module = module if module is not None else _import_module()
 
@@ -220,6 +225,8 @@ class NvdecReader(FrameReader):
         """Of packets by timestamp: whether decoding can begin there, and how long it is shown."""
         self._discarded: set[int] = set()
         self._n_shown = 0
+        self._decoder: Any = None
+        self._was_used = False
 
     def __iter__(self) -> Generator[DeviceFrame]:  # type: ignore[override]
         """Yields frames in presentation order.
@@ -243,9 +250,15 @@ class NvdecReader(FrameReader):
         if self.report.n_frames != self._n_shown:
             found = f"{self.report.n_frames} frames of {self._n_shown} packets"
             raise self._refused(Refusal.FRAMES_DIFFER, found)
+        self._nvdec.kept.keep(self._kind_of(form), self._decoder)
+
+    def _kind_of(self, form: Form) -> tuple[str, Form]:
+        return self._codec, form
 
     def _refused(self, refusal: Refusal, found: str) -> NotOnDeviceError:
-        return NotOnDeviceError(refusal, f"{self.uri}: {found}")
+        # Damage is found in the container.
+        by_used = self._was_used and refusal != Refusal.DAMAGED
+        return NotOnDeviceError(refusal, f"{self.uri}: {found}", by_used=by_used)
 
     def _learned(self, packets: "Iterator[Packet[Any]]") -> "tuple[list[Packet[Any]], Form]":
         """Decodes the first picture on the CPU: no header says all of rotation and colours.
@@ -285,7 +298,9 @@ class NvdecReader(FrameReader):
 
         shape = form.height * 3 // 2, form.width
         try:
-            decoder = self._nvdec.decoder(self._codec)
+            decoder = self._nvdec.kept.take(self._kind_of(form))
+            self._was_used = decoder is not None
+            self._decoder = decoder = decoder or self._nvdec.decoder(self._codec)
             for packet in self._filtered(packets):
                 for frame in decoder.Decode(self._nvdec.packet(packet)):
                     planes = torch.utils.dlpack.from_dlpack(frame)

@@ -276,6 +276,7 @@ def with_cpu_to_fall_back_on(
     """Measures on the GPU, or on the CPU what the GPU must not decode, with a note that says why.
 
     Pixels that the engine gave before it turned out so are decoded twice: they are not the CPU's.
+    What a decoder refused that had decoded another source before is given to a new one first.
 
     Args:
         instruments: Of this worker.
@@ -283,9 +284,18 @@ def with_cpu_to_fall_back_on(
     """
     try:
         return measured(instruments)
-    except NotOnDeviceError as refused:
-        track = measured(replace(instruments, nvdec=None))
-        return replace(track, notes=(*track.notes, Note(f"not_on_gpu_{refused.refusal}")))
+    except NotOnDeviceError as error:
+        refused = error
+    if refused.by_used and instruments.nvdec is not None:
+        try:
+            track = measured(instruments)
+        except NotOnDeviceError as error:
+            refused = error
+        else:
+            instruments.nvdec.kept.give_up()
+            return track
+    track = measured(replace(instruments, nvdec=None))
+    return replace(track, notes=(*track.notes, Note(f"not_on_gpu_{refused.refusal}")))
 
 
 def _analyzed(
@@ -299,7 +309,8 @@ def _analyzed(
     threads: int,
     spent: dict[str, float] | None,
 ) -> Track:
-    hashing = HashingReader(reader)
+    # The reader is the caller's, who may decode from it again.
+    hashing = HashingReader(reader, closes=False)
     with open_container(hashing, uri, n_bytes=n_bytes) as container:
         measuring = Measuring(
             container,

@@ -67,13 +67,17 @@ class HashingReader(io.BufferedIOBase, BinaryIO):
     between, because otherwise one skip would leave all the rest to `finish`.
 
     Args:
-        reader: A seekable stream; it is closed with this one. Not for several threads.
+        reader: A seekable stream. Not for several threads.
         gap_bytes: The longest stretch that is filled so.
+        closes: Whether the reader is closed with this one, which its going away does too.
     """
 
-    def __init__(self, reader: BinaryIO, *, gap_bytes: int = _GAP_BYTES) -> None:
+    def __init__(
+        self, reader: BinaryIO, *, gap_bytes: int = _GAP_BYTES, closes: bool = True
+    ) -> None:
         super().__init__()
         self._reader = reader
+        self._closes = closes
         self._gap_bytes = gap_bytes
         self._digest = hashlib.sha256()
         self._hashed_bytes = 0
@@ -136,8 +140,8 @@ class HashingReader(io.BufferedIOBase, BinaryIO):
         return self._digest.hexdigest()
 
     def close(self) -> None:
-        """Closes the wrapped stream too."""
-        if not self.closed:
+        """Closes the wrapped stream too, if that was asked for."""
+        if not self.closed and self._closes:
             self._reader.close()
         super().close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_nvdec import fake_module
+from fake_nvdec import Decoded, Decoder, PacketData, decoder, fake_module
 from samples import StillNetwork, analyzed
 
 from curator.footage import write
@@ -126,3 +126,78 @@ def test_segments_on_the_engine_join_to_the_track_of_a_whole_decode(
     assert joined.notes == ()
     assert joined.luma_mean == pytest.approx(whole.luma_mean, abs=1e-4)
     assert joined.signals["motion"] == pytest.approx(whole.signals["motion"], abs=1e-3)
+
+
+def counted(kind: type[Decoder], made: list[object]) -> Nvdec:
+    """Engines that note each decoder which they make."""
+
+    def create(*, codec: object, **options: object) -> object:
+        made.append(decoder(codec, options) if kind is Decoder else kind(codec))
+        return made[-1]
+
+    return Nvdec(module=fake_module(CreateDecoder=create), device="cpu")
+
+
+def test_sources_of_one_form_share_a_decoder(made: Callable[[str], Path]) -> None:
+    """Pins that nothing of a source is left for the next, and that others get their own."""
+    decoders: list[object] = []
+    nvdec = counted(Decoder, decoders)
+    names = ["b_frames.mp4", "truncated.mp4", "b_frames.ts", "ten_bit.mp4", "b_frames.mp4"]
+    for name in names:
+        alone = both(made(name))[1]
+        shared = analyzed(made(name), config=CONFIG, nvdec=nvdec)
+        for field in (*EXACT, "luma_mean", "descriptor"):
+            assert np.array_equal(getattr(alone, field), getattr(shared, field)), (name, field)
+    # One of 8 bits, one more after the damage, one of 10 bits.
+    assert len(decoders) == 3
+
+
+class Single(Decoder):
+    """Does not go on after the end of a stream."""
+
+    ended = False
+
+    def Decode(self, packet: PacketData) -> list[Decoded]:
+        if self.ended:
+            return []
+        self.ended = packet.bsl == 0
+        return super().Decode(packet)
+
+
+def test_where_a_used_decoder_fails_a_new_one_decodes_and_none_is_used_again(
+    made: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    decoders: list[object] = []
+    nvdec = counted(Single, decoders)
+    alone = both(made("b_frames.mp4"))[1]
+    with caplog.at_level("WARNING"):
+        for _ in range(3):
+            track = analyzed(made("b_frames.mp4"), config=CONFIG, nvdec=nvdec)
+            assert track.notes == ()
+            assert np.array_equal(track.luma_mean, alone.luma_mean)
+    assert len(decoders) == 3
+    assert caplog.text.count("a used decoder failed where a new one does not") == 1
+
+
+def test_what_no_decoder_decodes_does_not_end_the_use_of_others(
+    made: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Pins that a source is blamed, and not the decoder, where a new one fails too."""
+    bad: list[bytes] = []
+
+    class Choosy(Decoder):
+        def Decode(self, packet: PacketData) -> list[Decoded]:
+            if bad:
+                raise RuntimeError("cuvidDecodePicture returned 700")
+            return super().Decode(packet)
+
+    decoders: list[object] = []
+    nvdec = counted(Choosy, decoders)
+    path = made("b_frames.mp4")
+    analyzed(path, config=CONFIG, nvdec=nvdec)
+    bad.append(b"")
+    assert analyzed(path, config=CONFIG, nvdec=nvdec).notes == (Note.NOT_ON_GPU_DECODER_ERROR,)
+    bad.clear()
+    for _ in range(2):
+        assert analyzed(path, config=CONFIG, nvdec=nvdec).notes == ()
+    assert len(decoders) == 3

@@ -174,3 +174,13 @@ def test_closing_closes_what_is_wrapped() -> None:
         assert not reader.writable()
     assert inner.closed
     assert reader.closed
+
+
+def test_a_reader_that_is_the_callers_stays_open() -> None:
+    inner = io.BytesIO(DATA)
+    reader = HashingReader(inner, closes=False)
+    reader.read(10)
+    reader.close()
+    assert reader.closed
+    del reader
+    assert inner.read(1) == DATA[10:11]
