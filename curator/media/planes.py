@@ -126,11 +126,15 @@ class DeviceLuma:
 
     def __getitem__(self, key: Any) -> "DeviceLuma":  # noqa: ANN401
         """A part of it, by slices or by an array of rows."""
-        if isinstance(key, np.ndarray):
-            import torch
+        if not isinstance(key, np.ndarray):
+            return DeviceLuma(self._luma_HW[key])
+        import torch
 
-            key = torch.from_numpy(key).to(self._luma_HW.device)
-        return DeviceLuma(self._luma_HW[key])
+        rows = torch.from_numpy(key).to(self._luma_HW.device)
+        # Not every operation of CUDA knows 16 bits without a sign.
+        bits = self._luma_HW
+        bits = bits.view(torch.int16) if bits.dtype == torch.uint16 else bits
+        return DeviceLuma(bits[rows].view(self._luma_HW.dtype))
 
     def __array__(
         self, dtype: DTypeLike | None = None, copy: bool | None = None
