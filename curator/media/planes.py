@@ -126,11 +126,15 @@ class DeviceLuma:
 
     def __getitem__(self, key: Any) -> "DeviceLuma":  # noqa: ANN401
         """A part of it, by slices or by an array of rows."""
-        if isinstance(key, np.ndarray):
-            import torch
+        if not isinstance(key, np.ndarray):
+            return DeviceLuma(self._luma_HW[key])
+        import torch
 
-            key = torch.from_numpy(key).to(self._luma_HW.device)
-        return DeviceLuma(self._luma_HW[key])
+        rows = torch.from_numpy(key).to(self._luma_HW.device)
+        if self._luma_HW.dtype != torch.uint16:
+            return DeviceLuma(self._luma_HW[rows])
+        # Not all of torch's kernels take rows of unsigned 16 bits; signed ones are the same.
+        return DeviceLuma(self._luma_HW.view(torch.int16)[rows].view(torch.uint16))
 
     def __array__(
         self, dtype: DTypeLike | None = None, copy: bool | None = None
