@@ -110,45 +110,54 @@ def limit(part: Part) -> None:
     """Frames/s of the package's own decoder, by codec and number of processes."""
     for codec, paths in part.films().items():
         for count in part.workers:
-            jobs = [(paths[:2],)] * count
+            jobs = [(paths[:2] * 3,)] * count
             with Watch() as watch:
-                rate = _rate(in_processes(_decode_all, jobs, limit_s=90))
-            part.note(f"{codec}, {count} processes", {"frames_per_s": rate} | watch.found())
+                results = in_processes(_decode_all, jobs, limit_s=90)
+            found = {"frames_per_s": _rate(results)} | watch.found(*_span(results))
+            part.note(f"{codec}, {count} processes", found)
 
 
 def _decode_all(begin: Begin, paths: list[str]) -> Iterator[Rate]:
     import PyNvVideoCodec as Codec
 
-    decoder = Codec.ThreadedDecoder(paths[0], 64, use_device_memory=True)
-    # The first frames, so that the engine has started.
-    frames, n_frames = decoder.get_batch_frames(32), 0
+    ahead, batch = 64, 32
+    decoder = Codec.ThreadedDecoder(paths[0], ahead, use_device_memory=True)
+    # The first frames, so that the engine has started; what it decodes ahead meanwhile is not
+    # counted.
+    frames, n_frames = decoder.get_batch_frames(batch), -ahead - batch
     begun = begin()
     for number, path in enumerate(paths):
         if number:
             decoder.reconfigure_decoder(path)
-            frames = decoder.get_batch_frames(32)
+            frames = decoder.get_batch_frames(batch)
         while frames:
             n_frames += len(frames)
-            frames = decoder.get_batch_frames(32)
+            frames = decoder.get_batch_frames(batch)
     yield n_frames, begun, time.time()
 
 
+def _span(results: Sequence[Rate]) -> tuple[float, float]:
+    return min(r[1] for r in results), max(r[2] for r in results)
+
+
 def _rate(results: Sequence[Rate]) -> float:
-    begun, ended = min(r[1] for r in results), max(r[2] for r in results)
+    begun, ended = _span(results)
     return round(sum(r[0] for r in results) / (ended - begun), 1)
 
 
 def analyze(part: Part, *, device: str = "gpu") -> None:
     """Frames/s of the analysis, by codec and number of processes."""
     known = part.notes.found().get("limit", {})
+    short = str(short_film(Path(part.options["films"])))
     counts = part.workers if device == "gpu" else [os.cpu_count() or 1]
     for codec, paths in part.films().items():
         rates = [v["frames_per_s"] for k, v in known.items() if k.startswith(f"{codec},")]
         for count in counts:
-            jobs = [(paths[:2], device, "dis", None)] * count
+            jobs = [([short, *paths[:2]], device, "dis", None)] * count
             with Watch() as watch:
                 results = in_processes(_analyze_all, jobs, limit_s=150)
-            rate = _rate([result["rate"] for result in results])
+            span = [result["rate"] for result in results]
+            rate = _rate(span)
             n_frames = sum(result["rate"][0] for result in results)
             found = {
                 "frames_per_s": rate,
@@ -164,13 +173,13 @@ def analyze(part: Part, *, device: str = "gpu") -> None:
                 "notes": sorted({note for result in results for note in result["notes"]}),
                 "torch_mib": max(result["torch_mib"] for result in results),
             }
-            part.note(f"{codec}, {count} processes", found | watch.found())
+            part.note(f"{codec}, {count} processes", found | watch.found(*_span(span)))
 
 
 def _analyze_all(
     begin: Begin, paths: list[str], device: str, flow: str, seconds: float | None
 ) -> Iterator[Found]:
-    """Analyzes films, for some seconds at most."""
+    """Analyzes films, for some seconds at most; the first is analyzed before, to warm up."""
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
@@ -181,17 +190,22 @@ def _analyze_all(
     config = AnalyzeConfig(device=device, flow=flow, text=False)
     instruments = instruments_of(config, None, None)
     notes: set[str] = set()
-    spent: dict[str, float] = {}
-    begun, n_frames, n_sources = begin(), 0, 0
-    cpu_s = time.process_time()
-    for path in paths:
-        if seconds is not None and time.time() - begun > seconds:
-            break
+
+    def analyzed(path: str, spent: dict[str, float]) -> Any:  # noqa: ANN401
         with open(path, "rb") as reader:
-            track = analyze_source(
+            return analyze_source(
                 reader, path, source_id="0" * 32, n_bytes=os.path.getsize(path), config=config,
                 instruments=instruments, decoder_threads=1, spent=spent,
             )  # fmt: skip
+
+    analyzed(paths[0], {})
+    spent: dict[str, float] = {}
+    begun, n_frames, n_sources = begin(), 0, 0
+    cpu_s = time.process_time()
+    for path in paths[1:]:
+        if seconds is not None and time.time() - begun > seconds:
+            break
+        track = analyzed(path, spent)
         n_frames += track.n_frames
         n_sources += 1
         notes |= {str(note) for note in track.notes}
@@ -433,13 +447,14 @@ def many(part: Part) -> None:
     """The GPU's memory early and late over many short sources in one process."""
     short = str(short_film(Path(part.options["films"])))
     with Watch() as watch:
-        job = ([short] * 1000, "gpu", "dis", 75.0)
+        job = ([short] * 1001, "gpu", "dis", 75.0)
         (result,) = in_processes(_analyze_all, [job], limit_s=110)
-    memory = [row[2] for row in watch.rows]
+    begun, ended = _span([result["rate"]])
+    memory = [row[2] for row in watch.rows if begun <= row[3] <= ended]
     tenth = max(1, len(memory) // 10)
     part.note("short sources", {
         "sources": result["n_sources"],
-        "sources_per_s": round(result["n_sources"] / (result["rate"][2] - result["rate"][1]), 2),
+        "sources_per_s": round(result["n_sources"] / (ended - begun), 2),
         "memory_mib_by_tenths": [
             round(max(memory[i : i + tenth])) for i in range(0, len(memory), tenth)
         ],

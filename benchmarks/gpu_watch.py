@@ -1,10 +1,12 @@
 """The GPU's engines, cores and memory while something runs."""
 
 import contextlib
+import math
 import statistics
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 
@@ -15,8 +17,8 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self.rows: list[tuple[float, float, float]] = []
-        """Percent of the decoders and of the cores, and MiB in use."""
+        self.rows: list[tuple[float, float, float, float]] = []
+        """Percent of the decoders and of the cores, MiB in use, and the time."""
         self._stop = threading.Event()
 
     def __enter__(self) -> "Watch":
@@ -32,13 +34,20 @@ class Watch:
         by_library = _library()
         while not self._stop.wait(0.25):
             with contextlib.suppress(OSError, ValueError, IndexError):
-                self.rows.append(by_library() if by_library is not None else _by_command())
+                row = by_library() if by_library is not None else _by_command()
+                self.rows.append((*row, time.time()))
 
-    def found(self) -> dict[str, float]:
-        """Means of utilisation in percent, and the largest memory in MiB."""
-        if not self.rows:
+    def found(self, begun: float = 0.0, ended: float = math.inf) -> dict[str, float]:
+        """Means of utilisation in percent, and the largest memory in MiB.
+
+        Args:
+            begun: Time of the first reading that counts.
+            ended: Time of the last.
+        """
+        rows = [row[:3] for row in self.rows if begun <= row[3] <= ended]
+        if not rows:
             return {}
-        decoder, cores, memory = zip(*self.rows, strict=True)
+        decoder, cores, memory = zip(*rows, strict=True)
         return {
             "nvdec_percent": round(statistics.mean(decoder), 1),
             "nvdec_percent_most": max(decoder),
