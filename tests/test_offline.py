@@ -46,8 +46,8 @@ def wheel(folder: Path, name: str, n_bytes: int) -> Path:
     return path
 
 
-@pytest.fixture
-def pieces(tmp_path: Path) -> Path:
+@pytest.fixture(params=["plain", "squeezed"])
+def pieces(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Three wheels in pieces of 16 KiB: one of them is larger than a piece."""
     made = tmp_path / "made"
     made.mkdir()
@@ -55,7 +55,8 @@ def pieces(tmp_path: Path) -> Path:
     folder = tmp_path / "pieces"
     folder.mkdir()
     (folder / "wheels.tar.099").write_bytes(b"of an earlier run")
-    names = script("fetch").packed(wheels, folder, 16 << 10)
+    squeezed = request.param == "squeezed"
+    names = script("fetch").packed(wheels, folder, 16 << 10, is_squeezed=squeezed)
     assert len(names) == 4
     assert {path.name for path in folder.iterdir()} == {*names, "manifest.json"}
     assert max((folder / name).stat().st_size for name in names) == 16 << 10

@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import io
 import json
+import lzma
 import subprocess
 import sys
 import tarfile
@@ -60,7 +61,10 @@ def unpacked(manifest: dict[str, Any], pieces: Sequence[Path], folder: Path) -> 
         folder: Where to.
     """
     wheels = []
-    with tarfile.open(fileobj=io.BufferedReader(_Joined(pieces)), mode="r|") as tar:
+    joined: Any = io.BufferedReader(_Joined(pieces))
+    if manifest["form"] == "xz":
+        joined = lzma.LZMAFile(joined)
+    with joined, tarfile.open(fileobj=joined, mode="r|") as tar:
         for member in tar:
             if member.name not in manifest["wheels"] or "/" in member.name or not member.isfile():
                 sys.exit(f"{member.name!r} is not in the manifest")
