@@ -10,6 +10,7 @@ installation that is left as it is; `--venv` makes an environment that sees the 
 """
 
 import argparse
+import contextlib
 import hashlib
 import io
 import json
@@ -62,17 +63,16 @@ def unpacked(manifest: dict[str, Any], pieces: Sequence[Path], folder: Path) -> 
     """
     wheels = []
     joined: Any = io.BufferedReader(_Joined(pieces))
-    if manifest["form"] == "xz":
-        joined = lzma.LZMAFile(joined)
-    with joined, tarfile.open(fileobj=joined, mode="r|") as tar:
+    content = contextlib.nullcontext(joined) if manifest["form"] == "tar" else lzma.open(joined)
+    with content as archive, tarfile.open(fileobj=archive, mode="r|") as tar:
         for member in tar:
             if member.name not in manifest["wheels"] or "/" in member.name or not member.isfile():
                 sys.exit(f"{member.name!r} is not in the manifest")
-            content = tar.extractfile(member)
-            assert content is not None
+            stored = tar.extractfile(member)
+            assert stored is not None
             path = folder / member.name
             with path.open("wb") as file:
-                while some := content.read(1 << 20):
+                while some := stored.read(1 << 20):
                     file.write(some)
             if _sha256(path) != manifest["wheels"][member.name]:
                 sys.exit(f"{member.name} is damaged")
