@@ -62,9 +62,11 @@ def unpacked(manifest: dict[str, Any], pieces: Sequence[Path], folder: Path) -> 
         folder: Where to.
     """
     wheels = []
-    joined: Any = io.BufferedReader(_Joined(pieces))
-    content = contextlib.nullcontext(joined) if manifest["form"] == "tar" else lzma.open(joined)
-    with content as archive, tarfile.open(fileobj=archive, mode="r|") as tar:
+    with contextlib.ExitStack() as stack:
+        archive: Any = io.BufferedReader(_Joined(pieces))
+        if manifest["form"] == "xz":
+            archive = stack.enter_context(lzma.open(archive))
+        tar = stack.enter_context(tarfile.open(fileobj=archive, mode="r|"))
         for member in tar:
             if member.name not in manifest["wheels"] or "/" in member.name or not member.isfile():
                 sys.exit(f"{member.name!r} is not in the manifest")
