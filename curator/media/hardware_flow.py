@@ -19,7 +19,9 @@ from curator.errors import CuratorError
 GRID_PX = 4
 """Pixels from one vector to the next: every generation of the engine has this one."""
 MIN_SIDE_PX = 32
-"""Smallest side that the engine is given."""
+"""Smallest side of a picture with flow."""
+_LEAST_PX = 128
+"""Smaller pictures are continued by their edges: what the engine refuses ends DALI's pipeline."""
 
 _KNOWN_PX = (8, 4)
 """Motion of the pair that the engine is tried with, in x and y."""
@@ -76,7 +78,9 @@ class HardwareFlow:
         # DALI's vectors lead from the later frame of a sequence to the earlier one, and it hands
         # gray pictures to the engine as if four pixels were one in colour.
         pair = np.stack([after_HW, before_HW])
-        self._pair_FHWC = np.repeat(pair[..., None], 3, axis=3)
+        lacking = [(0, max(0, _LEAST_PX - side)) for side in before_HW.shape]
+        padded = np.pad(pair, [(0, 0), *lacking], mode="edge")
+        self._pair_FHWC = np.repeat(padded[..., None], 3, axis=3)
         (flow,) = self._pipeline.run()
         coarse = np.asarray(flow.as_cpu().at(0), np.float32)[0]
         height, width = before_HW.shape

@@ -48,7 +48,7 @@ def test_without_a_gpu_it_is_said_what_to_do() -> None:
         HardwareFlow()
 
 
-@pytest.mark.parametrize("size", [(180, 320), (181, 318)])
+@pytest.mark.parametrize("size", [(180, 320), (181, 318), (60, 320)])
 def test_the_engine_is_given_colours_and_the_later_picture_first(
     monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
 ) -> None:
@@ -69,9 +69,10 @@ def test_the_engine_is_given_colours_and_the_later_picture_first(
     assert (found.shape, found.dtype) == ((*size, 2), np.float32)
     assert np.median(found[20:-20, 20:-20], axis=(0, 1)) == pytest.approx((3, 4), abs=0.2)
     shown = engines[0].shown[-1]
-    assert shown.shape == (2, *size, 3)
-    assert (shown[0] == after[..., None]).all()
-    assert (shown[1] == before[..., None]).all()
+    assert shown.shape == (2, max(128, height), width, 3)
+    assert (shown[0, :height] == after[..., None]).all()
+    assert (shown[1, :height] == before[..., None]).all()
+    assert (shown[:, height:] == shown[:, height - 1 : height]).all()
 
 
 def test_an_engine_that_sees_another_motion_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
