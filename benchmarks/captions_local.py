@@ -180,8 +180,16 @@ def same_words(model: LocalModel, options: argparse.Namespace) -> dict[str, int]
     return found | {"of": 8}
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Everything about one model."""
+def measure(
+    options: argparse.Namespace, tell: Callable[[str, dict[str, Any]], None] | None = None
+) -> dict[str, Any]:
+    """Everything about one model.
+
+    Args:
+        options: See `parsed`.
+        tell: Called with what was measured and what was found, as soon as it is known.
+    """
+    tell = tell or (lambda _what, _found: None)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.model
         if folder is None:
@@ -198,14 +206,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         if options.model is None:
             head = model._loaded.model.lm_head.weight
             head *= 3.0 / (0.02 * head.shape[1] ** 0.5)
-    return {
+    result: dict[str, Any] = {
         "model": str(options.model or f"random, {options.size}"),
         "arithmetic": model.arithmetic,
         "load_s": round(load_s, 1),
-        "drawn": compared(model, options, options.temperature),
-        "greedy": compared(model, options, 0.0),
-        "same_words_in_a_batch_and_alone": same_words(model, options),
     }
+    tell("model", dict(result))
+    for way, temperature in (("drawn", options.temperature), ("greedy", 0.0)):
+        result[way] = compared(model, options, temperature)
+        tell(way, result[way])
+    words = same_words(model, options)
+    tell("same words in a batch and alone", words)
+    return result | {"same_words_in_a_batch_and_alone": words}
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -1,5 +1,6 @@
 """Whole-process measurements for the benchmarks: a command with all processes it starts."""
 
+import contextlib
 import os
 import platform
 import secrets
@@ -89,13 +90,15 @@ def machine() -> dict[str, object]:
         if line.startswith("model name"):
             model = line.partition(":")[2].strip()
             break
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
+    commit = ""
+    with contextlib.suppress(OSError):
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.strip()
     return {
         "cpu": model,
         "cores": len(os.sched_getaffinity(0)),

@@ -409,6 +409,8 @@ class Engine:
             ray.init(
                 address="local",
                 num_cpus=max(available_cpus(), self._workers or 0) + LIGHT_CPUS,
+                # By its own count Ray may find none, and workers would be waited for without end.
+                num_gpus=available_gpus(),
                 include_dashboard=False,
                 _node_ip_address="127.0.0.1",
                 object_store_memory=object_store_bytes(),

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from curator.errors import UsageError
 
+_DRIVER, _DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
+
 
 def available_cpus() -> int:
     """Cores that this process may use."""
@@ -20,9 +22,11 @@ def available_gpus() -> int:
     """NVIDIA GPUs that this process may use, as the driver lists them; starts nothing on them."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
-        n_gpus = len(list(Path("/proc/driver/nvidia/gpus").iterdir()))
+        n_gpus = len(list(_DRIVER.iterdir()))
     except OSError:
-        return 0
+        # Some containers have the devices, and not the driver's part of /proc.
+        names = [path.name.removeprefix("nvidia") for path in _DEVICES.glob("nvidia*")]
+        n_gpus = sum(name.isdigit() for name in names)
     if shown is None:
         return n_gpus
     return min(n_gpus, sum(name.strip() not in ("", "-1") for name in shown.split(",")))

@@ -19,7 +19,13 @@ from curator.errors import CuratorError
 GRID_PX = 4
 """Pixels from one vector to the next: every generation of the engine has this one."""
 MIN_SIDE_PX = 32
-"""Smallest side that the engine is given."""
+"""Smallest side of a picture with flow."""
+_LEAST_PX = 128
+"""Smaller pictures are continued by their edges: what the engine refuses ends DALI's pipeline."""
+
+_KNOWN_PX = (8, 4)
+"""Motion of the pair that the engine is tried with, in x and y."""
+_KNOWN_WITHIN_PX = 1.0
 
 
 class HardwareFlow:
@@ -29,7 +35,7 @@ class HardwareFlow:
         gpu: Number of the GPU among those that the process sees.
 
     Raises:
-        CuratorError: DALI is missing or finds no engine.
+        CuratorError: DALI is missing, finds no engine, or the engine does not see a known motion.
     """
 
     def __init__(self, gpu: int = 0) -> None:
@@ -38,7 +44,7 @@ class HardwareFlow:
         try:
             self._pipeline = self._built()
             # The engine is taken with the first pair.
-            self.between(*np.zeros((2, 64, 64), np.uint8))
+            found = self.between(*_known_pair())
         except ImportError as error:
             raise CuratorError(
                 "flow on the GPU needs DALI: `pip install 'curate-video[gpu]'`, or set "
@@ -50,6 +56,13 @@ class HardwareFlow:
                 f"DALI finds no engine for optical flow on GPU {gpu} ({line}); set analyze.flow "
                 "to dis"
             ) from error
+        assert found is not None
+        x, y = np.median(found[32:-32, 32:-32], axis=(0, 1))
+        if max(abs(x - _KNOWN_PX[0]), abs(y - _KNOWN_PX[1])) > _KNOWN_WITHIN_PX:
+            raise CuratorError(
+                f"the engine for optical flow on GPU {gpu} sees a picture that moved by "
+                f"{_KNOWN_PX} pixels move by ({x:.2f}, {y:.2f}); set analyze.flow to dis"
+            )
 
     def between(
         self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
@@ -62,7 +75,12 @@ class HardwareFlow:
         """
         if min(before_HW.shape) < MIN_SIDE_PX:
             return None
-        self._pair_FHWC = np.stack([before_HW, after_HW])[..., None]
+        # DALI's vectors lead from the later frame of a sequence to the earlier one, and it hands
+        # gray pictures to the engine as if four pixels were one in colour.
+        pair = np.stack([after_HW, before_HW])
+        lacking = [(0, max(0, _LEAST_PX - side)) for side in before_HW.shape]
+        padded = np.pad(pair, [(0, 0), *lacking], mode="edge")
+        self._pair_FHWC = np.repeat(padded[..., None], 3, axis=3)
         (flow,) = self._pipeline.run()
         coarse = np.asarray(flow.as_cpu().at(0), np.float32)[0]
         height, width = before_HW.shape
@@ -84,8 +102,19 @@ class HardwareFlow:
             pair = fn.external_source(
                 source=lambda: [self._pair_FHWC], layout="FHWC", dtype=types.UINT8, batch=True
             )
-            return fn.optical_flow(pair.gpu(), output_grid=GRID_PX, image_type=types.GRAY)
+            return fn.optical_flow(pair.gpu(), output_grid=GRID_PX, image_type=types.RGB)
 
         pipeline = flow()
         pipeline.build()
         return pipeline
+
+
+def _known_pair() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Two pictures of one texture, uint8 [H, W]; the second shows it moved by `_KNOWN_PX`."""
+    noise = np.random.default_rng(0).integers(0, 256, (64, 96), np.uint8)
+    whole = np.asarray(cv2.resize(noise, (384, 256), interpolation=cv2.INTER_CUBIC), np.uint8)
+    (x, y), margin = _KNOWN_PX, 32
+    height, width = whole.shape
+    before = whole[margin : height - margin, margin : width - margin]
+    after = whole[margin - y : height - margin - y, margin - x : width - margin - x]
+    return before.copy(), after.copy()

@@ -131,10 +131,10 @@ class DeviceLuma:
         import torch
 
         rows = torch.from_numpy(key).to(self._luma_HW.device)
-        # Not every operation of CUDA knows 16 bits without a sign.
-        bits = self._luma_HW
-        bits = bits.view(torch.int16) if bits.dtype == torch.uint16 else bits
-        return DeviceLuma(bits[rows].view(self._luma_HW.dtype))
+        if self._luma_HW.dtype != torch.uint16:
+            return DeviceLuma(self._luma_HW[rows])
+        # Not all of torch's kernels take rows of unsigned 16 bits; signed ones are the same.
+        return DeviceLuma(self._luma_HW.view(torch.int16)[rows].view(torch.uint16))
 
     def __array__(
         self, dtype: DTypeLike | None = None, copy: bool | None = None

@@ -9,6 +9,7 @@ CPU-seconds, of which its detector needs only the model file.
 # ruff: noqa: N803 - shape letters
 
 import hashlib
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 
 from curator.errors import ModelError
 from curator.signals.overlay import BOX_COLUMNS
+
+logger = logging.getLogger(__name__)
 
 TEXT_MODEL = "PP-OCRv6_det_small"
 _SHA256 = "090f04abcd9d9a7498bc4ebf677e4cb9bdce1fe4197ddb7e529f1ef44e1ff94f"
@@ -99,10 +102,25 @@ def text_session(weights: bytes, providers: list[str]) -> Any:  # noqa: ANN401
     options.log_severity_level = 3
     has = onnxruntime.get_available_providers()
     chosen = [name for name in providers if name in has]
-    return onnxruntime.InferenceSession(weights, options, providers=chosen)
+    settings = [_GPU_SETTINGS if name == _GPU_PROVIDER else {} for name in chosen]
+    session = onnxruntime.InferenceSession(
+        weights, options, providers=chosen, provider_options=settings
+    )
+    if session.get_providers()[0] != chosen[0]:
+        logger.warning(
+            "onnxruntime's %s does not start (its CUDA or cuDNN libraries may be missing); text is "
+            "found by %s", chosen[0], session.get_providers()[0],
+        )  # fmt: skip
+    return session
 
 
 _GPU_PROVIDER, _CPU_PROVIDER = "CUDAExecutionProvider", "CPUExecutionProvider"
+_GPU_SETTINGS = {
+    # Trying all algorithms, the default, is done again for each new size of pictures.
+    "cudnn_conv_algo_search": "HEURISTIC",
+    # Several processes share the GPU's memory.
+    "arena_extend_strategy": "kSameAsRequested",
+}
 
 
 class TextDetector:

@@ -47,6 +47,37 @@ def test_workers_are_as_many_as_have_a_share_of_a_gpu(monkeypatch: pytest.Monkey
     assert Engine(address=None, workers=64).n_workers(100, Resources(cpus=1)) == 64
 
 
+@pytest.mark.parametrize("has_proc", [True, False])
+def test_gpus_are_counted_by_the_driver_or_by_their_devices(
+    has_proc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins containers that show the devices and not /proc/driver."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(machine, "_DRIVER", tmp_path / "gpus")
+    monkeypatch.setattr(machine, "_DEVICES", tmp_path / "dev")
+    (tmp_path / "dev").mkdir()
+    assert machine.available_gpus() == 0
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
+        (tmp_path / "dev" / name).touch()
+    if has_proc:
+        (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
+    assert machine.available_gpus() == (1 if has_proc else 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert machine.available_gpus() == 0
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert machine.available_gpus() == 1
+
+
+def test_ray_is_told_how_many_gpus_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins that workers with a share of a GPU do not wait for one that Ray does not count."""
+    monkeypatch.setattr("curator.graph.engine.available_gpus", lambda: 3)
+    told: dict[str, object] = {}
+    Engine(address=None, workers=2)._init(
+        SimpleNamespace(init=lambda **options: told.update(options))
+    )
+    assert told["num_gpus"] == 3
+
+
 def test_halved_batches_of_a_worker_are_counted_once(tmp_path: Path) -> None:
     """Pins that a unit's result says what was halved in it, and not before."""
     step = AnalyzeStep(

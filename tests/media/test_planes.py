@@ -106,5 +106,8 @@ def test_luma_is_copied_where_it_is_looked_at() -> None:
         assert (luma.shape, whole.dtype, whole.shape) == ((240, 320), np.uint8, (240, 320))
         assert np.array_equal(np.asarray(luma[4::8].T), whole[4::8].T)
         assert np.array_equal(np.asarray(luma.T[8:16]), whole.T[8:16])
+        rows = np.array([3, 200, 4])
+        assert np.array_equal(np.asarray(luma[rows]), whole[rows])
+        assert np.array_equal(np.asarray(luma.T[rows]), whole.T[rows])
         as_gray = frame.reformat(format="gray").to_ndarray().astype(int)
         assert np.abs((whole.astype(int) - 16) * 255 / 219 - as_gray).mean() < 1

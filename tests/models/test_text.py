@@ -43,6 +43,30 @@ def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
         text_model_file()
 
 
+def test_a_gpu_that_does_not_start_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins a build for GPUs without its libraries, which goes on on the CPU by itself."""
+    import onnxruntime
+
+    real = onnxruntime.InferenceSession
+
+    def without_libraries(*given: object, **options: object) -> object:
+        assert options["providers"] == ["CUDAExecutionProvider", "CPUExecutionProvider"]
+        assert [bool(one) for one in options["provider_options"]] == [True, False]
+        return real(*given, providers=["CPUExecutionProvider"])
+
+    both = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: both)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", without_libraries)
+    assert TextDetector(on_gpu=True).provider == "CPUExecutionProvider"
+    assert "CUDAExecutionProvider does not start" in caplog.text
+    caplog.clear()
+    monkeypatch.undo()
+    TextDetector()
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("size_px", [14, 24, 48])
 def test_a_line_is_found_where_it_was_drawn(detector: TextDetector, size_px: int) -> None:
     patch = lettering("Where were you?", size_px=size_px)

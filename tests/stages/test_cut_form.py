@@ -17,7 +17,7 @@ from samples import analyzed
 from curator.cut_records import ClipForm, CutClip, CutRequest, NotCopied
 from curator.errors import CutError, RecipeError
 from curator.footage.write import moving_texture, write_video
-from curator.media.encode import nvenc_problem
+from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
 from curator.media.tone import to_bt709
 from curator.recipe import load_recipe
 from curator.records import Span
@@ -243,6 +243,15 @@ def test_without_nvenc_the_recipe_is_told(film: Path) -> None:
         pytest.skip("NVENC opens here")
     with pytest.raises(CutError, match=r"set cut\.encoder to x264"):
         cut(film, request_of(film), encoder="nvenc")
+
+
+def test_nvencs_options_are_known_to_ffmpeg() -> None:
+    """Pins names and values, which FFmpeg passes over or refuses where there is a GPU alone."""
+    context = av.CodecContext.create("h264_nvenc", "w")
+    known = {option.name: option for option in context.supported_options.private}
+    for name, value in ({"qp": "20"} | _NVENC_OPTIONS).items():
+        choices = [choice.name for choice in known[name].choices]
+        assert value in choices or (not choices and value.isdigit())
 
 
 @pytest.mark.needs_gpu

@@ -1,0 +1,491 @@
+#!/usr/bin/env python3
+"""One part of benchmarks/gpu.py: `gpu_parts.py NAME OPTIONS`, with the options of gpu.py as JSON.
+
+Each finding is written as soon as it is there (gpu_notes.py).
+"""
+
+import ctypes
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gpu_films import FPS, made_films, short_film
+from gpu_notes import Found, Notes
+from gpu_watch import Watch
+from processes import Begin, ProcessDiedError, in_processes, streamed
+
+Rate = tuple[int, float, float]
+"""Frames, and the times of the first and of the last."""
+
+
+class Part:
+    """What a part is given.
+
+    Args:
+        name: Of the part.
+        options: Of gpu.py.
+    """
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self.notes = Notes(Path(options["out"]))
+        self.note = partial(self.notes.add, name)
+        self.options = options
+        self.workers: list[int] = options["workers"]
+
+    def films(self) -> dict[str, list[str]]:
+        """Paths of films by codec."""
+        given = self.options
+        films = made_films(Path(given["films"]), given["n_films"], given["seconds"])
+        return {name: [str(path) for path in paths] for name, paths in films.items()}
+
+
+def probe(part: Part) -> None:
+    """What is here and starts: packages, driver libraries, engines, decoders."""
+    from curator.doctor.inside import QUESTIONS
+    from curator.graph.machine import available_gpus
+    from curator.media.encode import nvenc_problem
+
+    for question in QUESTIONS:
+        command = [sys.executable, "-m", "curator.doctor.inside", question]
+        try:
+            answer = subprocess.run(
+                command, capture_output=True, text=True, timeout=60, check=False
+            )
+            facts = json.loads(answer.stdout.splitlines()[-1])
+        except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
+            facts = {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+        for one in facts.pop("formats", ()):
+            caps = {k: v for k, v in one["caps"].items() if isinstance(v, int | float | bool)}
+            part.note(f"NVDEC {one['codec']} 4:{one['chroma'][1:]} {one['bits']} bits", caps)
+        part.note(question, facts)
+    devices = sorted(path.name for path in Path("/dev").glob("nvidia*"))
+    part.note("gpus", {"counted": available_gpus(), "devices": devices})
+    loads = {}
+    for name in ("libnvidia-opticalflow.so.1", "libcudart.so.13", "libcudnn.so.9"):
+        try:
+            ctypes.CDLL(name)
+            loads[name] = "loads"
+        except OSError as error:
+            loads[name] = str(error)[:120]
+    part.note("libraries without a package", loads)
+    part.note("FFmpeg's h264_nvenc", {"problem": nvenc_problem()})
+    for name, task in (("decoder", _begun_decoders), ("flow", _begun_flow)):
+        try:
+            (found,) = in_processes(task, [()], limit_s=60)
+        except ProcessDiedError as error:
+            found = {"failed": str(error)[:300]}
+        part.note(f"a {name} begins", found)
+
+
+def _begun_decoders(_begin: Begin) -> Iterator[Found]:
+    from curator.media.nvdec import Nvdec
+
+    nvdec, took_ms = Nvdec(), []
+    for _ in range(6):
+        begun = time.perf_counter()
+        decoder = nvdec.decoder("h264")
+        took_ms.append(round(1000 * (time.perf_counter() - begun), 1))
+        del decoder
+    yield {"ms": took_ms}
+
+
+def _begun_flow(_begin: Begin) -> Iterator[Found]:
+    from curator.media.hardware_flow import HardwareFlow
+
+    begun = time.perf_counter()
+    HardwareFlow()
+    yield {"s": round(time.perf_counter() - begun, 2)}
+
+
+def limit(part: Part) -> None:
+    """Frames/s of the package's own decoder, by codec and number of processes."""
+    for codec, paths in part.films().items():
+        for count in part.workers:
+            jobs = [(paths[:2] * 3,)] * count
+            with Watch() as watch:
+                results = in_processes(_decode_all, jobs, limit_s=90)
+            found = {"frames_per_s": _rate(results)} | watch.found(*_span(results))
+            part.note(f"{codec}, {count} processes", found)
+
+
+def _decode_all(begin: Begin, paths: list[str]) -> Iterator[Rate]:
+    import PyNvVideoCodec as Codec
+
+    ahead, batch = 64, 32
+    decoder = Codec.ThreadedDecoder(paths[0], ahead, use_device_memory=True)
+    # The first frames, so that the engine has started; what it decodes ahead meanwhile is not
+    # counted.
+    frames, n_frames = decoder.get_batch_frames(batch), -ahead - batch
+    begun = begin()
+    for number, path in enumerate(paths):
+        if number:
+            decoder.reconfigure_decoder(path)
+            frames = decoder.get_batch_frames(batch)
+        while frames:
+            n_frames += len(frames)
+            frames = decoder.get_batch_frames(batch)
+    yield n_frames, begun, time.time()
+
+
+def _span(results: Sequence[Rate]) -> tuple[float, float]:
+    return min(r[1] for r in results), max(r[2] for r in results)
+
+
+def _rate(results: Sequence[Rate]) -> float:
+    begun, ended = _span(results)
+    return round(sum(r[0] for r in results) / (ended - begun), 1)
+
+
+def analyze(part: Part, *, device: str = "gpu") -> None:
+    """Frames/s of the analysis, by codec and number of processes."""
+    known = part.notes.found().get("limit", {})
+    short = str(short_film(Path(part.options["films"])))
+    counts = part.workers if device == "gpu" else [os.cpu_count() or 1]
+    for codec, paths in part.films().items():
+        rates = [v["frames_per_s"] for k, v in known.items() if k.startswith(f"{codec},")]
+        for count in counts:
+            jobs = [([short, *paths[:2]], device, "dis", None)] * count
+            with Watch() as watch:
+                results = in_processes(_analyze_all, jobs, limit_s=150)
+            span = [result["rate"] for result in results]
+            rate = _rate(span)
+            n_frames = sum(result["rate"][0] for result in results)
+            found = {
+                "frames_per_s": rate,
+                "hours_of_video_per_hour": round(rate / FPS, 1),
+                **({"share_of_limit": round(rate / max(rates), 3)} if rates else {}),
+                "cpu_ms_per_frame": round(
+                    sum(result["cpu_s"] for result in results) / n_frames * 1000, 2
+                ),
+                "of_them": {
+                    name: round(sum(r["spent"].get(name, 0) for r in results) / n_frames * 1000, 2)
+                    for name in results[0]["spent"]
+                },
+                "notes": sorted({note for result in results for note in result["notes"]}),
+                "torch_mib": max(result["torch_mib"] for result in results),
+            }
+            part.note(f"{codec}, {count} processes", found | watch.found(*_span(span)))
+
+
+def _analyze_all(
+    begin: Begin, paths: list[str], device: str, flow: str, seconds: float | None
+) -> Iterator[Found]:
+    """Analyzes films, for some seconds at most; the first is analyzed before, to warm up."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    from curator.graph.instruments import instruments_of
+    from curator.stages.analyze import analyze_source
+    from curator.stages.analyze_config import AnalyzeConfig
+
+    config = AnalyzeConfig(device=device, flow=flow, text=False)
+    instruments = instruments_of(config, None, None)
+    notes: set[str] = set()
+
+    def analyzed(path: str, spent: dict[str, float]) -> Any:  # noqa: ANN401
+        with open(path, "rb") as reader:
+            return analyze_source(
+                reader, path, source_id="0" * 32, n_bytes=os.path.getsize(path), config=config,
+                instruments=instruments, decoder_threads=1, spent=spent,
+            )  # fmt: skip
+
+    analyzed(paths[0], {})
+    spent: dict[str, float] = {}
+    begun, n_frames, n_sources = begin(), 0, 0
+    cpu_s = time.process_time()
+    for path in paths[1:]:
+        if seconds is not None and time.time() - begun > seconds:
+            break
+        track = analyzed(path, spent)
+        n_frames += track.n_frames
+        n_sources += 1
+        notes |= {str(note) for note in track.notes}
+    yield {
+        "rate": (n_frames, begun, time.time()), "n_sources": n_sources, "notes": sorted(notes),
+        "spent": spent, "cpu_s": time.process_time() - cpu_s, "n_halved": instruments.n_halved(),
+        "torch_mib": torch.cuda.max_memory_reserved() >> 20 if device == "gpu" else 0,
+    }  # fmt: skip
+
+
+def cpu(part: Part) -> None:
+    """The same films without the GPU, on all cores."""
+    analyze(part, device="cpu")
+
+
+def same(part: Part) -> None:
+    """How far the GPU's tracks are from the CPU's: shots, decisions of quickstart, tags."""
+    films = made_films(Path(part.options["films"]), 1, 9)
+    paths = [str(found[0]) for found in films.values()]
+    if part.options["media"]:
+        files = Path(part.options["media"]).rglob("*")
+        paths += sorted(str(path) for path in files if path.is_file() and path.suffix != ".json")
+    cores = os.cpu_count() or 1
+    shares = [(paths[i::cores], "cpu", "dis") for i in range(min(cores, len(paths)))]
+    host = dict(value for _, value in streamed(_tracks, shares, limit_s=150))
+    for name, flow in (("gpu", "dis"), ("gpu, hardware flow", "hardware")):
+        totals: dict[str, Any] = {}
+        try:
+            for _, (path, track) in streamed(_tracks, [(paths, "gpu", flow)], limit_s=90):
+                found = _compared(path, host[path], track)
+                part.note(f"{name}: {Path(path).name}", found)
+                _add(totals, found)
+        except ProcessDiedError as error:
+            totals["failed"] = str(error)[:300]
+        part.note(name, totals)
+
+
+def _add(totals: dict[str, Any], found: Found) -> None:
+    totals["sources"] = totals.get("sources", 0) + 1
+    for key, value in found.items():
+        if isinstance(value, int):
+            totals[key] = totals.get(key, 0) + value
+
+
+def _tracks(_begin: Begin, paths: list[str], device: str, flow: str) -> Iterator[tuple[str, Any]]:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    from curator.errors import SourceError
+    from curator.graph.instruments import instruments_of
+    from curator.stages.analyze import analyze_source
+    from curator.stages.analyze_config import AnalyzeConfig
+
+    config = AnalyzeConfig(device=device, flow=flow, text=False)
+    instruments = instruments_of(config, None, None)
+    for path in paths:
+        with open(path, "rb") as reader:
+            try:
+                track: Any = analyze_source(
+                    reader, path, source_id="0" * 32, n_bytes=os.path.getsize(path),
+                    config=config, instruments=instruments, decoder_threads=1,
+                )  # fmt: skip
+            except SourceError as error:
+                track = str(error.code)
+        yield path, track
+
+
+def _compared(path: str, host: Any, device: Any) -> Found:  # noqa: ANN401
+    """Differences of two tracks of a source."""
+    from curator.recipe import load_recipe
+    from curator.stages.clips import candidate_row
+    from curator.stages.filters import resolve
+    from curator.stages.propose import propose_clips
+    from curator.stages.shots import find_shots
+    from curator.tables import score_column
+
+    if isinstance(host, str) or isinstance(device, str):
+        return {
+            "failed": f"{host!s:.40} and {device!s:.40}",
+            "outcomes_differ": int(host != device),
+        }
+    recipe = load_recipe("quickstart")
+    bounds = resolve(recipe.filters.root)
+    both = host, device
+    shots = [find_shots(track, recipe.propose) for track in both]
+    starts = [[(shot.start_frame, shot.end_frame) for shot in some] for some in shots]
+    n_clips = n_same = n_tags = 0
+    for span in propose_clips(host, shots[0], recipe.propose):
+        rows = [
+            candidate_row(track, span, path, aggregates=recipe.scores.root, crop_borders=True)
+            for track in both
+        ]
+        verdicts = [
+            [
+                (value := row[score_column(rule.score)]) is not None
+                and (rule.min is None or value >= rule.min)
+                and (rule.max is None or value <= rule.max)
+                for rule in bounds
+            ]
+            for row in rows
+        ]
+        n_clips += 1
+        n_same += verdicts[0] == verdicts[1]
+        n_tags += sorted(rows[0]["tags"] or ()) == sorted(rows[1]["tags"] or ())
+    found: Found = {
+        "clips": n_clips, "same_decisions": n_same, "same_tags": n_tags,
+        "shots_differ": int(starts[0] != starts[1]),
+        "times_differ": int(not np.array_equal(host.frame_pts, device.frame_pts)),
+        "notes": [str(note) for note in device.notes],
+    }  # fmt: skip
+    if len(host.shot_probability) == len(device.shot_probability):
+        off = np.abs(host.shot_probability - device.shot_probability)
+        found["shot_probability_off"] = [round(float(off.mean()), 5), round(float(off.max()), 4)]
+    if len(host.sample_frame) == len(device.sample_frame):
+        found["signals_off"] = {
+            name: round(float(np.nanmedian(np.abs(values - device.signals[name]))), 4)
+            for name, values in host.signals.items()
+            if np.isfinite(values - device.signals[name]).any()
+        }
+    return found
+
+
+def shots(part: Part) -> None:
+    """Frames/s of the shot network on the GPU, and its difference from float32 on the CPU."""
+    from curator.models.transnet import ShotNetwork, ShotStream
+
+    frames = _small_frames(3000)
+
+    def run(network: ShotNetwork, chunk: int, shown: np.ndarray) -> tuple[Any, float]:
+        stream = ShotStream(network, chunk=chunk)
+        begun = time.perf_counter()
+        for frame in shown:
+            stream.push(frame)
+        return stream.finish(), time.perf_counter() - begun
+
+    expected, _ = run(ShotNetwork(precision="float32"), 64, frames[:1000])
+    for precision in ("auto", "float32"):
+        network = ShotNetwork(precision=precision, device="cuda")  # type: ignore[arg-type]
+        for chunk in (512, 64, 128, 256, 1024):
+            run(network, chunk, frames[:1000])
+            rates = [len(frames) / run(network, chunk, frames)[1] for _ in range(3)]
+            answers, _ = run(network, chunk, frames[:1000])
+            off = max(float(np.abs(a - b).max()) for a, b in zip(answers, expected, strict=True))
+            # torch rounds float32 to TF32 in convolutions on a GPU.
+            name = "float16" if network.precision == "float16" else "float32 as TF32"
+            found = {"frames_per_s": round(statistics.median(rates)), "off_most": round(off, 4)}
+            part.note(f"{name}, chunk {chunk}", found)
+
+
+def _small_frames(count: int) -> np.ndarray:
+    from curator.footage.write import moving_texture
+
+    some = [
+        np.stack(list(moving_texture(100, width_px=48, height_px=27, seed=seed)))
+        for seed in range(count // 100)
+    ]
+    return np.concatenate(some)
+
+
+def clip(part: Part) -> None:
+    """Pictures/s of CLIP, prepared and embedded, beside a bare forward pass on the GPU."""
+    import open_clip
+    import torch
+    from safetensors.torch import save_file
+
+    from curator.footage.write import moving_texture
+    from curator.models.catalogue import ModelEntry
+    from curator.models.clip import ClipEncoder
+
+    pictures = list(moving_texture(256, width_px=640, height_px=360))
+    for name in ("ViT-B-32-quickgelu", "ViT-L-14-quickgelu"):
+        config = open_clip.get_model_config(name)
+        torch.manual_seed(0)
+        model = open_clip.CLIP(**config).eval()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "weights.safetensors"
+            save_file({k: v.contiguous() for k, v in model.state_dict().items()}, str(path))
+            entry = ModelEntry(name="bench", kind="clip", about="", file=path.name, licence="",
+                               architecture=name, dim=config["embed_dim"])  # fmt: skip
+            gpu = ClipEncoder(entry, path, device="cuda")
+            host = ClipEncoder(entry, path, device="cpu")
+        begun = time.perf_counter()
+        prepared = [gpu.prepare(picture) for picture in pictures]
+        prepare_s = time.perf_counter() - begun
+        gpu.embed(prepared[:64])
+        begun = time.perf_counter()
+        vectors = gpu.embed(prepared)
+        embed_s = time.perf_counter() - begun
+        part.note(name, {
+            "prepared_per_s": round(len(pictures) / prepare_s),
+            "embedded_per_s": round(len(pictures) / embed_s),
+        })  # fmt: skip
+        for batch in (8, 64):
+            part.note(f"{name}, bare, batches of {batch}", {
+                "pictures_per_s": _bare_rate(model.visual, batch)
+            })  # fmt: skip
+        off = np.abs(vectors[:8] - host.embed(prepared[:8])).max()
+        part.note(f"{name}, beside float32 on the CPU", {"off_most": round(float(off), 5)})
+
+
+def _bare_rate(tower: Any, size: int) -> int:  # noqa: ANN401
+    import torch
+
+    bare = tower.half().cuda()
+    batch = torch.zeros(size, 3, 224, 224, dtype=torch.float16, device="cuda")
+    with torch.inference_mode():
+        for _ in range(3):
+            bare(batch)
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        for _ in range(10):
+            bare(batch)
+        torch.cuda.synchronize()
+    return round(10 * size / (time.perf_counter() - begun))
+
+
+def flow(part: Part) -> None:
+    """Pairs/s of the flow engine, and how far its motion scores are from those of DIS."""
+    from curator.footage.write import moving_texture
+    from curator.media.hardware_flow import HardwareFlow
+    from curator.signals.motion import DenseFlow, motion_signals
+
+    pictures = [frame.mean(axis=2).astype(np.uint8) for frame in moving_texture(300)]
+    pairs = list(zip(pictures, pictures[3:], strict=False))
+    values: dict[str, list[float]] = {}
+    for name, engine in (("dis", DenseFlow()), ("hardware", HardwareFlow())):
+        engine.between(*pairs[0])
+        begun = time.perf_counter()
+        flows = [engine.between(a, b) for a, b in pairs]
+        seconds = time.perf_counter() - begun
+        values[name] = [
+            motion_signals(a, b, f, 0.1)["motion"] for (a, b), f in zip(pairs, flows, strict=True)
+        ]
+        part.note(name, {"pairs_per_s": round(len(flows) / seconds)})
+    ratio = np.array(values["hardware"]) / np.maximum(np.array(values["dis"]), 1e-6)
+    quantiles = [round(float(np.quantile(ratio, q)), 3) for q in (0.05, 0.5, 0.95)]
+    part.note("motion of hardware by that of dis", {"quantiles_5_50_95": quantiles})
+
+
+def many(part: Part) -> None:
+    """The GPU's memory early and late over many short sources in one process."""
+    short = str(short_film(Path(part.options["films"])))
+    with Watch() as watch:
+        job = ([short] * 1001, "gpu", "dis", 75.0)
+        (result,) = in_processes(_analyze_all, [job], limit_s=110)
+    begun, ended = _span([result["rate"]])
+    memory = [row[2] for row in watch.rows if begun <= row[3] <= ended]
+    tenth = max(1, len(memory) // 10)
+    part.note("short sources", {
+        "sources": result["n_sources"],
+        "sources_per_s": round(result["n_sources"] / (ended - begun), 2),
+        "memory_mib_by_tenths": [
+            round(max(memory[i : i + tenth])) for i in range(0, len(memory), tenth)
+        ],
+        "halved": result["n_halved"],
+        "notes": result["notes"],
+    })  # fmt: skip
+
+
+def captions(part: Part) -> None:
+    """Tokens/s in the worker and of the bare loop, by benchmarks/captions_local.py."""
+    import captions_local
+
+    model = part.options["vlm"]
+    chosen = ["--size", "3b"] if model is None else ["--model", model]
+    common = ["--windows", "16", "--max-tokens", "96", "--rounds", "2", "--device", "cuda"]
+    with Watch() as watch:
+        captions_local.measure(captions_local.parsed([*chosen, *common]), tell=part.note)
+    part.note("the GPU", watch.found())
+
+
+PARTS = {
+    part.__name__: part
+    for part in (probe, limit, analyze, same, shots, flow, clip, many, captions, cpu)
+}
+
+
+def main(name: str, options: str) -> None:
+    """Runs a part."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    PARTS[name](Part(name, json.loads(options)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

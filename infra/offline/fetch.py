@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""Fetches the wheels that a machine without a network lacks, in pieces of a size that travels.
+
+    fetch.py --to FOLDER [--python 3.12] [--platform x86_64-manylinux_2_28] [--extras gpu,clip]
+             [--have LIST] [--replace NAME]... [--without NAME]... [--only NAME]...
+             [--add PACKAGE]... [--build NAME]... [--piece-mib 60] [--squeeze]
+
+What is needed is resolved for the other machine by `uv`, with the versions of `constraints.txt` but
+for what is there already, and downloaded by pip from the index that pip is set up with. LIST says
+what is there: the output of `pip list --format=freeze`, or names alone, one a line. Versions that
+stand there are held to; where the project needs another one, uv says so, and `--replace` sends
+that. `install.py` puts the pieces together over there; both need Python 3.11 alone.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import lzma
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[2]
+MANIFEST = "manifest.json"
+MIB = 1 << 20
+
+
+def canonical(name: str) -> str:
+    """A package's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def listed(lines: Iterable[str]) -> dict[str, str | None]:
+    """Packages of a list by name, with their version where it says one.
+
+    Args:
+        lines: `name`, `name==version` or `name @ …`; comments and empty lines are passed over.
+    """
+    found: dict[str, str | None] = {}
+    for line in lines:
+        text = line.split("#")[0].strip()
+        match = re.match(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:==\s*([^\s;]+))?", text)
+        if match and not text.startswith("-"):
+            found[canonical(match[1])] = match[2]
+    return found
+
+
+def constraints_for(
+    have: dict[str, str | None], project: dict[str, str | None], replaced: set[str]
+) -> list[str]:
+    """Versions to hold to: those over there, and the project's for what is not there."""
+    kept = {name: version for name, version in project.items() if name not in have}
+    kept |= {name: version for name, version in have.items() if name not in replaced}
+    return [f"{name}=={version}" for name, version in sorted(kept.items()) if version is not None]
+
+
+def resolved(options: argparse.Namespace, have: dict[str, str | None]) -> dict[str, str | None]:
+    """All packages that the project and its extras need over there, with their versions."""
+    project = listed((PROJECT / "constraints.txt").read_text().splitlines())
+    with tempfile.TemporaryDirectory() as folder:
+        held, more = Path(folder) / "held.txt", Path(folder) / "more.txt"
+        more.write_text("\n".join(options.add) + "\n")
+        held.write_text("\n".join(constraints_for(have, project, options.replace)) + "\n")
+        command = [
+            options.uv, "pip", "compile", str(PROJECT / "pyproject.toml"), str(more), "--quiet",
+            "--no-header", "--no-annotate", "--no-python-downloads", "--only-binary", ":all:",
+            "--python-version", options.python, "--python-platform", options.platform,
+            "--constraint", str(held),
+        ]  # fmt: skip
+        for name in sorted(options.build):
+            command += ["--no-binary", name]
+        for extra in filter(None, options.extras.split(",")):
+            command += ["--extra", extra]
+        answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if answer.returncode:
+            sys.exit(
+                "no versions fit together; --replace NAME sends another version of what is there, "
+                "--build NAME makes a wheel here of what has none"
+            )
+    return listed(answer.stdout.splitlines())
+
+
+def platform_tags(platform: str) -> list[str]:
+    """Pip's names of a platform and of all older ones that it runs wheels of.
+
+    Args:
+        platform: uv's name, such as `x86_64-manylinux_2_28`.
+    """
+    match = re.fullmatch(r"(\w+?)-manylinux_2_(\d+)", platform)
+    if match is None:
+        sys.exit(f"--platform is {platform!r}; expected one such as x86_64-manylinux_2_28")
+    machine, newest = match[1], int(match[2])
+    tags = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, 4, -1)]
+    return [*tags, *(f"manylinux{year}_{machine}" for year in ("2014", "2010", "1"))]
+
+
+def downloaded(
+    names: Sequence[str], folder: Path, *, python: str, platform: str, built: set[str]
+) -> None:
+    """Downloads wheels by pip; makes those of pure Python that have none.
+
+    Args:
+        names: `name==version`.
+        folder: Where to.
+        python: Version over there.
+        platform: uv's name of the platform.
+        built: Names of packages without wheels.
+    """
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    made = [name for name in names if name.split("==")[0] in built]
+    ready = [name for name in names if name not in made]
+    command = [*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    command += ["--python-version", python, "--implementation", "cp"]
+    for tag in platform_tags(platform):
+        command += ["--platform", tag]
+    if ready:
+        subprocess.run([*command, *ready], check=True)
+    if made:
+        subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), *made], check=True)
+    for path in folder.glob("*.whl"):
+        if canonical(path.name.split("-")[0]) in built and not path.name.endswith("-none-any.whl"):
+            sys.exit(f"{path.name} was built for this machine; it does not run on another")
+
+
+def packed(
+    wheels: Sequence[Path], folder: Path, piece_bytes: int, *, is_squeezed: bool = False
+) -> list[str]:
+    """Puts wheels into pieces, and writes their SHA-256 sums to `manifest.json`.
+
+    Args:
+        wheels: Files.
+        folder: Where pieces go; old ones there are deleted.
+        piece_bytes: Most bytes of a piece.
+        is_squeezed: Compress them together by xz: a third less, at a second per MiB.
+
+    Returns:
+        Names of the pieces, in order.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("wheels.tar.*"):
+        old.unlink()
+    sums: dict[str, str] = {}
+    with _Pieces(folder, piece_bytes) as pieces, contextlib.ExitStack() as stack:
+        out: Any = pieces
+        if is_squeezed:
+            filters = [
+                {"id": lzma.FILTER_X86},
+                {"id": lzma.FILTER_LZMA2, "preset": 4, "dict_size": 96 * MIB},
+            ]
+            out = stack.enter_context(lzma.open(pieces, "wb", filters=filters))
+        tar = stack.enter_context(tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT))
+        for wheel in wheels:
+            with tempfile.TemporaryDirectory() as temporary:
+                sent = _stored(wheel, Path(temporary)) if is_squeezed else wheel
+                sums[wheel.name] = _sha256(sent)
+                tar.add(sent, arcname=wheel.name)
+    manifest = {
+        "form": "xz" if is_squeezed else "tar",
+        "pieces": {name: _sha256(folder / name) for name in pieces.names},
+        "wheels": sums,
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    return pieces.names
+
+
+def _stored(wheel: Path, folder: Path) -> Path:
+    """The same wheel, not compressed: what is compressed twice does not get smaller."""
+    path = folder / wheel.name
+    with zipfile.ZipFile(wheel) as read, zipfile.ZipFile(path, "w") as write:
+        for one in read.infolist():
+            kept = zipfile.ZipInfo(one.filename, one.date_time)
+            kept.external_attr = one.external_attr
+            write.writestr(kept, read.read(one))
+    return path
+
+
+class _Pieces(io.RawIOBase):
+    """A file that is written into pieces."""
+
+    def __init__(self, folder: Path, piece_bytes: int) -> None:
+        self._folder, self._left, self._size = folder, 0, piece_bytes
+        self._file: io.BufferedWriter | None = None
+        self.names: list[str] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        view = memoryview(data)  # type: ignore[arg-type]
+        done = 0
+        while done < len(view):
+            if self._left == 0:
+                self._next()
+            assert self._file is not None
+            some = view[done : done + self._left]
+            self._file.write(some)
+            done, self._left = done + len(some), self._left - len(some)
+        return done
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        super().close()
+
+    def _next(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self.names.append(f"wheels.tar.{len(self.names):03d}")
+        self._file = (self._folder / self.names[-1]).open("wb")
+        self._left = self._size
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main() -> None:
+    """Resolves, downloads and packs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--to", type=Path, required=True, help="folder for the pieces")
+    parser.add_argument("--wheels", type=Path, help="folder for the wheels, to be used again")
+    parser.add_argument("--python", default="3.12", help="version over there")
+    parser.add_argument("--platform", default="x86_64-manylinux_2_28", help="uv's name of it")
+    parser.add_argument("--extras", default="", help="of this project, with commas")
+    parser.add_argument("--have", type=Path, help="list of what is there")
+    for name, text in (
+        ("replace", "send it although it is there"),
+        ("without", "leave it out"),
+        ("only", "send nothing else"),
+        ("build", "pure Python without a wheel: make one here"),
+    ):
+        parser.add_argument(
+            f"--{name}", action="append", default=[], metavar="NAME", help=text, type=canonical
+        )
+    parser.add_argument("--add", action="append", default=[], help="send it too, such as faiss-cpu")
+    parser.add_argument("--piece-mib", type=float, default=60.0, help="most MiB of a piece")
+    parser.add_argument("--squeeze", action="store_true", help="compress all together; takes long")
+    parser.add_argument("--uv", default="uv", help="the program")
+    options = parser.parse_args()
+    for name in ("replace", "without", "only", "build"):
+        setattr(options, name, set(getattr(options, name)))
+    have = listed(options.have.read_text().splitlines()) if options.have else {}
+    wanted = resolved(options, have)
+    names = [
+        f"{name}=={version}"
+        for name, version in sorted(wanted.items())
+        if (name not in have or name in options.replace)
+        and name not in options.without
+        and (not options.only or name in options.only)
+    ]
+    if unknown := sorted((options.only | options.replace) - set(wanted)):
+        sys.exit(f"not needed by the project: {', '.join(unknown)}")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.wheels or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        downloaded(
+            names, folder, python=options.python, platform=options.platform, built=options.build
+        )
+        keys = {name.replace("==", "-") for name in names}
+        wheels = sorted(path for path in folder.glob("*.whl") if _key(path) in keys)
+        pieces = packed(
+            wheels, options.to, round(options.piece_mib * MIB), is_squeezed=options.squeeze
+        )
+        for wheel in sorted(wheels, key=lambda path: -path.stat().st_size):
+            print(f"{wheel.stat().st_size / MIB:8.1f} MiB  {wheel.name}")
+        total = sum(wheel.stat().st_size for wheel in wheels)
+        print(f"{total / MIB:8.1f} MiB  in {len(wheels)} wheels, {len(pieces)} pieces")
+
+
+def _key(wheel: Path) -> str:
+    name, version = wheel.name.split("-")[:2]
+    return f"{canonical(name)}-{version}"
+
+
+if __name__ == "__main__":
+    main()
