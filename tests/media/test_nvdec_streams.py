@@ -13,6 +13,7 @@ import pytest
 import torch
 from fake_nvdec import USES_PACKAGE, decoder_options, driver, fake_module
 
+from curator.doctor import inside
 from curator.footage.write import MAKERS
 from curator.media.container import open_container, video_stream
 from curator.media.nvdec import Nvdec, NvdecReader, bitstream_filter
@@ -107,3 +108,12 @@ def test_leaving_early_waits_for_the_engine_before_the_container_is_closed(film:
     driver().set_wait_us(20_000)
     for _ in range(5):
         assert read(film, 1) == 1
+
+
+def test_the_doctor_asks_for_formats_by_the_packages_own_names() -> None:
+    formats = inside.nvdec()["formats"]
+    assert [(f["codec"], f["chroma"], f["bits"]) for f in formats] == list(inside.NVDEC_FORMATS)
+    caps = {(f["codec"], f["chroma"], f["bits"]): f["caps"] for f in formats}
+    assert caps["h264", "420", 8]["supported"] == 1
+    assert caps["h264", "420", 8]["num_decoder_engines"] == 7
+    assert caps["h264", "422", 8]["supported"] == 0
