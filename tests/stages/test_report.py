@@ -13,7 +13,7 @@ from curator.stages.report import render_report
 from curator.stages.report.funnel import funnel_steps, reason_order
 from curator.stages.report.markup import esc
 from curator.stages.report.tables import NOTES
-from curator.stages.report.words import amount, beside, clock, length, score, share, size
+from curator.stages.report.words import amount, beside, clock, length, plain, score, share, size
 from curator.stages.scores import SCORES
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
@@ -396,6 +396,11 @@ def test_numbers_in_words() -> None:
     assert (clock(3725.4), amount(1, "clip"), amount(1200, "clip")) == (
         "1:02:05", "1 clip", "1,200 clips",
     )  # fmt: skip
+
+
+def test_names_on_a_terminal_are_one_line_and_obey_nobody() -> None:
+    assert plain("s3://b/été 登山 'x' <y>.mp4") == "s3://b/été 登山 'x' <y>.mp4"
+    assert plain("a\nb\x1b[31m\udcff\u202e.mp4") == r"a\nb\x1b[31m\udcff\u202e.mp4"
 
 
 def test_markup_passes_and_text_is_escaped() -> None:
