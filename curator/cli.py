@@ -4,22 +4,26 @@ import argparse
 import logging
 import os
 import shlex
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from curator import __version__
 from curator.errors import CuratorError, RecipeError, UsageError
 from curator.export_command import add_export
 from curator.recaption_command import add_recaption
+from curator.stopping import Terminated, end_process, ends_in_peace, ends_when_asked
 from curator.verify_command import add_verify
 
 EXIT_OK, EXIT_BROKEN_OFF, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
-EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
+EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_NOT_READ = 130, 143, 141
+
+
+def command() -> NoReturn:
+    """The installed command `curate`: does what its arguments say, and ends the process."""
+    end_process(main())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,35 +32,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="curate: %(levelname)s %(message)s")
     try:
         code: int = options.action(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output, such as `head`, has enough; what is buffered must go somewhere.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_NOT_READ
     except (UsageError, RecipeError) as error:
         print(f"curate: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt as stop:
         print("curate: stopped; the same command goes on from what was done", file=sys.stderr)
-        return EXIT_TERMINATED if isinstance(stop, _Terminated) else EXIT_INTERRUPTED
+        return EXIT_TERMINATED if isinstance(stop, Terminated) else EXIT_INTERRUPTED
     except CuratorError as error:
         print(f"curate: {error}; the same command goes on from what was done", file=sys.stderr)
         return EXIT_BROKEN_OFF
     return code
-
-
-class _Terminated(KeyboardInterrupt):
-    """A scheduler asked the process to end; it is to end like an interrupted one."""
-
-
-@contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    def stop(number: int, frame: object) -> None:
-        raise _Terminated
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,8 +57,8 @@ def _parser() -> argparse.ArgumentParser:
         "tars.",
         epilog="Exit codes: 0 finished; 2 usage, recipe or preflight error, nothing was done; "
         "3 finished, but more sources failed than --max-failed allows; 1 broken off by the "
-        "storage or an internal error; 130 interrupted, 143 terminated. "
-        "After 1, 130 and 143 the same command goes on from what was done.",
+        "storage or an internal error; 130 interrupted, 143 terminated; 141 nobody reads what it "
+        "prints. After 1, 130 and 143 the same command goes on from what was done.",
     )
     parser.add_argument("--version", action="version", version=f"curate {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -97,8 +88,9 @@ def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "sources",
         nargs="+",
         metavar="SOURCE",
-        help="file, folder (recursive), glob, s3://bucket/prefix, or a manifest: .txt with a URI "
-        "per line, .csv or .parquet with a column `uri`",
+        help="file, folder (with all below it but names that begin with a dot), glob, "
+        "s3://bucket/prefix, or a manifest: .txt with a URI per line, .csv or .parquet with a "
+        "column `uri`",
     )
     run.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix for all results")
     run.add_argument(
@@ -340,9 +332,10 @@ def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, 
     from curator.progress import Progress, format_funnel
 
     with (
-        _sigterm_raises(),
+        ends_when_asked(),
         Progress() as progress,
         Engine(address=options.ray_address, workers=options.workers) as engine,
+        ends_in_peace(),
     ):
         if not store.exists(SUMMARY):
             # A first run has something to probe; the process for it loads while this one does.
@@ -369,9 +362,10 @@ def _recaption(options: argparse.Namespace) -> int:
     from curator.storage import open_store
 
     with (
-        _sigterm_raises(),
+        ends_when_asked(),
         Progress() as progress,
         Engine(address=options.ray_address, workers=options.workers) as engine,
+        ends_in_peace(),
     ):
         summary = run_recaption(options, engine, progress)
     print(told(summary, open_store(options.out).uri))

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
@@ -24,6 +23,7 @@ from curator.stages.scores import SCORES, ScoreConfig
 from curator.stages.select import SelectConfig
 from curator.stages.semantic import SemanticConfig, Semantics
 from curator.stages.shard_config import ShardConfig
+from curator.strict_yaml import StrictYamlError, load_yaml
 
 DEFAULT_RECIPE = "quickstart"
 _SHOWN = 60
@@ -98,9 +98,16 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """
     path = _find(name)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise RecipeError(f"recipe {path} cannot be read as YAML: {_one_line(error)}") from error
+        data = load_yaml(path.read_text(encoding="utf-8"))
+    except (StrictYamlError, UnicodeDecodeError) as error:
+        raise RecipeError(f"recipe {path} cannot be read as YAML: {error}") from error
+    except OSError as error:
+        raise RecipeError(f"recipe {path} cannot be read: {error.strerror}") from error
+    if data is None:
+        raise RecipeError(
+            f"recipe {path} is empty: it would have no rules, and keep every clip; begin with a "
+            f"copy of {recipe_folder() / DEFAULT_RECIPE}.yaml"
+        )
     if not isinstance(data, dict):
         raise RecipeError(f"recipe {path} is a {type(data).__name__}; expected keys and values")
     for override in overrides:
@@ -145,10 +152,15 @@ def _override(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise RecipeError(f"--set {override!r}: expected key=value, such as filters.motion.min=0.3")
+    if not text.strip():
+        raise RecipeError(
+            f"--set {override!r} has no value; {key.strip()}=null sets nothing, and so takes a "
+            "bound away"
+        )
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"--set {override!r}: {_one_line(error)}") from error
+        value = load_yaml(text)
+    except StrictYamlError as error:
+        raise RecipeError(f"--set {override!r}: {error}") from error
     *parents, leaf = key.strip().split(".")
     node = data
     for parent in parents:
@@ -270,10 +282,6 @@ def _fields_at(location: Sequence[str]) -> Iterator[tuple[str, FieldInfo]]:
             return
         model = below
     yield from model.model_fields.items()
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def describe(recipe: Recipe) -> Iterator[tuple[str, Any, str, str]]:

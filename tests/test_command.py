@@ -63,6 +63,12 @@ def broken(tmp_path: Path) -> Path:
         ),
         (["--set", "shard.embedding=clip"], ["shard.embedding=clip", "set analyze.clip"]),
         (["--set", "shard.min_bytes=2000000000"], ["shard", "min_bytes 2000000000 is more than"]),
+        (
+            ["--set", "filters.motion.min="],
+            ["'filters.motion.min=' has no value; filters.motion.min=null", "takes a bound away"],
+        ),
+        (["--set", "filters.motion.min=.nan"], ["filters.motion", "min is not a number (nan)"]),
+        (["--set", "filters.motion={min: 1"], ["--set 'filters.motion={min: 1'", "expected ','"]),
         (["--ray-address", "10.0.0.1:6379"], ["10.0.0.1:6379", "s3://", "--shared-out"]),
     ],
 )
@@ -88,6 +94,28 @@ def test_a_source_that_names_nothing_is_refused(
 ) -> None:
     assert main(["run", str(tmp_path / source), str(tmp_path / "out")]) == EXIT_USAGE
     assert source in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty: it would have no rules"),
+        ("# nothing yet", "begin with a copy of"),
+        ("filters:\n  motion: {min: 1}\n  motion: {max: 2}", "line 3, column 3: the key 'motion'"),
+        ("filters: {motion: {min: .nan}}", "filters.motion: min is not a number (nan)"),
+        ("just words", "is a str; expected keys and values"),
+    ],
+)
+def test_a_recipe_that_would_not_do_what_it_seems_to_is_refused(
+    text: str, said: str, broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.yaml").write_text(text)
+    command = ["run", str(broken), str(tmp_path / "out"), "--recipe", str(tmp_path / "own.yaml")]
+    assert main(command) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert said in error
+    assert f"recipe {tmp_path / 'own.yaml'}" in error
+    assert error.count("\n") == 1
 
 
 def test_a_file_in_the_place_of_out_is_refused(
@@ -117,6 +145,19 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     assert main(["run", str(broken), str(tmp_path / "out"), "--dry-run"]) == EXIT_OK
     assert "3 sources" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_names_what_cannot_be_read(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(7):
+        (broken / f"link\n{number}.mp4").symlink_to("nowhere.mp4")
+    assert main(["run", str(broken), str(tmp_path / "out"), "--dry-run"]) == EXIT_OK
+    lines = capsys.readouterr().out.splitlines()
+    assert "7 cannot be read" in lines[0]
+    assert len(lines) == 1 + 5 + 1
+    assert "link\\n0.mp4" in lines[1]
+    assert lines[-1] == "  and 2 more"
 
 
 def test_sources_that_all_fail_make_a_whole_output_and_max_failed_an_exit_code(

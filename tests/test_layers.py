@@ -9,7 +9,7 @@ import curator
 
 ROOT = Path(curator.__file__).parent
 LAYERS = (
-    ("errors", "records", "cut_records"),
+    ("errors", "records", "cut_records", "strict_yaml"),
     ("signals",),
     ("storage", "media", "lake", "tracks", "listing", "footage"),
     ("models",),
@@ -17,7 +17,7 @@ LAYERS = (
     ("stages", "tables", "shardset"),
     ("verify", "recipe"),
     ("export",),
-    ("progress", "model_command", "verify_command", "export_command"),
+    ("progress", "stopping", "model_command", "verify_command", "export_command"),
     ("graph",),
     ("review", "doctor", "doctor_command", "recaption_command", "loading"),
     ("cli",),

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from curator.errors import RecipeError, unknown_key
 from curator.lake import fingerprint
+from curator.strict_yaml import StrictYamlError, load_yaml
 
 PLACEHOLDERS: Mapping[str, str] = {
     "candidate": "the answer that a judge is to score",
@@ -158,8 +158,8 @@ def load_prompt(name: str) -> Prompt:
         return _given[name]
     path = _find(name)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        data = load_yaml(path.read_text(encoding="utf-8"))
+    except (StrictYamlError, UnicodeDecodeError, OSError) as error:
         said = " ".join(str(error).split())
         raise RecipeError(f"prompt {path} cannot be read as YAML: {said}") from error
     if not isinstance(data, dict):

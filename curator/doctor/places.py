@@ -16,6 +16,7 @@ from curator.doctor.machine import existing
 from curator.doctor.rows import Group, Row, State
 from curator.errors import CuratorError, StorageError
 from curator.listing import ListedSource, UnlistedSource, list_sources
+from curator.stages.report.words import plain
 from curator.storage import Store, open_source, open_store
 
 MAX_LOOKED_AT = 1000
@@ -78,7 +79,7 @@ def _source(source: str) -> str:
         if isinstance(item, ListedSource):
             with open_source(item.uri, expected_version=item.version) as stream:
                 stream.read(1)
-            return f"can be read; the first is {item.uri} ({item.bytes / 1e6:.1f} MB)"
+            return f"can be read; the first is {plain(item.uri)} ({item.bytes / 1e6:.1f} MB)"
         if isinstance(item, UnlistedSource):
             failed = failed or item
         else:

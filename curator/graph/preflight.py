@@ -11,6 +11,7 @@ from curator.models.store import ModelStore
 from curator.models.text import text_model_file
 from curator.recipe import Recipe, semantics_of
 from curator.stages.analyze_config import analyze_fingerprint
+from curator.stages.report.words import plain
 from curator.stages.scan import scan_fingerprint, scan_key
 from curator.stages.scores import SCORES
 from curator.stages.semantic import check_content
@@ -18,6 +19,8 @@ from curator.storage import Store, open_store
 from curator.storage.base import has_scheme
 from curator.storage.walk import is_pattern
 
+MAX_NAMED = 5
+"""Most sources that a dry run names as not readable."""
 OWN_FOLDERS = frozenset(
     ("alike", "annotations", "candidates", "clip_embeddings", "clips", "cuts", "embeddings",
      "frames", "replies", "report", "scan", "segments", "shards", "shots", "sources", "tracks")
@@ -182,11 +185,12 @@ def dry_run(sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int 
     tracks = Parts(store, "tracks", stamp).done()
     counts: Counter[str] = Counter()
     known: dict[str, dict[str, str]] = {}
+    unreadable: list[str] = []
     for item in list_sources(sources, limit=limit):
         if isinstance(item, SkippedName):
             counts["skipped"] += 1
         elif not isinstance(item, ListedSource):
-            counts["unreadable"] += 1
+            unreadable.append(plain(item.message))
         else:
             counts["sources"] += 1
             counts["bytes"] += item.bytes
@@ -202,6 +206,8 @@ def dry_run(sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int 
     return (
         f"{counts['sources']} sources, {counts['bytes'] / 1e9:.3f} GB; "
         f"{counts['analyzed']} are analyzed already; "
-        f"{counts['unreadable']} cannot be read; "
+        f"{len(unreadable)} cannot be read; "
         f"{counts['skipped']} skipped by name; nothing was written to {store.uri}"
+        + "".join(f"\n  {message}" for message in unreadable[:MAX_NAMED])
+        + (f"\n  and {len(unreadable) - MAX_NAMED} more" * (len(unreadable) > MAX_NAMED))
     )

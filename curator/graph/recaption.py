@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from curator.graph.captioning import Captioning
 
 SECTION = "caption"
+UNASKED = frozenset({"captioner", "enabled", "embedding"})
+"""Keys of `caption` that say something where no model is asked."""
 
 
 class Recaption:
@@ -71,6 +73,13 @@ class Recaption:
                 "makes one"
             )
         self.recipe = with_changes(Recipe.model_validate(self._previous["recipe"]), changes)
+        caption = self.recipe.caption
+        unasked = [c for c in changes if c.split("=")[0].strip().split(".")[-1] not in UNASKED]
+        if caption.enabled and caption.captioner == "measured" and unasked:
+            raise UsageError(
+                f"--set {unasked[0]!r} would change nothing: caption.captioner is measured, which "
+                "asks no model; set caption.captioner to openai or transformers"
+            )
         self._seconds: dict[str, float] = {}
 
     def execute(self) -> dict[str, Any]:

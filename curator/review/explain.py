@@ -17,7 +17,7 @@ from curator.review.finished import Finished
 from curator.stages.decide import corpus_of, score_values
 from curator.stages.filters import Bounds, Rule, judge_rule, resolve
 from curator.stages.report.rules import quantile_words
-from curator.stages.report.words import clock, score
+from curator.stages.report.words import clock, plain, score
 from curator.stages.scores import SCORES
 
 MAX_NAMED = 5
@@ -104,7 +104,7 @@ def _judged(finished: Finished, number: int) -> Iterator[Judged]:
 def _headline(clip: Mapping[str, Any]) -> str:
     span = f"{clock(clip['start_s'])} to {clock(clip['end_s'])}"
     size = f"{clip['width']}x{clip['height']}, {clip['n_frames']} frames at {clip['fps']:.4g}/s"
-    return f"clip {clip['clip_id']}\n{clip['source_uri']}\n{span}, {size}"
+    return f"clip {clip['clip_id']}\n{plain(clip['source_uri'])}\n{span}, {size}"
 
 
 def _outcome(finished: Finished, clip: Mapping[str, Any]) -> Iterator[str]:
@@ -119,7 +119,7 @@ def _outcome(finished: Finished, clip: Mapping[str, Any]) -> Iterator[str]:
     if len(clip["reasons"] or ()) > 1:
         yield f"all reasons, in the order of the recipe: {', '.join(clip['reasons'])}"
     if clip["reason_detail"]:
-        yield str(clip["reason_detail"])
+        yield plain(clip["reason_detail"])
     if clip["duplicate_of"]:
         yield from _original(finished, clip)
 
@@ -138,7 +138,7 @@ def _original(finished: Finished, clip: Mapping[str, Any]) -> Iterator[str]:
     yield f"duplicate of {of} ({similarity}, duplicate from {clip['reason_threshold']:g})"
     for other in columns_to_rows(found):
         what = "kept" if other["decision"] == "kept" else f"itself rejected: {other['reason']}"
-        yield f"  which is {other['source_uri']} at {clock(other['start_s'])}, {what}"
+        yield f"  which is {plain(other['source_uri'])} at {clock(other['start_s'])}, {what}"
 
 
 def _table(judged: Sequence[Judged]) -> str:

@@ -11,6 +11,7 @@ judged for all clips. Scores that come with the one decode cost nothing more to 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import isnan
 from typing import Literal
 
 import numpy as np
@@ -59,6 +60,9 @@ class Rule(BaseModel):
 
     @model_validator(mode="after")
     def _ordered(self) -> "Rule":
+        for side, bound in (("min", self.min), ("max", self.max)):
+            if bound is not None and isnan(bound):
+                raise ValueError(f"{side} is not a number (nan), and would keep every clip")
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"min {self.min} is above max {self.max}; no clip could be kept")
         if (self.drop_lowest or 0.0) + (self.drop_highest or 0.0) >= 1:

@@ -133,6 +133,17 @@ def test_changes_that_cannot_be_made_are_refused(
     assert alone.files("") == before
 
 
+def test_a_change_that_nobody_would_see_is_refused(
+    alone: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Measured captions ask no model: another prompt for them would be no other caption."""
+    before = alone.files("")
+    code = alone.recaption_code("caption.captioner=measured", "caption.prompt=cosmos")
+    assert code == EXIT_USAGE
+    assert "--set 'caption.prompt=cosmos' would change nothing" in capsys.readouterr().err
+    assert alone.files("") == before
+
+
 def test_an_output_that_is_not_whole_is_refused(
     alone: Captioned, capsys: pytest.CaptureFixture[str]
 ) -> None:

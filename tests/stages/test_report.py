@@ -13,11 +13,11 @@ from curator.stages.report import render_report
 from curator.stages.report.funnel import funnel_steps, reason_order
 from curator.stages.report.markup import esc
 from curator.stages.report.tables import NOTES
-from curator.stages.report.words import amount, beside, clock, length, score, share, size
+from curator.stages.report.words import amount, beside, clock, length, plain, score, share, size
 from curator.stages.scores import SCORES
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
-VOID = {"meta", "img", "br", "line", "rect"}
+VOID = {"meta", "img", "br", "line", "rect", "wbr"}
 
 
 class Page(HTMLParser):
@@ -237,10 +237,10 @@ def test_clips_without_any_facts_make_a_page() -> None:
     assert page.text.count("no picture") == 3
 
 
-def test_scores_of_none_are_dashes_and_counted_as_not_measured() -> None:
+def test_scores_of_none_are_named_on_the_card_and_counted_as_not_measured() -> None:
     clips = [clip(0, motion=None, bits_per_pixel=None), clip(1), clip(2)]
     _, page = render(clips)
-    assert "motion -" in page.text
+    assert "not measured: bits_per_pixel, motion" in page.text
     assert "1 not measured" in page.text
 
 
@@ -276,7 +276,7 @@ def test_duplicate_stands_beside_the_clip_it_duplicates() -> None:
     )  # fmt: skip
     html, page = render([best, copy])
     assert "similarity 0.93, duplicate from 0.8" in page.text
-    pair = html[html.index('<div class="pair">') :]
+    pair = html[html.index('<div class="pair card"') :]
     assert pair.index(copy["clip_id"]) < pair.index(best["clip_id"])
 
 
@@ -350,6 +350,19 @@ def test_buckets_are_added_up_and_stages_shared() -> None:
     assert "Done in this run: 2 sources analyzed." in page.text
 
 
+def test_first_sentence_says_what_was_kept_dropped_and_failed() -> None:
+    _, page = render([clip(0), clip(1), *(rejected(n, "too_dark") for n in range(2, 5))])
+    assert "Kept 2 of 5 clips; dropped 3 too_dark . 1 source failed : 1 not_a_video." in page.text
+
+
+def test_reasons_that_took_no_clip_are_folded_away_with_their_rules() -> None:
+    html, _ = render([clip(0), rejected(1, "too_dark", reasons=["too_dark", "motion_too_high"])])
+    funnel, unused = html[html.index('id="funnel"') :].split("<details>")[:2]
+    assert "too_dark" in funnel
+    assert "motion_too_high" not in funnel
+    assert "motion above 4 short sides/s" in unused
+
+
 def test_every_note_has_a_meaning() -> None:
     assert set(NOTES) == set(Note)
 
@@ -383,6 +396,11 @@ def test_numbers_in_words() -> None:
     assert (clock(3725.4), amount(1, "clip"), amount(1200, "clip")) == (
         "1:02:05", "1 clip", "1,200 clips",
     )  # fmt: skip
+
+
+def test_names_on_a_terminal_are_one_line_and_obey_nobody() -> None:
+    assert plain("s3://b/été 登山 'x' <y>.mp4") == "s3://b/été 登山 'x' <y>.mp4"
+    assert plain("a\nb\x1b[31m\udcff\u202e.mp4") == r"a\nb\x1b[31m\udcff\u202e.mp4"
 
 
 def test_markup_passes_and_text_is_escaped() -> None:

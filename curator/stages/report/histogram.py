@@ -12,7 +12,10 @@ from curator.stages.report.markup import Markup, esc, joined
 from curator.stages.report.rules import applied_rules, reasons_of
 from curator.stages.report.words import count, score
 from curator.stages.scores import SCORES
+from curator.stages.scores.families import FAMILIES
 
+LENGTH = "duration"
+"""Stands among the scores for the length of a clip as it is kept."""
 BINS = 40
 WIDTH, HEIGHT, TOP, BOTTOM = 320, 112, 14, 16
 LETTER = 5.5
@@ -49,28 +52,49 @@ class _Axis:
         return [int(n) for n in np.bincount(numbers, minlength=BINS)]
 
 
-def histograms(summary: Mapping[str, Any], clips: Sequence[Mapping[str, Any]]) -> Markup:
+def histograms(
+    summary: Mapping[str, Any], clips: Sequence[Mapping[str, Any]]
+) -> tuple[Markup, dict[str, Markup]]:
     """A histogram for each score that any clip has, and for the length of clips.
 
     Args:
         summary: What `summary.json` holds; reads the bounds in `recipe`.
         clips: All rows of `clips`.
+
+    Returns:
+        Those with a bound, in the recipe's order, and the others by family.
     """
-    recipe = summary.get("recipe") or {}
-    rules = applied_rules(summary)
-    min_s = (recipe.get("propose") or {}).get("min_s")
-    shortest = {} if min_s is None else {"min": float(min_s)}
+    bounds = _bounds_by_score(summary)
     is_kept = np.array([clip.get("decision") == "kept" for clip in clips], dtype=np.bool_)
-    lengths = [_clip_s(clip) for clip in clips]
-    parts = [figure("duration", "s", "length of the clip", shortest, lengths, is_kept)]
-    for name, spec in SCORES.items():
-        values = [clip.get(name) for clip in clips]
-        bounds: dict[str, float] = {}
-        for rule in (rule for rule in rules if rule["score"] == name):
-            said = "" if rule["severity"] == "reject" else f"{rule['severity']} "
-            bounds |= {f"{said}{side}": bound for _, side, bound in reasons_of(rule)}
-        parts.append(figure(name, spec.unit, spec.meaning, bounds, values, is_kept))
-    return joined(parts)
+
+    def drawn(name: str) -> Markup:
+        values = [_clip_s(clip) if name == LENGTH else clip.get(name) for clip in clips]
+        unit, meaning = ("s", "length of the clip") if name == LENGTH else _told(name)
+        return figure(name, unit, meaning, bounds.get(name, {}), values, is_kept)
+
+    ruled = joined(drawn(name) for name in bounds)
+    others = {
+        family: joined(drawn(name) for name in names if name not in bounds)
+        for family, names in FAMILIES.items()
+    }
+    if LENGTH not in bounds:
+        others = {LENGTH: drawn(LENGTH), **others}
+    return ruled, {family: figures for family, figures in others.items() if figures}
+
+
+def _told(name: str) -> tuple[str, str]:
+    return SCORES[name].unit, SCORES[name].meaning
+
+
+def _bounds_by_score(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Bounds by score and label, in the order in which they are judged."""
+    min_s = ((summary.get("recipe") or {}).get("propose") or {}).get("min_s")
+    found: dict[str, dict[str, float]] = {} if min_s is None else {LENGTH: {"min": float(min_s)}}
+    for rule in applied_rules(summary):
+        said = "" if rule["severity"] == "reject" else f"{rule['severity']} "
+        for _, side, bound in reasons_of(rule):
+            found.setdefault(rule["score"], {})[f"{said}{side}"] = bound
+    return found
 
 
 def _clip_s(clip: Mapping[str, Any]) -> float | None:
@@ -132,7 +156,7 @@ def _svg(
     name: str, axis: _Axis, kept: Values, rejected: Values, bounds: Mapping[str, float]
 ) -> Markup:
     base = HEIGHT - BOTTOM
-    marks = [*_columns(axis, axis.bins(kept), axis.bins(rejected)), *_bounds(axis, bounds)]
+    marks = [*_bounds(axis, bounds), *_columns(axis, axis.bins(kept), axis.bins(rejected))]
     label = f"Histogram of {name}: {len(kept):,} kept and {len(rejected):,} rejected clips"
     middle = f"{score(axis.at(0.5))}{' (log)' if axis.is_log else ''}"
     return Markup(
@@ -171,6 +195,12 @@ def _bounds(axis: _Axis, bounds: Mapping[str, float]) -> Iterator[Markup]:
         if not axis.low <= bound <= axis.high:
             continue
         x = min(WIDTH - 0.5, max(0.5, float(axis.place(bound)) * WIDTH))
+        if not key.startswith("now "):
+            left, right = (0.0, x) if key.endswith("min") else (x, float(WIDTH))
+            yield Markup(
+                f'<rect class="outside" x="{left:.2f}" y="2" width="{right - left:.2f}" '
+                f'height="{HEIGHT - BOTTOM - 2}"/>'
+            )
         label = f"{key} {score(bound)}"
         width = LETTER * len(label)
         anchor, begin = ("end", x - 3 - width) if x + width > WIDTH else ("start", x + 3)

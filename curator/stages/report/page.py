@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from curator.stages.report.funnel import funnel_steps
 from curator.stages.report.histogram import histograms
 from curator.stages.report.markup import Markup, esc, joined
-from curator.stages.report.sheets import Sheets
+from curator.stages.report.sheets import Sheets, anchor
 from curator.stages.report.tables import (
     failed_sources,
     flags_table,
@@ -16,10 +17,12 @@ from curator.stages.report.tables import (
     shards_table,
     stages_table,
 )
-from curator.stages.report.words import count, length, share, size
+from curator.stages.report.words import amount, count, length, share, size
 
 MAX_PER_GROUP = 24
 """Most clips on a contact sheet, and most failed sources of one error code."""
+MAX_NAMED = 5
+"""Most reasons that the sentence at the top names."""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 """Names and captions are escaped; should one slip through, nothing of it is run or fetched."""
 
@@ -46,11 +49,12 @@ def render_report(
     Returns:
         One HTML document that refers to nothing outside itself.
     """
-    sheets = Sheets(clips=clips, thumbnails=thumbnails, max_per_group=max_per_group)
+    sheets = Sheets(
+        summary=summary, clips=clips, thumbnails=thumbnails, max_per_group=max_per_group
+    )
     sections = [
         ("funnel", "Funnel", joined([funnel_table(summary), flags_table(summary)])),
-        ("kept", "Kept clips", sheets.kept()),
-        ("rejected", "Rejected clips", sheets.rejected(summary)),
+        ("clips", "Clips", sheets.section()),
         ("scores", "Scores", _scores(summary, clips)),
         ("sources", "Sources", joined([
             failed_sources(summary, sources, max_per_code=max_per_group), notes_table(summary)])),
@@ -62,7 +66,9 @@ def render_report(
         Markup(f'<section id="{name}"><h2>{title}</h2>{content}</section>\n')
         for name, title, content in sections
     )
-    header = joined([_title(summary), _headline(summary), Markup(f"<nav>{links}</nav>")])
+    header = joined(
+        [_title(summary), _headline(summary), _verdict(summary), Markup(f"<nav>{links}</nav>")]
+    )
     return document("curate report", header, body)
 
 
@@ -83,7 +89,7 @@ def shown_clips(
     clips: Sequence[Mapping[str, Any]], max_per_group: int = MAX_PER_GROUP
 ) -> list[str]:
     """Ids of the clips that the page of a run shows, and so of the thumbnails that it needs."""
-    return Sheets(clips=clips, thumbnails={}, max_per_group=max_per_group).shown()
+    return Sheets(summary={}, clips=clips, thumbnails={}, max_per_group=max_per_group).shown()
 
 
 def _title(summary: Mapping[str, Any]) -> Markup:
@@ -114,6 +120,36 @@ def _headline(summary: Mapping[str, Any]) -> Markup:
     return tiles_row(tiles)
 
 
+def _verdict(summary: Mapping[str, Any]) -> Markup:
+    """In a sentence or two: what was kept, what was dropped for what, and what failed."""
+    counts = summary.get("counts") or {}
+    n_clips, n_kept = counts.get("clips") or 0, counts.get("kept") or 0
+    said = []
+    if n_clips:
+        taken = sorted(
+            ((step.n_first, step.reason) for step in funnel_steps(summary) if step.n_first),
+            key=lambda item: -item[0],
+        )
+        named = joined(
+            (
+                Markup(f'{count(n)} <a href="#{anchor(reason)}">{esc(reason)}</a>')
+                for n, reason in taken[:MAX_NAMED]
+            ),
+            ", ",
+        )
+        rest = sum(n for n, _ in taken[MAX_NAMED:])
+        others = f", {count(rest)} for other reasons" if rest else ""
+        dropped = f"; dropped {named}{others}" if taken else "; dropped none"
+        said.append(f"Kept <b>{count(n_kept)}</b> of {amount(n_clips, 'clip')}{dropped}.")
+    if by_error := counts.get("by_error"):
+        n_failed = sum(by_error.values())
+        codes = esc(", ".join(f"{count(n)} {code}" for code, n in by_error.items()))
+        said.append(
+            f'<a class="bad" href="#sources">{amount(n_failed, "source")} failed</a>: {codes}.'
+        )
+    return Markup(f'<p class="verdict">{" ".join(said)}</p>' if said else "")
+
+
 def tiles_row(tiles: Sequence[tuple[str, str, object]]) -> Markup:
     """The headline's tiles: name, value and what is said of it."""
     items = joined(
@@ -133,11 +169,16 @@ def _of_sources(n_sources: int, n_failed: int) -> Markup:
 
 
 def _scores(summary: Mapping[str, Any], clips: Sequence[Mapping[str, Any]]) -> Markup:
-    figures = histograms(summary, clips)
-    if not figures:
+    ruled, others = histograms(summary, clips)
+    if not ruled and not others:
         return Markup('<p class="none">No clip was measured.</p>')
     legend = (
         '<p class="legend"><i class="kept"></i>kept <i class="rejected"></i>rejected, for any '
-        'reason <i class="bound"></i>bound of the rule</p>'
+        'reason <i class="bound"></i>bound of the rule, shaded where it rejects or flags</p>'
     )
-    return Markup(f'{legend}<div class="histograms">{figures}</div>')
+    folded = joined(
+        Markup(f'<h3>{esc(family)}</h3><div class="histograms">{figures}</div>')
+        for family, figures in others.items()
+    )
+    more = f"<details><summary>Scores without a rule</summary>{folded}</details>" if folded else ""
+    return Markup(f'{legend}<div class="histograms">{ruled}</div>{more}')

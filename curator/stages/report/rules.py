@@ -52,3 +52,36 @@ def quantile_words(rule: Facts, side: str) -> str:
         return ""
     of = f" of {count(rule['n_measured'])}" if rule.get("n_measured") is not None else ""
     return f" (the {end} {percent(share)}{of})"
+
+
+def reason_words(reason: str, summary: Mapping[str, Any]) -> str:
+    """The bound behind a reason, in words; empty for a reason that says it all."""
+    recipe = summary.get("recipe") or {}
+    if reason == Reason.TOO_SHORT:
+        shortest = (recipe.get("propose") or {}).get("min_s")
+        return f"shorter than {score(shortest)} s" if shortest is not None else ""
+    if reason == Reason.DUPLICATE:
+        similarity = (recipe.get("dedup") or {}).get("similarity")
+        return f"similarity from {score(similarity)} to a better clip" if similarity else ""
+    if reason == Reason.NOT_SELECTED:
+        by = ", ".join((recipe.get("select") or {}).get("by") or ()) or "all clips together"
+        return f"beyond the share or cap of its group, by {by}"
+    if reason == Reason.CONTENT_TYPE_UNWANTED:
+        semantic = recipe.get("semantic") or {}
+        unwanted = ", ".join(semantic.get("reject") or ())
+        return f"{unwanted}, from a probability of {score(semantic.get('reject_from'))}"
+    fixed: dict[str, str] = {
+        Reason.NOT_MEASURED: "a rule asks for a score that the clip has not",
+        Reason.NO_BUCKET: "smaller or shorter than every bucket",
+        Reason.NO_ASPECT_CLASS: "near no aspect class",
+        Reason.ANSWER_UNWANTED: "an answer of the captioner that caption.reject names",
+        Reason.NOT_ANNOTATED: "a window has no annotation, and caption.failed is reject",
+        Reason.JUDGED_TOO_LOW: "the judge scores a window's best answer too low",
+        Reason.CUT_FAILED: "could not be written",
+    }
+    for rule in applied_rules(summary):
+        for given, side, _ in reasons_of(rule):
+            if reason == given and rule["severity"] == "reject":
+                why = f"; {rule['why']}" if rule.get("why") else ""
+                return f"{bound_words(rule, side)}{why}"
+    return fixed.get(reason, "")

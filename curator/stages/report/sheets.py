@@ -1,116 +1,150 @@
-"""Contact sheets: clips as pictures with what was measured, kept ones and those of each reason."""
+"""Contact sheets: a sample of the clips that are kept, and of those of each reason."""
 
-import base64
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from curator.records import Reason
+from curator.stages.report.browse import Browsing
+from curator.stages.report.cards import card, kept_facts, pair_facts, rejected_facts
 from curator.stages.report.funnel import reason_order
 from curator.stages.report.markup import Markup, esc, joined
-from curator.stages.report.words import beside, clock, count, length, score
-from curator.stages.scores import SCORES
+from curator.stages.report.nearness import Nearness
+from curator.stages.report.rules import reason_words
+from curator.stages.report.words import count, score
 
 Clip = Mapping[str, Any]
 
-_SAID_ELSEWHERE = {"short_side_px", "aspect", "fps", "hdr"}
-"""Scores that a clip's size and rate tell already."""
+MAX_CARDS = 360
+"""Most clips of all sheets together, so that the page stays below about 8 MB."""
+KEPT = ""
+"""Stands for the reason of clips that are kept."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Sheets:
     """Draws clips.
 
     Attributes:
+        summary: What `summary.json` holds.
         clips: All rows of `clips`.
         thumbnails: JPEG of a clip by its id.
-        max_per_group: Most clips on a sheet.
+        max_per_group: Most clips on a sheet; fewer where there are many reasons.
     """
 
+    summary: Mapping[str, Any]
     clips: Sequence[Clip]
     thumbnails: Mapping[str, bytes]
     max_per_group: int
 
-    def kept(self) -> Markup:
-        """Sheet of clips that are kept."""
-        kept = [clip for clip in self.clips if clip.get("decision") == "kept"]
-        if not kept:
-            return Markup('<p class="none">No clip was kept.</p>')
-        shown = self._sample(kept)
-        cards = joined(self._card(clip, _kept_facts(clip)) for clip in shown)
-        models = sorted({str(clip["caption_model"]) for clip in kept if clip.get("caption_model")})
-        said = f"captions by {', '.join(models)}" if models else "no captions"
-        return Markup(
-            f'<p class="hint">{_of(len(shown), len(kept))} kept; {esc(said)}</p>'
-            f'<div class="sheet">{cards}</div>'
+    def section(self) -> Markup:
+        """The lists to choose by, the sheet of kept clips, and one for each reason."""
+        groups = self._groups
+        n_rejected = sum(len(clips) for reason, clips in groups.items() if reason != KEPT)
+        sheets = [self._kept(), *(self._reason(reason) for reason in groups if reason != KEPT)]
+        if not n_rejected:
+            sheets.append(Markup('<p class="none">No clip was rejected.</p>'))
+        controls = self._browsing.controls() if self.clips else ""
+        hint = (
+            "Beside each score is the bound of its rule, those nearest to their bounds first; the "
+            "gauge spans most clips of the run, its notch is the bound, its dark side is outside. "
+            "<code>curate explain OUT ID</code> says what would have kept a clip."
         )
-
-    def rejected(self, summary: Mapping[str, Any]) -> Markup:
-        """A sheet for each reason, in the order in which reasons count."""
-        groups: dict[str, list[Clip]] = {reason: [] for reason in reason_order(summary)}
-        for clip in self.clips:
-            if clip.get("decision") != "kept":
-                groups.setdefault(str(clip.get("reason")), []).append(clip)
-        sheets = [self._reason(reason, clips) for reason, clips in groups.items() if clips]
-        return joined(sheets) if sheets else Markup('<p class="none">No clip was rejected.</p>')
+        return Markup(f'{controls}<p class="hint">{hint}</p>{joined(sheets)}')
 
     def shown(self) -> list[str]:
         """Ids of the clips on any sheet."""
-        groups: dict[str, list[Clip]] = {}
-        for clip in self.clips:
-            kept = clip.get("decision") == "kept"
-            groups.setdefault("" if kept else str(clip.get("reason")), []).append(clip)
-        shown = [clip for group in groups.values() for clip in self._sample(group)]
+        shown = [clip for clips in self._samples.values() for clip in clips]
         retained = [clip["duplicate_of"] for clip in shown if clip.get("duplicate_of")]
         return [*(str(clip.get("clip_id")) for clip in shown), *map(str, retained)]
 
-    def _reason(self, reason: str, clips: Sequence[Clip]) -> Markup:
-        shown = self._sample(clips)
-        if reason == Reason.DUPLICATE:
-            by_id = {clip.get("clip_id"): clip for clip in self.clips}
-            cards = joined(self._pair(clip, by_id.get(clip.get("duplicate_of"))) for clip in shown)
-            kind = "sheet pairs"
-        else:
-            cards = joined(self._card(clip, _rejected_facts(clip)) for clip in shown)
-            kind = "sheet"
+    @cached_property
+    def _groups(self) -> dict[str, list[Clip]]:
+        """Clips by reason, in the order in which reasons count; those kept first."""
+        groups: dict[str, list[Clip]] = {KEPT: []}
+        groups |= {reason: [] for reason in reason_order(self.summary)}
+        for clip in self.clips:
+            kept = clip.get("decision") == "kept"
+            groups.setdefault(KEPT if kept else str(clip.get("reason")), []).append(clip)
+        return {reason: clips for reason, clips in groups.items() if clips or reason == KEPT}
+
+    @cached_property
+    def _samples(self) -> dict[str, list[Clip]]:
+        most = min(self.max_per_group, max(1, MAX_CARDS // len(self._groups)))
+        return {
+            reason: heapq.nsmallest(most, clips, key=lambda clip: str(clip.get("clip_id")))
+            for reason, clips in self._groups.items()
+        }
+
+    @cached_property
+    def _nearness(self) -> Nearness:
+        return Nearness(self.summary, self.clips)
+
+    @cached_property
+    def _browsing(self) -> Browsing:
+        clips = [clip for sample in self._samples.values() for clip in sample]
+        groups = [(reason or "kept", len(clips)) for reason, clips in self._groups.items()]
+        return Browsing(clips, groups, self._nearness)
+
+    @cached_property
+    def _by_id(self) -> dict[object, Clip]:
+        wanted = {clip.get("duplicate_of") for clip in self._samples.get(Reason.DUPLICATE, ())}
+        return {clip["clip_id"]: clip for clip in self.clips if clip.get("clip_id") in wanted}
+
+    def _kept(self) -> Markup:
+        shown, kept = self._samples[KEPT], self._groups[KEPT]
+        if not kept:
+            return Markup('<section class="group g0" id="kept"><h3>kept</h3>'
+                          '<p class="none">No clip was kept.</p></section>')  # fmt: skip
+        cards = joined(self._card(clip, kept_facts(clip, self._nearness)) for clip in shown)
+        models = sorted({str(clip["caption_model"]) for clip in kept if clip.get("caption_model")})
+        said = f"captions by {', '.join(models)}" if models else "no captions"
         return Markup(
-            f'<section class="reason" id="{anchor(reason)}"><h3>{esc(reason)} '
-            f'{_of(len(shown), len(clips))}</h3><div class="{kind}">{cards}</div></section>'
+            f'<section class="group g0" id="kept"><h3>kept {_of(len(shown), len(kept))}</h3>'
+            f'<p class="rule">{esc(said)}</p><div class="sheet">{cards}</div></section>'
         )
 
-    def _sample(self, clips: Iterable[Clip]) -> list[Clip]:
-        return heapq.nsmallest(self.max_per_group, clips, key=lambda c: str(c.get("clip_id")))
+    def _reason(self, reason: str) -> Markup:
+        shown, clips = self._samples[reason], self._groups[reason]
+        if reason == Reason.DUPLICATE:
+            cards, kind = joined(self._pair(clip) for clip in shown), "sheet pairs"
+        else:
+            facts = ((clip, rejected_facts(clip, self._nearness)) for clip in shown)
+            cards, kind = joined(self._card(clip, said) for clip, said in facts), "sheet"
+        number = list(self._groups).index(reason)
+        return Markup(
+            f'<section class="group g{number}" id="{anchor(reason)}"><h3>{esc(reason)} '
+            f'{_of(len(shown), len(clips))}</h3><p class="rule">'
+            f'{esc(reason_words(reason, self.summary))}</p><div class="{kind}">{cards}</div>'
+            "</section>"
+        )
 
-    def _pair(self, clip: Clip, retained: Clip | None) -> Markup:
+    def _pair(self, clip: Clip) -> Markup:
         said = Markup(
             f'<p class="why">similarity {score(clip.get("duplicate_similarity"))}, '
             f"duplicate from {score(clip.get('reason_threshold'))}</p>"
         )
-        own = self._card(clip, Markup(f'<p class="role">rejected</p>{_quality(clip)}'))
+        own = self._plain(clip, "rejected")
+        retained = self._by_id.get(clip.get("duplicate_of"))
         if retained is None:
             other = Markup('<p class="none">The clip it duplicates is not in this run.</p>')
         else:
-            role = "kept" if retained.get("decision") == "kept" else "retained, rejected later"
-            facts = Markup(f'<p class="role {role}">{role}</p>{_quality(retained)}')
-            other = self._card(retained, facts)
-        return Markup(f'<div class="pair">{said}{own}{other}</div>')
+            kept = retained.get("decision") == "kept"
+            other = self._plain(retained, "kept" if kept else "retained, rejected later")
+        css, order = self._browsing.css_of(clip), self._browsing.order_of(clip)
+        return Markup(f'<div class="pair card{css}" style="{order}">{said}{own}{other}</div>')
 
     def _card(self, clip: Clip, facts: Markup) -> Markup:
-        return card(clip, facts, self.thumbnails.get(str(clip.get("clip_id"))))
+        css, order = self._browsing.css_of(clip), self._browsing.order_of(clip)
+        return card(clip, facts, self._picture(clip), css=f" card{css}", order=order)
 
+    def _plain(self, clip: Clip, role: str) -> Markup:
+        return card(clip, pair_facts(clip, role), self._picture(clip))
 
-def card(clip: Clip, facts: Markup, jpeg: bytes | None) -> Markup:
-    """One clip: its picture and length, what is said of it, its tags and where it is from."""
-    if jpeg:
-        data = base64.b64encode(jpeg).decode()
-        picture = f'<img alt="" decoding="async" src="data:image/jpeg;base64,{data}">'
-    else:
-        picture = "<span>no picture</span>"
-    return Markup(
-        f'<figure class="clip"><div class="picture">{picture}<b>{length(_clip_s(clip))}</b></div>'
-        f"<figcaption>{facts}{_tags(clip)}{_origin(clip)}</figcaption></figure>"
-    )
+    def _picture(self, clip: Clip) -> bytes | None:
+        return self.thumbnails.get(str(clip.get("clip_id")))
 
 
 def anchor(reason: str) -> Markup:
@@ -121,93 +155,3 @@ def anchor(reason: str) -> Markup:
 def _of(n_shown: int, n_all: int) -> Markup:
     said = f"{count(n_shown)} of {count(n_all)}" if n_shown < n_all else f"{count(n_all)}"
     return Markup(f'<span class="of">{said}</span>')
-
-
-def _why_none(clip: Clip) -> Markup:
-    failure = clip.get("caption_failure")
-    return Markup(f": {esc(failure)}") if failure else Markup("")
-
-
-def _kept_facts(clip: Clip) -> Markup:
-    caption = clip.get("caption")
-    text = (
-        Markup(f'<p class="caption" title="{esc(caption)}">{esc(caption)}</p>')
-        if caption
-        else Markup(f'<p class="caption none">no caption{_why_none(clip)}</p>')
-    )
-    scores = joined(
-        (
-            Markup(f"<div><dt>{esc(name)}</dt> <dd>{score(clip.get(name))}</dd></div>")
-            for name in SCORES
-            if name not in _SAID_ELSEWHERE
-        ),
-        " ",
-    )
-    return Markup(f'{text}{_format(clip)}<dl class="scores">{scores}</dl>')
-
-
-def _rejected_facts(clip: Clip) -> Markup:
-    reason = clip.get("reason")
-    others = [str(other) for other in clip.get("reasons") or () if other != reason]
-    parts = [Markup(f'<p class="why">{esc(_why(clip))}</p>')]
-    if detail := clip.get("reason_detail"):
-        parts.append(Markup(f"<p>{esc(detail)}</p>"))
-    if others:
-        parts.append(Markup(f'<p class="also">also {esc(", ".join(others))}</p>'))
-    return joined([*parts, _format(clip)])
-
-
-def _clip_s(clip: Clip) -> float | None:
-    start_s, end_s = clip.get("start_s"), clip.get("end_s")
-    return end_s - start_s if start_s is not None and end_s is not None else None
-
-
-def _format(clip: Clip) -> Markup:
-    width, height, fps = clip.get("width"), clip.get("height"), clip.get("fps")
-    size = f"{width}\N{MULTIPLICATION SIGN}{height}" if width and height else "size unknown"
-    rate = f"{fps:.4g} fps" if fps is not None else "rate unknown"
-    return Markup(f'<p class="format">{esc(size)} \N{MIDDLE DOT} {esc(rate)}</p>')
-
-
-def _quality(clip: Clip) -> Markup:
-    """What decides which of two clips is retained: size first, then bits per pixel."""
-    bits = score(clip.get("bits_per_pixel"))
-    return Markup(f'{_format(clip)}<p class="format">{bits} bits per pixel</p>')
-
-
-def _tags(clip: Clip) -> Markup:
-    tags = joined(Markup(f'<span class="tag">{esc(tag)}</span>') for tag in clip.get("tags") or ())
-    return Markup(f"<p>{tags}</p>") if tags else tags
-
-
-def _origin(clip: Clip) -> Markup:
-    uri = str(clip.get("source_uri") or "")
-    name = uri.rstrip("/").rsplit("/", 1)[-1] or "unknown source"
-    at = f" at {clock(clip['start_s'])}" if clip.get("start_s") is not None else ""
-    return Markup(
-        f'<p class="origin"><bdi title="{esc(uri)}">{esc(name)}</bdi>{at}'
-        f"<code>{esc(clip.get('clip_id'))}</code></p>"
-    )
-
-
-def _why(clip: Clip) -> str:
-    """The first reason against a clip: its score and the bound it misses."""
-    reason, value = str(clip.get("reason")), clip.get("reason_score")
-    bound = clip.get("reason_threshold")
-    if reason == Reason.NOT_MEASURED:
-        return f"not measured: {', '.join(n for n in SCORES if clip.get(n) is None)}"
-    if value is None or bound is None or reason == Reason.NOT_SELECTED:
-        return reason.replace("_", " ")
-    return f"{_score_of(reason)} {beside(value, bound)}"
-
-
-def _score_of(reason: str) -> str:
-    """Name of the score that a reason is about."""
-    if reason == Reason.TOO_SHORT:
-        return "seconds"
-    if reason == Reason.CONTENT_TYPE_UNWANTED:
-        return "content_probability"
-    if reason == Reason.NO_ASPECT_CLASS:
-        return "share of the picture"
-    names = (name for name, spec in SCORES.items() if reason in (spec.low, spec.high))
-    return next(names, "size or frames" if reason == Reason.NO_BUCKET else "score")

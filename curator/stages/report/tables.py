@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from curator.records import Note, Reason
+from curator.records import Note
 from curator.stages.report.funnel import FunnelStep, funnel_steps
 from curator.stages.report.markup import Markup, bar, esc, joined, table
-from curator.stages.report.rules import applied_rules, bound_words, reasons_of
+from curator.stages.report.rules import applied_rules, bound_words, reason_words, reasons_of
 from curator.stages.report.sheets import anchor
-from curator.stages.report.words import amount, count, length, score, share, size
+from curator.stages.report.words import amount, count, length, share, size
 
 MAX_SHARDS = 100
 
@@ -44,10 +44,11 @@ def funnel_table(summary: Mapping[str, Any]) -> Markup:
     n_clips, n_kept = counts.get("clips") or 0, counts.get("kept") or 0
     if not n_clips:
         return Markup('<p class="none">No candidate clip was found.</p>')
+    steps = funnel_steps(summary)
     rows: list[Sequence[object]] = [
         (_strong("candidate clips"), "", "", "", count(n_clips), bar(("kept", 1.0)), "100%")
     ]
-    rows += [_funnel_row(step, summary, n_clips) for step in funnel_steps(summary)]
+    rows += [_funnel_row(step, summary, n_clips) for step in steps if step.n_first]
     final = bar(("kept", n_kept / n_clips))
     rows.append(
         (_strong("kept"), "", "", "", _strong(count(n_kept)), final, share(n_kept, n_clips))
@@ -58,7 +59,23 @@ def funnel_table(summary: Mapping[str, Any]) -> Markup:
         "counts those that nothing else is against; <em>at all</em> counts every clip with that "
         "reason.</p>"
     )
-    return Markup(f"{table(headings, rows, kind='funnel')}{note}")
+    idle = [
+        (step.reason, reason_words(step.reason, summary), _dim_zero(step.n_any))
+        for step in steps
+        if not step.n_first
+    ]
+    unused = _folded(("reason", "rule", "#at all"), idle, "reason", "that took no clip first")
+    return Markup(f"{table(headings, rows, kind='funnel')}{note}{unused}")
+
+
+def _folded(
+    headings: Sequence[str], rows: Sequence[Sequence[object]], noun: str, said: str
+) -> Markup:
+    """A table of what did nothing, to be unfolded; empty without rows."""
+    if not rows:
+        return Markup("")
+    listed = table(headings, rows, kind="tags")
+    return Markup(f"<details><summary>{amount(len(rows), noun)} {said}</summary>{listed}</details>")
 
 
 def flags_table(summary: Mapping[str, Any]) -> Markup:
@@ -78,13 +95,16 @@ def flags_table(summary: Mapping[str, Any]) -> Markup:
     rows = [
         (
             Markup(f"{esc(name)}<small>{esc(meant.get(name, 'from what was measured'))}</small>"),
-            _dim_zero(tags.get(name) or 0),
+            count(tags[name]),
             _dim_zero(kept.get(name) or 0),
         )
         for name in names
+        if tags.get(name)
     ]
-    listed = table(("tag", "#clips", "#of them kept"), rows, kind="tags")
-    return Markup(f'<h3>Tags</h3>{listed}<p class="hint">A tag rejects nothing.</p>')
+    listed = table(("tag", "#clips", "#of them kept"), rows, kind="tags") if rows else ""
+    unused = [(name, meant.get(name, "")) for name in names if not tags.get(name)]
+    idle = _folded(("tag", "rule"), unused, "tag", "that no clip has")
+    return Markup(f'<h3>Tags</h3>{listed}<p class="hint">A tag rejects nothing.</p>{idle}')
 
 
 def _dim_zero(number: int | None) -> Markup:
@@ -102,7 +122,7 @@ def _funnel_row(step: FunnelStep, summary: Mapping[str, Any], n_clips: int) -> S
     if step.n_first:
         name = Markup(f'<a href="#{anchor(step.reason)}">{name}</a>')
     return (
-        Markup(f"{name}<small>{esc(_rule(step.reason, summary))}</small>"),
+        Markup(f"{name}<small>{esc(reason_words(step.reason, summary))}</small>"),
         _dim_zero(step.n_first),
         _dim_zero(step.n_alone),
         _dim_zero(step.n_any),
@@ -110,39 +130,6 @@ def _funnel_row(step: FunnelStep, summary: Mapping[str, Any], n_clips: int) -> S
         bar(("kept", step.n_left / n_clips), ("rejected", step.n_first / n_clips)),
         share(step.n_left, n_clips),
     )
-
-
-def _rule(reason: str, summary: Mapping[str, Any]) -> str:
-    """The bound behind a reason, in words."""
-    recipe = summary.get("recipe") or {}
-    if reason == Reason.TOO_SHORT:
-        shortest = (recipe.get("propose") or {}).get("min_s")
-        return f"shorter than {score(shortest)} s" if shortest is not None else ""
-    if reason == Reason.DUPLICATE:
-        similarity = (recipe.get("dedup") or {}).get("similarity")
-        return f"similarity from {score(similarity)} to a better clip" if similarity else ""
-    if reason == Reason.NOT_SELECTED:
-        by = ", ".join((recipe.get("select") or {}).get("by") or ()) or "all clips together"
-        return f"beyond the share or cap of its group, by {by}"
-    if reason == Reason.CONTENT_TYPE_UNWANTED:
-        semantic = recipe.get("semantic") or {}
-        unwanted = ", ".join(semantic.get("reject") or ())
-        return f"{unwanted}, from a probability of {score(semantic.get('reject_from'))}"
-    fixed: dict[str, str] = {
-        Reason.NOT_MEASURED: "a rule asks for a score that the clip has not",
-        Reason.NO_BUCKET: "smaller or shorter than every bucket",
-        Reason.NO_ASPECT_CLASS: "near no aspect class",
-        Reason.ANSWER_UNWANTED: "an answer of the captioner that caption.reject names",
-        Reason.NOT_ANNOTATED: "a window has no annotation, and caption.failed is reject",
-        Reason.JUDGED_TOO_LOW: "the judge scores a window's best answer too low",
-        Reason.CUT_FAILED: "could not be written",
-    }
-    for rule in applied_rules(summary):
-        for given, side, _ in reasons_of(rule):
-            if reason == given and rule["severity"] == "reject":
-                why = f"; {rule['why']}" if rule.get("why") else ""
-                return f"{bound_words(rule, side)}{why}"
-    return fixed.get(reason, "")
 
 
 def failed_sources(

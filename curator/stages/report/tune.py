@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.stages.report.cards import card
 from curator.stages.report.histogram import figure
 from curator.stages.report.markup import Markup, esc, joined, table
 from curator.stages.report.page import document, tiles_row
-from curator.stages.report.sheets import card
 from curator.stages.report.words import beside, count, score, share
 from curator.stages.scores import SCORES
 

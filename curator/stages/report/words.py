@@ -1,6 +1,18 @@
 """Numbers in words, for people: pages, terminals and logs."""
 
 
+def plain(text: object) -> str:
+    """A name on one line of a terminal: what is not printed stands as an escape.
+
+    Names come from anywhere, and may hold line ends, sequences that a terminal obeys, and bytes
+    that UTF-8 cannot hold.
+    """
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in str(text)
+    )
+
+
 def count(number: int | None) -> str:
     """A whole number with separators; a dash for none."""
     return "-" if number is None else f"{number:,}"

@@ -4,26 +4,34 @@ from collections.abc import Iterator
 
 from curator.errors import UsageError, unknown_key
 from curator.stages.scores import SCORES
+from curator.stages.scores.families import FAMILIES
 from curator.stages.scores.spec import ScoreSpec
 
 HEAD = """# Scores
 
 Each score is a column of `clips`, for kept and rejected clips alike, and can be bounded by a rule
 of the recipe. This page is what `curate scores --markdown` prints.
-
-| score | unit | range and direction | what it says of a clip | samples | reasons |
+"""
+TABLE_HEAD = """| score | unit | range and direction | what it says of a clip | samples | reasons |
 |---|---|---|---|---|---|
 """
 
 
 def markdown() -> str:
-    """A table of all scores."""
-    lines = (
+    """Tables of all scores, one for each family."""
+    tables = (
+        f"\n## {family}\n\n{TABLE_HEAD}{''.join(map(_line, names))}"
+        for family, names in FAMILIES.items()
+    )
+    return HEAD + "".join(tables)
+
+
+def _line(name: str) -> str:
+    spec = SCORES[name]
+    return (
         f"| `{name}` | {spec.unit} | {spec.range} | {spec.meaning} | {_how(spec)} | "
         f"{_reasons(spec)} |\n"
-        for name, spec in SCORES.items()
     )
-    return HEAD + "".join(lines)
 
 
 def text(name: str | None) -> Iterator[str]:

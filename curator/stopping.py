@@ -1,0 +1,66 @@
+"""How a long command ends when it is asked to: by Ctrl-C or by a scheduler."""
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn
+
+
+class Terminated(KeyboardInterrupt):
+    """A scheduler asked the process to end; it is to end like an interrupted one."""
+
+
+@contextmanager
+def ends_when_asked() -> Iterator[None]:
+    """Lets SIGTERM raise `Terminated`; outermost, because it puts back who handled signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def ends_in_peace() -> Iterator[None]:
+    """Lets nothing interrupt what an interrupt begins: the end of workers; innermost.
+
+    A second Ctrl-C in the middle of it would leave processes behind, and a traceback of Ray's.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            print("curate: stopping ...", file=sys.stderr, flush=True)
+        raise
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise Terminated
+
+
+def end_process(code: int) -> NoReturn:
+    """Ends the process with a code, once what was registered for its end has been done.
+
+    `sys.exit` would then take the interpreter and all libraries apart, while threads of Arrow may
+    still be about: on a busy machine that turned the code of one command in 20 into an abort. And
+    an interrupt in the middle of it prints a traceback of whichever library it hit.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
