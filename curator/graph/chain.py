@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curator.errors import CuratorError
+from curator.lake import leave_pandas_out
 
 WORKER_BYTES = 2 << 30
 """Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""
@@ -54,6 +55,7 @@ class ChainWorker:
     def __init__(self, packed: bytes) -> None:
         self._steps: list[Any] = []
         self._error: CuratorError | None = None
+        leave_pandas_out()
         try:
             self._steps = [make(**settings) for make, settings in pickle.loads(packed)]
         except CuratorError as error:

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from curator.errors import CuratorError
 from curator.graph.accounting import MARK
+from curator.lake import leave_pandas_out
 
 MAX_DEATHS = 100
 """Deaths over one unit after which a run gives up: more than the steps' own ledgers allow."""
@@ -195,6 +196,7 @@ class Child:
 
 
 def _serve(pipe: Connection, modules: Sequence[str]) -> None:
+    leave_pandas_out()
     for name in modules:
         importlib.import_module(name)
     pipe.send_bytes(_READY)
