@@ -9,6 +9,9 @@ from pathlib import Path
 MARK = "CURATE_RUN"
 """Environment variable that the processes of a run have in common."""
 
+_WORKER = b"ray::Worker"
+"""Title of a Ray process of `chain.Worker`: its steps count what it spends."""
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -42,6 +45,9 @@ def _serving_cpu_s() -> Iterator[float]:
     for folder in Path("/proc").glob("[0-9]*"):
         number = int(folder.name)
         try:
+            if (folder / "cmdline").read_bytes().startswith(_WORKER):
+                # One that was killed may not be gone yet.
+                continue
             if mark in (folder / "environ").read_bytes():
                 marked.add(number)
             fields = (folder / "stat").read_text().rpartition(")")[2].split()

@@ -301,7 +301,7 @@ class Engine:
     ) -> Iterator[tuple[_Unit, Any]]:
         """Streams units through any processes that are free; None where all tries died."""
         cpus = max(step.resources.cpus for step in steps)
-        self.let_go()
+        self._let_go()
         call = self._ray.remote(num_cpus=cpus, max_retries=retries)(call_chain)
         packed = pack_chain(steps)
         room = math.ceil(UNITS_PER_CPU * self.n_cpus() / cpus)
@@ -352,7 +352,7 @@ class Engine:
     def _worker(self, each: Resources) -> Any:  # noqa: ANN401
         if self._idle and _may_serve_again(each):
             return self._idle.pop()
-        self.let_go()
+        self._let_go()
         options: dict[str, Any] = {
             "num_cpus": each.cpus,
             "max_restarts": -1,
@@ -362,7 +362,7 @@ class Engine:
             options["num_gpus"] = each.gpus
         return self._ray.remote(**options)(Worker).remote()
 
-    def let_go(self) -> None:
+    def _let_go(self) -> None:
         """Ends workers that have nothing to do: they would hold cores that others wait for."""
         for worker in self._idle:
             self._ray.kill(worker)

@@ -323,8 +323,6 @@ class Run:
         state = self._state
         shots = pa.concat_tables([SHOTS_SCHEMA.empty_table(), *state.shots])
         captioning = state.captioning
-        # Their CPU-seconds are known, and must not count as the engine's.
-        self._engine.let_go()
         return commit_run(
             Commit(
                 store=self._store,

@@ -36,3 +36,20 @@ def test_children_of_marked_processes_count_without_the_mark(
             assert 1.4 < accounting.cpu_profile({})["engine"] < 10
         finally:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_workers_that_still_run_count_by_their_steps_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(accounting.MARK, "as it was")
+    accounting.mark_processes()
+    script = ["ray::Worker.run", "-c", BURNS]
+    with subprocess.Popen(
+        script, executable=sys.executable, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            assert accounting.cpu_profile({})["engine"] == 0
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
