@@ -67,19 +67,24 @@ def measured(command: list[str], *, interval_s: float = 0.25) -> Cost:
 
 def _marked(token: str) -> list[tuple[tuple[int, str], float, int]]:
     wanted = f"{MARK}={token}".encode()
-    found = []
+    known: dict[int, tuple[bool, list[str], int]] = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
-            if wanted not in (folder / "environ").read_bytes():
-                continue
+            is_marked = wanted in (folder / "environ").read_bytes()
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             pages = int((folder / "statm").read_text().split()[1])
         except OSError:
             continue
-        cpu_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-        found.append(((int(folder.name), fields[19]), cpu_s, pages * os.sysconf("SC_PAGE_SIZE")))
+        known[int(folder.name)] = is_marked, fields, pages
+    found = []
+    for number, (is_marked, fields, pages) in known.items():
+        # Ray's agents write over their environment; their parent does not.
+        parent = known.get(int(fields[1]))
+        if is_marked or (parent is not None and parent[0]):
+            cpu_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+            found.append(((number, fields[19]), cpu_s, pages * os.sysconf("SC_PAGE_SIZE")))
     return found
 
 

@@ -304,9 +304,10 @@ def _run(options: argparse.Namespace) -> int:
         dry_run,
         preflight,
     )
-    from curator.lake import SUMMARY
+    from curator.lake import SUMMARY, leave_pandas_out
     from curator.recipe import load_recipe
 
+    leave_pandas_out()
     recipe = load_recipe(options.recipe, options.overrides)
     check_measured(recipe)
     check_models(recipe)

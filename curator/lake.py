@@ -9,6 +9,7 @@ import gc
 import hashlib
 import io
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,6 +27,31 @@ KEYS = b"curate.keys"
 FINGERPRINT = b"curate.fingerprint"
 ROWS_PER_TABLE_PART = 200_000
 MANY_ROWS = 10_000
+
+
+def leave_pandas_out() -> None:
+    """Lets pyarrow make arrays without pandas in this process, which is one of our own.
+
+    It imports pandas, where there is one, for the first list that it makes an array of, and asks
+    once. `to_pandas` and its like still import it.
+    """
+    if "pandas" in sys.modules:
+        return
+    finder: Any = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _NoPandas:
+    """Finds no pandas, and leaves the rest to others."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Says so as the import system wants to hear it."""
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
 
 
 def fingerprint(*parts: object) -> str:

@@ -3,11 +3,14 @@
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 MARK = "CURATE_RUN"
 """Environment variable that the processes of a run have in common."""
+
+_WORKER = b"ray::Worker"
+"""Title of a Ray process of `chain.Worker`: its steps count what it spends."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -36,12 +39,28 @@ def mark_processes() -> None:
 
 def _serving_cpu_s() -> Iterator[float]:
     mark = f"{MARK}={os.environ.get(MARK, '')}".encode()
+    parents: dict[int, int] = {}
+    cpu_s: dict[int, float] = {}
+    marked = set()
     for folder in Path("/proc").glob("[0-9]*"):
+        number = int(folder.name)
         try:
-            if folder.name == str(os.getpid()) or mark not in (folder / "environ").read_bytes():
+            if (folder / "cmdline").read_bytes().startswith(_WORKER):
+                # One that was killed may not be gone yet.
                 continue
+            if mark in (folder / "environ").read_bytes():
+                marked.add(number)
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
+        parents[number] = int(fields[1])
         # User and system time of the process itself: workers that have ended count by themselves.
-        yield (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        cpu_s[number] = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    for number, seconds in cpu_s.items():
+        if number != os.getpid() and (number in marked or _has_parent(number, parents, marked)):
+            yield seconds
+
+
+def _has_parent(number: int, parents: Mapping[int, int], among: Collection[int]) -> bool:
+    """Whether a process was started by one of some: Ray's agents write over their environment."""
+    return parents[number] in among

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curator.errors import CuratorError
+from curator.lake import leave_pandas_out
 
 WORKER_BYTES = 2 << 30
 """Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""
@@ -49,19 +50,17 @@ def pack_chain(steps: Chain) -> bytes:
 
 
 class ChainWorker:
-    """A chain in a Ray process: units and results are pickled bytes."""
+    """A chain in a process: units and results are pickled bytes."""
 
     def __init__(self, packed: bytes) -> None:
         self._steps: list[Any] = []
         self._error: CuratorError | None = None
+        leave_pandas_out()
         try:
             self._steps = [make(**settings) for make, settings in pickle.loads(packed)]
         except CuratorError as error:
             # Ray tells of an actor that could not be made, and not why.
             self._error = error
-
-    def ready(self) -> None:
-        """Answers when the process is up."""
 
     def run(self, unit: bytes) -> bytes:
         """Runs one unit; an error of this package is the result."""
@@ -81,8 +80,19 @@ _kept: dict[bytes, ChainWorker] = {}
 
 
 def call_chain(packed: bytes, unit: bytes) -> bytes:
-    """Runs a chain that keeps no model, in whatever Ray process is free."""
+    """Runs a chain in this process, which keeps it until it is given another one."""
     if packed not in _kept:
         _kept.clear()
         _kept[packed] = ChainWorker(packed)
     return _kept[packed].run(unit)
+
+
+class Worker:
+    """A Ray process that keeps a chain: that of its last unit, so that it may serve the next."""
+
+    def ready(self) -> None:
+        """Answers when the process is up."""
+
+    def run(self, packed: bytes, unit: bytes) -> bytes:
+        """Runs one unit through a chain."""
+        return call_chain(packed, unit)

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from curator.errors import CuratorError
 from curator.graph.accounting import MARK
+from curator.lake import leave_pandas_out
 
 MAX_DEATHS = 100
 """Deaths over one unit after which a run gives up: more than the steps' own ledgers allow."""
@@ -55,6 +56,7 @@ class FileLedger:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._n_read, self._n_done, self._seconds = 0, 0, 0.0
 
     def begin(self, key: str) -> int:
         """Notes that work on a key begins; returns the number of this attempt, from 1."""
@@ -70,11 +72,13 @@ class FileLedger:
 
     def progress(self) -> tuple[int, float]:
         """Keys that ended, and their seconds of video."""
-        try:
-            done = [float(line) for line in (self._folder / _DONE).read_text().splitlines()]
-        except FileNotFoundError:
-            return 0, 0.0
-        return len(done), sum(done)
+        with contextlib.suppress(FileNotFoundError), (self._folder / _DONE).open("rb") as file:
+            file.seek(self._n_read)
+            lines = file.read().split(b"\n")[:-1]
+            self._n_read += sum(len(line) + 1 for line in lines)
+            self._n_done += len(lines)
+            self._seconds += sum(map(float, lines))
+        return self._n_done, self._seconds
 
     def _file(self, key: str) -> Path:
         return self._folder / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
@@ -192,6 +196,7 @@ class Child:
 
 
 def _serve(pipe: Connection, modules: Sequence[str]) -> None:
+    leave_pandas_out()
     for name in modules:
         importlib.import_module(name)
     pipe.send_bytes(_READY)

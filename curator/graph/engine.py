@@ -7,15 +7,10 @@ Ray is started only when there is work for it. Steps that merely read parts and 
 driver when there are few units: starting Ray costs seconds of every core.
 """
 
-import contextlib
 import logging
 import math
 import os
 import pickle
-import secrets
-import signal
-import sys
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -26,15 +21,16 @@ from curator.errors import CuratorError, UsageError
 from curator.graph.chain import (
     ONE_CORE,
     Chain,
-    ChainWorker,
     Resources,
     Step,
+    Worker,
     call_chain,
     pack_chain,
 )
 from curator.graph.child import Child, FileLedger
 from curator.graph.machine import available_cpus, available_gpus, memory_bytes, object_store_bytes
 from curator.graph.pool import Pool
+from curator.graph.ray_start import few_daemons, native_stderr_aside, own_sigterm, use_own_token
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +125,7 @@ class Engine:
         self._ray: Any = None
         self._child = Child()
         self._ledger: Ledger | FileLedger | None = None
+        self._idle: list[Any] = []
 
     def __enter__(self) -> "Engine":
         """Starts nothing yet."""
@@ -168,8 +165,8 @@ class Engine:
 
     def ledger(self, *, small: bool = False) -> "Ledger | FileLedger":
         """A fresh ledger for one chain; starts Ray unless the work is small."""
-        if small:
-            self._ledger = self._child.ledger()
+        if small or self._address is None:
+            self._ledger = self.own_ledger(small=small)
             return self._ledger
         self._start()
         if isinstance(self._ledger, Ledger):
@@ -183,6 +180,9 @@ class Engine:
         if small:
             return self._child.ledger()
         ray = self._start()
+        if self._address is None:
+            # All workers see this machine's files; an actor is a Python process of its own.
+            return self._child.ledger()
         return Ledger(ray.remote(num_cpus=0, max_restarts=3)(_LedgerActor).remote())
 
     def progress(self) -> tuple[int, float]:
@@ -265,7 +265,8 @@ class Engine:
         most = self.n_workers(1 << 20, each)
         return Pool(
             self._ray,
-            lambda: self._worker(steps),
+            lambda: self._worker(each),
+            pack_chain(steps),
             lambda reference: self._result(reference, or_raise=True),
             most,
         )
@@ -300,6 +301,7 @@ class Engine:
     ) -> Iterator[tuple[_Unit, Any]]:
         """Streams units through any processes that are free; None where all tries died."""
         cpus = max(step.resources.cpus for step in steps)
+        self._let_go()
         call = self._ray.remote(num_cpus=cpus, max_retries=retries)(call_chain)
         packed = pack_chain(steps)
         room = math.ceil(UNITS_PER_CPU * self.n_cpus() / cpus)
@@ -317,16 +319,18 @@ class Engine:
         """Streams units through processes that keep what the chain loads, one unit each.
 
         Ray starts a process that died again, and gives it the same unit: steps give up by the
-        ledger. On a cluster that grows, workers are added.
+        ledger. On a cluster that grows, workers are added. Without a GPU they serve the next chain.
         """
+        packed = pack_chain(steps)
         waiting = deque(units)
         under_way: dict[Any, tuple[Any, bool]] = {}
         workers: list[Any] = []
         each = _largest(steps)
+        is_done = False
         try:
             while waiting or any(has_unit for _, has_unit in under_way.values()):
                 while waiting and len(workers) < self.n_workers(len(units), each):
-                    workers.append(self._worker(steps))
+                    workers.append(self._worker(each))
                     under_way[workers[-1].ready.remote()] = workers[-1], False
                 ready, _ = self._ray.wait(list(under_way), num_returns=1, timeout=GROWTH_CHECK_S)
                 for reference in ready:
@@ -334,22 +338,35 @@ class Engine:
                     result = self._result(reference, or_raise=True)
                     if waiting:
                         unit = pickle.dumps(waiting.popleft())
-                        under_way[worker.run.remote(unit)] = worker, True
+                        under_way[worker.run.remote(packed, unit)] = worker, True
                     if has_unit:
                         yield result
+            is_done = True
         finally:
-            for worker in workers:
-                self._ray.kill(worker)
+            if is_done and _may_serve_again(each):
+                self._idle += workers
+            else:
+                for worker in workers:
+                    self._ray.kill(worker)
 
-    def _worker(self, steps: Chain) -> Any:  # noqa: ANN401
+    def _worker(self, each: Resources) -> Any:  # noqa: ANN401
+        if self._idle and _may_serve_again(each):
+            return self._idle.pop()
+        self._let_go()
         options: dict[str, Any] = {
-            "num_cpus": max(step.resources.cpus for step in steps),
+            "num_cpus": each.cpus,
             "max_restarts": -1,
             "max_task_retries": -1,
         }
-        if any(step.resources.gpus for step in steps):
-            options["num_gpus"] = max(step.resources.gpus for step in steps)
-        return self._ray.remote(**options)(ChainWorker).remote(pack_chain(steps))
+        if each.gpus:
+            options["num_gpus"] = each.gpus
+        return self._ray.remote(**options)(Worker).remote()
+
+    def _let_go(self) -> None:
+        """Ends workers that have nothing to do: they would hold cores that others wait for."""
+        for worker in self._idle:
+            self._ray.kill(worker)
+        self._idle.clear()
 
     def _result(self, reference: Any, *, or_raise: bool = False) -> Any:  # noqa: ANN401
         """What a process answered; None if it died, and Ray may not repeat it."""
@@ -374,6 +391,7 @@ class Engine:
         """Stops Ray and the process for small work, if they were started."""
         self._child.stop()
         if self._ray is not None:
+            self._idle.clear()
             self._ray.shutdown()
             self._ray, self._ledger = None, None
 
@@ -382,7 +400,7 @@ class Engine:
             return self._ray
         self._child.stop()
         if self._address is None:
-            _use_own_token()
+            use_own_token()
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
@@ -390,7 +408,7 @@ class Engine:
         import ray
 
         try:
-            with _native_stderr_aside(), _own_sigterm():
+            with native_stderr_aside(), own_sigterm():
                 self._init(ray)
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = self._address or "this machine"
@@ -406,16 +424,22 @@ class Engine:
         if self._address is not None:
             ray.init(address=self._address, **common)
         else:
-            ray.init(
-                address="local",
-                num_cpus=max(available_cpus(), self._workers or 0) + LIGHT_CPUS,
-                # By its own count Ray may find none, and workers would be waited for without end.
-                num_gpus=available_gpus(),
-                include_dashboard=False,
-                _node_ip_address="127.0.0.1",
-                object_store_memory=object_store_bytes(),
-                **common,
-            )
+            with few_daemons(ray._private.node.Node):
+                ray.init(
+                    address="local",
+                    num_cpus=max(available_cpus(), self._workers or 0) + LIGHT_CPUS,
+                    # By its own count Ray may find none, and workers would be waited for.
+                    num_gpus=available_gpus(),
+                    include_dashboard=False,
+                    _node_ip_address="127.0.0.1",
+                    object_store_memory=object_store_bytes(),
+                    **common,
+                )
+
+
+def _may_serve_again(each: Resources) -> bool:
+    """Whether workers of a chain serve others: a GPU's memory comes back with the process only."""
+    return each.cpus == 1 and not each.gpus
 
 
 def _largest(steps: Chain) -> Resources:
@@ -425,46 +449,3 @@ def _largest(steps: Chain) -> Resources:
         memory_bytes=max(step.resources.memory_bytes for step in steps),
         gpus=max(step.resources.gpus for step in steps),
     )
-
-
-def _use_own_token() -> None:
-    """Gives clusters of this process a token of their own, unless the user named one.
-
-    Ray's default writes and reads one in the home folder, where a stale or foreign one makes the
-    start fail. Ray's native code reads the token once per process, so that it stays the same for
-    every cluster that this process starts.
-    """
-    if "RAY_AUTH_MODE" in os.environ or "RAY_AUTH_TOKEN" in os.environ:
-        return
-    os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-
-
-@contextlib.contextmanager
-def _native_stderr_aside() -> Iterator[None]:
-    """Keeps what Ray's native code says while it starts out of the user's terminal.
-
-    It announces its own log level there. What goes wrong is raised, or in Ray's log files.
-    """
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-@contextlib.contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Puts back this process's handler of SIGTERM, where it has one.
-
-    Ray's prints a native stack trace and leaves with 15; a handler that raises lets the run end
-    like an interrupted one.
-    """
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    if callable(handler) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)

@@ -14,7 +14,8 @@ class Pool:
 
     Args:
         ray: The running engine.
-        make_worker: Starts a worker.
+        make_worker: Gives a worker.
+        chain: What it does, packed.
         result: Reads what a worker answered.
         n_workers: Most workers; they are started as there are units for them.
     """
@@ -23,11 +24,13 @@ class Pool:
         self,
         ray: Any,  # noqa: ANN401
         make_worker: Callable[[], Any],
+        chain: bytes,
         result: Callable[[Any], Any],
         n_workers: int,
     ) -> None:
         self._ray = ray
         self._make_worker = make_worker
+        self._chain = chain
         self._result = result
         self._most = n_workers
         self._workers: list[Any] = []
@@ -85,5 +88,5 @@ class Pool:
             if self._n_given[number] >= UNITS_AHEAD:
                 return
             self._n_given[number] += 1
-            reference = self._workers[number].run.remote(self._waiting.popleft())
+            reference = self._workers[number].run.remote(self._chain, self._waiting.popleft())
             self._under_way[reference] = number

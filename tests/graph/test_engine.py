@@ -10,7 +10,8 @@ import pytest
 from curator.errors import CuratorError, ErrorCode, SourceError, StorageError
 from curator.graph.chain import ChainWorker, Resources, Step, pack_chain
 from curator.graph.child import FileLedger
-from curator.graph.engine import Engine, _LedgerActor, _own_sigterm, available_cpus
+from curator.graph.engine import Engine, _LedgerActor, available_cpus
+from curator.graph.ray_start import own_sigterm
 
 
 class Half:
@@ -107,6 +108,66 @@ def test_a_worker_of_a_pool_has_its_next_unit_while_nobody_looks() -> None:
         pool.close()
 
 
+class Where:
+    """Says which process it runs in."""
+
+    def __init__(self, *, name: str) -> None:
+        self._name = name
+
+    def __call__(self, unit: int) -> tuple[str, int]:
+        """Name and number of the process."""
+        return self._name, os.getpid()
+
+
+def where(name: str) -> Step:
+    """A step that keeps state."""
+    return Step(make=Where, settings={"name": name}, resources=Resources(cpus=1), keeps_state=True)
+
+
+def is_there(process: int) -> bool:
+    """Whether a process runs."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.usefixtures("here")
+def test_workers_serve_the_next_chain_until_they_are_let_go() -> None:
+    """A process of its own for each chain costs one or two CPU-seconds."""
+    with Engine(address=None, workers=1) as engine:
+        ((_, first),) = engine.run([where("a")], [0])
+        assert list(engine.run([where("b")], [0, 0])) == [("b", first)] * 2
+        # Light work may need the core that it holds.
+        assert list(engine.run([HALF], [4])) == [2]
+        deadline = time.monotonic() + 60
+        while is_there(first) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not is_there(first)
+        ((_, other),) = engine.run([where("c")], [0])
+        assert other != first
+
+
+@pytest.mark.usefixtures("here")
+def test_a_chain_that_failed_leaves_no_worker_to_the_next() -> None:
+    with Engine(address=None, workers=1) as engine:
+        with pytest.raises(StorageError):
+            list(engine.run([KEEPS], [1, 2]))
+        assert next(iter(engine.run([where("b")], [0])))[0] == "b"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_cluster_of_our_own_has_no_daemons_that_nobody_asks() -> None:
+    with Engine(address=None, workers=1) as engine:
+        log = engine.ledger()
+        assert isinstance(log, FileLedger)
+        assert list(engine.run([HALF], [4])) == [2]
+        commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children()]
+    assert any(b"raylet" in command for command in commands)
+    for daemon in (b"monitor.py", b"log_monitor.py", b"dashboard.py"):
+        assert not any(daemon in command for command in commands)
+
+
 def test_chains_run_in_this_process_too() -> None:
     engine = Engine(address=None, workers=None)
     assert list(engine.run_here([HALF, HALF], [4, 8])) == [1, 2]
@@ -145,6 +206,19 @@ def test_small_work_runs_in_one_child_that_is_started_again_when_it_dies() -> No
         assert not engine.is_started
         assert len(children() - before) >= 1
     assert children() == before
+
+
+def test_progress_is_read_on_from_where_it_was_read(tmp_path: Path) -> None:
+    log = FileLedger(tmp_path)
+    assert log.progress() == (0, 0.0)
+    log.end("a", 1.5)
+    assert log.progress() == (1, 1.5)
+    with (tmp_path / "done").open("a") as file:
+        file.write("2.25\n3")
+    assert log.progress() == (2, 3.75)
+    with (tmp_path / "done").open("a") as file:
+        file.write(".5\n")
+    assert log.progress() == (3, 7.25)
 
 
 def test_named_workers_and_clusters_are_never_left_out() -> None:
@@ -188,7 +262,7 @@ def test_a_handler_of_sigterm_outlives_the_start_of_ray() -> None:
 
     before = signal.signal(signal.SIGTERM, handler)
     try:
-        with _own_sigterm():
+        with own_sigterm():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         assert signal.getsignal(signal.SIGTERM) is handler
     finally:

@@ -12,7 +12,7 @@ import pytest
 
 from curator.cli import EXIT_OK, main
 from curator.footage.write import moving_texture, text_file, write_video
-from curator.graph.engine import _use_own_token
+from curator.graph.ray_start import use_own_token
 from curator.storage import open_store
 
 
@@ -20,7 +20,7 @@ from curator.storage import open_store
 def cluster(s3_bucket: str) -> Iterator[str]:
     """Address of two nodes with two cores each; they inherit the S3 environment."""
     del s3_bucket
-    _use_own_token()
+    use_own_token()
     from ray.cluster_utils import Cluster
 
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})

@@ -1,0 +1,74 @@
+"""How a Ray of our own is started: with a token, quietly, and with few processes."""
+
+import contextlib
+import os
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+
+def use_own_token() -> None:
+    """Gives clusters of this process a token of their own, unless the user named one.
+
+    Ray's default writes and reads one in the home folder, where a stale or foreign one makes the
+    start fail. Ray's native code reads the token once per process, so that it stays the same for
+    every cluster that this process starts.
+    """
+    if "RAY_AUTH_MODE" in os.environ or "RAY_AUTH_TOKEN" in os.environ:
+        return
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+@contextlib.contextmanager
+def native_stderr_aside() -> Iterator[None]:
+    """Keeps what Ray's native code says while it starts out of the user's terminal.
+
+    It announces its own log level there. What goes wrong is raised, or in Ray's log files.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def own_sigterm() -> Iterator[None]:
+    """Puts back this process's handler of SIGTERM, where it has one.
+
+    Ray's prints a native stack trace and leaves with 15; a handler that raises lets the run end
+    like an interrupted one.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
+@contextlib.contextmanager
+def few_daemons(node: type) -> Iterator[None]:
+    """Lets a cluster of our own start without what nobody asks there.
+
+    The autoscaler's monitor, the reader of logs for the driver and the dashboard's server are
+    Python processes that cost a CPU-second each to start and more while they run. `ray.init` has
+    no argument for them; a Ray that does not have these methods starts as it likes.
+
+    Args:
+        node: Ray's class whose methods start them.
+    """
+    names = ("start_monitor", "start_log_monitor", "start_api_server")
+    kept = {name: getattr(node, name) for name in names if hasattr(node, name)}
+    for name in kept:
+        setattr(node, name, lambda self, *args, **options: None)
+    try:
+        yield
+    finally:
+        for name, method in kept.items():
+            setattr(node, name, method)
