@@ -13,6 +13,7 @@ import pyarrow as pa
 
 import curator
 from curator.errors import StorageError
+from curator.graph.owned import CONFIG, OWN_FOLDERS, TABLES, is_own, remove
 from curator.graph.source_table import SourceTable, SourceTotals
 from curator.lake import SUMMARY, rows_to_table, write_table, write_table_part
 from curator.recipe import Recipe
@@ -24,7 +25,6 @@ from curator.tables import CLIPS_SCHEMA
 
 logger = logging.getLogger(__name__)
 
-TABLES = ("sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations")
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
@@ -107,12 +107,12 @@ def commit_run(run: Commit) -> dict[str, Any]:
         thumbnails=run.pictures(shown_clips(run.clips)),
     )
     run.store.write("report/index.html", page.encode())
-    run.store.write("config.json", to_json(_config(run)))
+    run.store.write(CONFIG, to_json(_config(run)))
     write_shard_files(run.store, run.shard_files)
     run.store.write(SUMMARY, to_json(summary))
-    run.store.delete(_leftovers(run, names))
+    remove(run.store, _leftovers(run, names))
     try:
-        run.store.clean_temporary()
+        run.store.clean_temporary(("", *OWN_FOLDERS), is_own)
     except StorageError as error:
         # What killed writers left costs space, not correctness.
         logger.warning("unfinished objects were not all removed: %s", error)

@@ -17,6 +17,7 @@ from curator.graph.annotated import SPAN, AskedSpan
 from curator.graph.candidates import read_pictures
 from curator.graph.engine import Engine
 from curator.graph.finish import clip_counts, clip_row, read_summary, to_json, write_shard_files
+from curator.graph.owned import CONFIG, remove
 from curator.graph.sharding import Sharding
 from curator.graph.survivors import Vectors, measured_captions
 from curator.graph.text_vectors import text_vectors_of
@@ -221,13 +222,13 @@ class Recaption:
         )
         store.write("report/index.html", page.encode())
         stamps = before["fingerprints"]
-        store.write("config.json", to_json({"recipe": recipe, "fingerprints": stamps}))
+        store.write(CONFIG, to_json({"recipe": recipe, "fingerprints": stamps}))
         write_shard_files(store, sharding.files)
         store.write(SUMMARY, to_json(summary))
         current = {name for parts in tables.values() for name in parts} | sharding.names
         folders = ("sources", "clips", "annotations", SHARDS)
         old = [i.key for name in folders for i in store.list(f"{name}/") if i.key not in current]
-        store.delete([*old, *(info.key for info in store.list("frames/"))])
+        remove(store, [*old, *(info.key for info in store.list("frames/"))])
         return summary
 
     def _pictures(self, clips: Sequence[dict[str, Any]]) -> dict[str, bytes]:
