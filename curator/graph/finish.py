@@ -132,6 +132,11 @@ def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
             store.write(name, data)
 
 
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that results may depend on."""
+    return {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}}
+
+
 def clip_counts(clips: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What became of the clips, for `counts` of the summary."""
     kept = [clip for clip in clips if clip["decision"] == "kept"]
@@ -174,7 +179,7 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
         "cpu_seconds": dict(run.cpu_s()),
         "shards": run.shards,
         "tables": dict(names),
-        "versions": {"python": platform.python_version(), **{n: version(n) for n in VERSIONS}},
+        "versions": versions(),
     }
 
 

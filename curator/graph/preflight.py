@@ -42,21 +42,45 @@ def preflight(
     """
     store = open_store(out)
     _check_apart(sources, store.uri)
-    if ray_address is not None and not shared_out:
-        local = [place for place in (*sources, out) if not place.startswith("s3://")]
-        if local:
-            raise UsageError(
-                f"{local[0]!r} is on this machine and the cluster {ray_address!r} may not see it; "
-                "use s3://bucket/prefix, or add --shared-out if every node has the same path"
-            )
+    check_shared((*sources, out), ray_address=ray_address, shared_out=shared_out)
     list_sources(sources, limit=1)
     _check_foreign(sources, store)
     if writes:
-        try:
-            store.check_writable()
-        except StorageError as error:
-            raise UsageError(str(error)) from error
+        check_writable(store)
     return store
+
+
+def check_shared(places: Sequence[str], *, ray_address: str | None, shared_out: bool) -> None:
+    """Checks that the nodes of a cluster can see what a run reads and writes.
+
+    Args:
+        places: As the user named them.
+        ray_address: Cluster to run on, or None for this machine alone.
+        shared_out: The user says that all nodes see the same folders.
+
+    Raises:
+        UsageError: One is a folder of this machine.
+    """
+    if ray_address is None or shared_out:
+        return
+    local = [place for place in places if not place.startswith("s3://")]
+    if local:
+        raise UsageError(
+            f"{local[0]!r} is on this machine and the cluster {ray_address!r} may not see it; "
+            "use s3://bucket/prefix, or add --shared-out if every node has the same path"
+        )
+
+
+def check_writable(store: Store) -> None:
+    """Checks that an output root can be written, before any work.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    try:
+        store.check_writable()
+    except StorageError as error:
+        raise UsageError(str(error)) from error
 
 
 def _check_apart(sources: Sequence[str], out: str) -> None:

@@ -12,11 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+import curator
 from curator.errors import UsageError
+from curator.graph.accounting import cpu_profile, mark_processes
 from curator.graph.annotated import SPAN, AskedSpan
 from curator.graph.candidates import read_pictures
+from curator.graph.cutting import cut_facts
 from curator.graph.engine import Engine
-from curator.graph.finish import clip_counts, clip_row, read_summary, to_json, write_shard_files
+from curator.graph.finish import (
+    clip_counts,
+    clip_row,
+    read_summary,
+    to_json,
+    versions,
+    write_shard_files,
+)
 from curator.graph.owned import CONFIG, remove
 from curator.graph.sharding import Sharding
 from curator.graph.survivors import Vectors, measured_captions
@@ -73,6 +83,8 @@ class Recaption:
             )
         self.recipe = with_changes(Recipe.model_validate(self._previous["recipe"]), changes)
         self._seconds: dict[str, float] = {}
+        self._cpu_s: Counter[str] = Counter()
+        mark_processes()
 
     def execute(self) -> dict[str, Any]:
         """Does it.
@@ -91,7 +103,11 @@ class Recaption:
         begun = time.monotonic()
         sharding = Sharding(self._store, self.recipe, self._engine, previous=self._previous)
         embedded = text_vectors_of(self.recipe, clips, self._store, self._engine)
-        find = embedded.find if embedded is not None else None
+        find = None
+        if embedded is not None:
+            find = embedded.find
+            counts["captions_embedded"] = embedded.n_made
+            self._cpu_s.update(embedded.cpu_s)
         for clip in clips:
             if clip["decision"] != "kept":
                 # Its sample is in no shard any more.
@@ -150,6 +166,7 @@ class Recaption:
             captioning.apply(clips)
             self._align(captioning, clips)
             captioning.annotate(clips)
+        self._cpu_s.update(captioning.cpu_s)
         return captioning.counts, captioning.table(clips)
 
     def _asked_before(self) -> dict[str, AskedSpan]:
@@ -204,6 +221,8 @@ class Recaption:
         recipe = self.recipe.model_dump(mode="json")
         summary = {
             **before,
+            "curate_version": curator.__version__,
+            "versions": versions(),
             "recipe": recipe,
             "counts": {**before["counts"], **clip_counts(clips)},
             "work": {
@@ -211,8 +230,11 @@ class Recaption:
                 "shards_written": sharding.n_written,
                 "clips_rejected": sum(lost.values()),
             },
+            "long_sources_analyzed_whole": {},
+            "cut": cut_facts((), self.recipe.cut.crf),
             "kept_s": round(sum(clip["end_s"] - clip["start_s"] for clip in kept), 3),
             "stage_seconds": dict(self._seconds),
+            "cpu_seconds": cpu_profile(self._cpu_s),
             "shards": sharding.summary,
             "tables": tables,
         }

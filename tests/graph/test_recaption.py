@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from captioned import Captioned, assert_described, film_of
 
-from curator.cli import EXIT_USAGE
+from curator.cli import EXIT_OK, EXIT_USAGE, main
 from curator.graph.cut_steps import CutStep
 
 
@@ -131,6 +131,37 @@ def test_changes_that_cannot_be_made_are_refused(
     assert alone.recaption_code(change) == EXIT_USAGE
     assert said in capsys.readouterr().err
     assert alone.files("") == before
+
+
+def test_a_cluster_that_may_not_see_the_output_is_refused(
+    alone: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = alone.files("")
+    cluster = ["recaption", str(alone.out), "--ray-address", "10.0.0.1:6379"]
+    assert main(cluster) == EXIT_USAGE
+    error = capsys.readouterr().err
+    for word in (str(alone.out), "10.0.0.1:6379", "s3://", "--shared-out"):
+        assert word in error
+    assert alone.files("") == before
+    assert main([*cluster, "--shared-out"]) == EXIT_OK
+
+
+def test_the_summary_says_what_this_command_did(alone: Captioned) -> None:
+    """Pins that no time and no count of the run before stands as if it were this one's."""
+    before = alone.summary()
+    assert before["cut"]["copied"] + before["cut"]["encoded"] > 0
+    assert "cut" in before["cpu_seconds"]
+    after = alone.recaption("caption.text=short")
+    assert after["cpu_seconds"].keys() == {"driver", "engine", "total"}
+    assert after["cut"].keys() == before["cut"].keys()
+    assert not any(after["cut"].values())
+    assert after["long_sources_analyzed_whole"] == {}
+    assert after["source_bytes"] == before["source_bytes"]
+    alone.forget("replies")
+    spent = alone.recaption()["cpu_seconds"]
+    assert {"driver", "engine", "total"} < spent.keys()
+    parts = [seconds for name, seconds in spent.items() if name != "total"]
+    assert sum(parts) == pytest.approx(spent["total"], abs=0.01)
 
 
 def test_an_output_that_is_not_whole_is_refused(
