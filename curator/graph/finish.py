@@ -43,6 +43,8 @@ class Commit:
     """Embeddings by the CLIP model; None where the recipe names none."""
     annotations: pa.Table | None = None
     """Rows of `annotations`; None where no model was asked."""
+    sidecars: pa.Table | None = None
+    """Rows of `sidecars`; None where nobody was told what they say."""
     pictures: Callable[[Iterable[str]], Mapping[str, bytes]]
     """Gives thumbnails by the ids of clips."""
     candidates: Set[str]
@@ -98,6 +100,8 @@ def commit_run(run: Commit) -> dict[str, Any]:
         tables["clip_embeddings"] = run.clip_embeddings
     if run.annotations is not None:
         tables["annotations"] = run.annotations
+    if run.sidecars is not None:
+        tables["sidecars"] = run.sidecars
     names |= {name: write_table(run.store, name, table) for name, table in tables.items()}
     summary = _summary(run, totals, names)
     page = render_report(

@@ -18,7 +18,9 @@ from curator.storage.walk import is_hidden
 
 logger = logging.getLogger(__name__)
 
-TABLES = ("sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations")
+TABLES = (
+    "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations", "sidecars",
+)  # fmt: skip
 CONFIG = "config.json"
 
 _STAGES = (

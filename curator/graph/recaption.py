@@ -16,6 +16,7 @@ import curator
 from curator.errors import UsageError
 from curator.graph.accounting import cpu_profile, mark_processes
 from curator.graph.annotated import SPAN, AskedSpan
+from curator.graph.beside import SIDECARS, KeptBeside
 from curator.graph.candidates import read_pictures
 from curator.graph.cutting import cut_facts
 from curator.graph.engine import Engine
@@ -97,7 +98,7 @@ class Recaption:
         kept_before = _kept_by_source(clips)
         begun = time.monotonic()
         self._progress.stage("caption")
-        counts, annotations = self._annotate(clips, locations)
+        counts, written = self._annotate(clips, locations)
         self._seconds["caption"] = round(time.monotonic() - begun, 3)
         self._progress.stage("shard")
         begun = time.monotonic()
@@ -116,7 +117,7 @@ class Recaption:
         self._seconds["shard"] = round(time.monotonic() - begun, 3)
         self._progress.stage("commit")
         lost = kept_before - _kept_by_source(clips)
-        return self._commit(clips, annotations, sharding, counts, lost)
+        return self._commit(clips, written, sharding, counts, lost)
 
     def _clips(self) -> list[dict[str, Any]]:
         tables = [read_parquet(self._store, name) for name in self._previous["tables"]["clips"]]
@@ -147,27 +148,33 @@ class Recaption:
 
     def _annotate(
         self, clips: list[dict[str, Any]], locations: dict[str, Location]
-    ) -> tuple[dict[str, int], pa.Table | None]:
+    ) -> tuple[dict[str, int], dict[str, pa.Table]]:
+        """Counts for the summary, and the tables that are new."""
         config = self.recipe.caption
         for clip in clips:
             clip |= {"caption": None, "caption_model": None}
             clip |= {"caption_failure": None, "caption_alignment": None}
         if not config.annotates:
             measured_captions(clips, config)
-            return {}, None
+            return {}, {}
         # Imported here: measured captions need nothing of it.
         from curator.graph.captioning import Captioning
 
         captioning = Captioning(self._store, self.recipe, self._engine, self._progress, checks=True)
         with closing(captioning):
             last = self._previous["tables"].get("annotations", ())
-            captioning.begin(clips, self._asked_before(), last)
+            beside = KeptBeside(self._store, self._previous["tables"].get(SIDECARS))
+            captioning.begin(clips, self._asked_before(), last, beside.read)
             captioning.after_cut(locations)
             captioning.apply(clips)
             self._align(captioning, clips)
             captioning.annotate(clips)
         self._cpu_s.update(captioning.cpu_s)
-        return captioning.counts, captioning.table(clips)
+        kept = {"sidecars_of_the_run_before": beside.n_kept} if beside.n_kept else {}
+        tables = {"annotations": captioning.table(clips)}
+        if captioning.sidecars is not None:
+            tables[SIDECARS] = captioning.sidecars
+        return {**captioning.counts, **kept}, tables
 
     def _asked_before(self) -> dict[str, AskedSpan]:
         """Where each clip as it was asked about lies in its source; none by older versions."""
@@ -201,7 +208,7 @@ class Recaption:
     def _commit(
         self,
         clips: list[dict[str, Any]],
-        annotations: pa.Table | None,
+        written: dict[str, pa.Table],
         sharding: Sharding,
         counts: dict[str, int],
         lost: Counter[str],
@@ -215,8 +222,7 @@ class Recaption:
             tables["sources"] = write_table(store, "sources", sources)
         table = rows_to_table(map(clip_row, clips), CLIPS_SCHEMA)
         tables["clips"] = write_table(store, "clips", table)
-        if annotations is not None:
-            tables["annotations"] = write_table(store, "annotations", annotations)
+        tables |= {name: write_table(store, name, rows) for name, rows in written.items()}
         kept = [clip for clip in clips if clip["decision"] == "kept"]
         recipe = self.recipe.model_dump(mode="json")
         summary = {
@@ -248,7 +254,7 @@ class Recaption:
         write_shard_files(store, sharding.files)
         store.write(SUMMARY, to_json(summary))
         current = {name for parts in tables.values() for name in parts} | sharding.names
-        folders = ("sources", "clips", "annotations", SHARDS)
+        folders = ("sources", "clips", "annotations", SIDECARS, SHARDS)
         old = [i.key for name in folders for i in store.list(f"{name}/") if i.key not in current]
         remove(store, [*old, *(info.key for info in store.list("frames/"))])
         return summary

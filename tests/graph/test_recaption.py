@@ -1,5 +1,6 @@
 """`curate recaption`: other words beside the same clips, without their sources."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,6 +163,62 @@ def test_the_summary_says_what_this_command_did(alone: Captioned) -> None:
     assert {"driver", "engine", "total"} < spent.keys()
     parts = [seconds for name, seconds in spent.items() if name != "total"]
     assert sum(parts) == pytest.approx(spent["total"], abs=0.01)
+
+
+@pytest.fixture
+def beside(place: Captioned, tmp_path: Path) -> Captioned:
+    """A finished run some of whose sources have metadata beside them."""
+    moved = Captioned(tmp_path / "films", place.out, place.server)
+    shutil.copytree(place.sources, moved.sources)
+    (moved.sources / "1.json").write_text('{"title": "A \\ud83d walk", "at": [1.5, null, 1e999]}')
+    (moved.sources / "3.mp4.json").write_text('{"weather": "rain"}')
+    moved.run()
+    return moved
+
+
+def test_metadata_beside_sources_that_are_gone_is_that_of_the_run(beside: Captioned) -> None:
+    before, asked = beside.files(), beside.n_asked()
+    facts = {row["clip_id"]: row["facts"] for row in beside.table("annotations")}
+    assert any('weather: "rain"' in told for told in facts.values())
+    beside.sources.rename(beside.sources.with_name("gone"))
+    for _ in range(2):
+        work = beside.recaption()["work"]
+        assert work["sidecars_of_the_run_before"] == 2
+        assert (work["caption_windows_asked"], beside.n_asked()) == (0, asked)
+        assert beside.files() == before
+    assert {row["clip_id"]: row["facts"] for row in beside.table("annotations")} == facts
+    beside.recaption("caption.sidecar=false")
+    beside.recaption("caption.sidecar=true")
+    assert beside.files() == before
+    assert_described(beside)
+
+
+def test_metadata_that_was_changed_or_removed_counts_where_sources_are_there(
+    beside: Captioned,
+) -> None:
+    (beside.sources / "1.json").unlink()
+    (beside.sources / "3.mp4.json").write_text('{"weather": "snow"}')
+    assert "sidecars_of_the_run_before" not in beside.recaption()["work"]
+    facts = {row["facts"] for row in beside.table("annotations")}
+    assert not any("walk" in told or "rain" in told for told in facts)
+    assert any("snow" in told for told in facts)
+
+
+def test_metadata_that_no_run_kept_is_missed_with_a_warning(
+    beside: Captioned, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = beside.out / "summary.json"
+    summary = beside.summary()
+    del summary["tables"]["sidecars"]
+    path.write_text(json.dumps(summary))
+    beside.recaption()
+    assert not caplog.text
+    del summary["tables"]["annotations"]
+    path.write_text(json.dumps(summary))
+    beside.sources.rename(beside.sources.with_name("gone"))
+    beside.recaption()
+    assert "cannot be reached" in caplog.text
+    assert "curate run" in caplog.text
 
 
 def test_an_output_that_is_not_whole_is_refused(
