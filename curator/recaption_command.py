@@ -33,6 +33,11 @@ def add_recaption(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         help="as for `curate run`",
     )
     parser.add_argument(
+        "--shared-out",
+        action="store_true",
+        help="all nodes of the cluster see OUT under the same path; without, a cluster needs s3://",
+    )
+    parser.add_argument(
         "--workers", type=int, metavar="N", help="processes (default: one per core)"
     )
 
@@ -41,11 +46,14 @@ def run_recaption(
     options: argparse.Namespace, engine: "Engine", progress: "Progress"
 ) -> dict[str, Any]:
     """Does what the arguments say; returns the summary."""
-    from curator.graph.preflight import check_captions
+    from curator.graph.preflight import check_captions, check_shared, check_writable
     from curator.graph.recaption import Recaption
     from curator.storage import open_store
 
-    recaption = Recaption(open_store(options.out), options.overrides, engine, progress)
+    check_shared((options.out,), ray_address=options.ray_address, shared_out=options.shared_out)
+    store = open_store(options.out)
+    recaption = Recaption(store, options.overrides, engine, progress)
+    check_writable(store)
     check_captions(recaption.recipe, asks_server=False)
     return recaption.execute()
 

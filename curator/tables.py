@@ -131,6 +131,11 @@ became of a kept clip's: `dropped`, `copy`, `aac`, or `none` where the source ha
 `caption_failure` is why a clip that was asked about has no caption, and `caption_alignment` the
 cosine of the caption's CLIP embedding to that of the clip."""
 
+SIDECARS_SCHEMA = pa.schema(
+    [("source_uri", pa.string()), ("uri", pa.string()), ("json", pa.string())]
+)
+"""A row per source of a kept clip that has metadata beside it: where, and what it says."""
+
 ANNOTATIONS_SCHEMA = pa.schema(
     [
         ("clip_id", pa.string()),

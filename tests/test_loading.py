@@ -399,20 +399,27 @@ def test_repeated_captions_and_embeddings_come_once(tmp_path: Path) -> None:
 def test_tars_without_a_manifest_are_listed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Pins that any tars of samples will do, from OUT or its folder, and that it is said."""
+    """Pins that tars that may be part of them are read, from OUT or its folder, where asked for."""
     tars = [
         (A, "train", made_clips(tmp_path, 5)),
         (A, "train", made_clips(tmp_path, 2, first=50)),
         (A, "val", made_clips(tmp_path, 2, first=90)),
     ]
     out = write_shards(tmp_path / "out", tars, manifest=False)
+    for root in (out, out / "shards"):
+        with pytest.raises(
+            UsageError,
+            match=r"/shards has 3 tars and no manifest.json, .* allow_incomplete=True reads what",
+        ):
+            ClipDataset(str(root), batch_size=3, frames=2)
     with caplog.at_level(logging.WARNING):
-        dataset = ClipDataset(str(out), batch_size=3, frames=2)
+        dataset = ClipDataset(str(out), batch_size=3, frames=2, allow_incomplete=True)
     assert "has no manifest.json: the headers of 2 tars are read (1 are of 'val')" in caplog.text
     assert dataset.sizes == {A: (64, 96)}
     expected = [f"{i:08x}" for i in (*range(5), 50, 51)]
     assert sorted(flat(keys_of(dataset))) == expected
-    assert sorted(flat(keys_of(ClipDataset(f"{out}/shards", batch_size=3)))) == expected
+    other = ClipDataset(f"{out}/shards", batch_size=3, allow_incomplete=True)
+    assert sorted(flat(keys_of(other))) == expected
 
 
 def test_shards_are_read_from_s3(tmp_path: Path, s3_bucket: str, out: str) -> None:

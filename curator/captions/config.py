@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from curator.captions.own_fields import Value, has_value, own_fields, wrong_values
 from curator.lake import fingerprint
 
 ANNOTATE_VERSION = 1
@@ -247,10 +248,10 @@ class CaptionConfig(ModelConfig):
         description="ask for safe, sensitive or unsafe",
         json_schema_extra={"unit": "true or false"},
     )
-    reject: Mapping[str, tuple[str | bool, ...]] = Field(
+    reject: Mapping[str, tuple[Value, ...]] = Field(
         default_factory=dict,
         description="answers for which a clip is rejected, before it is cut, if one of its windows "
-        "has them: by content_type, safety, or the name of a question",
+        "has them: by content_type, safety, the name of a question, or a field of the prompt's own",
         json_schema_extra={"unit": "answers"},
     )
     failed: Literal["keep", "reject"] = Field(
@@ -367,18 +368,7 @@ class CaptionConfig(ModelConfig):
                 f"text is {self.text}, and lengths are [{', '.join(self.lengths)}]; set "
                 f"caption.text={self.lengths[-1]}, or add {self.text} to caption.lengths"
             )
-        known = {"content_type": self.content_types, "safety": ("safe", "sensitive", "unsafe")}
-        for name, values in self.reject.items():
-            if name in self.questions:
-                allowed: tuple[str | bool, ...] = (True, False)
-            elif name in known and (name != "safety" or self.safety):
-                allowed = known[name]
-            else:
-                asked = [*self.questions, *(["safety"] if self.safety else []), "content_type"]
-                raise ValueError(f"reject.{name} is not asked for; expected one of {asked}")
-            for value in values:
-                if value not in allowed:
-                    raise ValueError(f"reject.{name}: {value!r}; expected some of {list(allowed)}")
+        self._check_rejects()
         judge = self.judge
         if judge is not None and judge.captioner != self.captioner:
             raise ValueError(
@@ -394,6 +384,31 @@ class CaptionConfig(ModelConfig):
         if self.candidates > 1 and judge is None:
             raise ValueError(f"candidates is {self.candidates}; expected a judge to pick the best")
         return self
+
+    def _check_rejects(self) -> None:
+        known = {"content_type": self.content_types, "safety": ("safe", "sensitive", "unsafe")}
+        for name, values in self.reject.items():
+            if name in self.questions:
+                allowed: tuple[str | bool, ...] = (True, False)
+            elif name in known and (name != "safety" or self.safety):
+                allowed = known[name]
+            else:
+                self._check_own_reject(name, values)
+                continue
+            for value in values:
+                if not has_value(allowed, value):
+                    raise ValueError(f"reject.{name}: {value!r}; expected some of {list(allowed)}")
+
+    def _check_own_reject(self, name: str, values: tuple[Value, ...]) -> None:
+        """A prompt that is gone is no error here: a finished run's recipe can still be read."""
+        fields = own_fields(self.prompt) if self.asks else {}
+        if fields is None:
+            return
+        if name not in fields:
+            asked = [*self.questions, *(["safety"] if self.safety else []), "content_type"]
+            raise ValueError(f"reject.{name} is not asked for; expected one of {[*asked, *fields]}")
+        if (problem := wrong_values(name, fields[name], values)) is not None:
+            raise ValueError(problem)
 
     def _check_unasked(self) -> None:
         """Refuses what only models answer where none is asked, so that nobody waits for it."""

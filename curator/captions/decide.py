@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from curator.captions.config import CaptionConfig
+from curator.captions.own_fields import has_value
 from curator.captions.records import Annotation, Answer
 
 
@@ -12,7 +13,7 @@ class Rejection:
     """An answer for which a clip is rejected."""
 
     field: str
-    """`content_type`, `safety`, the name of a question, `failed` or `judge_score`."""
+    """`content_type`, `safety`, a question or field of the prompt, `failed` or `judge_score`."""
     value: str | bool | int | None
     """What was answered; for `failed` the reason, for `judge_score` None where none was given."""
     window: int
@@ -42,10 +43,10 @@ def rejection_of(annotations: Sequence[Annotation], config: CaptionConfig) -> Re
     in_order = sorted(annotations, key=lambda annotation: annotation.task.window.index)
     for annotation in in_order:
         for name, values in config.reject.items():
-            value = _field(annotation.answer, name)
-            # True is 1 in Python and not in a recipe.
-            if any(value == wanted and type(value) is type(wanted) for wanted in values):
-                return Rejection(field=name, value=value, window=annotation.task.window.index)
+            answered = _field(annotation.answer, name, config)
+            wanted = [value for value in values if has_value(answered, value)]
+            if wanted:
+                return Rejection(field=name, value=wanted[0], window=annotation.task.window.index)
     if config.failed == "reject":
         for annotation in in_order:
             if (lack := _lack(annotation, config)) is not None:
@@ -92,10 +93,9 @@ def _lack(annotation: Annotation, config: CaptionConfig) -> Rejection | None:
     return None
 
 
-def _field(answer: Answer | None, name: str) -> str | bool | None:
+def _field(answer: Answer | None, name: str, config: CaptionConfig) -> object:
     if answer is None:
         return None
     if name in ("content_type", "safety"):
-        value: str | None = getattr(answer, name)
-        return value
-    return answer.answers.get(name)
+        return getattr(answer, name)
+    return (answer.answers if name in config.questions else answer.extra).get(name)

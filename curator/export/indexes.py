@@ -7,6 +7,7 @@ import hashlib
 from dataclasses import dataclass
 
 from curator.errors import ShardError, UsageError
+from curator.export.cards import put_cards
 from curator.export.job import Job
 from curator.shardset import IDX_SUFFIX, SPLITS, Shard, TarReader
 from curator.stages.shard_index import IndexedTar, energon_files, index_bytes, wids_file
@@ -93,6 +94,7 @@ def export_energon(job: Job) -> None:
         inside = [tar for tar in tars if tar.shard.name.startswith(folder)]
         for name, data in energon_files([tar.facts() for tar in inside], folder):
             _put(job, f"{folder}.nv-meta/{name}", data)
+    put_cards(job)
 
 
 def export_wids(job: Job) -> None:
@@ -103,6 +105,7 @@ def export_wids(job: Job) -> None:
     for split in SPLITS:
         of_split = [tar.facts() for tar in tars if tar.shard.split == split]
         _put(job, f"wids-{split}.json", wids_file(of_split))
+    put_cards(job)
 
 
 def _put(job: Job, name: str, data: bytes) -> None:

@@ -5,7 +5,7 @@ that the next run begins where this one ended, however it did.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from curator.captions.events import (
 )
 from curator.captions.facts import facts_of
 from curator.captions.records import Annotation, Reply, Task, Unanswered
-from curator.captions.sidecars import Sidecar, SidecarProblem, count_problems, read_sidecars
+from curator.captions.sidecars import Sidecar, count_problems, read_sidecars
 from curator.captions.windows import Moment, windows_of
 from curator.graph.aligning import Alignments
 from curator.graph.annotated import (
@@ -36,6 +36,7 @@ from curator.graph.annotated import (
 )
 from curator.graph.answered import Answered, answers_stamp
 from curator.graph.asking import Asking, asking_of, check_asking
+from curator.graph.beside import Beside, sidecars_table
 from curator.graph.chain import Resources, Step
 from curator.graph.common import FULL_HD, SourceRef
 from curator.graph.cutting import Cutting, Looks
@@ -104,7 +105,7 @@ class Captioning:
         self._dialogs = make_dialogs(self._config)
         self._replies = Replies(store, replies_stamp(self._config))
         self._parts = FrameParts(store, self._config)
-        self._sidecars: Mapping[str, Sidecar | SidecarProblem] = {}
+        self._sidecars: Beside = {}
         self._events: dict[str, SourceEvents] = {}
         self._rows: dict[str, dict[str, Any]] = {}
         self._asked_before: Mapping[str, AskedSpan] = {}
@@ -132,6 +133,7 @@ class Captioning:
         clips: Iterable[dict[str, Any]],
         asked_before: Mapping[str, AskedSpan] | None = None,
         answered: Iterable[str] = (),
+        beside: Callable[[Collection[str]], Beside] = read_sidecars,
     ) -> None:
         """Reads what earlier runs were told, and what lies beside the sources.
 
@@ -140,20 +142,30 @@ class Captioning:
             asked_before: Where clips as they were asked about before they were cut lie in their
                 sources, by id: what was answered then counts.
             answered: Parts of the table `annotations` of the last finished run.
+            beside: Tells what lies beside sources, by their URIs.
         """
         self._asked_before = asked_before or {}
         self._answered = Answered(self._store, answered)
         self._replies.load()
         self._rows = {clip["clip_id"]: clip for clip in clips if clip["decision"] == "kept"}
-        if self._config.sidecar or self._config.knows:
+        if self._is_told_sidecars:
             uris = sorted({clip["source_uri"] for clip in self._rows.values()})
-            self._sidecars = read_sidecars(uris)
+            self._sidecars = beside(uris)
         if self._config.knows:
             self._events = {
                 uri: events_of(beside.data, self._config)
                 for uri, beside in self._sidecars.items()
                 if isinstance(beside, Sidecar)
             }
+
+    @property
+    def _is_told_sidecars(self) -> bool:
+        return self._config.sidecar or self._config.knows
+
+    @property
+    def sidecars(self) -> pa.Table | None:
+        """Rows of `sidecars`; None where nobody wants to know what they say."""
+        return sidecars_table(self._sidecars) if self._is_told_sidecars else None
 
     def before_cut(
         self,

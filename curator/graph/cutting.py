@@ -92,7 +92,7 @@ class Cutting:
         self.stamp = cut_fingerprint(recipe.cut)
         self.n_cut = 0
         """Clips that had to be cut."""
-        self.work = _facts_of((), recipe.cut.crf)
+        self.work = cut_facts((), recipe.cut.crf)
         """How they were written."""
         self.cpu_s: Counter[str] = Counter()
         """CPU-seconds of the workers, by what they did."""
@@ -138,7 +138,7 @@ class Cutting:
                 outcome = outcomes[clip["clip_id"]]
                 if outcome.error is not None:
                     reject(clip, Reason.CUT_FAILED, detail=outcome.error)
-        self.work = _facts_of(outcomes.values(), self._recipe.cut.crf)
+        self.work = cut_facts(outcomes.values(), self._recipe.cut.crf)
         for clip in kept:
             if clip["decision"] == "kept":
                 facts, _ = written[clip["clip_id"]]
@@ -299,8 +299,13 @@ def _still_holds(row: Mapping[str, Any], wanted: Mapping[str, _Wanted]) -> bool:
     return row["copy_frames"] is None or bool(row["copy_frames"] < now.min_frames)
 
 
-def _facts_of(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
-    """How this run's clips were written, for the summary."""
+def cut_facts(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
+    """How a run's clips were written, for the summary.
+
+    Args:
+        outcomes: Of the clips that were cut.
+        crf: What the recipe asks for.
+    """
     written = [outcome for outcome in outcomes if outcome.error is None]
     copied = [outcome for outcome in written if outcome.cut_mode == "copy"]
     encoded = [outcome for outcome in written if outcome.cut_mode == "encode"]

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 import curator
 from curator.errors import StorageError
+from curator.graph.owned import CONFIG, OWN_FOLDERS, TABLES, is_own, remove
 from curator.graph.source_table import SourceTable, SourceTotals
 from curator.lake import SUMMARY, rows_to_table, write_table, write_table_part
 from curator.recipe import Recipe
@@ -24,7 +25,6 @@ from curator.tables import CLIPS_SCHEMA
 
 logger = logging.getLogger(__name__)
 
-TABLES = ("sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations")
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
@@ -43,6 +43,8 @@ class Commit:
     """Embeddings by the CLIP model; None where the recipe names none."""
     annotations: pa.Table | None = None
     """Rows of `annotations`; None where no model was asked."""
+    sidecars: pa.Table | None = None
+    """Rows of `sidecars`; None where nobody was told what they say."""
     pictures: Callable[[Iterable[str]], Mapping[str, bytes]]
     """Gives thumbnails by the ids of clips."""
     candidates: Set[str]
@@ -98,6 +100,8 @@ def commit_run(run: Commit) -> dict[str, Any]:
         tables["clip_embeddings"] = run.clip_embeddings
     if run.annotations is not None:
         tables["annotations"] = run.annotations
+    if run.sidecars is not None:
+        tables["sidecars"] = run.sidecars
     names |= {name: write_table(run.store, name, table) for name, table in tables.items()}
     summary = _summary(run, totals, names)
     page = render_report(
@@ -107,12 +111,12 @@ def commit_run(run: Commit) -> dict[str, Any]:
         thumbnails=run.pictures(shown_clips(run.clips)),
     )
     run.store.write("report/index.html", page.encode())
-    run.store.write("config.json", to_json(_config(run)))
+    run.store.write(CONFIG, to_json(_config(run)))
     write_shard_files(run.store, run.shard_files)
     run.store.write(SUMMARY, to_json(summary))
-    run.store.delete(_leftovers(run, names))
+    remove(run.store, _leftovers(run, names))
     try:
-        run.store.clean_temporary()
+        run.store.clean_temporary(("", *OWN_FOLDERS), is_own)
     except StorageError as error:
         # What killed writers left costs space, not correctness.
         logger.warning("unfinished objects were not all removed: %s", error)
@@ -130,6 +134,11 @@ def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
     for name, data in files.items():
         if sizes.get(name) != len(data) or store.read(name) != data:
             store.write(name, data)
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that results may depend on."""
+    return {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}}
 
 
 def clip_counts(clips: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -174,7 +183,7 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
         "cpu_seconds": dict(run.cpu_s()),
         "shards": run.shards,
         "tables": dict(names),
-        "versions": {"python": platform.python_version(), **{n: version(n) for n in VERSIONS}},
+        "versions": versions(),
     }
 
 

@@ -1,11 +1,13 @@
 """Checks that a run can start, before any work."""
 
+import json
 import os
 from collections import Counter
 from collections.abc import Sequence
 
 from curator.errors import ModelError, StorageError, UsageError
-from curator.lake import Parts
+from curator.graph.owned import CONFIG, OWN_FOLDERS, foreign_objects
+from curator.lake import SUMMARY, Parts
 from curator.listing import ListedSource, SkippedName, list_sources
 from curator.models.store import ModelStore
 from curator.models.text import text_model_file
@@ -21,12 +23,6 @@ from curator.storage.walk import is_pattern
 
 MAX_NAMED = 5
 """Most sources that a dry run names as not readable."""
-OWN_FOLDERS = frozenset(
-    ("alike", "annotations", "candidates", "clip_embeddings", "clips", "cuts", "embeddings",
-     "frames", "replies", "report", "scan", "segments", "shards", "shots", "sources", "tracks")
-)  # fmt: skip
-"""Folders of an output root whose contents are this package's, and are deleted when it needs them
-no more."""
 
 
 def preflight(
@@ -50,20 +46,45 @@ def preflight(
     """
     store = open_store(out)
     _check_apart(sources, store.uri)
-    if ray_address is not None and not shared_out:
-        local = [place for place in (*sources, out) if not place.startswith("s3://")]
-        if local:
-            raise UsageError(
-                f"{local[0]!r} is on this machine and the cluster {ray_address!r} may not see it; "
-                "use s3://bucket/prefix, or add --shared-out if every node has the same path"
-            )
+    check_shared((*sources, out), ray_address=ray_address, shared_out=shared_out)
     list_sources(sources, limit=1)
+    _check_foreign(sources, store)
     if writes:
-        try:
-            store.check_writable()
-        except StorageError as error:
-            raise UsageError(str(error)) from error
+        check_writable(store)
     return store
+
+
+def check_shared(places: Sequence[str], *, ray_address: str | None, shared_out: bool) -> None:
+    """Checks that the nodes of a cluster can see what a run reads and writes.
+
+    Args:
+        places: As the user named them.
+        ray_address: Cluster to run on, or None for this machine alone.
+        shared_out: The user says that all nodes see the same folders.
+
+    Raises:
+        UsageError: One is a folder of this machine.
+    """
+    if ray_address is None or shared_out:
+        return
+    local = [place for place in places if not place.startswith("s3://")]
+    if local:
+        raise UsageError(
+            f"{local[0]!r} is on this machine and the cluster {ray_address!r} may not see it; "
+            "use s3://bucket/prefix, or add --shared-out if every node has the same path"
+        )
+
+
+def check_writable(store: Store) -> None:
+    """Checks that an output root can be written, before any work.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    try:
+        store.check_writable()
+    except StorageError as error:
+        raise UsageError(str(error)) from error
 
 
 def _check_apart(sources: Sequence[str], out: str) -> None:
@@ -82,11 +103,64 @@ def _check_apart(sources: Sequence[str], out: str) -> None:
             )
         if place.startswith(f"{root.rstrip('/')}/"):
             folder = place[len(root.rstrip("/")) + 1 :].split("/")[0]
-            if folder in OWN_FOLDERS:
-                raise UsageError(
-                    f"the source {source!r} lies in {folder!r} of OUT {out!r}, where outputs go "
-                    "and old ones are deleted: choose another OUT"
-                )
+            if folder in OWN_FOLDERS or place in (f"{root}/{SUMMARY}", f"{root}/{CONFIG}"):
+                raise _inside(source, folder, out)
+
+
+def _inside(source: str, folder: str, out: str) -> UsageError:
+    return UsageError(
+        f"the source {source!r} lies in {folder!r} of OUT {out!r}, where outputs go and old ones "
+        "are deleted: choose another OUT, or move the source"
+    )
+
+
+def _check_foreign(sources: Sequence[str], store: Store) -> None:
+    """Refuses an output root where results would lie among what others put there.
+
+    Once a run has finished there, such objects are let be, unless one is a source: that is looked
+    for in the whole listing, which few outputs need.
+
+    Raises:
+        UsageError: Says what lies there, and what to do.
+    """
+    others = foreign_objects(store)
+    is_finished = _is_ours(store, SUMMARY, "curate_version")
+    if not is_finished:
+        _is_ours(store, CONFIG, "fingerprints")
+        if others:
+            raise UsageError(
+                f"OUT {store.uri!r} has {len(others)} objects that curate did not write in folders "
+                f"for results, such as {others[0]!r}: choose another OUT, or move them elsewhere"
+            )
+    if not others:
+        return
+    root = _place(store.uri).rstrip("/") + "/"
+    for item in list_sources(sources):
+        if isinstance(item, ListedSource) and has_scheme(item.uri) == has_scheme(root):
+            place = item.uri if has_scheme(root) else os.path.realpath(item.uri)
+            folder = place.removeprefix(root).split("/")[0]
+            if place.startswith(root) and folder in OWN_FOLDERS:
+                raise _inside(item.uri, folder, store.uri)
+
+
+def _is_ours(store: Store, name: str, key: str) -> bool:
+    """Whether an object that a run writes is there.
+
+    Raises:
+        UsageError: It is there, and is not of a run.
+    """
+    if not store.exists(name):
+        return False
+    try:
+        value = json.loads(store.read(name))
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or key not in value:
+        raise UsageError(
+            f"OUT {store.uri!r} has a {name} that curate did not write, and that a run would write "
+            "over: choose another OUT, or move it elsewhere"
+        )
+    return True
 
 
 def _place(named: str) -> str:

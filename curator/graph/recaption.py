@@ -12,11 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+import curator
 from curator.errors import UsageError
+from curator.graph.accounting import cpu_profile, mark_processes
 from curator.graph.annotated import SPAN, AskedSpan
+from curator.graph.beside import SIDECARS, KeptBeside
 from curator.graph.candidates import read_pictures
+from curator.graph.cutting import cut_facts
 from curator.graph.engine import Engine
-from curator.graph.finish import clip_counts, clip_row, read_summary, to_json, write_shard_files
+from curator.graph.finish import (
+    clip_counts,
+    clip_row,
+    read_summary,
+    to_json,
+    versions,
+    write_shard_files,
+)
+from curator.graph.owned import CONFIG, remove
 from curator.graph.sharding import Sharding
 from curator.graph.survivors import Vectors, measured_captions
 from curator.graph.text_vectors import text_vectors_of
@@ -81,6 +93,8 @@ class Recaption:
                 "asks no model; set caption.captioner to openai or transformers"
             )
         self._seconds: dict[str, float] = {}
+        self._cpu_s: Counter[str] = Counter()
+        mark_processes()
 
     def execute(self) -> dict[str, Any]:
         """Does it.
@@ -93,13 +107,17 @@ class Recaption:
         kept_before = _kept_by_source(clips)
         begun = time.monotonic()
         self._progress.stage("caption")
-        counts, annotations = self._annotate(clips, locations)
+        counts, written = self._annotate(clips, locations)
         self._seconds["caption"] = round(time.monotonic() - begun, 3)
         self._progress.stage("shard")
         begun = time.monotonic()
         sharding = Sharding(self._store, self.recipe, self._engine, previous=self._previous)
         embedded = text_vectors_of(self.recipe, clips, self._store, self._engine)
-        find = embedded.find if embedded is not None else None
+        find = None
+        if embedded is not None:
+            find = embedded.find
+            counts["captions_embedded"] = embedded.n_made
+            self._cpu_s.update(embedded.cpu_s)
         for clip in clips:
             if clip["decision"] != "kept":
                 # Its sample is in no shard any more.
@@ -108,7 +126,7 @@ class Recaption:
         self._seconds["shard"] = round(time.monotonic() - begun, 3)
         self._progress.stage("commit")
         lost = kept_before - _kept_by_source(clips)
-        return self._commit(clips, annotations, sharding, counts, lost)
+        return self._commit(clips, written, sharding, counts, lost)
 
     def _clips(self) -> list[dict[str, Any]]:
         tables = [read_parquet(self._store, name) for name in self._previous["tables"]["clips"]]
@@ -139,26 +157,33 @@ class Recaption:
 
     def _annotate(
         self, clips: list[dict[str, Any]], locations: dict[str, Location]
-    ) -> tuple[dict[str, int], pa.Table | None]:
+    ) -> tuple[dict[str, int], dict[str, pa.Table]]:
+        """Counts for the summary, and the tables that are new."""
         config = self.recipe.caption
         for clip in clips:
             clip |= {"caption": None, "caption_model": None}
             clip |= {"caption_failure": None, "caption_alignment": None}
         if not config.annotates:
             measured_captions(clips, config)
-            return {}, None
+            return {}, {}
         # Imported here: measured captions need nothing of it.
         from curator.graph.captioning import Captioning
 
         captioning = Captioning(self._store, self.recipe, self._engine, self._progress, checks=True)
         with closing(captioning):
             last = self._previous["tables"].get("annotations", ())
-            captioning.begin(clips, self._asked_before(), last)
+            beside = KeptBeside(self._store, self._previous["tables"].get(SIDECARS))
+            captioning.begin(clips, self._asked_before(), last, beside.read)
             captioning.after_cut(locations)
             captioning.apply(clips)
             self._align(captioning, clips)
             captioning.annotate(clips)
-        return captioning.counts, captioning.table(clips)
+        self._cpu_s.update(captioning.cpu_s)
+        kept = {"sidecars_of_the_run_before": beside.n_kept} if beside.n_kept else {}
+        tables = {"annotations": captioning.table(clips)}
+        if captioning.sidecars is not None:
+            tables[SIDECARS] = captioning.sidecars
+        return {**captioning.counts, **kept}, tables
 
     def _asked_before(self) -> dict[str, AskedSpan]:
         """Where each clip as it was asked about lies in its source; none by older versions."""
@@ -192,7 +217,7 @@ class Recaption:
     def _commit(
         self,
         clips: list[dict[str, Any]],
-        annotations: pa.Table | None,
+        written: dict[str, pa.Table],
         sharding: Sharding,
         counts: dict[str, int],
         lost: Counter[str],
@@ -206,12 +231,13 @@ class Recaption:
             tables["sources"] = write_table(store, "sources", sources)
         table = rows_to_table(map(clip_row, clips), CLIPS_SCHEMA)
         tables["clips"] = write_table(store, "clips", table)
-        if annotations is not None:
-            tables["annotations"] = write_table(store, "annotations", annotations)
+        tables |= {name: write_table(store, name, rows) for name, rows in written.items()}
         kept = [clip for clip in clips if clip["decision"] == "kept"]
         recipe = self.recipe.model_dump(mode="json")
         summary = {
             **before,
+            "curate_version": curator.__version__,
+            "versions": versions(),
             "recipe": recipe,
             "counts": {**before["counts"], **clip_counts(clips)},
             "work": {
@@ -219,8 +245,11 @@ class Recaption:
                 "shards_written": sharding.n_written,
                 "clips_rejected": sum(lost.values()),
             },
+            "long_sources_analyzed_whole": {},
+            "cut": cut_facts((), self.recipe.cut.crf),
             "kept_s": round(sum(clip["end_s"] - clip["start_s"] for clip in kept), 3),
             "stage_seconds": dict(self._seconds),
+            "cpu_seconds": cpu_profile(self._cpu_s),
             "shards": sharding.summary,
             "tables": tables,
         }
@@ -230,13 +259,13 @@ class Recaption:
         )
         store.write("report/index.html", page.encode())
         stamps = before["fingerprints"]
-        store.write("config.json", to_json({"recipe": recipe, "fingerprints": stamps}))
+        store.write(CONFIG, to_json({"recipe": recipe, "fingerprints": stamps}))
         write_shard_files(store, sharding.files)
         store.write(SUMMARY, to_json(summary))
         current = {name for parts in tables.values() for name in parts} | sharding.names
-        folders = ("sources", "clips", "annotations", SHARDS)
+        folders = ("sources", "clips", "annotations", SIDECARS, SHARDS)
         old = [i.key for name in folders for i in store.list(f"{name}/") if i.key not in current]
-        store.delete([*old, *(info.key for info in store.list("frames/"))])
+        remove(store, [*old, *(info.key for info in store.list("frames/"))])
         return summary
 
     def _pictures(self, clips: Sequence[dict[str, Any]]) -> dict[str, bytes]:

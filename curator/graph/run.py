@@ -334,6 +334,7 @@ class Run:
                 embeddings=self._vectors(),
                 clip_embeddings=self._clip_vectors(),
                 annotations=captioning.table(state.clips) if captioning is not None else None,
+                sidecars=captioning.sidecars if captioning is not None else None,
                 pictures=self._candidates.pictures,
                 candidates=self._candidates.names() | self._pairs.names(),
                 shards=sharding.summary,

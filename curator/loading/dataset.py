@@ -84,6 +84,8 @@ class ClipDataset(IterableDataset[Batch]):
             CUDA does not run in a forked process. Each worker takes half a gigabyte of the GPU's
             memory for itself, and keeps another engine busy.
         gpu: Number of the GPU to decode on; None for torch's current one.
+        allow_incomplete: Whether tars without `manifest.json` are read, whichever are there: those
+            of a run that was not finished may be any part of its clips.
 
     Attributes:
         gpu: Number of the GPU that decodes; None for the CPU.
@@ -91,7 +93,7 @@ class ClipDataset(IterableDataset[Batch]):
             was told of) that were decoded on the CPU, by `media.nvdec.Refusal`.
 
     Raises:
-        UsageError: An argument does not fit what is there, or there is no such GPU.
+        UsageError: An argument does not fit what is there, there is no manifest, or no such GPU.
         ShardError: The shards are not whole.
         StorageError: They cannot be read.
     """
@@ -117,6 +119,7 @@ class ClipDataset(IterableDataset[Batch]):
         decoder_threads: int = 1,
         decode: Literal["cpu", "gpu"] = "cpu",
         gpu: int | None = None,
+        allow_incomplete: bool = False,
     ) -> None:
         super().__init__()
         if batch_size is not None and batch_size < 1:
@@ -140,7 +143,7 @@ class ClipDataset(IterableDataset[Batch]):
         self._engines = None if self.gpu is None else partial(device.engines_of, self.gpu)
         self._on_device: device.DeviceDecoder | None = None
         self.not_on_gpu: Counter[str] = Counter()
-        self._store, found = read_buckets(out, split)
+        self._store, found = read_buckets(out, split, allow_incomplete=allow_incomplete)
         weights = _chosen(buckets, found)
         self._buckets = [found[name] for name in weights]
         self.sizes = {name: self._size_of(name, found[name]) for name in weights}

@@ -1,8 +1,9 @@
 """Finds the shards of a finished run, and reads any sample of them by its number.
 
 What there is to read is said by `shards/manifest.json` and `dataset.parquet`. Tars without a
-manifest are listed, and their headers are read once. A sample's place in its tar is known from the
-`.tar.idx` beside it, so that a reader may begin anywhere and reads the bytes of no other sample.
+manifest are refused, or listed where that is asked for; their headers are read once then. A
+sample's place in its tar is known from the `.tar.idx` beside it, so that a reader may begin
+anywhere and reads the bytes of no other sample.
 """
 
 import io
@@ -72,18 +73,21 @@ class LoadedBucket:
     n_frames: int
 
 
-def read_buckets(out: str, split: str) -> tuple[Store, dict[str, LoadedBucket]]:
+def read_buckets(
+    out: str, split: str, *, allow_incomplete: bool = False
+) -> tuple[Store, dict[str, LoadedBucket]]:
     """Finds what there is to read.
 
     Args:
         out: The output root of `curate run`, or its folder `shards`; a path or s3://bucket/prefix.
         split: `train` or `val`.
+        allow_incomplete: Whether tars without a manifest, which says that they are all, will do.
 
     Returns:
         The store of the shards' folder, and the buckets of the split, sorted by name.
 
     Raises:
-        UsageError: There is no such split, or nothing is in it.
+        UsageError: There is no such split, nothing is in it, or there is no manifest.
         ShardError: The manifest, the table or a tar does not hold what it should.
         StorageError: It cannot be read.
     """
@@ -95,6 +99,12 @@ def read_buckets(out: str, split: str) -> tuple[Store, dict[str, LoadedBucket]]:
             buckets = _from_manifest(store, split)
             break
         if tars := [found.key for found in store.list() if found.key.endswith(".tar")]:
+            if not allow_incomplete:
+                raise UsageError(
+                    f"{store.uri} has {len(tars)} tars and no {MANIFEST}, which a run writes when "
+                    "it is finished: they may be some of its shards alone. Run `curate run` again, "
+                    f"or copy {MANIFEST} and {TABLE} too; allow_incomplete=True reads what is there"
+                )
             buckets = _from_tars(store, tars, split)
             break
     else:
@@ -144,7 +154,7 @@ def _least_of_table(store: Store, split: str) -> dict[str, tuple[int, int, int]]
     if not store.exists(TABLE):
         raise ShardError(
             f"{store.uri} has {MANIFEST} and no {TABLE}, which says how large the clips are; copy "
-            "it too, or take the manifest away to have the tars themselves read"
+            "it too, or take the manifest away and give allow_incomplete=True"
         )
     with store.open(TABLE) as stream:
         table = pq.read_table(stream, columns=["bucket", *names], filters=[("split", "=", split)])

@@ -8,7 +8,7 @@ manifest names is not read, and the type of each member.
 Source: `Features` and the packaged module `webdataset` of `datasets` 3.3 and 5.2.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -51,6 +51,7 @@ def dataset_card(
     with_id: bool,
     with_annotation: bool = False,
     text_vector_dims: int = 0,
+    fields: Collection[str] | None = None,
 ) -> bytes:
     """The card of a folder of tars.
 
@@ -61,6 +62,7 @@ def dataset_card(
         with_annotation: Whether their JSON tells what a model said of each window; what it says
             under `structured`, `answers` and `extra` has no fixed fields, and is not typed here.
         text_vector_dims: Dimensions of the member `text.npy`; 0 for no such member.
+        fields: Of the JSON of samples that another version wrote; None for those of this one.
 
     Returns:
         Markdown with a YAML header, UTF-8.
@@ -71,6 +73,7 @@ def dataset_card(
             with_id=with_id,
             with_annotation=with_annotation,
             text_vector_dims=text_vector_dims,
+            fields=fields,
         )
     )
     header = yaml.safe_dump({"dataset_info": {"features": features}}, sort_keys=False)
@@ -89,12 +92,19 @@ def dataset_card(
 
 
 def _features(
-    *, with_embedding: bool, with_id: bool, with_annotation: bool, text_vector_dims: int
+    *,
+    with_embedding: bool,
+    with_id: bool,
+    with_annotation: bool,
+    text_vector_dims: int,
+    fields: Collection[str] | None,
 ) -> Iterator[dict[str, Any]]:
     yield _plain("mp4", "video")
     yield _plain("txt", "string")
     annotated = _annotation_fields() if with_annotation else ()
-    yield {"name": "json", "struct": [*_json_fields(), *annotated]}
+    known = [*_json_fields(), *annotated]
+    told = [field for field in known if fields is None or field["name"] in fields]
+    yield {"name": "json", "struct": told}
     if text_vector_dims == 1:
         yield {"name": "text.npy", "sequence": "float32"}
     elif text_vector_dims == 2:

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -99,10 +99,19 @@ class Store(ABC):
         """Writes and removes a small object, so that a run fails before its work, not after."""
 
     @abstractmethod
-    def clean_temporary(self, *, older_than_s: float = STALE_AFTER_S) -> int:
+    def clean_temporary(
+        self,
+        folders: Iterable[str],
+        is_own: Callable[[str], bool],
+        *,
+        older_than_s: float = STALE_AFTER_S,
+    ) -> int:
         """Removes what killed writers left unfinished.
 
         Args:
+            folders: Where to look; an empty one is the root itself, and not what is below it.
+            is_own: Says of a key whether it is the caller's: on S3 that of the object that was to
+                be, in a folder that of the unfinished file.
             older_than_s: Younger ones stay, because their writer may be alive. 0 removes all.
 
         Returns:

@@ -5,9 +5,10 @@ import io
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO
 
 from curator.errors import StorageError
@@ -116,12 +117,18 @@ class LocalStore(Store):
         except OSError as error:
             raise _failure("delete", path, error) from error
 
-    def clean_temporary(self, *, older_than_s: float = STALE_AFTER_S) -> int:
+    def clean_temporary(
+        self,
+        folders: Iterable[str],
+        is_own: Callable[[str], bool],
+        *,
+        older_than_s: float = STALE_AFTER_S,
+    ) -> int:
         """Removes temporary files that were last written longer ago than this."""
         newest = time.time() - older_than_s
         removed = 0
-        for key, path in _files(self.root, ""):
-            if not is_temporary(key):
+        for key, path in chain.from_iterable(map(self._unfinished, folders)):
+            if not is_own(key):
                 continue
             with suppress(FileNotFoundError):
                 try:
@@ -131,6 +138,11 @@ class LocalStore(Store):
                 except PermissionError as error:
                     raise _failure("delete", path, error) from error
         return removed
+
+    def _unfinished(self, folder: str) -> Iterator[tuple[str, str]]:
+        """Key and path of the temporary files in a folder; below it too, but for the root."""
+        found = _files(os.path.join(self.root, folder), folder) if folder else _beside(self.root)
+        return ((key, path) for key, path in found if is_temporary(key))
 
     def _path(self, key: str) -> str:
         return os.path.join(self.root, checked_key(key))
@@ -210,6 +222,12 @@ def _files(
             yield from _files(path, child[:-1], (*above, identity))
         else:
             yield child, path
+
+
+def _beside(folder: str) -> Iterator[tuple[str, str]]:
+    """Yields (name, path) of the files in a folder itself."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
+        yield from [(entry.name, entry.path) for entry in found if not entry.is_dir()]
 
 
 def _sync(path: str) -> None:

@@ -4,7 +4,7 @@ import io
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -152,18 +152,28 @@ class S3Store(Store):
         except S3Errors as error:
             raise self._failure("delete", probe, error) from error
 
-    def clean_temporary(self, *, older_than_s: float = STALE_AFTER_S) -> int:
+    def clean_temporary(
+        self,
+        folders: Iterable[str],
+        is_own: Callable[[str], bool],
+        *,
+        older_than_s: float = STALE_AFTER_S,
+    ) -> int:
         """Aborts multipart uploads under the prefix that began longer ago than this.
 
         A server that refuses is logged and no error: what is left costs space, not correctness.
         """
         newest = time.time() - older_than_s
         removed = 0
+        tops, root = frozenset(folders), len(self._full(""))
         try:
             pages = client().get_paginator("list_multipart_uploads")
             for page in pages.paginate(Bucket=self.bucket, Prefix=self._full("")):
                 for upload in page.get("Uploads", ()):
-                    if upload["Initiated"].timestamp() <= newest:
+                    key = upload["Key"][root:]
+                    top = key.split("/")[0] if "/" in key else ""
+                    is_ours = top in tops and is_own(key)
+                    if is_ours and upload["Initiated"].timestamp() <= newest:
                         self._abort(upload["Key"], upload["UploadId"])
                         removed += 1
         except S3Errors as error:

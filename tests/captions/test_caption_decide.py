@@ -1,12 +1,16 @@
 """What annotations decide about a clip."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from curator.captions.config import CaptionConfig
 from curator.captions.decide import ClipCaption, Rejection, caption_of, judge_score, rejection_of
 from curator.captions.records import Annotation, Answer, Candidate, Task, Unanswered, Window
+from curator.errors import RecipeError
+from curator.recipe import load_recipe
 
 PLAIN = {"captioner": "openai", "model": "m", "url": "http://x/v1"}
 
@@ -32,12 +36,19 @@ def annotation(
     content_type: str = "city",
     answers: Mapping[str, bool] | None = None,
     safety: str = "safe",
+    extra: Mapping[str, object] | None = None,
 ) -> Annotation:
     window = Window(index=index, start_frame=0, end_frame=8, shown=(0,))
     task = Task(clip_id="c", content="p", window=window, fps=25.0)
     if failure is not None:
         return Annotation(task=task, failure=failure, detail="why")
-    answer = Answer(medium=text, content_type=content_type, answers=answers or {}, safety=safety)
+    answer = Answer(
+        medium=text,
+        content_type=content_type,
+        answers=answers or {},
+        safety=safety,
+        extra=extra or {},
+    )
     candidate = Candidate(
         answer=answer, reply_key="k", faithfulness=score, completeness=score, correctness=score
     )
@@ -54,6 +65,82 @@ def test_a_clip_is_rejected_if_one_window_says_so() -> None:
     found = rejection_of([annotation(1, content_type="game", safety="unsafe"), good], chosen)
     assert found is not None
     assert found.field == "content_type"
+
+
+OWN_FIELDS = """
+  type: object
+  properties:
+    scale: {enum: [indoors, outdoors]}
+    stars: {type: integer, minimum: 1, maximum: 5}
+    is_odd: {type: boolean}
+    dangers: {type: array, items: {enum: [fire, water]}}
+    where: {type: object}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """A prompt with fields of its own."""
+    path = tmp_path / "own.yaml"
+    text = Path("pipelines/prompts/describe.yaml").read_text()
+    path.write_text(f"{text}\nschema:{OWN_FIELDS}")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "said", "other"),
+    [
+        ("scale", ["indoors"], "indoors", "outdoors"),
+        ("stars", [1, 2], 1, 3),
+        ("is_odd", [True], True, False),
+        ("dangers", ["fire"], ["water", "fire"], ["water"]),
+    ],
+)
+def test_a_field_of_the_prompts_own_rejects(
+    own: str, field: str, values: list[object], said: object, other: object
+) -> None:
+    chosen = config(prompt=own, reject={field: values})
+    found = rejection_of([annotation(), annotation(1, extra={field: said})], chosen)
+    assert found == Rejection(field=field, value=values[0], window=1)  # type: ignore[arg-type]
+    for kept in (other, None, not isinstance(said, bool)):
+        if field != "is_odd" or kept is not True:
+            assert rejection_of([annotation(extra={field: kept})], chosen) is None
+    recipe = load_recipe(
+        "cosmos", [f"caption.prompt={own}", f"caption.reject={{{field}: {json.dumps(values)}}}"]
+    )
+    assert recipe.caption.reject[field] == tuple(values)
+
+
+@pytest.mark.parametrize(
+    ("reject", "message"),
+    [
+        (
+            "{scale: [indors]}",
+            r"reject.scale: 'indors'; .* \['indoors', 'outdoors'\]",
+        ),
+        ("{stars: [6]}", r"reject.stars: 6; expected some of integer"),
+        ("{stars: [true]}", "reject.stars: True"),
+        ("{is_odd: [1]}", "reject.is_odd: 1; expected some of boolean"),
+        ("{dangers: [smoke]}", r"reject.dangers: 'smoke'; expected some of \['fire', 'water'\]"),
+        (
+            "{where: [here]}",
+            "reject.where: the prompt's field is 'object'; expected one",
+        ),
+        ("{star: [1]}", "reject.star is not asked for; .*'scale', 'stars'"),
+    ],
+)
+def test_what_a_prompts_own_field_cannot_say_is_refused(
+    own: str, reject: str, message: str
+) -> None:
+    """Pins that the recipe is refused, and not a rule kept that no answer will ever meet."""
+    with pytest.raises(RecipeError, match=message):
+        load_recipe("cosmos", [f"caption.prompt={own}", f"caption.reject={reject}"])
+
+
+def test_a_recipe_whose_prompt_is_gone_can_be_read(own: str) -> None:
+    dumped = config(prompt=own, reject={"stars": [1]}).model_dump(mode="json")
+    Path(own).unlink()
+    assert CaptionConfig.model_validate(dumped).reject == {"stars": (1,)}
 
 
 def test_yes_and_no_are_not_each_other() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import webdataset as wds
+import yaml
 from made_samples import FPS, HEIGHT, WIDTH, MadeClip, made_clips, make_shards
 from PIL import Image
 
@@ -319,7 +320,9 @@ def test_indexes_are_those_that_were_written_with_the_shards(out: Path, tmp_path
     made = files(tmp_path / "apart")
     assert made == {name: before[name] for name in made}
     assert {n for n in before if ".nv-meta" in n or n.endswith(".idx") or "wids" in n} == set(made)
-    for name in made:
+    cards = {name for name in before if name.endswith("README.md")}
+    assert len(cards) > 1
+    for name in (*made, *cards):
         (out / "shards" / name).unlink()
     assert not verify(str(out), frames="none").is_well
     for form in ("energon", "wids"):
@@ -342,6 +345,15 @@ def test_an_index_that_the_manifest_names_is_left(out: Path) -> None:
     assert path.read_bytes().startswith(b"__module__: mine")
 
 
+def test_a_card_that_stands_is_left(out: Path) -> None:
+    """Pins that what people wrote into a card is not lost."""
+    card = out / "shards" / "README.md"
+    card.write_text("---\nlicense: mit\n---\nOurs.\n")
+    for form in ("energon", "wids"):
+        exported(out, out, form)
+    assert card.read_text().endswith("Ours.\n")
+
+
 def test_shards_of_an_older_version_get_indexes(tmp_path: Path, clips: list[MadeClip]) -> None:
     """Pins indexes where there were none, and that tars without a split are for training."""
     tars = make_shards(str(tmp_path / "out"), clips, with_manifest=False)
@@ -354,6 +366,10 @@ def test_shards_of_an_older_version_get_indexes(tmp_path: Path, clips: list[Made
     assert sorted(info["shard_counts"]) == sorted(tars)
     assert sum(info["shard_counts"].values()) == len(clips)
     assert set(verify(str(tmp_path / "out")).counts) == {"manifest_missing"}
+    _, header, _ = (shards / "README.md").read_text().split("---", 2)
+    (config,) = yaml.safe_load(header)["configs"]
+    named = {path for files in config["data_files"] for path in files["path"]}
+    assert named == set(tars)
 
 
 def _damage(tar: Path, change: Callable[[bytes], bytes]) -> None:

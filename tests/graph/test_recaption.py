@@ -1,5 +1,6 @@
 """`curate recaption`: other words beside the same clips, without their sources."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from captioned import Captioned, assert_described, film_of
 
-from curator.cli import EXIT_USAGE
+from curator.cli import EXIT_OK, EXIT_USAGE, main
 from curator.graph.cut_steps import CutStep
 
 
@@ -142,6 +143,93 @@ def test_a_change_that_nobody_would_see_is_refused(
     assert code == EXIT_USAGE
     assert "--set 'caption.prompt=cosmos' would change nothing" in capsys.readouterr().err
     assert alone.files("") == before
+
+
+def test_a_cluster_that_may_not_see_the_output_is_refused(
+    alone: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = alone.files("")
+    cluster = ["recaption", str(alone.out), "--ray-address", "10.0.0.1:6379"]
+    assert main(cluster) == EXIT_USAGE
+    error = capsys.readouterr().err
+    for word in (str(alone.out), "10.0.0.1:6379", "s3://", "--shared-out"):
+        assert word in error
+    assert alone.files("") == before
+    assert main([*cluster, "--shared-out"]) == EXIT_OK
+
+
+def test_the_summary_says_what_this_command_did(alone: Captioned) -> None:
+    """Pins that no time and no count of the run before stands as if it were this one's."""
+    before = alone.summary()
+    assert before["cut"]["copied"] + before["cut"]["encoded"] > 0
+    assert "cut" in before["cpu_seconds"]
+    after = alone.recaption("caption.text=short")
+    assert after["cpu_seconds"].keys() == {"driver", "engine", "total"}
+    assert after["cut"].keys() == before["cut"].keys()
+    assert not any(after["cut"].values())
+    assert after["long_sources_analyzed_whole"] == {}
+    assert after["source_bytes"] == before["source_bytes"]
+    alone.forget("replies")
+    spent = alone.recaption()["cpu_seconds"]
+    assert {"driver", "engine", "total"} < spent.keys()
+    parts = [seconds for name, seconds in spent.items() if name != "total"]
+    assert sum(parts) == pytest.approx(spent["total"], abs=0.01)
+
+
+@pytest.fixture
+def beside(place: Captioned, tmp_path: Path) -> Captioned:
+    """A finished run some of whose sources have metadata beside them."""
+    moved = Captioned(tmp_path / "films", place.out, place.server)
+    shutil.copytree(place.sources, moved.sources)
+    (moved.sources / "1.json").write_text('{"title": "A \\ud83d walk", "at": [1.5, null, 1e999]}')
+    (moved.sources / "3.mp4.json").write_text('{"weather": "rain"}')
+    moved.run()
+    return moved
+
+
+def test_metadata_beside_sources_that_are_gone_is_that_of_the_run(beside: Captioned) -> None:
+    before, asked = beside.files(), beside.n_asked()
+    facts = {row["clip_id"]: row["facts"] for row in beside.table("annotations")}
+    assert any('weather: "rain"' in told for told in facts.values())
+    beside.sources.rename(beside.sources.with_name("gone"))
+    for _ in range(2):
+        work = beside.recaption()["work"]
+        assert work["sidecars_of_the_run_before"] == 2
+        assert (work["caption_windows_asked"], beside.n_asked()) == (0, asked)
+        assert beside.files() == before
+    assert {row["clip_id"]: row["facts"] for row in beside.table("annotations")} == facts
+    beside.recaption("caption.sidecar=false")
+    beside.recaption("caption.sidecar=true")
+    assert beside.files() == before
+    assert_described(beside)
+
+
+def test_metadata_that_was_changed_or_removed_counts_where_sources_are_there(
+    beside: Captioned,
+) -> None:
+    (beside.sources / "1.json").unlink()
+    (beside.sources / "3.mp4.json").write_text('{"weather": "snow"}')
+    assert "sidecars_of_the_run_before" not in beside.recaption()["work"]
+    facts = {row["facts"] for row in beside.table("annotations")}
+    assert not any("walk" in told or "rain" in told for told in facts)
+    assert any("snow" in told for told in facts)
+
+
+def test_metadata_that_no_run_kept_is_missed_with_a_warning(
+    beside: Captioned, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = beside.out / "summary.json"
+    summary = beside.summary()
+    del summary["tables"]["sidecars"]
+    path.write_text(json.dumps(summary))
+    beside.recaption()
+    assert not caplog.text
+    del summary["tables"]["annotations"]
+    path.write_text(json.dumps(summary))
+    beside.sources.rename(beside.sources.with_name("gone"))
+    beside.recaption()
+    assert "cannot be reached" in caplog.text
+    assert "curate run" in caplog.text
 
 
 def test_an_output_that_is_not_whole_is_refused(

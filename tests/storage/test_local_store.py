@@ -23,10 +23,10 @@ def test_left_over_temporary_files_are_unlisted_and_removed_by_age(tmp_path: Pat
     os.utime(old, (1, 1))
     assert [info.key for info in store.list()] == ["a/b"]
     assert list(store.list(".tmp")) == []
-    assert store.clean_temporary() == 1
+    assert store.clean_temporary(("", "a"), bool) == 1
     assert young.exists()
     assert not old.exists()
-    assert store.clean_temporary(older_than_s=0) == 1
+    assert store.clean_temporary(("", "a"), bool, older_than_s=0) == 1
     assert not young.exists()
 
 
@@ -43,8 +43,8 @@ def test_a_killed_writer_leaves_nothing_that_is_listed(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     assert list(store.list()) == []
     assert len(list((tmp_path / "a").iterdir())) == 1
-    assert store.clean_temporary() == 0
-    assert store.clean_temporary(older_than_s=0) == 1
+    assert store.clean_temporary(("", "a"), bool) == 0
+    assert store.clean_temporary(("", "a"), bool, older_than_s=0) == 1
     assert list((tmp_path / "a").iterdir()) == []
 
 

@@ -102,15 +102,23 @@ def test_uploads_of_killed_writers_are_aborted_by_age_and_prefix(
     bucket: str, request: pytest.FixtureRequest
 ) -> None:
     client = s3_client.client()
-    for key in ("out/a", "out/b/c", "outside"):
+    theirs = ["out/b/theirs", "out/raw/b/c", "outside"]
+    for key in ("out/a", "out/b/c", *theirs):
         client.create_multipart_upload(Bucket=bucket, Key=key)
     store = open_store(f"s3://{bucket}/out")
     # moto dates every upload to 2010.
     is_dated = "real" in request.node.name
-    assert store.clean_temporary(older_than_s=3600) == (0 if is_dated else 2)
-    assert store.clean_temporary(older_than_s=-60) == (2 if is_dated else 0)
-    assert unfinished(bucket) == ["outside"]
-    open_store(f"s3://{bucket}").clean_temporary(older_than_s=-60)
+
+    def cleaned(older_than_s: float) -> int:
+        is_own = {"a", "b/c", "raw/b/c"}.__contains__
+        return store.clean_temporary(("", "b"), is_own, older_than_s=older_than_s)
+
+    assert cleaned(3600) == (0 if is_dated else 2)
+    assert cleaned(-60) == (2 if is_dated else 0)
+    assert unfinished(bucket) == theirs
+    whole = open_store(f"s3://{bucket}")
+    whole.clean_temporary(("", "out"), bool, older_than_s=-60)
+    assert unfinished(bucket) == []
 
 
 def test_a_server_that_refuses_to_list_uploads_is_no_error(
@@ -120,7 +128,7 @@ def test_a_server_that_refuses_to_list_uploads_is_no_error(
         raise ClientError({"Error": {"Code": "NotImplemented"}}, name)
 
     monkeypatch.setattr(s3_client.client(), "get_paginator", refused)
-    assert open_store(f"s3://{s3_bucket}").clean_temporary() == 0
+    assert open_store(f"s3://{s3_bucket}").clean_temporary(("",), bool) == 0
     assert "NotImplemented" in caplog.text
 
 

@@ -94,7 +94,7 @@ def test_list_prefix_is_a_plain_string(store: Store) -> None:
 def test_a_root_that_is_not_there_yet_is_empty(store: Store) -> None:
     assert list(store.list()) == []
     assert not store.exists("a")
-    assert store.clean_temporary() == 0
+    assert store.clean_temporary(("",), bool) == 0
 
 
 def test_open_seeks_and_reads_ranges(store: Store) -> None:
@@ -171,7 +171,7 @@ def test_create_shows_nothing_before_its_end_and_nothing_after_an_exception(stor
         interrupt("never", KeyboardInterrupt())
     assert store.read("old") == b"old"
     assert [info.key for info in store.list()] == ["old"]
-    assert store.clean_temporary(older_than_s=0) == 0
+    assert store.clean_temporary(("", "a"), bool, older_than_s=0) == 0
 
 
 def test_delete_takes_keys_that_are_not_there(store: Store) -> None:
