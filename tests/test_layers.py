@@ -9,7 +9,7 @@ import curator
 
 ROOT = Path(curator.__file__).parent
 LAYERS = (
-    ("errors", "records", "cut_records"),
+    ("errors", "records", "cut_records", "scratch"),
     ("signals",),
     ("storage", "media", "lake", "tracks", "listing", "footage"),
     ("models",),

@@ -13,14 +13,13 @@ import math
 import os
 import pickle
 import secrets
-import signal
 import sys
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from curator.errors import CuratorError, UsageError
 from curator.graph.chain import (
@@ -35,6 +34,8 @@ from curator.graph.chain import (
 from curator.graph.child import Child, FileLedger
 from curator.graph.machine import available_cpus, available_gpus, memory_bytes, object_store_bytes
 from curator.graph.pool import Pool
+from curator.graph.signals import signals_held
+from curator.scratch import hold, remove_dead
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +130,7 @@ class Engine:
         self._ray: Any = None
         self._child = Child()
         self._ledger: Ledger | FileLedger | None = None
+        self._session: BinaryIO | None = None
 
     def __enter__(self) -> "Engine":
         """Starts nothing yet."""
@@ -375,6 +377,8 @@ class Engine:
         self._child.stop()
         if self._ray is not None:
             self._ray.shutdown()
+            if self._session is not None:
+                self._session.close()
             self._ray, self._ledger = None, None
 
     def _start(self) -> Any:  # noqa: ANN401
@@ -390,15 +394,15 @@ class Engine:
         import ray
 
         try:
-            with _native_stderr_aside(), _own_sigterm():
+            with _native_stderr_aside(), signals_held():
                 self._init(ray)
+                self._ray = ray
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = self._address or "this machine"
             raise UsageError(
                 f"Ray does not start on {where}: {error}; check --ray-address, and that the "
                 "cluster runs the same Ray and Python versions"
             ) from error
-        self._ray = ray
         return ray
 
     def _init(self, ray: Any) -> None:  # noqa: ANN401
@@ -406,7 +410,7 @@ class Engine:
         if self._address is not None:
             ray.init(address=self._address, **common)
         else:
-            ray.init(
+            context = ray.init(
                 address="local",
                 num_cpus=max(available_cpus(), self._workers or 0) + LIGHT_CPUS,
                 include_dashboard=False,
@@ -414,6 +418,15 @@ class Engine:
                 object_store_memory=object_store_bytes(),
                 **common,
             )
+            self._own_session(Path(context.address_info["session_dir"]))
+
+    def _own_session(self, folder: Path) -> None:
+        """Marks Ray's folder of logs as this process's, and removes those of dead ones.
+
+        Ray leaves one for each start. The last one stays, to look into.
+        """
+        remove_dead(folder.parent, "session_")
+        self._session = hold(folder)
 
 
 def _largest(steps: Chain) -> Resources:
@@ -453,16 +466,3 @@ def _native_stderr_aside() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-@contextlib.contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Puts back this process's handler of SIGTERM, where it has one.
-
-    Ray's prints a native stack trace and leaves with 15; a handler that raises lets the run end
-    like an interrupted one.
-    """
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    if callable(handler) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
