@@ -398,10 +398,17 @@ class Engine:
                 self._init(ray)
                 self._ray = ray
         except (ConnectionError, RuntimeError, ValueError) as error:
-            where = self._address or "this machine"
             raise UsageError(
-                f"Ray does not start on {where}: {error}; check --ray-address, and that the "
-                "cluster runs the same Ray and Python versions"
+                f"Ray does not start on {_where(self._address)}: {error}; check --ray-address, and "
+                "that the cluster runs the same Ray and Python versions"
+            ) from error
+        except Exception as error:
+            # Of a node that does not come up in time Ray raises an `Exception`, and no more.
+            if type(error) is not Exception:
+                raise
+            raise CuratorError(
+                f"Ray does not start on {_where(self._address)}: {error}; the machine may have "
+                "too much to do, or too little memory"
             ) from error
         return ray
 
@@ -427,6 +434,11 @@ class Engine:
         """
         remove_dead(folder.parent, "session_")
         self._session = hold(folder)
+
+
+def _where(address: str | None) -> str:
+    """A cluster in words."""
+    return address or "this machine"
 
 
 def _largest(steps: Chain) -> Resources:

@@ -25,6 +25,7 @@ from av.packet import Packet
 from numpy.typing import NDArray
 
 from curator.cut_records import AudioMode
+from curator.media.container import demuxed
 from curator.media.copy import COPY_OPTIONS
 from curator.scratch import unnamed_file
 
@@ -127,7 +128,7 @@ def _until(
     container: av.container.InputContainer, stream: av.audio.stream.AudioStream, end: Fraction
 ) -> Iterator[AudioPacket]:
     """Audio up to a time; it ends where pictures are far beyond that and no audio came."""
-    packets: Iterator[Packet[Any]] = container.demux([stream, *container.streams.video[:1]])
+    packets: Iterator[Packet[Any]] = demuxed(container, [stream, *container.streams.video[:1]])
     while True:
         try:
             packet = next(packets, None)
