@@ -365,17 +365,25 @@ def nominal_fps(frame_pts: NDArray[np.int64], end_pts: int, time_base: Fraction)
     """
     if len(frame_pts) < 2:
         ticks = max(1, end_pts - int(frame_pts[0]))
-        return (1 / (ticks * time_base)).limit_denominator(1001)
+        return _simple(1 / (ticks * time_base))
     intervals = np.diff(frame_pts)
     median = float(np.median(intervals))
     typical = intervals[np.abs(intervals - median) <= max(2.0, 0.1 * median)]
+    if not len(typical):
+        # Of two unlike intervals, the median is neither.
+        typical = np.array([median])
     rate = 1 / (float(np.mean(typical)) * float(time_base))
     nearest = min(STANDARD_FPS, key=lambda fps: (abs(float(fps) - rate), fps.denominator))
     # Intervals of a variable rate in Matroska's milliseconds are off by up to half a tick each.
     rounding = 0.5 / (median * len(typical) ** 0.5)
     if abs(float(nearest) - rate) <= max(0.0004, rounding) * rate:
         return nearest
-    return Fraction(rate).limit_denominator(1001)
+    return _simple(Fraction(rate))
+
+
+def _simple(rate: Fraction) -> Fraction:
+    """A rate near this one, with a denominator up to 1001 unless a frame lasts longer than that."""
+    return rate.limit_denominator(1001) or Fraction(1, round(1 / rate))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

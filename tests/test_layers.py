@@ -9,7 +9,7 @@ import curator
 
 ROOT = Path(curator.__file__).parent
 LAYERS = (
-    ("errors", "records", "cut_records", "strict_yaml"),
+    ("errors", "records", "cut_records", "scratch", "strict_yaml"),
     ("signals",),
     ("storage", "media", "lake", "tracks", "listing", "footage"),
     ("models",),

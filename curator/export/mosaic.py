@@ -7,14 +7,13 @@ written: 64 MiB.
 
 import hashlib
 import json
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from curator.errors import StorageError, UsageError
 from curator.export.job import Job
 from curator.export.read import Clip, read_clips
+from curator.scratch import ScratchFolder
 from curator.shardset import Shard
 
 MDS_VERSION = 1
@@ -109,8 +108,8 @@ def _standing(job: Job, folder: str, stamp: str) -> list[dict[str, Any]] | None:
 
 def _write(job: Job, shard: Shard, folder: str, stamp: str) -> list[dict[str, Any]]:
     place = job.place
-    with tempfile.TemporaryDirectory(prefix="curate-mds-") as temporary:
-        made = Path(temporary) / "made"
+    with ScratchFolder("curate-mds-") as temporary:
+        made = temporary.path / "made"
         writer = _writer_class()(
             out=str(made), columns=COLUMNS, hashes=[HASH], size_limit=SIZE_LIMIT_BYTES
         )

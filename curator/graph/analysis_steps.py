@@ -29,7 +29,7 @@ from curator.models.heads import Heads, normalised
 from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL, aggregate
 from curator.models.store import ModelStore
 from curator.recipe import Recipe
-from curator.records import Failure, Shot, Span, Track
+from curator.records import Failure, Shot, Span, Track, field_names
 from curator.stages.analyze import HeaderClaims, analyze_source
 from curator.stages.analyze_config import AnalyzeConfig
 from curator.stages.clips import candidate_row
@@ -334,9 +334,17 @@ class ProposeStep:
                 if isinstance(result, Failure):
                     made.sources.append(_failed_source(result) | {"source_id": source_id})
                 else:
-                    self._add(made, result, uris[source_id])
+                    made.join(self._rows(result, uris[source_id]))
         made_unit = made.unit(unit.part, unit.cpu_s, self._recipe.analyze.clip)
         return replace(made_unit, n_halved=unit.n_halved)
+
+    def _rows(self, track: Track, uri: str) -> "_Rows":
+        made = _Rows()
+        try:
+            self._add(made, track, uri)
+        except Exception as error:  # noqa: BLE001 - becomes the source's failed outcome
+            return _Rows(sources=[_failed_source(internal_failure(uri, "propose", error))])
+        return made
 
     def _add(self, made: "_Rows", track: Track, uri: str) -> None:
         recipe = self._recipe
@@ -377,6 +385,10 @@ class _Rows:
     vectors: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
     clip_vectors: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
     pictures: list[dict[str, Any]] = field(default_factory=list)
+
+    def join(self, other: "_Rows") -> None:
+        for name in field_names(_Rows):
+            getattr(self, name).extend(getattr(other, name))
 
     def unit(self, part: str | None, cpu_s: Mapping[str, float], clip: str | None) -> ProposedUnit:
         return ProposedUnit(

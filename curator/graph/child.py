@@ -9,10 +9,8 @@ import hashlib
 import importlib
 import os
 import pickle
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from curator.errors import CuratorError
 from curator.graph.accounting import MARK
 from curator.lake import leave_pandas_out
+from curator.scratch import ScratchFolder
 
 MAX_DEATHS = 100
 """Deaths over one unit after which a run gives up: more than the steps' own ledgers allow."""
@@ -51,7 +50,7 @@ class FileLedger:
     """Counts attempts in a folder of this machine, so that a process's death is not forgotten.
 
     Args:
-        folder: An empty folder that all processes concerned can write to.
+        folder: A folder of its own that all processes concerned can write to.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -91,12 +90,12 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self._is_ready = False
-        self._folders: list[str] = []
+        self._folders: list[ScratchFolder] = []
 
     def ledger(self) -> FileLedger:
         """A fresh ledger."""
-        self._folders.append(tempfile.mkdtemp(prefix="curate-attempts-"))
-        return FileLedger(Path(self._folders[-1]))
+        self._folders.append(ScratchFolder("curate-attempts-"))
+        return FileLedger(self._folders[-1].path)
 
     def start(self, modules: Sequence[str] = ()) -> None:
         """Starts the process, which imports some modules at once."""
@@ -172,7 +171,7 @@ class Child:
             self._pipe.close()
             self._pipe = None
         for folder in self._folders:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.close()
         self._folders.clear()
 
     def _ask(self, chain: bytes, unit: Any) -> tuple[Any] | None:  # noqa: ANN401

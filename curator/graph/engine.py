@@ -14,8 +14,9 @@ import pickle
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from curator.errors import CuratorError, UsageError
 from curator.graph.chain import (
@@ -30,7 +31,9 @@ from curator.graph.chain import (
 from curator.graph.child import Child, FileLedger
 from curator.graph.machine import available_cpus, available_gpus, memory_bytes, object_store_bytes
 from curator.graph.pool import Pool
-from curator.graph.ray_start import few_daemons, native_stderr_aside, own_sigterm, use_own_token
+from curator.graph.ray_start import few_daemons, native_stderr_aside, use_own_token
+from curator.graph.signals import signals_held
+from curator.scratch import hold, remove_dead
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +129,7 @@ class Engine:
         self._child = Child()
         self._ledger: Ledger | FileLedger | None = None
         self._idle: list[Any] = []
+        self._session: BinaryIO | None = None
 
     def __enter__(self) -> "Engine":
         """Starts nothing yet."""
@@ -393,6 +397,8 @@ class Engine:
         if self._ray is not None:
             self._idle.clear()
             self._ray.shutdown()
+            if self._session is not None:
+                self._session.close()
             self._ray, self._ledger = None, None
 
     def _start(self) -> Any:  # noqa: ANN401
@@ -408,15 +414,22 @@ class Engine:
         import ray
 
         try:
-            with native_stderr_aside(), own_sigterm():
+            with native_stderr_aside(), signals_held():
                 self._init(ray)
+                self._ray = ray
         except (ConnectionError, RuntimeError, ValueError) as error:
-            where = self._address or "this machine"
             raise UsageError(
-                f"Ray does not start on {where}: {error}; check --ray-address, and that the "
-                "cluster runs the same Ray and Python versions"
+                f"Ray does not start on {_where(self._address)}: {error}; check --ray-address, and "
+                "that the cluster runs the same Ray and Python versions"
             ) from error
-        self._ray = ray
+        except Exception as error:
+            # Of a node that does not come up in time Ray raises an `Exception`, and no more.
+            if type(error) is not Exception:
+                raise
+            raise CuratorError(
+                f"Ray does not start on {_where(self._address)}: {error}; the machine may have "
+                "too much to do, or too little memory"
+            ) from error
         return ray
 
     def _init(self, ray: Any) -> None:  # noqa: ANN401
@@ -425,7 +438,7 @@ class Engine:
             ray.init(address=self._address, **common)
         else:
             with few_daemons(ray._private.node.Node):
-                ray.init(
+                context = ray.init(
                     address="local",
                     num_cpus=max(available_cpus(), self._workers or 0) + LIGHT_CPUS,
                     # By its own count Ray may find none, and workers would be waited for.
@@ -435,6 +448,20 @@ class Engine:
                     object_store_memory=object_store_bytes(),
                     **common,
                 )
+            self._own_session(Path(context.address_info["session_dir"]))
+
+    def _own_session(self, folder: Path) -> None:
+        """Marks Ray's folder of logs as this process's, and removes those of dead ones.
+
+        Ray leaves one for each start. The last one stays, to look into.
+        """
+        remove_dead(folder.parent, "session_")
+        self._session = hold(folder)
+
+
+def _where(address: str | None) -> str:
+    """A cluster in words."""
+    return address or "this machine"
 
 
 def _may_serve_again(each: Resources) -> bool:

@@ -3,9 +3,7 @@
 import contextlib
 import os
 import secrets
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 
 
@@ -37,19 +35,6 @@ def native_stderr_aside() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-@contextlib.contextmanager
-def own_sigterm() -> Iterator[None]:
-    """Puts back this process's handler of SIGTERM, where it has one.
-
-    Ray's prints a native stack trace and leaves with 15; a handler that raises lets the run end
-    like an interrupted one.
-    """
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    if callable(handler) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager

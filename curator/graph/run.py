@@ -257,6 +257,7 @@ class Run:
             bounds,
             min_s=recipe.propose.min_s,
             min_frames=recipe.cut.length_frames,
+            max_s=recipe.propose.max_s,
             shard=recipe.shard,
             semantic=recipe.semantic,
         )

@@ -1,14 +1,17 @@
 """Opens untrusted containers: a closed list of demuxers, and no way to reach another file."""
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import BinaryIO, Never
+from typing import Any, BinaryIO, Never
 
 import av
 import av.container
 import av.error
+import av.stream
 import av.video.stream
+from av.packet import Packet
 from av.stream import Disposition
 
 from curator.errors import ErrorCode, SourceError
@@ -26,6 +29,37 @@ BUFFER_BYTES = 1 << 18
 
 def _refuse_other_files(url: str, _flags: int, _options: dict[str, str]) -> Never:
     raise PermissionError(f"a container asked to open {url!r}; sources are single files")
+
+
+class _Seeking:
+    """A reader whose seeks to where no file reaches are refused, as FFmpeg expects, and not raised.
+
+    Args:
+        reader: Seekable binary file.
+    """
+
+    def __init__(self, reader: BinaryIO) -> None:
+        self.read, self.tell = reader.read, reader.tell
+        self._seek = reader.seek
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """The new position, or a negative number."""
+        try:
+            return self._seek(offset, whence)
+        except (ValueError, OverflowError):
+            return -errno.EINVAL
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return -errno.EINVAL
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def readable(self) -> bool:
+        """True."""
+        return True
 
 
 @contextmanager
@@ -53,7 +87,7 @@ def open_container(
     reader.seek(0)
     try:
         container = av.open(
-            reader,
+            _Seeking(reader),
             mode="r",
             container_options={"format_whitelist": DEMUXERS, "protocol_whitelist": "none"},
             metadata_errors="replace",
@@ -99,6 +133,32 @@ def video_stream(container: av.container.InputContainer, uri: str) -> av.video.s
             f"{uri}: no decoder for its video codec; transcode it to H.264, HEVC, VP9 or AV1",
         )
     return stream
+
+
+def demuxed(
+    container: av.container.InputContainer, streams: Sequence[av.stream.Stream]
+) -> Iterator["Packet[Any]"]:
+    """Packets of some streams, and at the end an empty one of each, which flushes its decoder.
+
+    In a file in which further streams appear on the way, PyAV ends with an `IndexError` instead of
+    empty packets.
+
+    Args:
+        container: Opened for reading.
+        streams: Of it.
+    """
+    flushed = set()
+    try:
+        for packet in container.demux(list(streams)):
+            if not packet.size:
+                flushed.add(packet.stream.index)
+            yield packet
+    except IndexError:
+        for stream in streams:
+            if stream.index not in flushed:
+                flush: Packet[Any] = Packet()
+                flush.stream = stream
+                yield flush
 
 
 def quarter_turns_deg(frame_rotation: float) -> int:

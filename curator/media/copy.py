@@ -8,7 +8,6 @@ first frame is at time 0 all the same, without an edit list; see docs/design.md 
 make of it.
 """
 
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from curator.cut_records import NotCopied
 from curator.media.encode import MP4_OPTIONS
 from curator.media.h264 import is_idr
+from curator.scratch import unnamed_file
 
 VideoPacket: TypeAlias = "Packet[av.video.stream.VideoStream]"
 COPY_OPTIONS = MP4_OPTIONS | {"movflags": MP4_OPTIONS["movflags"] + "+negative_cts_offsets"}
@@ -172,8 +172,8 @@ def mux_copy(stream: av.video.stream.VideoStream, span: PacketSpan, fps: Fractio
     """
     extradata = stream.codec_context.extradata
     try:
-        with tempfile.NamedTemporaryFile(suffix=".mp4") as file:
-            with av.open(file.name, "w", format="mp4", container_options=COPY_OPTIONS) as output:
+        with unnamed_file(".mp4") as (path, file):
+            with av.open(path, "w", format="mp4", container_options=COPY_OPTIONS) as output:
                 copied = output.add_stream_from_template(stream, opaque=True)
                 copied.time_base = 1 / fps
                 for packet in _retimed(span, fps):

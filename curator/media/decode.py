@@ -18,7 +18,7 @@ import av.video.stream
 from av.packet import Packet
 
 from curator.errors import DecodeError, ErrorCode
-from curator.media.container import quarter_turns_deg
+from curator.media.container import demuxed, quarter_turns_deg
 from curator.media.loudness import LoudnessMeter
 from curator.media.planes import DevicePicture
 from curator.signals.quantizer import DECODER_OPTIONS
@@ -158,7 +158,7 @@ class FrameReader:
     def _packets(self) -> Iterator["Packet[Any]"]:
         audio = self._audio
         streams = [self.stream] if audio is None else [self.stream, audio.stream]
-        packets = self.container.demux(streams)
+        packets = demuxed(self.container, streams)
         while True:
             try:
                 packet = next(packets, None)

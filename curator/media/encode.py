@@ -5,7 +5,6 @@ frame at time 0, no edit list, index in front, square pixels, upright, even size
 No B-frames, so that packets stand in the order of their frames and need no offsets.
 """
 
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,6 +22,7 @@ import av.video.stream
 from curator.errors import CutError
 from curator.media.tone import colour_table
 from curator.records import Crop
+from curator.scratch import unnamed_file
 
 MP4_OPTIONS = {"movflags": "+faststart", "fflags": "+bitexact", "use_editlist": "0"}
 """The muxer's: index in front, no date and no version, no edit list."""
@@ -203,9 +203,9 @@ def encode_mp4(
     Returns:
         The MP4 and the number of frames that were encoded.
     """
-    with tempfile.NamedTemporaryFile(suffix=".mp4") as file:
+    with unnamed_file(".mp4") as (path, file):
         n_frames = 0
-        with av.open(file.name, "w", format="mp4", container_options=MP4_OPTIONS) as output:
+        with av.open(path, "w", format="mp4", container_options=MP4_OPTIONS) as output:
             stream = _add_stream(output, width, height, fps, settings)
             for picture in pictures:
                 picture.pts = n_frames

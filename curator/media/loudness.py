@@ -29,6 +29,9 @@ from curator.records import Note
 
 CELLS_PER_S = 10
 """Cells of the grid per second."""
+MAX_CELLS = 4_000_000
+"""Cells from the first to the last level, 4.6 days: where timestamps jump further, the rest is
+left out."""
 FLOOR_DB = -120.0
 """Level of digital silence, and the lowest: below what 16 bits can hold (-96), above that of 24."""
 SETTLED_S = 0.5
@@ -151,8 +154,11 @@ class LoudnessMeter:
             inside &= cells < end
         if not inside.any():
             return 0, np.zeros(0, np.float32)
+        start = int(cells[inside].min())
+        if int(cells[inside].max()) - start >= MAX_CELLS:
+            inside &= cells < start + MAX_CELLS
+            self.notes.add(Note.AUDIO_TIMESTAMPS)
         cells = cells[inside]
-        start = int(cells.min())
         sums_2A = np.zeros((2, int(cells.max()) - start + 1))  # noqa: N806 - shape letters
         for sums, values in zip(sums_2A, (self._energies, self._seconds), strict=True):
             np.add.at(sums, cells - start, np.array(values)[inside])

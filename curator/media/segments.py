@@ -17,7 +17,7 @@ import av.error
 import numpy as np
 from av.video.stream import VideoStream
 
-from curator.media.container import open_container, video_stream
+from curator.media.container import demuxed, open_container, video_stream
 from curator.media.decode import FrameReader
 
 INDEXED = ("mov", "matroska", "avi")
@@ -215,7 +215,7 @@ def _key_pts(container: av.container.InputContainer, stream: VideoStream, time: 
     seek_to(container, stream, time)
     first: int | None = None
     try:
-        for number, packet in enumerate(container.demux(stream)):
+        for number, packet in enumerate(demuxed(container, [stream])):
             if packet.size == 0 or number > _PROBED_PACKETS:
                 break
             if packet.pts is None:

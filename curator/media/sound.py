@@ -7,7 +7,6 @@ does that, and is left out. The first block of a clip fades in for the same reas
 """
 
 import io
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -26,7 +25,9 @@ from av.packet import Packet
 from numpy.typing import NDArray
 
 from curator.cut_records import AudioMode
+from curator.media.container import demuxed
 from curator.media.copy import COPY_OPTIONS
+from curator.scratch import unnamed_file
 
 AudioPacket: TypeAlias = "Packet[av.audio.stream.AudioStream]"
 Wave: TypeAlias = NDArray[np.float32]
@@ -127,7 +128,7 @@ def _until(
     container: av.container.InputContainer, stream: av.audio.stream.AudioStream, end: Fraction
 ) -> Iterator[AudioPacket]:
     """Audio up to a time; it ends where pictures are far beyond that and no audio came."""
-    packets: Iterator[Packet[Any]] = container.demux([stream, *container.streams.video[:1]])
+    packets: Iterator[Packet[Any]] = demuxed(container, [stream, *container.streams.video[:1]])
     while True:
         try:
             packet = next(packets, None)
@@ -251,10 +252,10 @@ def add_audio(mp4: bytes, audio: SpanAudio) -> bytes:
         audio: What to add.
     """
     with (
-        tempfile.NamedTemporaryFile(suffix=".mp4") as file,
+        unnamed_file(".mp4") as (path, file),
         av.open(io.BytesIO(mp4), mode="r") as pictures,
     ):
-        with av.open(file.name, "w", format="mp4", container_options=COPY_OPTIONS) as output:
+        with av.open(path, "w", format="mp4", container_options=COPY_OPTIONS) as output:
             source = pictures.streams.video[0]
             video = output.add_stream_from_template(source, opaque=True)
             video.time_base = source.time_base

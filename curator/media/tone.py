@@ -12,12 +12,14 @@ SDR white at 203 cd/m2 (BT.2408). What lies outside BT.709 is moved towards grey
 until it is inside.
 """
 
-import tempfile
+import atexit
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from curator.scratch import ScratchFolder
 
 PQ, HLG = 16, 18
 """Transfer characteristics of ITU-T H.273."""
@@ -69,14 +71,16 @@ def _written(primaries: int, transfer: int) -> str:
     coded = np.stack([reds, greens, blues], axis=-1).reshape(-1, 3)
     table = to_bt709(coded, primaries, transfer)
     rows = "\n".join(f"{red:.6f} {green:.6f} {blue:.6f}" for red, green, blue in table.tolist())
-    path = Path(_folder().name) / f"{primaries}-{transfer}.cube"
+    path: Path = _folder().path / f"{primaries}-{transfer}.cube"
     path.write_text(f"LUT_3D_SIZE {_EDGE}\n{rows}\n")
     return str(path)
 
 
 @cache
-def _folder() -> "tempfile.TemporaryDirectory[str]":
-    return tempfile.TemporaryDirectory(prefix="curate-colour-")
+def _folder() -> ScratchFolder:
+    folder = ScratchFolder("curate-colour-")
+    atexit.register(folder.close)
+    return folder
 
 
 def to_bt709(coded: Colours, primaries: int, transfer: int) -> Colours:

@@ -195,6 +195,8 @@ def _remedies(
     )
     if Reason.TOO_SHORT in reasons:
         yield f"  --set propose.min_s={_rounded(clip['end_s'] - clip['start_s'], down=True)}"
+    if Reason.TOO_LONG in reasons and all(rule.reason != Reason.TOO_LONG for rule in judged):
+        yield f"  --set propose.max_s={_rounded((clip['end_s'] - clip['start_s']) / 2, down=False)}"
     for rule in judged:
         if rule.reason is not None and rule.bounds.severity == "reject":
             yield f"  {_remedy(rule)}"

@@ -105,6 +105,7 @@ def _decide(candidates: pa.Table, recipe: Recipe) -> Decided:
         candidates,
         recipe.filters.root,
         min_s=recipe.propose.min_s,
+        max_s=recipe.propose.max_s,
         shard=recipe.shard,
         semantic=recipe.semantic,
     )

@@ -21,6 +21,10 @@ from curator.stages.shard import bucket_of
 from curator.stages.shard_config import ShardConfig
 from curator.tables import crop_columns, score_column
 
+MAX_VARIABLE_FPS = Fraction(1000)
+"""Highest rate at which a variable one is written: cameras film at up to 960 frames/s, and an
+absurd unit of time must not ask for millions of frames."""
+
 
 def candidate_row(
     track: Track,
@@ -99,7 +103,9 @@ def cut_request(
     frame_pts = track.frame_pts[span.start_frame : span.end_frame]
     end_pts = track.pts_of_end(span.end_frame)
     is_vfr = track.is_vfr and _varies(frame_pts, track.time_base)
-    fps = nominal_fps(frame_pts, end_pts, track.time_base) if track.is_vfr else track.fps
+    fps = track.fps
+    if track.is_vfr:
+        fps = min(nominal_fps(frame_pts, end_pts, track.time_base), MAX_VARIABLE_FPS)
     crop = crop_of(ClipView(track, span)) if crop_borders and has_one_size else None
     return CutRequest(
         clip_id=name,

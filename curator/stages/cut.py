@@ -26,7 +26,7 @@ from av.audio.stream import AudioStream
 
 from curator.cut_records import AudioMode, CutClip, CutRequest, Looked, NotCopied
 from curator.errors import CutError
-from curator.media.container import open_container, pixel_aspect_of, video_stream
+from curator.media.container import demuxed, open_container, pixel_aspect_of, video_stream
 from curator.media.copy import (
     CannotCopyError,
     PacketSpan,
@@ -292,7 +292,7 @@ class ClipCutter:
         for earlier_s in EARLIER_S:
             target = request.start_pts - round(earlier_s / request.time_base)
             container.seek(target, stream=stream, backward=True)
-            packets = container.demux(stream)
+            packets = demuxed(container, [stream])
             first = next(packets, None)
             # MPEG-TS is sought by decoding time, which may lie behind the span's first key frame.
             # Whatever follows an IDR picture is shown after it.
@@ -353,6 +353,10 @@ class ClipCutter:
                 if earlier_s is not None:
                     continue
                 raise CutError(f"{self._uri}: clip {request.clip_id}: {wrong}") from wrong
+            except av.error.FFmpegError as error:
+                raise CutError(
+                    f"{self._uri}: clip {request.clip_id}: FFmpeg cannot write it: {error}"
+                ) from error
             if earlier_s is None:
                 self.n_from_start += 1
                 self._close()
@@ -380,6 +384,11 @@ class ClipCutter:
             size = upright_size(*coded, request.rotation_deg, aspect)
         else:
             size = upright_size(crop.width, crop.height, 0, aspect)
+        if min(request.size or size) < 2:
+            raise CutError(
+                f"{self._uri}: clip {request.clip_id} is {size[0]}x{size[1]} px; H.264 in 4:2:0 "
+                "takes 2x2 at least; reject it by filters.short_side_px.min"
+            )
         upright = Upright(
             *size,
             rotation_deg=request.rotation_deg,

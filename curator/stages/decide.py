@@ -27,6 +27,7 @@ Values = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 LENGTH_RULE = "propose.min_s"
+STANDING_RULE = "propose.max_s"
 CONTENT_RULE = "semantic.reject"
 BUCKET_RULE = "shard.bucket"
 """Names of what is judged beside the recipe's rules, whose names have no dot."""
@@ -118,6 +119,7 @@ def decide(
     min_s: float,
     shard: ShardConfig,
     semantic: SemanticConfig | None = None,
+    max_s: float | None = None,
 ) -> Decided:
     """Resolves rules over all candidates of a run, and judges them.
 
@@ -127,9 +129,11 @@ def decide(
         min_s: Shortest length.
         shard: Buckets; a clip that fits none is rejected.
         semantic: Which content types are rejected; None for none.
+        max_s: Longest clip; one of more than twice that is a picture that stands still, and is
+            rejected. None for no such length.
     """
     bounds = resolve(rules, corpus_of(clips, min_s=min_s))
-    return judge_table(clips, bounds, min_s=min_s, shard=shard, semantic=semantic)
+    return judge_table(clips, bounds, min_s=min_s, shard=shard, semantic=semantic, max_s=max_s)
 
 
 def judge_table(
@@ -140,6 +144,7 @@ def judge_table(
     shard: ShardConfig,
     semantic: SemanticConfig | None = None,
     min_frames: int | None = None,
+    max_s: float | None = None,
 ) -> Decided:
     """Judges clips by rules that are numbers already; arguments are those of `decide`.
 
@@ -147,6 +152,8 @@ def judge_table(
     """
     bucket_codes, buckets = _buckets(clips, shard)
     checks = [_length_check(clips, min_s, min_frames)]
+    if max_s is not None:
+        checks += _standing_checks(clips, max_s)
     tagged: list[tuple[str, Bounds, Mask]] = []
     counts: list[RuleCount] = []
     for bound in bounds:
@@ -196,6 +203,22 @@ def _length_check(clips: pa.Table, min_s: float, min_frames: int | None) -> _Che
         score=_floats(clips["seconds"]),
         threshold=threshold,
     )
+
+
+def _standing_checks(clips: pa.Table, max_s: float) -> list[_Check]:
+    """Clips that are much longer than any may be: one picture, which nothing can split."""
+    seconds = _floats(clips["seconds"])
+    hit = seconds > 2 * max_s
+    threshold = np.full(clips.num_rows, max_s)
+    check = _Check(
+        rule=STANDING_RULE,
+        bounds=None,
+        reason=Reason.TOO_LONG,
+        hit=hit,
+        score=seconds,
+        threshold=threshold,
+    )
+    return [check] if hit.any() else []
 
 
 def _rule_checks(clips: pa.Table, bound: Bounds) -> list[_Check]:
@@ -407,5 +430,11 @@ def _flag_counts(tagged: Sequence[tuple[str, Bounds, Mask]]) -> list[RuleCount]:
 
 def _ordered(counts: Sequence[RuleCount], bounds: Sequence[Bounds]) -> list[RuleCount]:
     by_name = {count.rule: count for count in counts}
-    order = [LENGTH_RULE, *(bound.rule for bound in bounds), CONTENT_RULE, BUCKET_RULE]
+    order = [
+        LENGTH_RULE,
+        STANDING_RULE,
+        *(bound.rule for bound in bounds),
+        CONTENT_RULE,
+        BUCKET_RULE,
+    ]
     return [by_name[name] for name in order if name in by_name]

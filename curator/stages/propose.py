@@ -130,7 +130,19 @@ def _is_confirmed(track: Track, shot: Shot) -> bool:
 
 
 def _pieces(track: Track, start: int, end: int, max_s: float) -> list[tuple[int, int]]:
-    """Frames of even pieces; only at a variable rate can one be longer than `max_s`."""
+    """Frames of even pieces; only at a variable rate can one be longer than `max_s`.
+
+    A frame that stands longer than that, as where timestamps jump, is a piece of its own.
+    """
+    times = np.append(track.frame_pts[start:end], track.pts_of_end(end))
+    stands = np.flatnonzero(np.diff(times) * float(track.time_base) > max_s) + start
+    edges = sorted({start, end, *stands.tolist(), *(stands + 1).tolist()})
+    return [piece for a, b in pairwise(edges) for piece in _even_pieces(track, a, b, max_s)]
+
+
+def _even_pieces(track: Track, start: int, end: int, max_s: float) -> list[tuple[int, int]]:
+    if end - start == 1:
+        return [(start, end)]
     n_pieces = max(1, ceil(duration_s(track, start, end) / max_s - 1e-9))
     edges = _even_edges(track, start, end, n_pieces)
     if any(duration_s(track, a, b) > max_s + 1e-6 for a, b in pairwise(edges)):

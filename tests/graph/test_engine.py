@@ -11,7 +11,7 @@ from curator.errors import CuratorError, ErrorCode, SourceError, StorageError
 from curator.graph.chain import ChainWorker, Resources, Step, pack_chain
 from curator.graph.child import FileLedger
 from curator.graph.engine import Engine, _LedgerActor, available_cpus
-from curator.graph.ray_start import own_sigterm
+from curator.graph.signals import signals_held
 
 
 class Half:
@@ -262,7 +262,7 @@ def test_a_handler_of_sigterm_outlives_the_start_of_ray() -> None:
 
     before = signal.signal(signal.SIGTERM, handler)
     try:
-        with own_sigterm():
+        with signals_held():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         assert signal.getsignal(signal.SIGTERM) is handler
     finally:

@@ -1,13 +1,17 @@
 """Decoding: every frame once, in order, at its exact time, whatever state the file is in."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any, cast
 
 import av
 import numpy as np
 import pytest
+from av.container import InputContainer
+from av.packet import Packet
+from av.video.stream import VideoStream
 
 from curator.errors import DecodeError, ErrorCode
 from curator.footage import write
@@ -276,3 +280,26 @@ def test_upright_sizes_enlarge_the_shorter_sampled_side(
 ) -> None:
     """Pins that square pixels lose no detail in either direction."""
     assert upright_size(width, height, rotation_deg, aspect) == size
+
+
+class _NewStreams:
+    """A container in which further streams appear: PyAV ends its packets with an error then."""
+
+    def __init__(self, container: InputContainer) -> None:
+        self._container = container
+
+    def demux(self, streams: list[VideoStream]) -> Iterator["Packet[Any]"]:
+        for packet in self._container.demux(streams):
+            if packet.size:
+                yield packet
+        raise IndexError("list index out of range")
+
+
+def test_a_stream_that_appears_on_the_way_costs_no_frame(made: Maker) -> None:
+    path = made("b_frames.mp4")
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        odd = cast(InputContainer, _NewStreams(container))
+        reader = FrameReader(odd, stream, str(path), threads=1, max_pixels=10**6)
+        assert len(list(reader)) == write.N_FRAMES
+        assert not reader.report.is_damaged

@@ -405,6 +405,12 @@ def test_frames_larger_than_allowed_make_no_clip(film: Callable[[str], Path]) ->
     assert caught.value.code == ErrorCode.TOO_MANY_PIXELS
 
 
+def test_a_picture_of_one_pixel_makes_no_clip_and_says_so(tmp_path: Path) -> None:
+    write.one_pixel(tmp_path / "a.mp4")
+    with pytest.raises(CutError, match=r"is 1x1 px; H\.264 in 4:2:0 takes 2x2 at least"):
+        clip_of(tmp_path / "a.mp4")
+
+
 @pytest.mark.parametrize("name", ["flipped.mp4", "truncated.mp4"])
 def test_damaged_sources_give_the_same_clips_on_every_machine(name: str, tmp_path: Path) -> None:
     """Pins that what decodes of a damaged file is cut as analyzed, whatever the thread count."""

@@ -106,6 +106,14 @@ def test_a_frame_longer_than_the_limit_is_no_endless_split() -> None:
     assert all(c.n_frames > 0 for c in clips)
 
 
+def test_where_timestamps_jump_the_frame_before_is_a_clip_of_its_own() -> None:
+    """Pins that a jump of days makes no clip of as many frames as fit in days."""
+    pts = np.array([*range(300), *range(10**12, 10**12 + 300)], np.int64)
+    track = made_track(600, time_base=Fraction(1, 30), frame_pts=pts, end_pts=10**12 + 300)
+    clips = propose_clips(track, [shot(0, 600, "none", "none")], ProposeConfig(max_s=60))
+    assert [(c.start_frame, c.end_frame) for c in clips] == [(0, 299), (299, 300), (300, 600)]
+
+
 def test_ids_come_from_content_and_span() -> None:
     """Pins clip ids: stable, 24 hex digits without a dot, and other for every other span."""
     assert clip_id("abc", 0, 512) == "b55380bb150d1b20865141cd"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.media.decode import upright_size
-from curator.media.loudness import CELLS_PER_S
+from curator.media.loudness import CELLS_PER_S, MAX_CELLS
 from curator.models.heads import Heads
 from curator.records import Reason, Span, Track
 from curator.stages.propose import duration_s
@@ -82,7 +82,7 @@ class ClipView:
     def loudness_db(self) -> NDArray[np.float64]:
         """Levels of the cells of time whose middle lies in the clip; NaN where there is no audio.
 
-        Float64, one for each tenth of a second of the clip.
+        Float64, one for each tenth of a second of the clip; none for a clip of days.
         """
         track = self.track
         begin_s, end_s = (
@@ -93,6 +93,9 @@ class ClipView:
             )
         )
         first, end = (math.ceil(time_s * CELLS_PER_S - 0.5) for time_s in (begin_s, end_s))
+        if end - first > MAX_CELLS:
+            # Timestamps jump there: no clip is as long.
+            return np.zeros(0)
         places = np.arange(first, end) - track.loudness_first
         known = (places >= 0) & (places < len(track.loudness_db))
         levels = np.full(len(places), np.nan)

@@ -1,0 +1,99 @@
+"""Temporary files that no killed process leaves behind for good.
+
+A file that only FFmpeg and this process use has no name at all. Folders are locked by the process
+that made them; whoever makes the next one of their kind removes those whose process has ended.
+"""
+
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Self
+
+LOCK = "curate.lock"
+"""File in a folder; locked as long as the process that made it lives."""
+STALE_AFTER_S = 86_400.0
+"""Age at which a folder without a lock goes: one that is being made has none for a moment."""
+
+
+@contextmanager
+def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
+    """A temporary file, and a path by which this process can open it.
+
+    On Linux it has no name in any folder, so that nothing stays of it however the process ends.
+
+    Args:
+        suffix: Of the path, where it has a name.
+    """
+    if sys.platform == "linux":
+        with tempfile.TemporaryFile() as file:
+            yield f"/proc/self/fd/{file.fileno()}", file
+    else:
+        with tempfile.NamedTemporaryFile(suffix=suffix) as named:
+            yield named.name, named
+
+
+class ScratchFolder:
+    """A temporary folder, removed by `close` or by whoever makes one after this process has died.
+
+    Args:
+        prefix: Of its name; folders of this prefix that nobody holds are removed.
+        parent: Where it is made; None for the machine's place for temporary files.
+    """
+
+    def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        parent = parent or Path(tempfile.gettempdir())
+        remove_dead(parent, prefix, without_lock=True)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        self._lock = hold(self.path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Removes the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
+def hold(folder: Path) -> BinaryIO:
+    """Locks a folder for as long as the file that is returned is open."""
+    # Under another name until it is locked, so that nobody takes the folder for a dead one.
+    begun = folder / f"{LOCK}.{os.getpid()}"
+    file = begun.open("wb")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    begun.rename(folder / LOCK)
+    return file
+
+
+def remove_dead(parent: Path, prefix: str, *, without_lock: bool = False) -> None:
+    """Removes this user's folders whose process has ended; what cannot be removed stays.
+
+    Args:
+        parent: Where they are.
+        prefix: What their names begin with.
+        without_lock: Whether old folders that never had a lock are removed too.
+    """
+    with suppress(OSError):
+        for folder in parent.glob(f"{prefix}*"):
+            with suppress(OSError):
+                info = folder.lstat()
+                if folder.is_symlink() or not folder.is_dir() or info.st_uid != os.getuid():
+                    continue
+                lock = folder / LOCK
+                if not lock.exists():
+                    if without_lock and info.st_mtime < time.time() - STALE_AFTER_S:
+                        shutil.rmtree(folder, ignore_errors=True)
+                    continue
+                with lock.open("rb") as file:
+                    # Raises where its process lives.
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
