@@ -20,7 +20,8 @@ from curator.stages.shard_card import CARD, dataset_card
 def put_cards(job: Job) -> None:
     """Writes the cards that are missing, of all tars and of each bucket, beside the tars.
 
-    Elsewhere nothing is written: the tars that a card names are not there.
+    Elsewhere nothing is written: the tars that a card names are not there. Neither is a card that
+    a manifest does not name, which `curate verify` would take for none of the set.
     """
     if job.store.uri != job.shards.uri("").rstrip("/"):
         return
@@ -28,7 +29,8 @@ def put_cards(job: Job) -> None:
     for folder in ("", *(f"{bucket}/" for bucket in buckets)):
         name = f"{folder}{CARD}"
         inside = [shard for shard in job.chosen if shard.name.startswith(folder)]
-        if inside and not job.store.exists(name):
+        is_of_set = job.shards.manifest is None or name in job.shards.manifest.get("files", {})
+        if inside and is_of_set and not job.store.exists(name):
             job.place.put(name, _card(job, inside, folder))
 
 

@@ -88,6 +88,18 @@ def test_unfinished_objects_of_others_stay(place: Path) -> None:
     assert {*foreign, *own} & files(out) == set(foreign)
 
 
+@pytest.mark.parametrize("form", ["energon", "wids"])
+def test_lost_dataset_cards_come_back_as_they_were(place: Path, form: str) -> None:
+    """Pins that cards made from tars alone are those of the run, by which its manifest holds."""
+    shards = place / "out/shards"
+    cards = {path: path.read_bytes() for path in shards.rglob("README.md")}
+    assert len(cards) == 2
+    for path in cards:
+        path.unlink()
+    assert main(["export", str(place / "out"), str(place / "out"), "--format", form]) == EXIT_OK
+    assert {path: path.read_bytes() for path in shards.rglob("README.md")} == cards
+
+
 def code(*arguments: object) -> int:
     return main(["run", *map(str, arguments), *SETTINGS])
 
