@@ -321,7 +321,7 @@ def short_pieces(videos: Path, folder: Path, *, seconds: float, most_bytes: int)
             shutil.copyfile(path, piece)
         elif not _shortened(path, piece, seconds):
             continue
-        if 0 < piece.stat().st_size <= most_bytes:
+        if piece.exists() and 0 < piece.stat().st_size <= most_bytes:
             found.append(piece)
     return found
 
