@@ -95,7 +95,9 @@ class FrameReader:
         max_frames: Largest number of frames, or None for no limit.
         smooths_all: False leaves out the loop filter of frames that no other refers to, in codecs
             that can: a seventh of H.264's decoding time. Edges of blocks stay visible at full size.
-        with_quantizer: Whether frames come with what `signals.quantizer` reads.
+        with_quantizer: Whether frames come with what `signals.quantizer` reads. H.264 then has one
+            thread: of several, one reads it from a picture that another is at, and values differ
+            from run to run.
         audio: Takes the packets of its audio stream, which lie between those of the video and are
             read with them in any case; None drops them. Changes no frame.
     """
@@ -128,7 +130,8 @@ class FrameReader:
         self._check_size(stream.width, stream.height)
         if not stream.codec_context.is_open:
             stream.codec_context.thread_type = "AUTO"
-            stream.codec_context.thread_count = threads
+            is_racing = with_quantizer and stream.codec_context.codec.canonical_name == "h264"
+            stream.codec_context.thread_count = 1 if is_racing else threads
             options = {} if smooths_all else {"skip_loop_filter": "noref"}
             stream.codec_context.options = options | (DECODER_OPTIONS if with_quantizer else {})
 

@@ -1,9 +1,10 @@
 """Decodes each source once and stores its track."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import BinaryIO
 
 import numpy as np
@@ -12,6 +13,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from curator.errors import DecodeError, ErrorCode
+from curator.media.ahead import ahead
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import DecodeReport, FrameReader
 from curator.media.loudness import CELLS_PER_S, end_cell, first_cell, loudness_meter
@@ -26,6 +28,9 @@ from curator.storage import HashingReader
 FEWER = 0.95
 """Share of what a header promises below which a file counts as truncated; headers of sound files
 miss by a frame or two."""
+
+AHEAD = 4
+"""Frames that are decoded before they are asked for."""
 
 AROUND_CELLS = 60 * CELLS_PER_S
 """How far from the pictures in the same part of a file its audio may be, in cells of the grid."""
@@ -105,6 +110,19 @@ class Measuring:
             audio=self._audio,
             **limits,
         )
+
+    @contextmanager
+    def decoding(self) -> Iterator[Iterator[AnyFrame]]:
+        """The frames, some ahead where there are cores for it.
+
+        At its end, and after an error, nothing reads the container any more.
+        """
+        with ExitStack() as closed:
+            frames: Iterator[AnyFrame] = closed.enter_context(closing(iter(self.frames)))
+            if self._in_background and not isinstance(self.frames, NvdecReader):
+                make = partial(next, frames, None)
+                frames = closed.enter_context(closing(ahead(make, n=AHEAD, name="decode")))
+            yield frames
 
     def take(self, frame: AnyFrame) -> None:
         """Measures the next frame."""
@@ -319,8 +337,7 @@ def _analyzed(
             config,
             threads=threads,
         )
-        # Closed before the container: frames may come from a thread that reads it.
-        with closing(iter(measuring.frames)) as frames:
+        with measuring.decoding() as frames:
             for frame in frames:
                 measuring.take(frame)
                 if threads > 1 and measuring.frames.report.is_damaged:

@@ -8,7 +8,6 @@ decoded must be the same ones: that proves that the seek went where the index sa
 """
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, BinaryIO
@@ -115,7 +114,7 @@ def _measured(
         last_pts: int | None = None
         settled_ticks = settled_s(config) / measuring.frames.time_base
         report = measuring.frames.report
-        with closing(iter(measuring.frames)) as frames:
+        with measuring.decoding() as frames:
             for frame in frames:
                 if frame.index == 0 and frame.pts != segment.start_pts:
                     raise NotInSegmentsError(WholeReason.INDEX_LIES)
