@@ -83,7 +83,7 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
     recipe = with_changes(finished.recipe, keys)
     check_measured(finished, recipe)
     candidates = finished.candidates()
-    decided = _decide(candidates, recipe)
+    decided = _decide(finished, candidates, recipe)
     now = _first_reasons(finished.clips)
     if rules_only:
         then = _as_before(decided.clips, now)
@@ -100,12 +100,13 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
     )
 
 
-def _decide(candidates: pa.Table, recipe: Recipe) -> Decided:
+def _decide(finished: Finished, candidates: pa.Table, recipe: Recipe) -> Decided:
     return decide(
         candidates,
         recipe.filters.root,
         min_s=recipe.propose.min_s,
-        max_s=recipe.propose.max_s,
+        # An older run stored no lengths: none of its clips is too long.
+        max_s=recipe.propose.max_s if finished.has_candidates else None,
         shard=recipe.shard,
         semantic=recipe.semantic,
     )
@@ -185,7 +186,7 @@ def _numbers(bounds: Bounds) -> tuple[float | None, float | None, str]:
 
 def decide_bounds(finished: Finished) -> dict[str, Bounds]:
     """Bounds of the run as it is, by rule."""
-    decided = _decide(finished.candidates(), finished.recipe)
+    decided = _decide(finished, finished.candidates(), finished.recipe)
     return {rule.bounds.rule: rule.bounds for rule in decided.rules if rule.bounds}
 
 

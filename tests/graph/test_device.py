@@ -68,13 +68,19 @@ def test_gpus_are_counted_by_the_driver_or_by_their_devices(
     assert machine.available_gpus() == 1
 
 
-def test_ray_is_told_how_many_gpus_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_is_told_how_many_gpus_there_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Pins that workers with a share of a GPU do not wait for one that Ray does not count."""
     monkeypatch.setattr("curator.graph.engine.available_gpus", lambda: 3)
     told: dict[str, object] = {}
-    Engine(address=None, workers=2)._init(
-        SimpleNamespace(init=lambda **options: told.update(options))
-    )
+
+    def init(**options: object) -> SimpleNamespace:
+        told.update(options)
+        return SimpleNamespace(address_info={"session_dir": str(tmp_path)})
+
+    private = SimpleNamespace(node=SimpleNamespace(Node=type("Node", (), {})))
+    Engine(address=None, workers=2)._init(SimpleNamespace(init=init, _private=private))
     assert told["num_gpus"] == 3
 
 

@@ -374,7 +374,7 @@ def test_an_output_on_s3_is_read_the_same_way(
 def test_what_candidates_are_stored_survives_the_commit(made: Made) -> None:
     """Pins that a commit removes candidates of other settings and keeps its own."""
     assert finish.TABLES == (
-        "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations",
+        "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations", "sidecars",
     )  # fmt: skip
     kinds = sorted(p.name for p in (made.out / "candidates").iterdir())
     assert kinds == ["clips", "pictures", "shots", "sources", "vectors"]
