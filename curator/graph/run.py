@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from curator.errors import UsageError
 from curator.graph.accounting import cpu_profile, mark_processes
 from curator.graph.analysis_steps import ProposedUnit, joined_vectors, vectors_table
 from curator.graph.analyzing import Analyzing
@@ -114,6 +115,7 @@ class Run:
             What `summary.json` holds.
         """
         self._scan(list_sources(arguments, limit=limit))
+        self._check_replaces()
         with self._timed("analyze"):
             self._analyze()
         state, recipe = self._state, self._recipe
@@ -137,6 +139,21 @@ class Run:
             sharding = self._shard(locations)
         with self._timed("commit"):
             return self._commit(sharding)
+
+    def _check_replaces(self) -> None:
+        """Refuses to replace a finished run by nothing.
+
+        Raises:
+            UsageError: No source can be read, and the run before had some that could.
+        """
+        n_done = self._previous.get("counts", {}).get("done", 0)
+        sources = self._state.sources
+        if n_done and next(sources.to_analyze(), None) is None:
+            raise UsageError(
+                f"no source of {len(sources)} can be read (the first: {sources.first_error()}); "
+                f"{self._store.uri} holds a finished run over {n_done}, and would hold nothing: "
+                "check what SOURCE names, or name another OUT"
+            )
 
     def _cut(self) -> dict[str, Location]:
         """Cuts what is kept, and has it annotated before or meanwhile."""

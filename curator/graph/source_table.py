@@ -140,6 +140,11 @@ class SourceTable:
         for start in range(0, len(first), _REF_ROWS):
             yield from self._refs(first[start : start + _REF_ROWS])
 
+    def first_error(self) -> str:
+        """What is said of the first source that failed before it was analyzed; empty for none."""
+        messages = self._header.whole()["error_message"].drop_null()
+        return str(messages[0]) if len(messages) else ""
+
     def find(self, source_ids: Iterable[str]) -> dict[str, SourceRef]:
         """The source that is analyzed for each content."""
         order, leaders = self._sorted()

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 
-from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, main
+from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE, main
 from curator.errors import ErrorCode, SourceError
 from curator.footage.write import moving_texture, text_file, write_video
 from curator.graph import analysis_steps, candidates
@@ -448,3 +448,19 @@ def test_a_damaged_part_is_named_with_its_remedy(
     error = capsys.readouterr().err.splitlines()[-1]
     assert part.name in error
     assert "delete it and run again" in error
+
+
+def test_sources_none_of_which_is_there_replace_nothing(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins that results outlive a text file that is no manifest, or one of a place that is gone."""
+    before = {path: path.read_bytes() for path in place.out.rglob("*.tar")}
+    notes = place.out.parent / "notes.txt"
+    notes.write_text("remember the milk\nand bread\n")
+    capsys.readouterr()
+    assert main(["run", str(notes), str(place.out), *SETTINGS]) == EXIT_USAGE
+    error = capsys.readouterr().err
+    for word in ("no source of 2 can be read", "remember the milk", "finished run over"):
+        assert word in error
+    assert {path: path.read_bytes() for path in place.out.rglob("*.tar")} == before
+    place.run()
