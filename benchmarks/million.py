@@ -52,11 +52,13 @@ CAPTIONS = [
     "caption.captioner=openai", "caption.model=stand-in", "caption.url=http://127.0.0.1:9",
     "caption.read_text=false", "caption.sidecar=false",
 ]  # fmt: skip
-OTHER_BOUNDS = [
+BOUNDS = [
     "filters.motion.min=0.02",
     "filters.sharpness.drop_lowest=0.15",
     "filters.noise={drop_highest: 0.1, severity: flag}",
 ]
+OTHER_BOUNDS = ["filters.motion.min=0.022"]
+"""Rejects more: what was not written before would have to be decoded."""
 PLANS = {
     "same": [],
     "other rule": ["caption.allow_meta=true"],
@@ -200,9 +202,7 @@ def store_candidates(out: Path, n: int, uris: Sequence[str], settings: Sequence[
             schema=SHOTS_SCHEMA,
         )  # fmt: skip
         flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim)
-        pictures = [
-            {"clip_id": name, "jpeg": jpegs[k % len(jpegs)]} for k, name in enumerate(ids)
-        ]
+        pictures = [{"clip_id": name, "jpeg": jpegs[k % len(jpegs)]} for k, name in enumerate(ids)]
         candidates.add(
             ProposedUnit(
                 part=track,
@@ -256,7 +256,7 @@ def make(folder: Path, n: int, *, captions: bool) -> None:
     uris = store_scan(links(folder, -(-n // PER_SOURCE)), out)
     mp4 = mp4_of(folder)
     per_tar = CLIPS_PER_TAR * (len(mp4) + 6000)
-    settings = [f"shard.max_bytes={per_tar}", *(CAPTIONS if captions else [])]
+    settings = [*BOUNDS, f"shard.max_bytes={per_tar}", *(CAPTIONS if captions else [])]
     (folder / "settings.json").write_text(json.dumps(settings))
     store_candidates(out, n, uris, settings)
     sha256 = hashlib.sha256(mp4).hexdigest()
@@ -272,9 +272,11 @@ def make(folder: Path, n: int, *, captions: bool) -> None:
                 locations[clip["clip_id"]] = Location(name="cuts/none", row=0, n_bytes=len(mp4))
         return locations
 
-    with patch.object(cutting.Cutting, "cut", cut):
-        with patch.object(sharding.ShardStep, "_read", lambda self, sample: mp4):
-            execute(folder, out, [], answering=captions)
+    with (
+        patch.object(cutting.Cutting, "cut", cut),
+        patch.object(sharding.ShardStep, "_read", lambda self, sample: mp4),
+    ):
+        execute(folder, out, [], answering=captions)
 
 
 class Answering:
@@ -450,9 +452,7 @@ def recaption(folder: Path) -> dict[str, Any]:
             clips = again._clips()
             again._locations(clips)
             phases.stage(f"{name}: plan")
-            captioning = Captioning(
-                store, again.recipe, engine, Progress(live=False), checks=False
-            )
+            captioning = Captioning(store, again.recipe, engine, Progress(live=False), checks=False)
             with closing(captioning):
                 last = read_summary(store)["tables"].get("annotations", ())
                 captioning.begin(clips, again._asked_before(), last)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.clip_rows import floats, numbers_where
 from curator.stages.report.markup import Markup, esc, joined
 from curator.stages.report.rules import applied_rules, reasons_of
 from curator.stages.report.words import count, score
@@ -60,22 +61,17 @@ def histograms(summary: Mapping[str, Any], clips: Sequence[Mapping[str, Any]]) -
     rules = applied_rules(summary)
     min_s = (recipe.get("propose") or {}).get("min_s")
     shortest = {} if min_s is None else {"min": float(min_s)}
-    is_kept = np.array([clip.get("decision") == "kept" for clip in clips], dtype=np.bool_)
-    lengths = [_clip_s(clip) for clip in clips]
+    is_kept = np.zeros(len(clips), np.bool_)
+    is_kept[numbers_where(clips, "decision", "kept")] = True
+    lengths = floats(clips, "end_s") - floats(clips, "start_s")
     parts = [figure("duration", "s", "length of the clip", shortest, lengths, is_kept)]
     for name, spec in SCORES.items():
-        values = [clip.get(name) for clip in clips]
         bounds: dict[str, float] = {}
         for rule in (rule for rule in rules if rule["score"] == name):
             said = "" if rule["severity"] == "reject" else f"{rule['severity']} "
             bounds |= {f"{said}{side}": bound for _, side, bound in reasons_of(rule)}
-        parts.append(figure(name, spec.unit, spec.meaning, bounds, values, is_kept))
+        parts.append(figure(name, spec.unit, spec.meaning, bounds, floats(clips, name), is_kept))
     return joined(parts)
-
-
-def _clip_s(clip: Mapping[str, Any]) -> float | None:
-    start_s, end_s = clip.get("start_s"), clip.get("end_s")
-    return end_s - start_s if start_s is not None and end_s is not None else None
 
 
 def figure(

@@ -2,10 +2,11 @@
 
 import base64
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from curator.clip_rows import values
 from curator.records import Reason
 from curator.stages.report.funnel import reason_order
 from curator.stages.report.markup import Markup, esc, joined
@@ -16,6 +17,14 @@ Clip = Mapping[str, Any]
 
 _SAID_ELSEWHERE = {"short_side_px", "aspect", "fps", "hdr"}
 """Scores that a clip's size and rate tell already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Clips of one sheet: how many there are, and those that are shown."""
+
+    n: int
+    shown: list[Clip]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,53 +43,61 @@ class Sheets:
 
     def kept(self) -> Markup:
         """Sheet of clips that are kept."""
-        kept = [clip for clip in self.clips if clip.get("decision") == "kept"]
-        if not kept:
+        group = self._groups().get("")
+        if group is None:
             return Markup('<p class="none">No clip was kept.</p>')
-        shown = self._sample(kept)
-        cards = joined(self._card(clip, _kept_facts(clip)) for clip in shown)
-        models = sorted({str(clip["caption_model"]) for clip in kept if clip.get("caption_model")})
+        cards = joined(self._card(clip, _kept_facts(clip)) for clip in group.shown)
+        told = zip(values(self.clips, "decision"), values(self.clips, "caption_model"), strict=True)
+        models = sorted({str(model) for decision, model in told if model and decision == "kept"})
         said = f"captions by {', '.join(models)}" if models else "no captions"
         return Markup(
-            f'<p class="hint">{_of(len(shown), len(kept))} kept; {esc(said)}</p>'
+            f'<p class="hint">{_of(len(group.shown), group.n)} kept; {esc(said)}</p>'
             f'<div class="sheet">{cards}</div>'
         )
 
     def rejected(self, summary: Mapping[str, Any]) -> Markup:
         """A sheet for each reason, in the order in which reasons count."""
-        groups: dict[str, list[Clip]] = {reason: [] for reason in reason_order(summary)}
-        for clip in self.clips:
-            if clip.get("decision") != "kept":
-                groups.setdefault(str(clip.get("reason")), []).append(clip)
-        sheets = [self._reason(reason, clips) for reason, clips in groups.items() if clips]
+        groups = self._groups()
+        groups.pop("", None)
+        order = dict.fromkeys([*reason_order(summary), *groups])
+        sheets = [self._reason(reason, groups[reason]) for reason in order if reason in groups]
         return joined(sheets) if sheets else Markup('<p class="none">No clip was rejected.</p>')
 
     def shown(self) -> list[str]:
         """Ids of the clips on any sheet."""
-        groups: dict[str, list[Clip]] = {}
-        for clip in self.clips:
-            kept = clip.get("decision") == "kept"
-            groups.setdefault("" if kept else str(clip.get("reason")), []).append(clip)
-        shown = [clip for group in groups.values() for clip in self._sample(group)]
+        shown = [clip for group in self._groups().values() for clip in group.shown]
         retained = [clip["duplicate_of"] for clip in shown if clip.get("duplicate_of")]
         return [*(str(clip.get("clip_id")) for clip in shown), *map(str, retained)]
 
-    def _reason(self, reason: str, clips: Sequence[Clip]) -> Markup:
-        shown = self._sample(clips)
+    def _groups(self) -> "dict[str, _Group]":
+        """Clips by the first reason against them; kept ones under no reason."""
+        numbers: dict[str, list[int]] = {}
+        found = zip(values(self.clips, "decision"), values(self.clips, "reason"), strict=True)
+        for number, (decision, reason) in enumerate(found):
+            numbers.setdefault("" if decision == "kept" else str(reason), []).append(number)
+        ids = values(self.clips, "clip_id")
+        groups = {}
+        for reason, some in numbers.items():
+            first = heapq.nsmallest(self.max_per_group, some, key=lambda k: str(ids[k]))
+            groups[reason] = _Group(n=len(some), shown=[dict(self.clips[k]) for k in first])
+        return groups
+
+    def _reason(self, reason: str, group: "_Group") -> Markup:
         if reason == Reason.DUPLICATE:
-            by_id = {clip.get("clip_id"): clip for clip in self.clips}
-            cards = joined(self._pair(clip, by_id.get(clip.get("duplicate_of"))) for clip in shown)
+            wanted = {clip.get("duplicate_of") for clip in group.shown}
+            ids = enumerate(values(self.clips, "clip_id"))
+            by_id = {name: dict(self.clips[number]) for number, name in ids if name in wanted}
+            cards = joined(
+                self._pair(clip, by_id.get(clip.get("duplicate_of"))) for clip in group.shown
+            )
             kind = "sheet pairs"
         else:
-            cards = joined(self._card(clip, _rejected_facts(clip)) for clip in shown)
+            cards = joined(self._card(clip, _rejected_facts(clip)) for clip in group.shown)
             kind = "sheet"
         return Markup(
             f'<section class="reason" id="{anchor(reason)}"><h3>{esc(reason)} '
-            f'{_of(len(shown), len(clips))}</h3><div class="{kind}">{cards}</div></section>'
+            f'{_of(len(group.shown), group.n)}</h3><div class="{kind}">{cards}</div></section>'
         )
-
-    def _sample(self, clips: Iterable[Clip]) -> list[Clip]:
-        return heapq.nsmallest(self.max_per_group, clips, key=lambda c: str(c.get("clip_id")))
 
     def _pair(self, clip: Clip, retained: Clip | None) -> Markup:
         said = Markup(
