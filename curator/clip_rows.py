@@ -1,7 +1,8 @@
 """Rows of a table in Arrow columns, read and changed as dictionaries a few blocks at a time.
 
 A dictionary of a clip's 90 values takes 5 KB, its row in Arrow about 1. Whoever goes through the
-rows in order meets each block of them once; whoever needs one column of all rows takes the column.
+rows in order meets each block of them once, and only the columns that are asked for become Python
+values; whoever needs one column of all rows takes the column.
 """
 
 from collections import OrderedDict
@@ -13,12 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.lake import column_values, columns_to_rows, rows_to_table
+from curator.lake import column_values, rows_to_table
 
 BLOCK = 512
-"""Rows that become dictionaries together."""
+"""Rows whose values become Python objects together."""
 HELD = 16
-"""Blocks that are dictionaries at a time."""
+"""Blocks that are held as such at a time."""
+_ROWS_PER_CHUNK = 128 * BLOCK
+"""Of a column that was changed: an Arrow array of texts ends at 2 GiB."""
 
 Row = MutableMapping[str, Any]
 """A row of `clips`: a dictionary, or one of `ClipRows`."""
@@ -36,15 +39,15 @@ class ClipRow(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401
         """The value of a column."""
-        return self.rows.values_at(self.number)[name]
+        return self.rows.value_at(self.number, name)
 
     def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401
         """The value of a column, or the default where there is no such column."""
-        return self.rows.values_at(self.number).get(name, default)
+        return self.rows.value_at(self.number, name) if name in self.rows.names else default
 
     def __contains__(self, name: object) -> bool:
         """Whether there is a column."""
-        return name in self.rows.values_at(self.number)
+        return name in self.rows.names
 
     def __setitem__(self, name: str, value: Any) -> None:  # noqa: ANN401
         """Sets the value of a column."""
@@ -65,11 +68,11 @@ class ClipRow(MutableMapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         """Names of the columns."""
-        return iter(self.rows.values_at(self.number))
+        return iter(self.rows.names)
 
     def __len__(self) -> int:
         """Number of columns."""
-        return len(self.rows.values_at(self.number))
+        return len(self.rows.names)
 
 
 class ClipRows(Sequence[ClipRow]):
@@ -84,12 +87,15 @@ class ClipRows(Sequence[ClipRow]):
         self._n: int = table.num_rows
         self._schema = schema
         self._base = dict(zip(table.column_names, table.columns, strict=True))
+        self.names = dict.fromkeys(table.column_names)
+        """Columns, in the order in which they came."""
         self._own: dict[int, dict[str, pa.Array]] = {}
         """Columns of single blocks that have changed since."""
-        self._held: OrderedDict[int, list[dict[str, Any]]] = OrderedDict()
+        self._held: OrderedDict[int, dict[str, list[Any]]] = OrderedDict()
+        """Values by column of the blocks that were read last."""
         self._dirty: dict[int, set[str]] = {}
-        self._first = self._end = 0
-        self._rows: list[dict[str, Any]] = []
+        self._block = self._first = self._end = 0
+        self._values: dict[str, list[Any]] = {}
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -110,11 +116,28 @@ class ClipRows(Sequence[ClipRow]):
             return [ClipRow(self, one) for one in found]
         return ClipRow(self, found)
 
-    def values_at(self, number: int) -> dict[str, Any]:
-        """The values of a row, to be read at once: they may be let go when others are read."""
+    def value_at(self, number: int, name: str) -> Any:  # noqa: ANN401
+        """The value of a row in a column.
+
+        Raises:
+            KeyError: There is no such column.
+        """
         if not self._first <= number < self._end:
             self._open(number // BLOCK)
-        return self._rows[number - self._first]
+        found = self._values.get(name)
+        if found is None:
+            found = self._load(name)
+        return found[number - self._first]
+
+    def values_at(self, number: int) -> dict[str, Any]:
+        """The values of a row, as they are now."""
+        if not self._first <= number < self._end:
+            self._open(number // BLOCK)
+        held, at = self._values, number - self._first
+        if len(held) < len(self.names):
+            for name in self.names.keys() - held.keys():
+                self._load(name)
+        return {name: held[name][at] for name in self.names}
 
     def change(self, number: int, values: Mapping[str, Any]) -> None:
         """Sets values of a row.
@@ -122,15 +145,20 @@ class ClipRows(Sequence[ClipRow]):
         Raises:
             KeyError: The schema has no such column.
         """
-        self.values_at(number).update(values)
-        dirty = self._dirty.get(number // BLOCK)
-        if dirty is None:
-            dirty = self._dirty[number // BLOCK] = set()
+        if not self._first <= number < self._end:
+            self._open(number // BLOCK)
+        dirty = self._dirty.setdefault(self._block, set())
         if not values.keys() <= dirty:
             for name in values:
                 if name not in self._schema.names:
                     raise KeyError(f"{name!r} is no column of {self._schema.names}")
+            self.names |= dict.fromkeys(values)
             dirty.update(values)
+        for name, value in values.items():
+            held = self._values.get(name)
+            if held is None:
+                held = self._load(name)
+            held[number - self._first] = value
 
     def column(self, name: str) -> pa.ChunkedArray:
         """A column of all rows; null where no row was given it."""
@@ -149,9 +177,7 @@ class ClipRows(Sequence[ClipRow]):
                     parts.append(pa.nulls(n, kind))
                 else:
                     parts += base.slice(start, n).chunks
-            self._base[name] = pa.chunked_array(
-                [pa.chunked_array(parts, kind).combine_chunks()], kind
-            )
+            self._base[name] = _in_chunks(pa.chunked_array(parts, kind))
         if name not in self._base:
             return pa.chunked_array([pa.nulls(self._n, self._schema.field(name).type)])
         return self._base[name]
@@ -162,7 +188,9 @@ class ClipRows(Sequence[ClipRow]):
         for own in self._own.values():
             own.pop(name, None)
         self._base[name] = column
-        self._forget()
+        self.names[name] = None
+        for held in self._held.values():
+            held.pop(name, None)
 
     def scatter(self, numbers: NDArray[np.int64], table: pa.Table) -> None:
         """Sets columns of some rows.
@@ -177,8 +205,8 @@ class ClipRows(Sequence[ClipRow]):
         for name in table.column_names:
             kind = self._schema.field(name).type
             chunks = [*self.column(name).chunks, *table[name].cast(kind).chunks]
-            both = pa.chunked_array(chunks, kind).combine_chunks()
-            self.set_column(name, pa.chunked_array([both.take(taken)], kind))
+            both = pa.table({name: pa.chunked_array(chunks, kind)}).combine_chunks()
+            self.set_column(name, both.take(taken)[name])
 
     def table(self, schema: pa.Schema) -> pa.Table:
         """All rows with the columns of a schema, in its order."""
@@ -188,38 +216,52 @@ class ClipRows(Sequence[ClipRow]):
         held = self._held.get(block)
         if held is None:
             if len(self._held) >= HELD:
-                oldest, rows = self._held.popitem(last=False)
-                self._store(oldest, rows)
-            start = block * BLOCK
-            n = min(BLOCK, self._n - start)
-            columns = {name: column.slice(start, n) for name, column in self._base.items()}
-            own = self._own.get(block, {})
-            columns |= {name: pa.chunked_array([array]) for name, array in own.items()}
-            held = self._held[block] = columns_to_rows(pa.table(columns))
+                oldest, values = self._held.popitem(last=False)
+                self._store(oldest, values)
+            held = self._held[block] = {}
         else:
             self._held.move_to_end(block)
-        self._rows, self._first = held, block * BLOCK
-        self._end = self._first + len(held)
+        self._values, self._block, self._first = held, block, block * BLOCK
+        self._end = min(self._first + BLOCK, self._n)
 
-    def _store(self, block: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _load(self, name: str) -> list[Any]:
+        """The values of a column in the block that is open."""
+        n = self._end - self._first
+        own = self._own.get(self._block, {}).get(name)
+        if own is not None:
+            found = column_values(pa.chunked_array([own]))
+        elif name in self._base:
+            found = column_values(self._base[name].slice(self._first, n))
+        elif name in self.names:
+            found = [None] * n
+        else:
+            raise KeyError(name)
+        self._values[name] = found
+        return found
+
+    def _store(self, block: int, values: Mapping[str, list[Any]]) -> None:
         names = self._dirty.pop(block, None)
         if names:
             own = self._own.setdefault(block, {})
             for name in names:
-                kind = self._schema.field(name).type
-                own[name] = pa.array([row.get(name) for row in rows], kind)
+                own[name] = pa.array(values[name], self._schema.field(name).type)
 
     def _settle(self) -> None:
         for block in list(self._dirty):
             self._store(block, self._held[block])
 
-    def _forget(self) -> None:
-        self._held.clear()
-        self._rows, self._first, self._end = [], 0, 0
+
+def _in_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of many small pieces in few."""
+    chunks: list[pa.Array] = []
+    for start in range(0, len(column), _ROWS_PER_CHUNK):
+        some = column.slice(start, _ROWS_PER_CHUNK)
+        chunks += pa.table([some], ["values"]).combine_chunks()["values"].chunks
+    return pa.chunked_array(chunks, column.type)
 
 
 def plain(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values of a row as a dictionary that is only read, and before the next row is."""
+    """The values of a row, as a dictionary that is only read."""
     return row.rows.values_at(row.number) if isinstance(row, ClipRow) else row
 
 
@@ -271,5 +313,6 @@ def sorted_columns(tables: list[pa.Table], by: Sequence[str]) -> pa.Table:
     schema, columns = whole.schema, whole.columns
     del whole
     for index in range(len(columns)):
-        columns[index] = columns[index].combine_chunks().take(order)
+        # Of a table and not of the column, which may be too long for one array.
+        columns[index] = pa.table([columns[index]], ["it"]).combine_chunks().take(order)["it"]
     return pa.table(columns, schema=schema)

@@ -249,13 +249,11 @@ class Captioning:
         """Events that sidecars name, those that lie in a window, and problems by code."""
         if not self._config.knows:
             return {}
+        sources = self._events.values()
         return {
-            "events": sum(len(source.events) for source in self._events.values()),
+            "events": sum(len(source.events) for source in sources),
             "events_in_windows": len(self._told.events),
-            **{
-                f"events_{name}": n
-                for name, n in count_event_problems(self._events.values()).items()
-            },
+            **{f"events_{name}": n for name, n in count_event_problems(sources).items()},
         }
 
     def close(self) -> None:
@@ -273,9 +271,7 @@ class Captioning:
             is_known = name in self._clips or name in self._told
             if not is_known and not any(map(self._is_retold, self._as_asked(plain(row)))):
                 missing.append(row)
-        if not missing:
-            return []
-        stored = self._parts.stored()
+        stored = self._parts.stored() if missing else {}
         if not stored:
             return missing
         found = {}
@@ -348,13 +344,11 @@ class Captioning:
                 tasks = self._tasks(asked, where.n_frames, orjson.loads(where.text or "{}"))
             clip.n_windows = len(tasks)
             for task in tasks:
-                if where.error is not None:
-                    failure, detail = Unanswered.NO_FRAMES, where.error
-                    annotation: Annotation | None = Annotation(
-                        task=task, failure=failure, detail=detail
-                    )
-                else:
-                    annotation = self._known(task)
+                annotation = (
+                    self._known(task)
+                    if where.error is None
+                    else Annotation(task=task, failure=Unanswered.NO_FRAMES, detail=where.error)
+                )
                 if annotation is None:
                     self.n_asked += 1
                     self._asked().submit(task, where)

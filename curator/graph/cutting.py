@@ -22,7 +22,7 @@ from curator.graph.locations import LOCATION_SCHEMA, KeyRows, Locations
 from curator.graph.look_steps import LookedClip, content_of
 from curator.graph.survivors import reject
 from curator.graph.units import pack
-from curator.lake import Parts, columns_to_rows
+from curator.lake import Parts, column_values, columns_to_rows
 from curator.progress import Progress
 from curator.recipe import Recipe
 from curator.records import Reason, Span
@@ -306,12 +306,16 @@ class _Written:
             holds: Whether a clip of the table is what the run's clip is to be.
             place: Fields of `Location`.
         """
+        found = self._rows.find_all(column_values(table["clip_id"]))
+        there = np.flatnonzero(found >= 0)
         numbers, rows = [], []
-        for start in range(0, table.num_rows, _ROWS_AT_ONCE):
-            for at, row in enumerate(columns_to_rows(table.slice(start, _ROWS_AT_ONCE)), start):
-                found = self._rows.find(row["clip_id"])
-                if found is not None and holds(row, self._clips[int(self._kept[found])]):
-                    numbers.append(int(self._kept[found]))
+        for start in range(0, len(there), _ROWS_AT_ONCE):
+            some = there[start : start + _ROWS_AT_ONCE]
+            facts = columns_to_rows(table.take(pa.array(some)))
+            of = self._kept[found[some]].tolist()
+            for at, number, row in zip(some.tolist(), of, facts, strict=True):
+                if holds(row, self._clips[number]):
+                    numbers.append(number)
                     rows.append(at)
         if not rows:
             return

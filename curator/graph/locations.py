@@ -1,9 +1,10 @@
 """Rows found by key, and where written clips lie, in columns: some bytes for each of very many."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from curator.graph.known import hashes
 from curator.stages.shard import Location
@@ -46,6 +47,21 @@ class KeyRows:
                 return row
             at += 1
         return None
+
+    def find_all(self, keys: Sequence[str]) -> NDArray[np.int64]:
+        """int64 [N] rows of keys, -1 for those that are not there."""
+        wanted = hashes(keys)
+        at = np.searchsorted(self._hashes, wanted)
+        numbers = np.flatnonzero(at < len(self._hashes))
+        numbers = numbers[self._hashes[at[numbers]] == wanted[numbers]]
+        rows = np.full(len(keys), -1, np.int64)
+        rows[numbers] = self._order[at[numbers]]
+        found = self._keys.take(pa.array(rows[numbers])).to_pylist()
+        for number, key in zip(numbers.tolist(), found, strict=True):
+            if key != keys[number]:
+                row = self.find(keys[number])
+                rows[number] = -1 if row is None else row
+        return rows
 
     def keys(self) -> Iterator[str]:
         """All keys, in the order of their rows."""

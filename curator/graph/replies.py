@@ -218,7 +218,7 @@ class UnitReplies(Mapping[str, Reply]):
             name = loose_name(self._stamp, key)
             if self._store.exists(name):
                 row = orjson.loads(self._store.read(name))
-                self._told[row.pop("key")] = _reply(row)
+                self._told[key] = _reply({k: v for k, v in row.items() if k != "key"})
         return self._told[key]
 
     def __iter__(self) -> Iterator[str]:

@@ -70,13 +70,12 @@ def measured_captions(clips: Sequence[Row], config: CaptionConfig) -> None:
     if not config.enabled or config.annotates:
         return
     for clip in kept_rows(clips):
-        own = plain(clip)
         caption = measured_caption(
-            own,
-            width=own["width"],
-            height=own["height"],
-            duration_s=own["end_s"] - own["start_s"],
-            fps=own["fps"],
+            clip,
+            width=clip["width"],
+            height=clip["height"],
+            duration_s=clip["end_s"] - clip["start_s"],
+            fps=clip["fps"],
         )
         clip.update({"caption": caption, "caption_model": MEASURED_MODEL})
 

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from curator.captions.dialog import Dialog, told_first
 from curator.captions.records import Reply
 from curator.graph import keyed as module
+from curator.graph import locations
 from curator.graph.keyed import Keyed
 from curator.graph.locations import LOCATION_SCHEMA, KeyRows, Locations
 from curator.graph.replies import REPLIES, Replies, UnitReplies
@@ -106,3 +108,14 @@ def test_places_of_clips_come_back() -> None:
     assert dict(found) == wanted
     assert "c99" not in found
     assert KeyRows(pa.chunked_array([[]], pa.string())).find("c1") is None
+
+
+def test_keys_whose_hashes_are_the_same_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locations, "hashes", lambda keys: np.array([len(k) for k in keys], "u8"))
+    held = [f"c{k}" for k in range(120)]
+    rows = KeyRows(pa.chunked_array([held[:50], held[50:]], pa.string()))
+    wanted = {"c7": 7, "c119": 119, "d9": None, "c60": 60, "longer": None, "c5": 5, "": None}
+    assert {key: rows.find(key) for key in wanted} == wanted
+    found = rows.find_all(list(wanted)).tolist()
+    assert found == [-1 if row is None else row for row in wanted.values()]
+    assert rows.find_all([]).tolist() == []
