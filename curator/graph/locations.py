@@ -32,6 +32,7 @@ class KeyRows:
         )
         self._order = np.argsort(self._hashes, kind="stable").astype(np.int32)
         self._hashes = self._hashes[self._order]
+        self._last = 0
 
     def __len__(self) -> int:
         """Number of keys."""
@@ -39,11 +40,17 @@ class KeyRows:
 
     def find(self, key: str) -> int | None:
         """The row of a key; None for one that is not there."""
+        # Most who look for many do so in the order of the rows.
+        for row in (self._last, self._last + 1):
+            if row < len(self._keys) and self._keys[row].as_py() == key:
+                self._last = row
+                return row
         (wanted,) = hashes([key])
         at = int(np.searchsorted(self._hashes, wanted))
         while at < len(self._hashes) and self._hashes[at] == wanted:
             row = int(self._order[at])
             if self._keys[row].as_py() == key:
+                self._last = row
                 return row
             at += 1
         return None
