@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -25,6 +25,7 @@ import pyarrow as pa
 from measure import machine
 
 if TYPE_CHECKING:
+    from curator.clip_rows import ClipRows
     from curator.recipe import Recipe
 
 pa.set_cpu_count(1)
@@ -103,24 +104,26 @@ def main() -> None:
     print(json.dumps(result | machine()))
 
 
-def plan_all(rows: list[dict[str, Any]], recipe: "Recipe") -> None:
+def plan_all(rows: "ClipRows", recipe: "Recipe") -> None:
     """Plans shards as if the clips that are kept had been written, 2 MB each, and indexes them."""
+    from curator.clip_rows import kept_rows
     from curator.graph.survivors import place_samples, plan_samples
     from curator.stages.shard import Location, plan_shards, tar_layout
     from curator.stages.shard_index import Shard, ShardFacts, set_files
 
-    kept = [row for row in rows if row["decision"] == "kept"]
+    kept = kept_rows(rows)
     for row in kept:
-        row |= {"cut_mode": "copy", "mp4_bytes": 2_000_000, "mp4_sha256": "0" * 64, "audio": "none"}
+        row.update(
+            {"cut_mode": "copy", "mp4_bytes": 2_000_000, "mp4_sha256": "0" * 64, "audio": "none"}
+        )
     where = Location(name="shards/old.tar", offset=0, n_bytes=2_000_000)
     locations = {row["clip_id"]: where for row in kept}
-    clips = {row["clip_id"]: row for row in kept}
     shards = []
     for plan in plan_shards(plan_samples(rows, locations, recipe), recipe.shard):
         layout = tar_layout(plan)
-        place_samples(plan, layout, clips)
         facts = ShardFacts(bytes=layout.n_bytes, sha256="", md5="", idx_sha256="", meta_sha256="")
         shards.append(Shard(plan=plan, layout=layout, facts=facts))
+    place_samples([(shard.plan, shard.layout) for shard in shards], rows)
     set_files(shards, seed=0, stamp="0", made_by="")
 
 
@@ -128,16 +131,17 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
     """Makes an output root, and times reruns over it."""
     from made_out import TRACK_STAMP, finish_rows, made_out
 
+    from curator.clip_rows import ClipRows
     from curator.graph.candidates import Candidates
     from curator.graph.duplicates import StoredPairs, mark_duplicates
-    from curator.graph.survivors import caption_clips
-    from curator.lake import columns_to_rows
+    from curator.graph.survivors import measured_captions
     from curator.recipe import load_recipe, with_changes
     from curator.review.finished import open_finished
     from curator.review.tune import summary_lines, tune, view
     from curator.stages.decide import decide
     from curator.stages.report.tune import render_tune
     from curator.storage import open_store
+    from curator.tables import CLIPS_SCHEMA
 
     recipe = with_changes(load_recipe("quickstart"), ["dedup.enabled=false"])
     clips = made_clips(n)
@@ -163,9 +167,9 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
                     shard=flagged.shard,
                 )
             with clock.of("rows for later stages"):
-                rows = columns_to_rows(decided.clips.drop_columns(["seconds"]))
+                rows = ClipRows(decided.clips.drop_columns(["seconds"]), CLIPS_SCHEMA)
             with clock.of("captions and plan of shards"):
-                caption_clips(rows, flagged.caption)
+                measured_captions(rows, flagged.caption)
                 plan_all(rows, flagged)
             with clock.of("tables, summary, report"):
                 summary = finish_rows(store, flagged, candidates, decided, rows, stored.vectors)

@@ -66,9 +66,9 @@ def candidates_table(n: int, **columns: Sequence[Any]) -> pa.Table:
     )
 
 
-def unlike_vectors(n: int) -> np.ndarray:
+def unlike_vectors(n: int, seed: int = 0) -> np.ndarray:
     """float32 [n, CLIP_DIM] of unit length, no two of which are alike."""
-    vectors = np.random.default_rng(0).standard_normal((n, CLIP_DIM)).astype(np.float32)
+    vectors = np.random.default_rng(seed).standard_normal((n, CLIP_DIM)).astype(np.float32)
     unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return unit
 

@@ -11,7 +11,7 @@ ROOT = Path(curator.__file__).parent
 LAYERS = (
     ("errors", "records", "cut_records", "scratch", "strict_yaml"),
     ("signals",),
-    ("storage", "media", "lake", "tracks", "listing", "footage"),
+    ("storage", "media", "lake", "clip_rows", "spill", "tracks", "listing", "footage"),
     ("models",),
     ("captions",),
     ("stages", "tables", "shardset"),

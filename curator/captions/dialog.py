@@ -34,3 +34,27 @@ def retold(dialog: Dialog, replies: Mapping[str, Reply]) -> Annotation | None:
         return annotation
     dialog.close()
     return None
+
+
+def told_first(dialog: Dialog, replies: Mapping[str, Reply]) -> dict[str, Reply]:
+    """Replies that a dialog is told before it waits for one that is missing.
+
+    Args:
+        dialog: At its start; it is used up.
+        replies: By the key of their request.
+
+    Returns:
+        Those that are there, by key, the missing one's neighbours among them.
+    """
+    told: dict[str, Reply] = {}
+    try:
+        asked = next(dialog)
+        while True:
+            told |= {one.key: replies[one.key] for one in asked if one.key in replies}
+            if any(one.key not in told for one in asked):
+                break
+            asked = dialog.send([told[one.key] for one in asked])
+    except StopIteration:
+        pass
+    dialog.close()
+    return told

@@ -13,7 +13,7 @@ no window is said to be without events.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeGuard
@@ -128,6 +128,15 @@ def count_event_problems(sources: Iterable[SourceEvents]) -> dict[str, int]:
     """How many values of sidecars could not be used, by code, sorted."""
     counts = Counter(problem.code.value for one in sources for problem in one.problems)
     return dict(sorted(counts.items()))
+
+
+def event_counts(sources: Collection[SourceEvents], n_in_windows: int) -> dict[str, int]:
+    """Events that sidecars name, those that lie in a window, and problems, for the summary."""
+    return {
+        "events": sum(len(source.events) for source in sources),
+        "events_in_windows": n_in_windows,
+        **{f"events_{name}": n for name, n in count_event_problems(sources).items()},
+    }
 
 
 def known_of(

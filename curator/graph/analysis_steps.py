@@ -429,7 +429,12 @@ def vectors_table(
 
 
 def joined_vectors(tables: Sequence[pa.Table]) -> pa.Table:
-    """Rows of several tables of `embeddings`; tables without rows need not be of the same length.
+    """Rows of several tables of `embeddings`; see `like_vectors`."""
+    return pa.concat_tables(like_vectors(tables)).combine_chunks()
+
+
+def like_vectors(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Tables of `embeddings` of one schema; those without rows need not be of the same length.
 
     Args:
         tables: One at least.
@@ -437,7 +442,7 @@ def joined_vectors(tables: Sequence[pa.Table]) -> pa.Table:
     filled = [table for table in tables if table.num_rows] or tables[:1]
     schema = embeddings_schema(filled[0]["vector"].type.list_size)
     # What comes from Parquet names the elements of lists otherwise.
-    return pa.concat_tables([table.cast(schema) for table in filled]).combine_chunks()
+    return [table.cast(schema) for table in filled]
 
 
 def _thumbnail(track: Track, span: Span) -> bytes | None:

@@ -1,7 +1,8 @@
 """Brings annotations into the rows of clips, the table `annotations` and the samples."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, Self
 
 import orjson
@@ -12,6 +13,7 @@ from curator.captions.decide import Rejection, caption_of, rejection_of
 from curator.captions.prompts import load_prompt
 from curator.captions.questions import Span, questions_of
 from curator.captions.records import Annotation, Answer, Known, Window
+from curator.clip_rows import Row
 from curator.graph.answered import annotation_key, answers_stamp
 from curator.graph.survivors import reject
 from curator.lake import rows_to_table
@@ -21,6 +23,7 @@ from curator.tables import ANNOTATIONS_SCHEMA
 _REASONS = {"failed": Reason.NOT_ANNOTATED, "judge_score": Reason.JUDGED_TOO_LOW}
 ANSWERED = ("short", "medium", "long", "structured", "content_type", "answers", "safety", "extra")
 """Fields of an answer."""
+_ROWS_AT_ONCE = 4096
 
 
 SPAN = ("start_frame", "end_frame", "start_s", "end_s")
@@ -42,74 +45,56 @@ class AskedSpan:
         return cls(**{name: row[name] for name in SPAN})
 
 
-def apply_annotations(
-    clips: Iterable[dict[str, Any]],
-    annotations: Mapping[str, Sequence[Annotation]],
-    config: CaptionConfig,
-) -> None:
-    """Writes captions of clips, and rejects those whose annotations the recipe rejects.
+def apply_annotations(clip: Row, windows: Sequence[Annotation], config: CaptionConfig) -> None:
+    """Writes the caption of a kept clip, and rejects it if the recipe does for its annotations.
 
     Args:
-        clips: Rows of `clips`; those that are kept count.
-        annotations: Of the windows of each clip, in their order.
+        clip: Row of `clips`.
+        windows: Annotations of its windows, in their order.
         config: What is rejected, and which text becomes the caption.
     """
-    for clip in clips:
-        if clip["decision"] != "kept":
-            continue
-        windows = annotations[clip["clip_id"]]
-        caption = caption_of(windows, config)
-        clip |= {
+    caption = caption_of(windows, config)
+    clip.update(
+        {
             "caption": caption.text,
             "caption_model": config.name,
             "caption_failure": caption.problem or None,
         }
-        against = rejection_of(windows, config)
-        if against is not None:
-            reject(clip, _REASONS.get(against.field, Reason.ANSWER_UNWANTED), detail=_told(against))
+    )
+    against = rejection_of(windows, config)
+    if against is not None:
+        reject(clip, _REASONS.get(against.field, Reason.ANSWER_UNWANTED), detail=_told(against))
 
 
-def annotate_samples(
-    clips: Iterable[dict[str, Any]],
-    annotations: Mapping[str, Sequence[Annotation]],
-    spans: Mapping[str, AskedSpan],
-    config: CaptionConfig,
-) -> None:
-    """Gives kept clips what their samples tell: answers of each window, in frames as written.
+def sample_annotation(
+    clip: Mapping[str, Any], windows: Sequence[Annotation], span: AskedSpan, config: CaptionConfig
+) -> dict[str, Any]:
+    """What a sample tells of a clip: answers of each window, in frames as written.
 
     Args:
-        clips: Rows of `clips` with the facts of what was written.
-        annotations: Of the windows of each clip, in their order.
-        spans: Where each clip as it was asked about lies in its source.
+        clip: Row of `clips` with the facts of what was written.
+        windows: Annotations of its windows, in their order.
+        span: Where the clip as it was asked about lies in its source.
         config: Who was asked what.
     """
-    prompt = config.prompt if config.asks else None
-    for clip in clips:
-        if clip["decision"] == "kept":
-            shift = clip["start_frame"] - spans[clip["clip_id"]].start_frame
-            clip["annotation"] = {
-                "model": config.name,
-                "prompt": prompt,
-                "judge": config.judge.name if config.judge is not None else None,
-                "windows": [
-                    _window(annotation, shift, clip["n_frames"])
-                    for annotation in annotations[clip["clip_id"]]
-                ],
-            }
+    shift = clip["start_frame"] - span.start_frame
+    return {
+        "model": config.name,
+        "prompt": config.prompt if config.asks else None,
+        "judge": config.judge.name if config.judge is not None else None,
+        "windows": [_window(annotation, shift, clip["n_frames"]) for annotation in windows],
+    }
 
 
-def annotations_table(
-    clips: Iterable[Mapping[str, Any]],
-    annotations: Mapping[str, Sequence[Annotation]],
-    spans: Mapping[str, AskedSpan],
+def annotations_tables(
+    clips: Iterable[tuple[Mapping[str, Any], Sequence[Annotation], AskedSpan]],
     config: CaptionConfig,
-) -> pa.Table:
-    """Rows of `annotations`, in the order of the clips and their windows.
+) -> Iterator[pa.Table]:
+    """Rows of `annotations` in the order of the clips and their windows, some at a time.
 
     Args:
-        clips: Rows of `clips` with the facts of what was written.
-        annotations: Of the windows of each clip, in their order.
-        spans: Where each clip as it was asked about lies in its source.
+        clips: Rows of `clips` with the facts of what was written, each with the annotations of its
+            windows in their order, and where it as it was asked about lies in its source.
         config: Who was asked what.
     """
     judge = config.judge
@@ -121,14 +106,15 @@ def annotations_table(
     rows = (
         {
             "annotation_key": annotation_key(annotation.task, stamp),
-            **_row(clip, annotation, spans[clip["clip_id"]].start_frame, config),
+            **_row(clip, annotation, span.start_frame, config),
             **prompts,
-            **{f"clip_{name}": getattr(spans[clip["clip_id"]], name) for name in SPAN},
+            **{f"clip_{name}": getattr(span, name) for name in SPAN},
         }
-        for clip in clips
-        for annotation in annotations.get(clip["clip_id"], ())
+        for clip, windows, span in clips
+        for annotation in windows
     )
-    return rows_to_table(rows, ANNOTATIONS_SCHEMA)
+    while some := list(islice(rows, _ROWS_AT_ONCE)):
+        yield rows_to_table(some, ANNOTATIONS_SCHEMA)
 
 
 def _told(against: Rejection) -> str:

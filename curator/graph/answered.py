@@ -5,15 +5,19 @@ rerun over many clips reads what came of it instead, in 0.04. A candidate that w
 nor one of several is not stored, and so not there again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from curator.captions.config import ANNOTATE_VERSION, CaptionConfig
 from curator.captions.prompts import load_prompt
 from curator.captions.records import TRANSIENT, Annotation, Answer, Candidate, Task, Unanswered
-from curator.lake import columns_to_rows, fingerprint, read_parquet
+from curator.graph.keyed import Keyed
+from curator.lake import columns_to_rows, fingerprint
 from curator.storage import Store
 
 _REACHED = {"url", "key_from", "in_flight", "timeout_s", "tries", "guided", "batch_tokens"}
@@ -25,6 +29,7 @@ _COLUMNS = (
     "extra", "failure", "failure_detail", "set_aside", "lost", "n_unscored", "candidates",
     "tokens_in", "tokens_out", "request_keys",
 )  # fmt: skip
+_ROWS_AT_ONCE = 2048
 
 
 def answers_stamp(config: CaptionConfig) -> str:
@@ -62,16 +67,21 @@ class Answered:
     """
 
     def __init__(self, store: Store, names: Iterable[str]) -> None:
-        self._rows: dict[str, Mapping[str, Any]] = {}
+        self._store = store
+        self._groups: list[tuple[str, int]] = []
+        self._rows = Keyed(self._read)
+        keys = []
         for name in names:
-            table = read_parquet(store, name)
-            if not set(_COLUMNS) <= set(table.column_names):
-                # Written by an older version.
-                continue
-            for row in columns_to_rows(table.select(_COLUMNS)):
-                failure = row["failure"]
-                if failure is None or Unanswered(failure) not in TRANSIENT:
-                    self._rows[row["annotation_key"]] = row
+            with store.open(name) as reader:
+                file = pq.ParquetFile(reader)
+                if not set(_COLUMNS) <= set(file.schema_arrow.names):
+                    # Written by an older version.
+                    continue
+                for group in range(file.num_row_groups):
+                    table = file.read_row_group(group, ["annotation_key", "failure"])
+                    keys.append(table.filter(_lasts(table))["annotation_key"].to_pylist())
+                    self._groups.append((name, group))
+        self._rows.expect_all(keys)
 
     def find(self, task: Task, stamp: str) -> Annotation | None:
         """The annotation of a window; None for one that has none yet.
@@ -80,10 +90,12 @@ class Answered:
             task: The window.
             stamp: From `answers_stamp`.
         """
-        if not self._rows:
+        if not self._groups:
             return None
-        row = self._rows.get(annotation_key(task, stamp))
-        if row is None:
+        key = annotation_key(task, stamp)
+        record = self._rows.get(key)
+        row = {} if record is None else orjson.loads(record)
+        if row.get("annotation_key") != key:
             return None
         failure = row["failure"]
         return Annotation(
@@ -99,6 +111,22 @@ class Answered:
             tokens_in=row["tokens_in"],
             tokens_out=row["tokens_out"],
         )
+
+    def _read(self, number: int) -> Iterator[tuple[str, bytes]]:
+        """Keys and rows of a row group."""
+        name, group = self._groups[number]
+        with self._store.open(name) as reader:
+            file = pq.ParquetFile(reader)
+            for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=_COLUMNS):
+                table = pa.Table.from_batches([batch])
+                for row in columns_to_rows(table.filter(_lasts(table))):
+                    yield row["annotation_key"], orjson.dumps(row)
+
+
+def _lasts(table: pa.Table) -> pa.ChunkedArray:
+    """Which annotations need not be asked for again."""
+    passing = pa.array(sorted(map(str, TRANSIENT)), pa.string())
+    return pc.invert(pc.is_in(table["failure"], value_set=passing))
 
 
 def _answer(row: Mapping[str, Any]) -> Answer:

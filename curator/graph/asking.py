@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from curator.captions.ask import make_dialogs
 from curator.captions.batches import Keep, annotate
 from curator.captions.config import CaptionConfig, ModelConfig
-from curator.captions.dialog import Dialogs
+from curator.captions.dialog import Dialogs, told_first
 from curator.captions.prompts import Prompt, give_prompts, load_prompt
 from curator.captions.records import (
     Annotation,
@@ -27,7 +27,7 @@ from curator.graph.common import MAX_ATTEMPTS, AttemptLog, CpuClock
 from curator.graph.engine import Engine
 from curator.graph.look_steps import FrameParts, LookedClip
 from curator.graph.pool import Pool
-from curator.graph.replies import Replies, replies_stamp
+from curator.graph.replies import Replies, UnitReplies, replies_stamp
 from curator.storage import Store
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def asking_of(
     """
     if config.captioner == "openai":
         return ServerAsking(config, dialogs, replies, parts)
-    return LocalAsking(config, replies, engine)
+    return LocalAsking(config, replies, engine, dialogs)
 
 
 class ServerAsking:
@@ -151,6 +151,15 @@ class Annotated:
     cpu_s: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotateUnit:
+    """Windows that a worker asks about."""
+
+    windows: Sequence[tuple[Task, LookedClip]]
+    told: Mapping[str, Reply] = field(default_factory=dict)
+    """Replies that are stored already of what is asked about them, by the key of their request."""
+
+
 class AnnotateStep:
     """Asks models in this process about windows; made once per worker.
 
@@ -187,43 +196,49 @@ class AnnotateStep:
         give_prompts(prompts or {})
         self._dialogs = make_dialogs(config)
         self._parts = FrameParts(store, config)
-        self._replies = Replies(store, replies_stamp(config), packs=False)
-        self._replies.load()
+        self._store, self._stamp = store, replies_stamp(config)
         self._clock = CpuClock()
 
-    def __call__(self, unit: Sequence[tuple[Task, LookedClip]]) -> Annotated:
+    def __call__(self, unit: AnnotateUnit) -> Annotated:
         """Asks about the windows of a unit."""
         spent = self._clock.begin()
-        kept: list[tuple[str, Reply]] = []
+        windows, kept = unit.windows, list[tuple[str, Reply]]()
+        first = windows[0][0]
+        name = f"unit of {first.clip_id} {first.window.index}, {len(windows)} windows"
+        is_first = self._log is None or self._log.begin(name) == 1
+        replies = UnitReplies(self._store, self._stamp, unit.told, looks=not is_first)
 
         def keep(request: Request, reply: Reply) -> None:
-            self._replies.keep(request.key, reply)
+            replies.keep(request.key, reply)
             kept.append((request.key, reply))
 
-        name = f"unit of {unit[0][0].clip_id} {unit[0][0].window.index}, {len(unit)} windows"
-        if self._log is None or self._log.begin(name) == 1:
-            annotations = self._annotations(unit, keep)
+        if is_first:
+            annotations = self._annotations(windows, replies, keep)
         else:
             # A worker died over it. Whichever window it was, the others get their answers.
-            annotations = [one for window in unit for one in self._alone(window, keep)]
+            annotations = [one for window in windows for one in self._alone(window, replies, keep)]
         if self._log is not None:
             self._log.end(name, 0.0)
         cpu_s = self._clock.end(spent, rest="caption")
         return Annotated(annotations=annotations, replies=kept, cpu_s=cpu_s)
 
-    def _annotations(self, unit: Sequence[tuple[Task, LookedClip]], keep: Keep) -> list[Annotation]:
+    def _annotations(
+        self, windows: Sequence[tuple[Task, LookedClip]], replies: UnitReplies, keep: Keep
+    ) -> list[Annotation]:
         with ThreadPoolExecutor(_LOADERS) as pool:
-            frames = list(pool.map(self._frames, *zip(*unit, strict=True)))
+            frames = list(pool.map(self._frames, *zip(*windows, strict=True)))
         return annotate(
-            [(task, its) for (task, _), its in zip(unit, frames, strict=True)],
+            [(task, its) for (task, _), its in zip(windows, frames, strict=True)],
             self._dialogs,
             self._models,
-            known=self._replies,
+            known=replies,
             keep=keep,
             budget_s=self._config.budget_s,
         )
 
-    def _alone(self, window: tuple[Task, LookedClip], keep: Keep) -> list[Annotation]:
+    def _alone(
+        self, window: tuple[Task, LookedClip], replies: UnitReplies, keep: Keep
+    ) -> list[Annotation]:
         """Asks about a window, unless a worker died over it alone."""
         assert self._log is not None
         task = window[0]
@@ -233,7 +248,7 @@ class AnnotateStep:
             detail = f"the worker died {MAX_ATTEMPTS} times while working on it"
             made = [Annotation(task=task, failure=Unanswered.OUT_OF_MEMORY, detail=detail)]
         else:
-            made = self._annotations([window], keep)
+            made = self._annotations([window], replies, keep)
             self._log.end(name, 0.0)
         return made
 
@@ -266,9 +281,17 @@ class LocalAsking:
         config: Models, prompts, batches.
         replies: What was answered.
         engine: Runs the workers.
+        dialogs: What is asked; None for what `config` says.
     """
 
-    def __init__(self, config: CaptionConfig, replies: Replies, engine: Engine) -> None:
+    def __init__(
+        self,
+        config: CaptionConfig,
+        replies: Replies,
+        engine: Engine,
+        dialogs: Dialogs | None = None,
+    ) -> None:
+        self._dialogs = make_dialogs(config) if dialogs is None else dialogs
         self._replies = replies
         self._engine = engine
         self._waiting: list[tuple[Task, LookedClip]] = []
@@ -286,7 +309,7 @@ class LocalAsking:
         if self._gpus and self._engine.is_started and len(self._waiting) >= UNIT_WINDOWS:
             if self._pool is None:
                 self._pool = self._engine.pool([self._step(1 << 20, small=False)])
-            self._pool.submit(self._waiting)
+            self._pool.submit(self._unit(self._waiting))
             self._waiting = []
 
     def poll(self) -> list[Annotation]:
@@ -300,7 +323,7 @@ class LocalAsking:
         waiting, self._waiting = self._waiting, []
         if self._pool is not None:
             if waiting:
-                self._pool.submit(waiting)
+                self._pool.submit(self._unit(waiting))
             while self._pool.n_open:
                 for result in self._pool.poll(timeout=POLL_S):
                     yield self._noted(result)
@@ -308,7 +331,7 @@ class LocalAsking:
             self.close()
         elif waiting:
             starts = range(0, len(waiting), UNIT_WINDOWS)
-            units = [waiting[start : start + UNIT_WINDOWS] for start in starts]
+            units = [self._unit(waiting[start : start + UNIT_WINDOWS]) for start in starts]
             small = not self._gpus and self._engine.is_small(1, 0.0)
             step = self._step(len(units), small=small)
             for result in self._engine.run([step], units, small=small):
@@ -336,6 +359,14 @@ class LocalAsking:
             resources=self._resources,
             keeps_state=True,
         )
+
+    def _unit(self, windows: Sequence[tuple[Task, LookedClip]]) -> AnnotateUnit:
+        # A worker that read all replies would grow with the corpus.
+        told: dict[str, Reply] = {}
+        if len(self._replies):
+            for task, _ in windows:
+                told |= told_first(self._dialogs(task), self._replies)
+        return AnnotateUnit(windows=windows, told=told)
 
     def _noted(self, result: Annotated) -> list[Annotation]:
         for key, reply in result.replies:

@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import curator
-from curator.graph.analysis_steps import ProposedUnit, joined_vectors
+from curator.graph.analysis_steps import ProposedUnit, like_vectors
+from curator.graph.units import pack
 from curator.lake import fingerprint, read_parquet, to_parquet
 from curator.recipe import Recipe
 from curator.storage import Store
@@ -35,8 +36,10 @@ from curator.tables import PICTURES_SCHEMA, SOURCES_SCHEMA
 FOLDER = "candidates"
 FLUSH_CLIPS = 50_000
 """Clips that are held until they are written."""
+SMALL_CLIPS = FLUSH_CLIPS // 2
+"""Clips of a source that is asked for below which a part is a small one."""
 MAX_PARTS = 16
-"""Parts beyond which all are written as one."""
+"""Small parts beyond which they are put together."""
 PICTURES_PER_GROUP = 64
 
 _KINDS = ("clips", "shots", "vectors", "clip_vectors", "pictures", "sources")
@@ -109,7 +112,7 @@ class Candidates:
         self._parts = [key.removeprefix(prefix) for key in stored]
         sizes = self._track_sizes()
         seen: set[str] = set()
-        units = []
+        units: dict[str, ProposedUnit] = {}
         for part in self._parts:
             sources = self._read("sources", part)
             ids = sources["source_id"].to_pylist()
@@ -120,14 +123,12 @@ class Candidates:
             ]
             if any(valid):
                 seen.update(i for i, is_valid in zip(ids, valid, strict=True) if is_valid)
-                units.append(self._unit(part, sources, pa.array(valid)))
+                units[part] = self._unit(part, sources, pa.array(valid))
         if not units:
             return None
-        merged = _merged(units)
+        self._put_together(units)
+        merged = _merged(list(units.values()))
         self._note_parts(merged.sources)
-        if len(self._parts) > MAX_PARTS:
-            pictures = [self._read("pictures", part) for part in self._parts]
-            self._rewrite(merged, pa.concat_tables(pictures))
         return _moved(merged, uris)
 
     def add(self, unit: ProposedUnit) -> None:
@@ -146,6 +147,7 @@ class Candidates:
         if not self._new:
             return
         merged = _merged([_placed(unit) for unit in self._new])
+        merged = replace(merged, **{k: getattr(merged, k).combine_chunks() for k in _KINDS})
         self._new, self._n_new = [], 0
         self._write(merged, self._track_sizes())
 
@@ -185,10 +187,25 @@ class Candidates:
             **vectors,
         )
 
-    def _rewrite(self, merged: ProposedUnit, pictures: pa.Table) -> None:
-        self._parts = []
-        pictures = _only(pictures, "clip_id", merged.clips)
-        self._write(replace(merged, pictures=pictures), self._track_sizes())
+    def _put_together(self, units: Mapping[str, ProposedUnit]) -> None:
+        """Writes small parts as fewer, where they are many; what no source needs is let go."""
+        large = [name for name, unit in units.items() if unit.clips.num_rows >= SMALL_CLIPS]
+        if len(self._parts) - len(large) <= MAX_PARTS:
+            return
+        self._parts = large
+        small = [name for name in units if name not in large]
+        groups = pack(
+            small,
+            max_items=len(small),
+            weight=lambda name: units[name].clips.num_rows,
+            max_weight=FLUSH_CLIPS,
+        )
+        for group in list(groups):
+            merged = _merged([units[name] for name in group])
+            merged = replace(merged, **{k: getattr(merged, k).combine_chunks() for k in _KINDS})
+            pictures = pa.concat_tables([self._read("pictures", name) for name in group])
+            pictures = _only(pictures, "clip_id", merged.clips)
+            self._write(replace(merged, pictures=pictures), self._track_sizes())
 
     def _write(self, unit: ProposedUnit, sizes: Mapping[str, int]) -> None:
         parts = unit.sources["track_part"].to_pylist()
@@ -245,14 +262,15 @@ def _placed(unit: ProposedUnit) -> ProposedUnit:
 
 
 def _merged(units: Sequence[ProposedUnit]) -> ProposedUnit:
+    """The rows of several units, whose columns stay in pieces: nothing is copied."""
     if len(units) == 1:
         return units[0]
 
     def joined(kind: str) -> pa.Table:
         tables = [getattr(unit, kind) for unit in units]
-        return joined_vectors(tables) if kind in _VECTORS else pa.concat_tables(tables)
+        return pa.concat_tables(like_vectors(tables) if kind in _VECTORS else tables)
 
-    return ProposedUnit(part=None, **{kind: joined(kind).combine_chunks() for kind in _KINDS})
+    return ProposedUnit(part=None, **{kind: joined(kind) for kind in _KINDS})
 
 
 def _only(table: pa.Table, column: str, of: pa.Table) -> pa.Table:

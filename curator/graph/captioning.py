@@ -18,7 +18,7 @@ from curator.captions.dialog import retold
 from curator.captions.events import (
     NOTHING,
     SourceEvents,
-    count_event_problems,
+    event_counts,
     events_of,
     known_lines,
     known_of,
@@ -27,12 +27,13 @@ from curator.captions.facts import facts_of
 from curator.captions.records import Annotation, Reply, Task, Unanswered
 from curator.captions.sidecars import Sidecar, count_problems, read_sidecars
 from curator.captions.windows import Moment, windows_of
+from curator.clip_rows import Row, kept_rows, plain, values
 from curator.graph.aligning import Alignments
 from curator.graph.annotated import (
     AskedSpan,
-    annotate_samples,
-    annotations_table,
+    annotations_tables,
     apply_annotations,
+    sample_annotation,
 )
 from curator.graph.answered import Answered, answers_stamp
 from curator.graph.asking import Asking, asking_of, check_asking
@@ -51,6 +52,7 @@ from curator.graph.look_steps import (
 )
 from curator.graph.replies import Replies, replies_stamp
 from curator.graph.survivors import Vectors
+from curator.graph.told import Told, ToldClips
 from curator.graph.units import pack
 from curator.lake import fingerprint
 from curator.models.read_text import READ_MODEL, Line, merged
@@ -67,11 +69,18 @@ WRITTEN_UNIT = 16
 class _Clip:
     """A clip that is asked about."""
 
-    content: str
-    row: Mapping[str, Any]
-    tasks: tuple[Task, ...] = ()
+    span: AskedSpan
+    n_windows: int = 0
     annotations: dict[int, Annotation] = field(default_factory=dict)
     """By the window's index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A clip as it is shown to who is asked."""
+
+    content: str
+    row: Mapping[str, Any]
 
 
 class Captioning:
@@ -107,11 +116,12 @@ class Captioning:
         self._parts = FrameParts(store, self._config)
         self._sidecars: Beside = {}
         self._events: dict[str, SourceEvents] = {}
-        self._rows: dict[str, dict[str, Any]] = {}
+        self._told = ToldClips(())
         self._asked_before: Mapping[str, AskedSpan] = {}
         self._stamp = answers_stamp(self._config)
         self._answered = Answered(store, ())
         self._clips: dict[str, _Clip] = {}
+        """Those of which windows are still open."""
         self._n_answered = 0
         self.n_asked = 0
         """Windows for which a model was asked something."""
@@ -130,7 +140,7 @@ class Captioning:
 
     def begin(
         self,
-        clips: Iterable[dict[str, Any]],
+        clips: Sequence[Row],
         asked_before: Mapping[str, AskedSpan] | None = None,
         answered: Iterable[str] = (),
         beside: Callable[[Collection[str]], Beside] = read_sidecars,
@@ -147,10 +157,10 @@ class Captioning:
         self._asked_before = asked_before or {}
         self._answered = Answered(self._store, answered)
         self._replies.load()
-        self._rows = {clip["clip_id"]: clip for clip in clips if clip["decision"] == "kept"}
+        self._told = ToldClips(clips)
         if self._is_told_sidecars:
-            uris = sorted({clip["source_uri"] for clip in self._rows.values()})
-            self._sidecars = beside(uris)
+            of = zip(values(clips, "source_uri"), values(clips, "decision"), strict=True)
+            self._sidecars = beside(sorted({uri for uri, decision in of if decision == "kept"}))
         if self._config.knows:
             self._events = {
                 uri: events_of(beside.data, self._config)
@@ -180,7 +190,7 @@ class Captioning:
             sources: The source of each source id.
             track_part: The part of `tracks` that has each source id.
         """
-        cutting.refuse_hdr(self._rows.values())
+        cutting.refuse_hdr(self._told.clips)
         missing = self._unanswered()
         cutting.look(missing, sources, track_part, self.looks)
         self._finish()
@@ -196,69 +206,54 @@ class Captioning:
             self._look_at_written(missing, locations)
         self._finish()
 
-    def apply(self, clips: Iterable[dict[str, Any]]) -> None:
+    def apply(self, clips: Sequence[Row]) -> None:
         """Writes captions into kept clips, and rejects those whose answers say so."""
-        apply_annotations(clips, self._annotations(), self._config)
+        for clip in kept_rows(clips):
+            told = self._told[clip["clip_id"]]
+            apply_annotations(clip, told.annotations, self._config)
 
-    def align(self, clips: Sequence[dict[str, Any]], found: Alignments, vectors: Vectors) -> None:
+    def align(self, clips: Sequence[Row], found: Alignments, vectors: Vectors) -> None:
         """Writes into kept clips how well their captions fit them."""
         captions = {}
-        for clip in clips:
-            if clip["decision"] == "kept" and clip["caption"]:
-                windows = self._clips[clip["clip_id"]].annotations.values()
+        for clip in kept_rows(clips):
+            name, caption = clip["clip_id"], clip["caption"]
+            if caption:
+                windows = self._told[name].annotations
                 short = [one.answer.short for one in windows if one.answer and one.answer.short]
-                captions[clip["clip_id"]] = " ".join(short) or clip["caption"]
+                captions[name] = " ".join(short) or caption
         cosines = found.of(captions, vectors)
-        for clip in clips:
-            if clip["clip_id"] in cosines:
-                clip["caption_alignment"] = cosines[clip["clip_id"]]
+        for clip in kept_rows(clips):
+            if (cosine := cosines.get(clip["clip_id"])) is not None:
+                clip["caption_alignment"] = cosine
         self.cpu_s.update(found.cpu_s)
 
-    def annotate(self, clips: Iterable[dict[str, Any]]) -> None:
-        """Gives kept clips what their samples tell of each window."""
-        annotate_samples(clips, self._annotations(), self._spans(), self._config)
+    def sample(self, clip: Mapping[str, Any]) -> dict[str, Any]:
+        """What the sample of a kept clip tells of each window."""
+        told = self._told[clip["clip_id"]]
+        return sample_annotation(clip, told.annotations, told.span, self._config)
 
-    def table(self, clips: Iterable[Mapping[str, Any]]) -> pa.Table:
-        """Rows of `annotations`."""
-        return annotations_table(clips, self._annotations(), self._spans(), self._config)
+    def tables(self) -> Iterator[pa.Table]:
+        """Rows of `annotations`, some at a time."""
+        found = ((plain(row), told.annotations, told.span) for row, told in self._told.items())
+        return annotations_tables(found, self._config)
 
     @property
     def counts(self) -> dict[str, int]:
         """Windows, those for which a model was asked, and failures by reason, for the summary."""
-        windows = [one for some in self._annotations().values() for one in some]
-        failures = Counter(str(one.failure) for one in windows if one.failure is not None)
-        aside: Counter[str] = Counter()
-        for one in windows:
-            aside.update(one.set_aside)
-        return {
-            "caption_windows": len(windows),
-            "caption_windows_asked": self.n_asked,
-            "caption_tokens_in": sum(one.tokens_in for one in windows),
-            "caption_tokens_out": sum(one.tokens_out for one in windows),
-            **{f"caption_failed_{name}": n for name, n in sorted(failures.items())},
-            **{f"sidecars_{name}": n for name, n in count_problems(self._sidecars).items()},
-            **self._event_counts(),
-            **{f"caption_set_aside_{name}": n for name, n in sorted(aside.items())},
-        }
+        told, counts = self._told, self._told.counts
 
-    def _event_counts(self) -> dict[str, int]:
-        """Events that sidecars name, those that lie in a window, and problems by code."""
-        if not self._config.knows:
-            return {}
-        inside = {
-            (self._rows[name]["source_uri"], event.label, event.start_s, event.end_s)
-            for name, windows in self._annotations().items()
-            for window in windows
-            if window.task.known is not None
-            for event in window.task.known.events
-        }
+        def named(prefix: str) -> dict[str, int]:
+            return {name: counts[name] for name in sorted(counts) if name.startswith(prefix)}
+
         return {
-            "events": sum(len(source.events) for source in self._events.values()),
-            "events_in_windows": len(inside),
-            **{
-                f"events_{name}": n
-                for name, n in count_event_problems(self._events.values()).items()
-            },
+            "caption_windows": counts["caption_windows"],
+            "caption_windows_asked": self.n_asked,
+            "caption_tokens_in": counts["caption_tokens_in"],
+            "caption_tokens_out": counts["caption_tokens_out"],
+            **named("caption_failed_"),
+            **{f"sidecars_{name}": n for name, n in count_problems(self._sidecars).items()},
+            **(event_counts(self._events.values(), len(told.events)) if self._config.knows else {}),
+            **named("caption_set_aside_"),
         }
 
     def close(self) -> None:
@@ -267,50 +262,42 @@ class Captioning:
             self._asking.close()
         self._replies.pack()
 
-    def _spans(self) -> dict[str, AskedSpan]:
-        """Where each clip as it was asked about lies in its source."""
-        return {name: AskedSpan.of(clip.row) for name, clip in self._clips.items()}
-
-    def _annotations(self) -> dict[str, list[Annotation]]:
-        """Annotations of each clip's windows, in their order."""
-        return {
-            name: [clip.annotations[index] for index in sorted(clip.annotations)]
-            for name, clip in self._clips.items()
-        }
-
-    def _unanswered(self) -> list[dict[str, Any]]:
+    def _unanswered(self) -> list[Row]:
         """Kept clips that stored replies do not answer and that no stored pictures show."""
-        kept = [row for row in self._rows.values() if row["decision"] == "kept"]
         missing = []
-        for row in kept:
+        for row in kept_rows(self._told.clips):
+            name = row["clip_id"]
             # What was asked about stays, whatever cutting makes of the row.
-            is_known = row["clip_id"] in self._clips
-            if not is_known and not any(map(self._is_retold, self._as_asked(row))):
+            is_known = name in self._clips or name in self._told
+            if not is_known and not any(map(self._is_retold, self._as_asked(plain(row)))):
                 missing.append(row)
-        if not missing:
-            return []
-        stored = self._parts.stored()
-        found = {
-            row["clip_id"]: replace(stored[key], clip_id=row["clip_id"], content=content_of(row))
-            for row in missing
-            if (key := pictures_key(content_of(row), self._moments(row))) in stored
-        }
+        stored = self._parts.stored() if missing else {}
+        if not stored:
+            return missing
+        found = {}
+        for row in missing:
+            clip = plain(row)
+            key = pictures_key(content_of(clip), self._moments(clip))
+            if key in stored:
+                name = clip["clip_id"]
+                found[name] = replace(stored[key], clip_id=name, content=content_of(clip))
         self._take(list(found.values()), {})
         return [row for row in missing if row["clip_id"] not in found]
 
-    def _as_asked(self, row: Mapping[str, Any]) -> Iterator[_Clip]:
+    def _as_asked(self, row: Mapping[str, Any]) -> Iterator[_Asked]:
         """A clip as it may have been asked about: before it was cut, or as it is."""
-        span = self._asked_before.get(row["clip_id"], AskedSpan.of(row))
-        # A copy may begin later and end earlier than was proposed.
-        n_frames = span.end_frame - span.start_frame
-        is_trimmed = row.get("cut_mode") == "copy" and n_frames > row["n_frames"]
-        is_within = span.start_frame <= row["start_frame"] and row["end_frame"] <= span.end_frame
-        if is_trimmed and is_within:
-            asked = {**row, **asdict(span), "n_frames": n_frames}
-            yield _Clip(content=content_of(asked), row=asked)
-        yield _Clip(content=content_of(row), row=dict(row))
+        span = self._asked_before.get(row["clip_id"])
+        if span is not None:
+            # A copy may begin later and end earlier than was proposed.
+            n_frames = span.end_frame - span.start_frame
+            is_trimmed = row.get("cut_mode") == "copy" and n_frames > row["n_frames"]
+            is_before = span.start_frame <= row["start_frame"]
+            if is_trimmed and is_before and row["end_frame"] <= span.end_frame:
+                asked = {**row, **asdict(span), "n_frames": n_frames}
+                yield _Asked(content=content_of(asked), row=asked)
+        yield _Asked(content=content_of(row), row=row)
 
-    def _is_retold(self, clip: _Clip) -> bool:
+    def _is_retold(self, clip: _Asked) -> bool:
         """Whether stored replies tell all about a clip; it is known then."""
         lines: Mapping[str, Any] = {}
         if self._reads_text(clip.row):
@@ -318,13 +305,14 @@ class Captioning:
             if read is None:
                 return False
             lines = orjson.loads(read.text or "{}")
-        clip.tasks = self._tasks(clip, int(clip.row["n_frames"]), lines)
-        for task in clip.tasks:
+        annotations = []
+        for task in self._tasks(clip, int(clip.row["n_frames"]), lines):
             annotation = self._known(task)
             if annotation is None:
                 return False
-            clip.annotations[task.window.index] = annotation
-        self._clips[clip.row["clip_id"]] = clip
+            annotations.append(annotation)
+        name = clip.row["clip_id"]
+        self._told.add(name, Told(span=AskedSpan.of(clip.row), annotations=annotations))
         return True
 
     def _known(self, task: Task) -> Annotation | None:
@@ -343,29 +331,40 @@ class Captioning:
             written: Facts of clips that have just been written, by id.
         """
         for where in looked:
-            row = {**self._rows[where.clip_id], **written.get(where.clip_id, {})}
-            clip = _Clip(content=where.content, row=row)
-            self._clips[where.clip_id] = clip
+            name = where.clip_id
+            row = {**plain(self._told.row(name)), **written.get(name, {})}
+            content = where.content if where.error is None else content_of(row)
+            asked = _Asked(content=content, row=row)
+            clip = self._clips[name] = _Clip(span=AskedSpan.of(row))
             if where.error is not None:
-                clip.content = content_of(row)
-                clip.tasks = self._tasks(clip, int(row["n_frames"]), {})
-                for task in clip.tasks:
-                    clip.annotations[task.window.index] = Annotation(
-                        task=task, failure=Unanswered.NO_FRAMES, detail=where.error
-                    )
-                continue
-            if self._reads_text(row):
-                self._keep_text(clip, where.text)
-            clip.tasks = self._tasks(clip, where.n_frames, orjson.loads(where.text or "{}"))
-            for task in clip.tasks:
-                annotation = self._known(task)
+                tasks = self._tasks(asked, int(row["n_frames"]), {})
+            else:
+                if self._reads_text(row):
+                    self._keep_text(asked, where.text)
+                tasks = self._tasks(asked, where.n_frames, orjson.loads(where.text or "{}"))
+            clip.n_windows = len(tasks)
+            for task in tasks:
+                annotation = (
+                    self._known(task)
+                    if where.error is None
+                    else Annotation(task=task, failure=Unanswered.NO_FRAMES, detail=where.error)
+                )
                 if annotation is None:
                     self.n_asked += 1
                     self._asked().submit(task, where)
                 else:
                     clip.annotations[task.window.index] = annotation
+            self._close_clip(name)
         if self._asking is not None:
             self._note(self._asking.poll())
+
+    def _close_clip(self, name: str) -> None:
+        """Puts away what came of a clip, once all its windows have come to their end."""
+        clip = self._clips[name]
+        if len(clip.annotations) == clip.n_windows:
+            del self._clips[name]
+            ordered = [clip.annotations[index] for index in sorted(clip.annotations)]
+            self._told.add(name, Told(span=clip.span, annotations=ordered))
 
     def _asked(self) -> Asking:
         """Whom to ask, from the first question on."""
@@ -397,6 +396,7 @@ class Captioning:
             task = annotation.task
             self._clips[task.clip_id].annotations[task.window.index] = annotation
             self._n_answered += 1
+            self._close_clip(task.clip_id)
 
     def _look_at_written(
         self, missing: Sequence[Mapping[str, Any]], locations: Mapping[str, Location]
@@ -437,7 +437,7 @@ class Captioning:
             self._take(unit.looked, {})
 
     def _tasks(
-        self, clip: _Clip, n_frames: int, lines: Mapping[str, Sequence[Any]]
+        self, clip: _Asked, n_frames: int, lines: Mapping[str, Sequence[Any]]
     ) -> tuple[Task, ...]:
         config, row = self._config, clip.row
         read = [[_line(line) for line in lines[frame]] for frame in sorted(lines, key=int)]
@@ -483,11 +483,11 @@ class Captioning:
         is_wanted = self._config.read_text and self._config.asks
         return is_wanted and any(area is None or area > 0 for area in areas)
 
-    def _text_key(self, clip: _Clip) -> str:
+    def _text_key(self, clip: _Asked) -> str:
         pictures = pictures_key(clip.content, self._moments(clip.row))
         return fingerprint("text", READ_MODEL, pictures, frames_fingerprint(self._config))
 
-    def _keep_text(self, clip: _Clip, text: str) -> None:
+    def _keep_text(self, clip: _Asked, text: str) -> None:
         """Stores what was read as a reply of its own: prompts depend on it."""
         key = self._text_key(clip)
         if key not in self._replies:

@@ -1,21 +1,28 @@
 """The driver's side of cutting: which survivors have no clip yet, and where the others lie."""
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
 from curator.captions.config import CaptionConfig
 from curator.captions.windows import Moment
+from curator.clip_rows import ClipRows, Row, floats, kept_rows, numbers_where
 from curator.cut_records import ClipForm
 from curator.graph.chain import Resources, Step
 from curator.graph.common import FULL_HD, SourceRef
 from curator.graph.cut_steps import CUT_SCHEMA, ClipToCut, CutGroup, CutOutcome, CutStep, LookStep
 from curator.graph.engine import Engine
+from curator.graph.locations import LOCATION_SCHEMA, KeyRows, Locations
 from curator.graph.look_steps import LookedClip, content_of
 from curator.graph.survivors import reject
 from curator.graph.units import pack
-from curator.lake import Parts, table_rows
+from curator.lake import Parts, column_values, columns_to_rows
 from curator.progress import Progress
 from curator.recipe import Recipe
 from curator.records import Reason, Span
@@ -23,7 +30,7 @@ from curator.stages.clips import least_frames
 from curator.stages.cut_config import CutConfig, cut_fingerprint
 from curator.stages.shard import Location
 from curator.storage import Store
-from curator.tables import CROP_COLUMNS, crop_columns
+from curator.tables import CLIPS_SCHEMA, CROP_COLUMNS, crop_columns
 
 CUT_UNIT_S = 30.0
 CUT_UNIT_CLIPS = 16
@@ -31,6 +38,8 @@ UNITS_PER_WORKER = 4
 """Few clips make smaller units, so that no core waits for another one's last unit."""
 CUT_FACTS = tuple(name for name in CUT_SCHEMA.names if name not in ("clip_id", "mp4"))
 """Columns of `clips` that say what was written."""
+_FACT_TYPES = {name: CLIPS_SCHEMA.field(name).type for name in CUT_FACTS}
+_ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +108,11 @@ class Cutting:
 
     def cut(
         self,
-        clips: Sequence[dict[str, Any]],
+        clips: ClipRows,
         sources: Mapping[str, SourceRef],
         track_part: Mapping[str, str],
         looks: Looks | None = None,
-    ) -> dict[str, Location]:
+    ) -> Mapping[str, Location]:
         """Cuts the survivors that no part or shard has yet.
 
         Args:
@@ -117,13 +126,13 @@ class Cutting:
             Where each clip is.
         """
         self.refuse_hdr(clips)
-        kept = [clip for clip in clips if clip["decision"] == "kept"]
-        wanted = {clip["clip_id"]: self._wanted(clip) for clip in kept}
-        written = self._written_clips(wanted)
-        missing = [clip for clip in kept if clip["clip_id"] not in written]
+        written = _Written(clips)
+        self._find_written(written)
+        missing = [clip for clip in kept_rows(clips) if clip.number not in written]
         self.n_cut = len(missing)
         outcomes: dict[str, CutOutcome] = {}
         if missing:
+            wanted = {clip["clip_id"]: self._wanted(clip) for clip in missing}
             work = self._work_of(missing, wanted, sources, track_part, looks)
             with self._progress.polling(self._engine.progress):
                 for unit in self._engine.run(*work.chain, small=work.is_small):
@@ -133,21 +142,17 @@ class Cutting:
                         looks.take(
                             unit.looked, {o.clip_id: _outcome_facts(o) for o in unit.outcomes}
                         )
-            written |= self._cut_parts(wanted, outcomes)
+            self._find_cut(written, wanted)
             for clip in missing:
                 outcome = outcomes[clip["clip_id"]]
                 if outcome.error is not None:
                     reject(clip, Reason.CUT_FAILED, detail=outcome.error)
         self.work = cut_facts(outcomes.values(), self._recipe.cut.crf)
-        for clip in kept:
-            if clip["decision"] == "kept":
-                facts, _ = written[clip["clip_id"]]
-                clip |= facts | {"cut_fingerprint": self.stamp}
-        return {name: location for name, (_, location) in written.items()}
+        return written.apply(self.stamp)
 
     def look(
         self,
-        clips: Sequence[dict[str, Any]],
+        clips: Sequence[Row],
         sources: Mapping[str, SourceRef],
         track_part: Mapping[str, str],
         looks: Looks,
@@ -168,12 +173,12 @@ class Cutting:
             self.cpu_s.update(unit.cpu_s)
             looks.take(unit.looked, {})
 
-    def refuse_hdr(self, clips: Iterable[dict[str, Any]]) -> None:
+    def refuse_hdr(self, clips: Sequence[Row]) -> None:
         """Rejects PQ and HLG where the recipe does not map them."""
         if self._recipe.cut.hdr == "reject":
-            for clip in clips:
-                if clip["decision"] == "kept" and clip["hdr"]:
-                    reject(clip, Reason.HIGH_DYNAMIC_RANGE, detail="cut.hdr is reject")
+            for number in np.flatnonzero(np.nan_to_num(floats(clips, "hdr"))).tolist():
+                if clips[number]["decision"] == "kept":
+                    reject(clips[number], Reason.HIGH_DYNAMIC_RANGE, detail="cut.hdr is reject")
 
     def _wanted(self, clip: Mapping[str, Any]) -> "_Wanted":
         recipe = self._recipe
@@ -187,7 +192,7 @@ class Cutting:
 
     def _work_of(
         self,
-        clips: Sequence[dict[str, Any]],
+        clips: Sequence[Row],
         wanted: Mapping[str, _Wanted],
         sources: Mapping[str, SourceRef],
         track_part: Mapping[str, str],
@@ -228,43 +233,119 @@ class Cutting:
         )
         return _Work(chain=([step], units), is_small=small)
 
-    def _written_clips(
-        self, wanted: Mapping[str, _Wanted]
-    ) -> dict[str, tuple[dict[str, Any], Location]]:
-        """Written clips that exist: in shards of the last finished run, or in parts of `cuts`."""
-        written = self._cut_parts(wanted, wanted)
+    def _find_written(self, written: "_Written") -> None:
+        """Finds clips that are written: in parts of `cuts`, or in shards of the last run."""
+        self._find_cut(written)
         standing = {info.key: info.bytes for info in self._store.list("shards/")}
         columns = ("clip_id", *CUT_FACTS, "shard", "mp4_offset", "cut_fingerprint")
         if self._previous.get("fingerprints", {}).get("cuts") != self.stamp:
             # Written otherwise, and perhaps before these columns were there.
-            return written
+            return
         for name in self._previous.get("tables", {}).get("clips", []):
             table = Parts(self._store, "clips", "").read(name, columns)
-            for row in table_rows(table):
-                if row["shard"] not in standing or row["cut_fingerprint"] != self.stamp:
-                    continue
-                if not _still_holds(row, wanted):
-                    continue
-                if standing[row["shard"]] < row["mp4_offset"] + row["mp4_bytes"]:
-                    # The tar was torn since.
-                    continue
-                location = Location(
-                    name=row["shard"], offset=row["mp4_offset"], n_bytes=row["mp4_bytes"]
-                )
-                written[row["clip_id"]] = (_cut_facts(row), location)
-        return written
+            table = table.filter(pc.equal(table["cut_fingerprint"], self.stamp))
 
-    def _cut_parts(
-        self, wanted: Mapping[str, _Wanted], only: Container[str]
-    ) -> dict[str, tuple[dict[str, Any], Location]]:
+            def is_whole(row: Mapping[str, Any]) -> bool:
+                # A tar may be gone, or torn, since.
+                size = standing.get(row["shard"])
+                return size is not None and size >= row["mp4_offset"] + row["mp4_bytes"]
+
+            written.add(
+                table,
+                lambda row, clip: is_whole(row) and _still_holds(row, self._wanted(clip)),
+                name=table["shard"],
+                offset=table["mp4_offset"],
+            )
+
+    def _find_cut(self, written: "_Written", only: Mapping[str, _Wanted] | None = None) -> None:
+        """Finds clips in parts of `cuts`; all that are kept, or only some."""
+
+        def holds(row: Mapping[str, Any], clip: Row) -> bool:
+            if only is None:
+                return _still_holds(row, self._wanted(clip))
+            return row["clip_id"] in only and _still_holds(row, only[row["clip_id"]])
+
         parts = Parts(self._store, "cuts", self.stamp)
-        written: dict[str, tuple[dict[str, Any], Location]] = {}
         for name in parts.names():
-            for number, row in enumerate(table_rows(parts.read(name, ("clip_id", *CUT_FACTS)))):
-                if row["clip_id"] in only and _still_holds(row, wanted):
-                    location = Location(name=name, row=number, n_bytes=row["mp4_bytes"])
-                    written[row["clip_id"]] = (_cut_facts(row), location)
-        return written
+            table = parts.read(name, ("clip_id", *CUT_FACTS))
+            numbers = pa.array(range(table.num_rows), pa.int64())
+            names = pa.array([name] * table.num_rows, pa.string())
+            written.add(table, holds, name=names, row=numbers)
+
+
+class _Written:
+    """Clips of a run that are written: which, what they are, and where.
+
+    Args:
+        clips: Rows of `clips`; those that are kept count.
+    """
+
+    def __init__(self, clips: ClipRows) -> None:
+        self._clips = clips
+        self._kept = np.array(numbers_where(clips, "decision", "kept"), np.int64)
+        ids = clips.column("clip_id").take(pa.array(self._kept))
+        self._rows = KeyRows(ids)
+        self._is_found = np.zeros(len(clips), np.bool_)
+        self._numbers: list[NDArray[np.int64]] = []
+        self._tables: list[pa.Table] = []
+
+    def __contains__(self, number: int) -> bool:
+        """Whether the clip of a row is written."""
+        return bool(self._is_found[number])
+
+    def add(
+        self,
+        table: pa.Table,
+        holds: Callable[[Mapping[str, Any], Row], bool],
+        **place: pa.Array | pa.ChunkedArray,
+    ) -> None:
+        """Adds clips; one that is added again is where it was added last.
+
+        Args:
+            table: Rows with `clip_id` and `CUT_FACTS`.
+            holds: Whether a clip of the table is what the run's clip is to be.
+            place: Fields of `Location`.
+        """
+        found = self._rows.find_all(column_values(table["clip_id"]))
+        there = np.flatnonzero(found >= 0)
+        numbers, rows = [], []
+        for start in range(0, len(there), _ROWS_AT_ONCE):
+            some = there[start : start + _ROWS_AT_ONCE]
+            facts = columns_to_rows(table.take(pa.array(some)))
+            of = self._kept[found[some]].tolist()
+            for at, number, row in zip(some.tolist(), of, facts, strict=True):
+                if holds(row, self._clips[number]):
+                    numbers.append(number)
+                    rows.append(at)
+        if not rows:
+            return
+        columns = {name: table[name].cast(_FACT_TYPES[name]) for name in CUT_FACTS}
+        columns |= {"clip_id": table["clip_id"], "in_name": place["name"]}
+        for name in ("row", "offset"):
+            given = place.get(name)
+            columns[f"in_{name}"] = pa.nulls(table.num_rows, pa.int64()) if given is None else given
+        self._numbers.append(np.array(numbers, np.int64))
+        self._tables.append(pa.table(columns).take(pa.array(rows)))
+        self._is_found[self._numbers[-1]] = True
+
+    def apply(self, stamp: str) -> Locations:
+        """Gives kept clips the facts of what was written; returns where it lies.
+
+        Args:
+            stamp: What wrote it.
+        """
+        if not self._tables:
+            return Locations(LOCATION_SCHEMA.empty_table())
+        numbers = np.concatenate(self._numbers)
+        _, last = np.unique(numbers[::-1], return_index=True)
+        last = len(numbers) - 1 - last
+        table = pa.concat_tables(self._tables).take(pa.array(last))
+        self._numbers, self._tables = [], []
+        stamps = pa.array([stamp], pa.string()).take(pa.array(np.zeros(len(last), np.int8)))
+        facts = table.select(CUT_FACTS).append_column("cut_fingerprint", stamps)
+        self._clips.scatter(numbers[last], facts)
+        columns = ("clip_id", "in_name", "in_row", "in_offset", "mp4_bytes")
+        return Locations(table.select(columns).rename_columns(LOCATION_SCHEMA.names))
 
 
 def _form(clip: Mapping[str, Any], cut: CutConfig) -> ClipForm:
@@ -282,14 +363,13 @@ def _frames(clips: Sequence[Mapping[str, Any]]) -> float:
     return 3.0 * float(pixels) / FULL_HD
 
 
-def _still_holds(row: Mapping[str, Any], wanted: Mapping[str, _Wanted]) -> bool:
+def _still_holds(row: Mapping[str, Any], now: "_Wanted") -> bool:
     """Whether a clip would be written the same way now.
 
     `min_frames` and the crop come from settings that are in no fingerprint of `cuts`: with them,
     each of their changes would cut everything anew.
     """
-    now = wanted.get(row["clip_id"])
-    if now is None or now.crop != tuple(row[name] for name in CROP_COLUMNS):
+    if now.crop != tuple(row[name] for name in CROP_COLUMNS):
         return False
     size = None if now.form is None else now.form.size
     if size is not None and size != (row["width"], row["height"]):
@@ -324,7 +404,7 @@ def cut_facts(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
 
 
 def _groups(
-    missing: Sequence[dict[str, Any]],
+    missing: Sequence[Row],
     wanted: Mapping[str, _Wanted],
     sources: Mapping[str, SourceRef],
     track_part: Mapping[str, str],
@@ -332,7 +412,7 @@ def _groups(
     looks: Looks | None,
 ) -> list[CutGroup]:
     groups: list[CutGroup] = []
-    by_source: dict[str, list[dict[str, Any]]] = {}
+    by_source: dict[str, list[Row]] = {}
     for clip in missing:
         by_source.setdefault(clip["source_id"], []).append(clip)
     for source_id, clips in by_source.items():
@@ -367,7 +447,3 @@ def _groups(
 def _outcome_facts(outcome: CutOutcome) -> dict[str, Any]:
     own = {name: getattr(outcome, name) for name in CUT_FACTS if hasattr(outcome, name)}
     return own | crop_columns(outcome.crop)
-
-
-def _cut_facts(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in CUT_FACTS}

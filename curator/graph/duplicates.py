@@ -2,13 +2,13 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curator.clip_rows import Row, kept_rows
 from curator.graph.machine import available_gpus
 from curator.graph.survivors import reject
 from curator.lake import read_parquet, to_parquet
@@ -86,7 +86,7 @@ class StoredPairs:
 
 
 def mark_duplicates(
-    clips: Sequence[dict[str, Any]],
+    clips: Sequence[Row],
     vectors: pa.Table,
     config: DedupConfig,
     stored: StoredPairs | None = None,
@@ -104,7 +104,7 @@ def mark_duplicates(
     """
     if not config.enabled:
         return
-    kept = [clip for clip in clips if clip["decision"] == "kept"]
+    kept = kept_rows(clips)
     ids = vectors["clip_id"].combine_chunks()
     at = pc.index_in(pa.array([clip["clip_id"] for clip in kept], pa.string()), value_set=ids)
     kept = [kept[row] for row in pc.indices_nonzero(pc.is_valid(at)).to_pylist()]
@@ -114,16 +114,18 @@ def mark_duplicates(
     for row in np.flatnonzero(duplicates.is_duplicate).tolist():
         clip, similarity = kept[row], float(duplicates.similarity[row])
         reject(clip, Reason.DUPLICATE)
-        clip |= {
-            "reason_score": similarity,
-            "reason_threshold": config.similarity,
-            "duplicate_of": kept[int(duplicates.duplicate_of[row])]["clip_id"],
-            "duplicate_similarity": similarity,
-        }
+        clip.update(
+            {
+                "reason_score": similarity,
+                "reason_threshold": config.similarity,
+                "duplicate_of": kept[int(duplicates.duplicate_of[row])]["clip_id"],
+                "duplicate_similarity": similarity,
+            }
+        )
 
 
 def _find(
-    kept: Sequence[dict[str, Any]],
+    kept: Sequence[Row],
     vectors: pa.Table,
     rows: pa.Array,
     config: DedupConfig,
@@ -183,7 +185,7 @@ def _matrix(vectors: pa.Table, rows: pa.Array) -> NDArray[np.float32]:
     return matrix
 
 
-def _rank_key(clip: dict[str, Any]) -> RankKey:
+def _rank_key(clip: Row) -> RankKey:
     return rank_key(
         pixels=clip["width"] * clip["height"],
         bits_per_pixel=clip["bits_per_pixel"] or 0.0,

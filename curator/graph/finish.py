@@ -1,5 +1,6 @@
 """Commits a run: tables, report and `summary.json`, then the removal of what no longer counts."""
 
+import itertools
 import json
 import logging
 import platform
@@ -12,16 +13,17 @@ from typing import Any
 import pyarrow as pa
 
 import curator
+from curator.clip_rows import Row, table_of, values
 from curator.errors import StorageError
 from curator.graph.owned import CONFIG, OWN_FOLDERS, TABLES, is_own, remove
 from curator.graph.source_table import SourceTable, SourceTotals
-from curator.lake import SUMMARY, rows_to_table, write_table, write_table_part
+from curator.lake import SUMMARY, write_table, write_table_part, write_tables
 from curator.recipe import Recipe
 from curator.stages.decide import RuleCount
 from curator.stages.report import render_report, shown_clips
 from curator.stages.shard import SHARDS
 from curator.storage import Store
-from curator.tables import CLIPS_SCHEMA
+from curator.tables import ANNOTATIONS_SCHEMA, CLIPS_SCHEMA
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +38,13 @@ class Commit:
     recipe: Recipe
     sources: SourceTable
     shots: pa.Table
-    clips: list[dict[str, Any]]
+    clips: Sequence[Row]
     rules: Sequence[RuleCount]
     embeddings: pa.Table
     clip_embeddings: pa.Table | None = None
     """Embeddings by the CLIP model; None where the recipe names none."""
-    annotations: pa.Table | None = None
-    """Rows of `annotations`; None where no model was asked."""
+    annotations: Iterable[pa.Table] | None = None
+    """Rows of `annotations`, some at a time; None where no model was asked."""
     sidecars: pa.Table | None = None
     """Rows of `sidecars`; None where nobody was told what they say."""
     pictures: Callable[[Iterable[str]], Mapping[str, bytes]]
@@ -72,19 +74,13 @@ def read_summary(store: Store) -> dict[str, Any]:
     return summary
 
 
-def clip_row(clip: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the table `clips`: what samples alone tell is left out."""
-    return {name: value for name, value in clip.items() if name != "annotation"}
-
-
 def commit_run(run: Commit) -> dict[str, Any]:
     """Writes what readers see, `summary.json` last, and removes what an older run left.
 
     Returns:
         The summary.
     """
-    kept = Counter(clip["source_id"] for clip in run.clips if clip["decision"] == "kept")
-    clips = run.clips if run.annotations is None else map(clip_row, run.clips)
+    kept = kept_by_source(run.clips)
     totals = SourceTotals()
     names: dict[str, list[str]] = {"sources": []}
     for number, rows in enumerate(run.sources.rows(kept)):
@@ -92,17 +88,19 @@ def commit_run(run: Commit) -> dict[str, Any]:
         totals.add(rows)
     tables = {
         "shots": run.shots,
-        "clips": rows_to_table(clips, CLIPS_SCHEMA),
+        "clips": table_of(run.clips, CLIPS_SCHEMA),
         "embeddings": run.embeddings,
     }
     if run.clip_embeddings is not None:
         # A table of its own: the length of a vector is part of a column's type.
         tables["clip_embeddings"] = run.clip_embeddings
-    if run.annotations is not None:
-        tables["annotations"] = run.annotations
     if run.sidecars is not None:
         tables["sidecars"] = run.sidecars
     names |= {name: write_table(run.store, name, table) for name, table in tables.items()}
+    if run.annotations is not None:
+        names["annotations"] = write_tables(
+            run.store, "annotations", run.annotations, ANNOTATIONS_SCHEMA
+        )
     summary = _summary(run, totals, names)
     page = render_report(
         summary=summary,
@@ -143,22 +141,41 @@ def versions() -> dict[str, str]:
 
 def clip_counts(clips: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What became of the clips, for `counts` of the summary."""
-    kept = [clip for clip in clips if clip["decision"] == "kept"]
+    columns = ("decision", "reason", "reasons", "tags", "cut_mode")
+    table = {name: values(clips, name) for name in columns}
+    is_kept = [decision == "kept" for decision in table["decision"]]
+    reason, tags = table["reason"], [found or () for found in table["tags"]]
+    modes = itertools.compress(table["cut_mode"], is_kept)
+    rejected = (one for one, kept in zip(reason, is_kept, strict=True) if not kept)
+    alone = zip(reason, table["reasons"], strict=True)
     return {
         "clips": len(clips),
-        "kept": len(kept),
-        "rejected": len(clips) - len(kept),
-        "by_reason": _count(c["reason"] for c in clips if c["decision"] == "rejected"),
-        "by_cut_mode": _count(clip["cut_mode"] for clip in kept),
-        "by_any_reason": _count(reason for c in clips for reason in c["reasons"]),
-        "by_only_reason": _count(c["reason"] for c in clips if len(c["reasons"]) == 1),
-        "by_tag": _count(tag for c in clips for tag in c["tags"] or ()),
-        "by_tag_kept": _count(tag for c in kept for tag in c["tags"] or ()),
+        "kept": sum(is_kept),
+        "rejected": len(clips) - sum(is_kept),
+        "by_reason": _count(rejected),
+        "by_cut_mode": _count(modes),
+        "by_any_reason": _count(itertools.chain.from_iterable(table["reasons"])),
+        "by_only_reason": _count(one for one, against in alone if len(against) == 1),
+        "by_tag": _count(itertools.chain.from_iterable(tags)),
+        "by_tag_kept": _count(itertools.chain.from_iterable(itertools.compress(tags, is_kept))),
     }
 
 
+def kept_by_source(clips: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Clips that are kept of each source id."""
+    of = zip(values(clips, "source_id"), values(clips, "decision"), strict=True)
+    return Counter(source for source, decision in of if decision == "kept")
+
+
+def kept_seconds(clips: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds of the clips that are kept, to the millisecond."""
+    spans = zip(values(clips, "start_s"), values(clips, "end_s"), strict=True)
+    kept = (decision == "kept" for decision in values(clips, "decision"))
+    seconds: float = sum(end_s - start_s for start_s, end_s in itertools.compress(spans, kept))
+    return round(seconds, 3)
+
+
 def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]]) -> dict[str, Any]:
-    kept = [clip for clip in run.clips if clip["decision"] == "kept"]
     return {
         "curate_version": curator.__version__,
         "recipe": run.recipe.model_dump(mode="json"),
@@ -178,7 +195,7 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
         "cut": dict(run.cut),
         "video_s": round(sources.video_s, 3),
         "source_bytes": sources.n_bytes,
-        "kept_s": round(sum(clip["end_s"] - clip["start_s"] for clip in kept), 3),
+        "kept_s": kept_seconds(run.clips),
         "stage_seconds": dict(run.seconds),
         "cpu_seconds": dict(run.cpu_s()),
         "shards": run.shards,

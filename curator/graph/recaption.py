@@ -6,45 +6,45 @@ together anew from the same bytes, and all other tables and tracks stay.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 import curator
+from curator.clip_rows import ClipRows
 from curator.errors import UsageError
 from curator.graph.accounting import cpu_profile, mark_processes
-from curator.graph.annotated import SPAN, AskedSpan
+from curator.graph.annotated import SPAN
 from curator.graph.beside import SIDECARS, KeptBeside
 from curator.graph.candidates import read_pictures
 from curator.graph.cutting import cut_facts
 from curator.graph.engine import Engine
 from curator.graph.finish import (
     clip_counts,
-    clip_row,
+    kept_by_source,
+    kept_seconds,
     read_summary,
     to_json,
     versions,
     write_shard_files,
 )
+from curator.graph.locations import LOCATION_SCHEMA, Locations
 from curator.graph.owned import CONFIG, remove
 from curator.graph.sharding import Sharding
 from curator.graph.survivors import Vectors, measured_captions
 from curator.graph.text_vectors import text_vectors_of
-from curator.lake import (
-    SUMMARY,
-    columns_to_rows,
-    read_parquet,
-    rows_to_table,
-    write_table,
-)
+from curator.graph.told import AskedSpans
+from curator.lake import SUMMARY, read_parquet, write_table, write_tables
 from curator.progress import Progress
 from curator.recipe import Recipe, semantics_of, with_changes
 from curator.stages.report import render_report, shown_clips
-from curator.stages.shard import SHARDS, Location
+from curator.stages.shard import SHARDS
 from curator.storage import Store
-from curator.tables import CLIPS_SCHEMA
+from curator.tables import ANNOTATIONS_SCHEMA, CLIPS_SCHEMA, SIDECARS_SCHEMA
 
 if TYPE_CHECKING:
     from curator.graph.captioning import Captioning
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 SECTION = "caption"
 UNASKED = frozenset({"captioner", "enabled", "embedding"})
 """Keys of `caption` that say something where no model is asked."""
+
+_Annotated = dict[str, tuple[Iterable[pa.Table], pa.Schema]]
+"""Rows of new tables by name, some at a time, and their schema."""
 
 
 class Recaption:
@@ -94,6 +97,8 @@ class Recaption:
             )
         self._seconds: dict[str, float] = {}
         self._cpu_s: Counter[str] = Counter()
+        self._sample: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+        """What a model said of a clip; None where none was asked."""
         mark_processes()
 
     def execute(self) -> dict[str, Any]:
@@ -104,7 +109,7 @@ class Recaption:
         """
         clips = self._clips()
         locations = self._locations(clips)
-        kept_before = _kept_by_source(clips)
+        kept_before = kept_by_source(clips)
         begun = time.monotonic()
         self._progress.stage("caption")
         counts, written = self._annotate(clips, locations)
@@ -118,17 +123,15 @@ class Recaption:
             find = embedded.find
             counts["captions_embedded"] = embedded.n_made
             self._cpu_s.update(embedded.cpu_s)
-        for clip in clips:
-            if clip["decision"] != "kept":
-                # Its sample is in no shard any more.
-                clip |= dict.fromkeys(("shard", "key", "mp4_offset", "bucket"))
-        sharding.shard(clips, locations, self._vectors(self.recipe.shard.embedding), find)
+        self._clear_rejected(clips)
+        vectors = self._vectors(self.recipe.shard.embedding)
+        sharding.shard(clips, locations, vectors, find, self._sample)
         self._seconds["shard"] = round(time.monotonic() - begun, 3)
         self._progress.stage("commit")
-        lost = kept_before - _kept_by_source(clips)
+        lost = kept_before - kept_by_source(clips)
         return self._commit(clips, written, sharding, counts, lost)
 
-    def _clips(self) -> list[dict[str, Any]]:
+    def _clips(self) -> ClipRows:
         tables = [read_parquet(self._store, name) for name in self._previous["tables"]["clips"]]
         missing = [name for name in CLIPS_SCHEMA.names if name not in tables[0].column_names]
         added = {"caption_failure", "caption_alignment"}
@@ -137,32 +140,43 @@ class Recaption:
                 f"{self._store.uri} was made by curate {self._previous.get('curate_version')}, "
                 f"whose table clips has no {missing[0]}; `curate run` brings it up to date"
             )
-        return columns_to_rows(pa.concat_tables(tables))
+        columns = CLIPS_SCHEMA.names
+        table = pa.concat_tables(tables)
+        return ClipRows(table.select([n for n in columns if n not in missing]), CLIPS_SCHEMA)
 
-    def _locations(self, clips: Sequence[dict[str, Any]]) -> dict[str, Location]:
+    def _locations(self, clips: ClipRows) -> Locations:
         standing = {info.key for info in self._store.list(f"{SHARDS}/")}
-        locations = {}
-        for clip in clips:
-            if clip["decision"] != "kept":
-                continue
-            if clip["shard"] not in standing:
-                raise UsageError(
-                    f"{self._store.uri}/{clip['shard']} is gone, which has clip "
-                    f"{clip['clip_id']}; `curate run` cuts it again, `curate verify` tells more"
-                )
-            locations[clip["clip_id"]] = Location(
-                name=clip["shard"], offset=clip["mp4_offset"], n_bytes=clip["mp4_bytes"]
+        columns = ("clip_id", "shard", "mp4_offset", "mp4_bytes", "decision")
+        table = pa.table({name: clips.column(name) for name in columns})
+        table = table.filter(pc.equal(table["decision"], "kept"))
+        there = pc.is_in(table["shard"], value_set=pa.array(sorted(standing), pa.string()))
+        gone = table.filter(pc.invert(there)).slice(0, 1).to_pylist()
+        if gone:
+            raise UsageError(
+                f"{self._store.uri}/{gone[0]['shard']} is gone, which has clip "
+                f"{gone[0]['clip_id']}; `curate run` cuts it again, `curate verify` tells more"
             )
-        return locations
+        return Locations(
+            pa.table(
+                [table["clip_id"], table["shard"], pa.nulls(table.num_rows, pa.int64()),
+                 table["mp4_offset"], table["mp4_bytes"]],
+                schema=LOCATION_SCHEMA,
+            )
+        )  # fmt: skip
 
-    def _annotate(
-        self, clips: list[dict[str, Any]], locations: dict[str, Location]
-    ) -> tuple[dict[str, int], dict[str, pa.Table]]:
+    def _clear_rejected(self, clips: ClipRows) -> None:
+        """Takes away where clips lie whose samples are in no shard any more."""
+        is_kept = pc.equal(clips.column("decision"), "kept")
+        for name in ("shard", "key", "mp4_offset", "bucket"):
+            kind = CLIPS_SCHEMA.field(name).type
+            clips.set_column(name, pc.if_else(is_kept, clips.column(name), pa.scalar(None, kind)))
+
+    def _annotate(self, clips: ClipRows, locations: Locations) -> tuple[dict[str, int], _Annotated]:
         """Counts for the summary, and the tables that are new."""
         config = self.recipe.caption
-        for clip in clips:
-            clip |= {"caption": None, "caption_model": None}
-            clip |= {"caption_failure": None, "caption_alignment": None}
+        for name in ("caption", "caption_model", "caption_failure", "caption_alignment"):
+            kind = CLIPS_SCHEMA.field(name).type
+            clips.set_column(name, pa.chunked_array([pa.nulls(len(clips), kind)]))
         if not config.annotates:
             measured_captions(clips, config)
             return {}, {}
@@ -177,26 +191,24 @@ class Recaption:
             captioning.after_cut(locations)
             captioning.apply(clips)
             self._align(captioning, clips)
-            captioning.annotate(clips)
         self._cpu_s.update(captioning.cpu_s)
+        self._sample = captioning.sample
         kept = {"sidecars_of_the_run_before": beside.n_kept} if beside.n_kept else {}
-        tables = {"annotations": captioning.table(clips)}
+        tables: _Annotated = {"annotations": (captioning.tables(), ANNOTATIONS_SCHEMA)}
         if captioning.sidecars is not None:
-            tables[SIDECARS] = captioning.sidecars
+            tables[SIDECARS] = ((captioning.sidecars,), SIDECARS_SCHEMA)
         return {**captioning.counts, **kept}, tables
 
-    def _asked_before(self) -> dict[str, AskedSpan]:
+    def _asked_before(self) -> AskedSpans:
         """Where each clip as it was asked about lies in its source; none by older versions."""
-        columns = ("clip_id", *(f"clip_{name}" for name in SPAN))
-        tables = [
-            read_parquet(self._store, n) for n in self._previous["tables"].get("annotations", ())
-        ]
-        return {
-            clip: AskedSpan(**dict(zip(SPAN, span, strict=True)))
-            for table in tables
-            if set(columns) <= set(table.column_names)
-            for clip, *span in zip(*(table[c].to_pylist() for c in columns), strict=True)
-        }
+        columns = ["clip_id", *(f"clip_{name}" for name in SPAN)]
+        tables = []
+        for name in self._previous["tables"].get("annotations", ()):
+            with self._store.open(name) as reader:
+                file = pq.ParquetFile(reader)
+                if set(columns) <= set(file.schema_arrow.names):
+                    tables.append(file.read(columns))
+        return AskedSpans(tables)
 
     def _vectors(self, wanted: str) -> Vectors | None:
         if wanted == "none":
@@ -205,7 +217,7 @@ class Recaption:
         parts = [read_parquet(self._store, part) for part in self._previous["tables"][name]]
         return Vectors(pa.concat_tables(parts).sort_by("clip_id"))
 
-    def _align(self, captioning: "Captioning", clips: list[dict[str, Any]]) -> None:
+    def _align(self, captioning: "Captioning", clips: ClipRows) -> None:
         semantics = semantics_of(self.recipe)
         vectors = None if semantics.clip is None else self._vectors("clip")
         if semantics.clip is not None and vectors is not None:
@@ -216,8 +228,8 @@ class Recaption:
 
     def _commit(
         self,
-        clips: list[dict[str, Any]],
-        written: dict[str, pa.Table],
+        clips: ClipRows,
+        written: _Annotated,
         sharding: Sharding,
         counts: dict[str, int],
         lost: Counter[str],
@@ -229,10 +241,9 @@ class Recaption:
         if lost:
             sources = _fewer_kept(sources, lost)
             tables["sources"] = write_table(store, "sources", sources)
-        table = rows_to_table(map(clip_row, clips), CLIPS_SCHEMA)
-        tables["clips"] = write_table(store, "clips", table)
-        tables |= {name: write_table(store, name, rows) for name, rows in written.items()}
-        kept = [clip for clip in clips if clip["decision"] == "kept"]
+        tables["clips"] = write_table(store, "clips", clips.table(CLIPS_SCHEMA))
+        for name, (parts, schema) in written.items():
+            tables[name] = write_tables(store, name, parts, schema)
         recipe = self.recipe.model_dump(mode="json")
         summary = {
             **before,
@@ -247,7 +258,7 @@ class Recaption:
             },
             "long_sources_analyzed_whole": {},
             "cut": cut_facts((), self.recipe.cut.crf),
-            "kept_s": round(sum(clip["end_s"] - clip["start_s"] for clip in kept), 3),
+            "kept_s": kept_seconds(clips),
             "stage_seconds": dict(self._seconds),
             "cpu_seconds": cpu_profile(self._cpu_s),
             "shards": sharding.summary,
@@ -268,14 +279,10 @@ class Recaption:
         remove(store, [*old, *(info.key for info in store.list("frames/"))])
         return summary
 
-    def _pictures(self, clips: Sequence[dict[str, Any]]) -> dict[str, bytes]:
+    def _pictures(self, clips: ClipRows) -> dict[str, bytes]:
         stamp = self._previous["fingerprints"].get("candidates")
         names = [i.key for i in self._store.list(f"candidates/pictures/{stamp}-")]
         return read_pictures(self._store, names, shown_clips(clips))
-
-
-def _kept_by_source(clips: Sequence[dict[str, Any]]) -> Counter[str]:
-    return Counter(clip["source_id"] for clip in clips if clip["decision"] == "kept")
 
 
 def _fewer_kept(sources: pa.Table, lost: Counter[str]) -> pa.Table:

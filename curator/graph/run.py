@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from curator.clip_rows import ClipRows, sorted_columns
 from curator.errors import UsageError
 from curator.graph.accounting import cpu_profile, mark_processes
-from curator.graph.analysis_steps import ProposedUnit, joined_vectors, vectors_table
+from curator.graph.analysis_steps import ProposedUnit, like_vectors, vectors_table
 from curator.graph.analyzing import Analyzing
 from curator.graph.candidates import Candidates
 from curator.graph.common import SourceRef
 from curator.graph.cutting import Cutting
 from curator.graph.duplicates import StoredPairs, mark_duplicates
 from curator.graph.engine import Engine
-from curator.graph.finish import Commit, commit_run, read_summary
+from curator.graph.finish import Commit, commit_run, kept_by_source, read_summary
 from curator.graph.scanning import Scanning
 from curator.graph.sharding import Sharding
 from curator.graph.source_table import SourceTable
 from curator.graph.survivors import Vectors, mark_selected, measured_captions
-from curator.lake import columns_to_rows
 from curator.listing import Listed, list_sources
 from curator.progress import Progress
 from curator.recipe import Recipe, semantics_of
@@ -44,7 +44,7 @@ from curator.stages.filters import Bounds, resolve
 from curator.stages.scan import scan_fingerprint
 from curator.stages.shard import Location
 from curator.storage import Store
-from curator.tables import CANDIDATES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
+from curator.tables import CANDIDATES_SCHEMA, CLIPS_SCHEMA, SHOTS_SCHEMA, embeddings_schema
 
 if TYPE_CHECKING:
     from curator.graph.captioning import Captioning
@@ -70,7 +70,7 @@ class RunState:
     n_passed: int = 0
     """Candidates that pass the rules that need no other clip, for the display."""
     rules: list[RuleCount] = field(default_factory=list)
-    clips: list[dict[str, Any]] = field(default_factory=list)
+    clips: ClipRows = field(default_factory=lambda: _rows_of(CANDIDATES_SCHEMA.empty_table()))
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_s: Counter[str] = field(default_factory=Counter)
     long_whole: Counter[str] = field(default_factory=Counter)
@@ -78,6 +78,10 @@ class RunState:
     cut: dict[str, Any] = field(default_factory=dict)
     captioning: "Captioning | None" = None
     """Annotates clips, where the recipe asks a model."""
+
+
+def _rows_of(candidates: pa.Table) -> ClipRows:
+    return ClipRows(candidates.drop_columns(["seconds"]), CLIPS_SCHEMA)
 
 
 class Run:
@@ -155,10 +159,10 @@ class Run:
                 "check what SOURCE names, or name another OUT"
             )
 
-    def _cut(self) -> dict[str, Location]:
+    def _cut(self) -> Mapping[str, Location]:
         """Cuts what is kept, and has it annotated before or meanwhile."""
         state, cutting, captioning = self._state, self._cutting(), self._state.captioning
-        kept = (clip["source_id"] for clip in state.clips if clip["decision"] == "kept")
+        kept = kept_by_source(state.clips)
         sources, track_part = state.sources.find(kept), self._candidates.track_part
         looks = None
         if captioning is not None:
@@ -185,7 +189,6 @@ class Run:
         state.counts["clips_cut"] = cutting.n_cut
         state.cpu_s.update(cutting.cpu_s)
         if captioning is not None:
-            captioning.annotate(state.clips)
             # Not by |=, which drops what is zero.
             state.counts.update(captioning.counts)
             state.cpu_s.update(captioning.cpu_s)
@@ -282,29 +285,30 @@ class Run:
     def _filter(self) -> None:
         """Judges all candidates: a bound by quantile needs every one of them."""
         state, recipe = self._state, self._recipe
-        clips = pa.concat_tables([CANDIDATES_SCHEMA.empty_table(), *state.candidates])
-        state.candidates = []
-        clips = clips.sort_by([(name, "ascending") for name in CLIP_ORDER]).combine_chunks()
+        state.candidates.append(CANDIDATES_SCHEMA.empty_table())
+        clips = sorted_columns(state.candidates, CLIP_ORDER)
         corpus = corpus_of(clips, min_s=recipe.propose.min_s)
         decided = self._judged(clips, resolve(recipe.filters.root, corpus))
         state.rules = decided.rules
-        state.clips = columns_to_rows(decided.clips.drop_columns(["seconds"]))
+        state.clips = _rows_of(decided.clips)
 
     def _vectors(self) -> pa.Table:
         """Vectors of all clips, by id."""
         state = self._state
         if state.all_vectors is None:
-            joined = joined_vectors([*state.vectors, vectors_table([])])
-            state.all_vectors = joined.sort_by("clip_id").combine_chunks()
+            tables = like_vectors([*state.vectors, vectors_table([])])
             state.vectors = []
+            state.all_vectors = sorted_columns(tables, ["clip_id"])
         return state.all_vectors
 
     def _clip_vectors(self) -> pa.Table | None:
         """Embeddings of all clips by the CLIP model, by id; None without one."""
         if self._recipe.analyze.clip is None:
             return None
-        empty = embeddings_schema(1).empty_table()
-        return joined_vectors([*self._state.clip_vectors, empty]).sort_by("clip_id")
+        state = self._state
+        tables = like_vectors([*state.clip_vectors, embeddings_schema(1).empty_table()])
+        state.clip_vectors = [sorted_columns(tables, ["clip_id"])]
+        return state.clip_vectors[0]
 
     def _cutting(self) -> Cutting:
         return Cutting(
@@ -333,25 +337,27 @@ class Run:
                 find = embedded.find
                 state.counts["captions_embedded"] = embedded.n_made
                 state.cpu_s.update(embedded.cpu_s)
-        sharding.shard(state.clips, locations, vectors, find)
+        captioning = state.captioning
+        told = captioning.sample if captioning is not None else None
+        sharding.shard(state.clips, locations, vectors, find, told)
         state.counts["shards_written"] = sharding.n_written
         return sharding
 
     def _commit(self, sharding: Sharding) -> dict[str, Any]:
         state = self._state
-        shots = pa.concat_tables([SHOTS_SCHEMA.empty_table(), *state.shots])
+        state.shots.append(SHOTS_SCHEMA.empty_table())
         captioning = state.captioning
         return commit_run(
             Commit(
                 store=self._store,
                 recipe=self._recipe,
                 sources=state.sources,
-                shots=shots.sort_by([("source_id", "ascending"), ("shot", "ascending")]),
+                shots=sorted_columns(state.shots, ("source_id", "shot")),
                 clips=state.clips,
                 rules=state.rules,
                 embeddings=self._vectors(),
                 clip_embeddings=self._clip_vectors(),
-                annotations=captioning.table(state.clips) if captioning is not None else None,
+                annotations=captioning.tables() if captioning is not None else None,
                 sidecars=captioning.sidecars if captioning is not None else None,
                 pictures=self._candidates.pictures,
                 candidates=self._candidates.names() | self._pairs.names(),

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow.parquet as pq
 
 import curator
+from curator.clip_rows import Row
 from curator.errors import ShardError
 from curator.graph.chain import Resources, Step
 from curator.graph.engine import Engine
-from curator.graph.survivors import Vectors, place_samples, plan_samples
-from curator.lake import Parts, fingerprint, table_rows
+from curator.graph.survivors import Vectors, place_samples, plan_samples, shard_facts
+from curator.lake import Parts, column_values, fingerprint
 from curator.recipe import Recipe
+from curator.spill import Spill
 from curator.stages.shard import (
     SHARDS,
     Location,
@@ -98,10 +100,11 @@ class Sharding:
 
     def shard(
         self,
-        clips: Sequence[dict[str, Any]],
+        clips: Sequence[Row],
         locations: Mapping[str, Location],
         vectors: Vectors | None = None,
         text_vectors: Callable[[str], TextVector | None] | None = None,
+        annotation_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
     ) -> None:
         """Writes the tars that are missing, and what lies beside each.
 
@@ -110,8 +113,17 @@ class Sharding:
             locations: Where the written clips are.
             vectors: Embeddings for the samples; None for none.
             text_vectors: Finds the embedding of a caption; None for none.
+            annotation_of: What a model said of a clip, by its row; None where none was asked.
         """
-        samples = plan_samples(clips, locations, self._recipe, vectors, text_vectors)
+        samples = plan_samples(
+            clips,
+            locations,
+            self._recipe,
+            vectors,
+            text_vectors,
+            annotation_of=annotation_of,
+            spill=Spill(),
+        )
         sizes = {info.key: info.bytes for info in self._store.list(f"{SHARDS}/")}
         plans = plan_shards(samples, self._recipe.shard, self._standing(sizes))
         layouts = {plan.name: tar_layout(plan) for plan in plans}
@@ -130,8 +142,8 @@ class Sharding:
         shards = [
             Shard(plan=plan, layout=layouts[plan.name], facts=facts[plan.name]) for plan in plans
         ]
-        by_id = {clip["clip_id"]: clip for clip in clips}
-        self.summary = [place_samples(shard.plan, shard.layout, by_id) for shard in shards]
+        place_samples([(shard.plan, shard.layout) for shard in shards], clips)
+        self.summary = [shard_facts(shard.plan, shard.layout.n_bytes) for shard in shards]
         self.files = set_files(
             shards,
             seed=self._recipe.shard.seed,
@@ -150,13 +162,14 @@ class Sharding:
 
     def _standing(self, sizes: Mapping[str, int]) -> dict[str, Collection[str]]:
         """Keys of the samples in each tar of the last finished run that is still there."""
-        standing: dict[str, set[str]] = {}
+        standing: dict[str, list[str]] = {}
         for name in self._previous.get("tables", {}).get("clips", []):
             table = Parts(self._store, "clips", "").read(name, ["clip_id", "shard"])
-            for row in table_rows(table):
-                if row["shard"] in sizes:
-                    standing.setdefault(row["shard"], set()).add(row["clip_id"])
-        return {name: frozenset(keys) for name, keys in standing.items()}
+            shards, keys = (column_values(table[column]) for column in ("shard", "clip_id"))
+            for shard, key in zip(shards, keys, strict=True):
+                if shard in sizes:
+                    standing.setdefault(shard, []).append(key)
+        return dict(standing)
 
     def _known(self) -> dict[str, ShardFacts]:
         """Hashes of tars that stand, so that they need not be read for them."""
@@ -171,7 +184,7 @@ def _names(plan: ShardPlan) -> tuple[str, str, str]:
 
 def _missing(plan: ShardPlan, layout: TarLayout, sizes: Mapping[str, int]) -> frozenset[str]:
     """Objects of a shard that are not there, or not in their size."""
-    meta_bytes = sum(len(sample.json()) + 1 for sample in plan.samples)
+    meta_bytes = sum(sample.json_bytes + 1 for sample in plan.samples)
     wanted = (layout.n_bytes, 8 * (len(plan.samples) + 1), meta_bytes)
     return frozenset(
         name for name, size in zip(_names(plan), wanted, strict=True) if sizes.get(name) != size

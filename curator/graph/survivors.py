@@ -6,13 +6,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.captions.config import CaptionConfig
+from curator.clip_rows import ClipRows, Row, kept_rows, plain, values
+from curator.graph.locations import KeyRows
 from curator.models.perceptual import PERCEPTUAL_MODEL
 from curator.models.transnet import transnet_model_name
 from curator.recipe import Recipe
 from curator.records import Reason
+from curator.spill import Spill
 from curator.stages.caption import MEASURED_MODEL, measured_caption
 from curator.stages.scores import SCORES
 from curator.stages.select import SelectConfig, select
@@ -30,17 +34,19 @@ from curator.stages.shard import (
 from curator.tables import CROP_COLUMNS
 
 
-def reject(clip: dict[str, Any], reason: Reason, *, detail: str | None = None) -> None:
+def reject(clip: Row, reason: Reason, *, detail: str | None = None) -> None:
     """Turns a kept clip into a rejected one."""
-    clip |= {
-        "decision": "rejected",
-        "reason": str(reason),
-        "reasons": [*clip["reasons"], str(reason)],
-        "reason_detail": detail,
-    }
+    clip.update(
+        {
+            "decision": "rejected",
+            "reason": str(reason),
+            "reasons": [*clip["reasons"], str(reason)],
+            "reason_detail": detail,
+        }
+    )
 
 
-def mark_selected(clips: Sequence[dict[str, Any]], config: SelectConfig) -> None:
+def mark_selected(clips: Sequence[Row], config: SelectConfig) -> None:
     """Rejects clips beyond the share or the cap of their group.
 
     Args:
@@ -49,30 +55,29 @@ def mark_selected(clips: Sequence[dict[str, Any]], config: SelectConfig) -> None
     """
     if not config.enabled:
         return
-    kept = [clip for clip in clips if clip["decision"] == "kept"]
+    kept = kept_rows(clips)
     for clip, chosen in zip(kept, select(kept, config), strict=True):
         if not chosen.is_taken:
             group = f"group {chosen.group}: " if config.by else ""
             detail = f"{group}{chosen.quota} of {chosen.n_group} taken, this is no. {chosen.rank}"
             reject(clip, Reason.NOT_SELECTED, detail=detail)
-            clip |= {
-                "reason_score": float(chosen.rank),
-                "reason_threshold": float(chosen.quota),
-            }
+            bounds = float(chosen.rank), float(chosen.quota)
+            clip.update(zip(("reason_score", "reason_threshold"), bounds, strict=True))
 
 
-def measured_captions(clips: Sequence[dict[str, Any]], config: CaptionConfig) -> None:
+def measured_captions(clips: Sequence[Row], config: CaptionConfig) -> None:
     """Writes captions of the clips that are kept."""
-    for clip in clips:
-        if clip["decision"] == "kept" and config.enabled and not config.annotates:
-            clip["caption"] = measured_caption(
-                clip,
-                width=clip["width"],
-                height=clip["height"],
-                duration_s=clip["end_s"] - clip["start_s"],
-                fps=clip["fps"],
-            )
-            clip["caption_model"] = MEASURED_MODEL
+    if not config.enabled or config.annotates:
+        return
+    for clip in kept_rows(clips):
+        caption = measured_caption(
+            clip,
+            width=clip["width"],
+            height=clip["height"],
+            duration_s=clip["end_s"] - clip["start_s"],
+            fps=clip["fps"],
+        )
+        clip.update({"caption": caption, "caption_model": MEASURED_MODEL})
 
 
 class Vectors:
@@ -83,34 +88,45 @@ class Vectors:
     """
 
     def __init__(self, table: pa.Table) -> None:
-        ids = table["clip_id"].combine_chunks().to_pylist()
-        self._row = {name: row for row, name in enumerate(ids)}
+        self._rows = KeyRows(table["clip_id"])
         column = table["vector"].combine_chunks()
         flat = column.flatten().to_numpy().astype(np.float32, copy=False)
-        self._vectors_ND = flat.reshape(len(ids), -1) if ids else flat.reshape(0, 0)
+        n = len(self._rows)
+        self._vectors_ND = flat.reshape(n, -1) if n else flat.reshape(0, 0)
 
     def get(self, clip_id: str) -> NDArray[np.float32] | None:
         """float32 [D], or None for a clip that could not be described."""
-        row = self._row.get(clip_id)
+        row = self._rows.find(clip_id)
         vector: NDArray[np.float32] | None = None if row is None else self._vectors_ND[row]
         return vector
 
 
 def plan_samples(
-    clips: Sequence[dict[str, Any]],
+    clips: Sequence[Row],
     locations: Mapping[str, Location],
     recipe: Recipe,
     vectors: Vectors | None = None,
     text_vectors: Callable[[str], TextVector | None] | None = None,
+    *,
+    annotation_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    spill: Spill | None = None,
 ) -> Iterator[tuple[Bucket, Sample]]:
     """Samples of the clips that are kept, with their buckets.
 
     A clip that fits no bucket as it was written is rejected.
+
+    Args:
+        clips: Rows of `clips`.
+        locations: Where the written clips are.
+        recipe: Settings.
+        vectors: Embeddings for the samples; None for none.
+        text_vectors: Finds the embedding of a caption; None for none.
+        annotation_of: What a model said of a clip, by its row; None where none was asked.
+        spill: Takes the texts of samples; None keeps them in memory.
     """
     splits: dict[str, Split] = {}
-    for clip in clips:
-        if clip["decision"] != "kept":
-            continue
+    for row in kept_rows(clips):
+        clip = plain(row)
         bucket = bucket_of(
             clip["width"],
             clip["height"],
@@ -120,25 +136,29 @@ def plan_samples(
         )
         if bucket is None:
             size = f"{clip['width']}x{clip['height']}, {clip['n_frames']} frames"
-            reject(clip, Reason.NO_BUCKET, detail=f"{size} as written")
+            reject(row, Reason.NO_BUCKET, detail=f"{size} as written")
             continue
-        clip["bucket"] = bucket.name
-        source = clip["source_id"]
+        if clip.get("bucket") != bucket.name:
+            row["bucket"] = bucket.name
+        source, key = clip["source_id"], clip["clip_id"]
         if source not in splits:
             splits[source] = split_of(source, recipe.shard)
+        if annotation_of is not None:
+            clip = {**clip, "annotation": annotation_of(clip)}
         yield (
             bucket,
             Sample(
-                key=clip["clip_id"],
+                key=key,
                 metadata=sample_metadata(clip, bucket, splits[source]),
                 caption=clip.get("caption") or "",
                 mp4_bytes=clip["mp4_bytes"],
                 mp4_sha256=clip["mp4_sha256"],
-                location=locations[clip["clip_id"]],
+                location=locations[key],
                 split=splits[source],
-                embedding=vectors.get(clip["clip_id"]) if vectors is not None else None,
+                embedding=vectors.get(key) if vectors is not None else None,
                 text_vector=text_vectors(clip.get("caption") or "") if text_vectors else None,
                 has_id=recipe.shard.id_member,
+                spill=spill,
             ),
         )
 
@@ -210,21 +230,41 @@ def _annotated(clip: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def place_samples(
-    plan: ShardPlan, layout: TarLayout, clips: Mapping[str, dict[str, Any]]
-) -> dict[str, Any]:
-    """Notes in the clips where a shard holds them; returns the shard's facts for the summary."""
-    for sample in plan.samples:
-        clips[sample.key] |= {
-            "shard": plan.name,
-            "key": sample.key,
-            "mp4_offset": layout.mp4_offsets[sample.key],
-        }
+def place_samples(shards: Sequence[tuple[ShardPlan, TarLayout]], clips: Sequence[Row]) -> None:
+    """Notes in the clips where shards hold them.
+
+    Args:
+        shards: Each with where everything lies in it.
+        clips: Rows of `clips`, of which the kept ones have a sample.
+    """
+    keys = pa.array((key for _, layout in shards for key in layout.keys), pa.string())
+    names = pa.array([plan.name for plan, _ in shards], pa.string())
+    codes = np.repeat(np.arange(len(shards)), [len(layout.keys) for _, layout in shards])
+    offsets = np.concatenate(
+        [np.zeros(0, np.int64), *(np.array(layout.mp4_starts, np.int64) for _, layout in shards)]
+    )
+    ids = pa.array(values(clips, "clip_id"), pa.string())
+    rows = pc.index_in(keys, value_set=ids).to_numpy(zero_copy_only=False)
+    placed = {"shard": names.take(pa.array(codes)), "key": keys, "mp4_offset": pa.array(offsets)}
+    if isinstance(clips, ClipRows):
+        clips.scatter(rows, pa.table(placed))
+        return
+    for row, found in zip(rows.tolist(), pa.table(placed).to_pylist(), strict=True):
+        clips[row].update(found)
+
+
+def shard_facts(plan: ShardPlan, n_bytes: int) -> dict[str, Any]:
+    """What the summary says of a shard.
+
+    Args:
+        plan: What is in it.
+        n_bytes: Its size.
+    """
     return {
         "name": plan.name,
         "bucket": plan.bucket,
         "split": plan.split,
         "n_samples": len(plan.samples),
-        "n_frames": sum(sample.metadata["n_frames"] for sample in plan.samples),
-        "bytes": layout.n_bytes,
+        "n_frames": plan.totals[0],
+        "bytes": n_bytes,
     }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from curator.clip_rows import values
 from curator.graph.chain import Resources, Step
 from curator.graph.common import CpuClock
 from curator.graph.engine import Engine
@@ -146,7 +147,7 @@ class TextVectors:
 
 
 def text_vectors_of(
-    recipe: Recipe, clips: Iterable[Mapping[str, Any]], store: Store, engine: Engine
+    recipe: Recipe, clips: Sequence[Mapping[str, Any]], store: Store, engine: Engine
 ) -> TextVectors | None:
     """Embeddings of the captions of kept clips; None where the recipe names no encoder.
 
@@ -161,5 +162,6 @@ def text_vectors_of(
         return None
     models = ModelStore.at(recipe.models)
     vectors = TextVectors(store, models.catalogue.find(name, "text"), models, engine)
-    vectors.make(clip["caption"] or "" for clip in clips if clip["decision"] == "kept")
+    told = zip(values(clips, "decision"), values(clips, "caption"), strict=True)
+    vectors.make(caption or "" for decision, caption in told if decision == "kept")
     return vectors

@@ -245,7 +245,7 @@ def _rule_checks(clips: pa.Table, bound: Bounds) -> list[_Check]:
             reason=reason,
             hit=hit,
             score=values,
-            threshold=np.full(len(values), threshold),
+            threshold=np.broadcast_to(np.float64(threshold), len(values)),
         )
         for reason, hit, threshold in found
     ]

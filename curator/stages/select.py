@@ -121,11 +121,13 @@ def select(clips: Sequence[Mapping[str, Any]], config: SelectConfig) -> list[Sel
         One entry per clip, in the order of the input.
     """
     groups: dict[str, list[int]] = {}
+    ids: list[str] = []
     for number, clip in enumerate(clips):
         groups.setdefault(group_name(clip, config), []).append(number)
+        ids.append(clip["clip_id"])
     chosen: dict[int, Selected] = {}
     for name, members in groups.items():
-        members.sort(key=lambda number: _order(clips[number]["clip_id"], config.seed))
+        members.sort(key=lambda number: _order(ids[number], config.seed))
         quota = _quota(name, len(members), config)
         for rank, number in enumerate(members, start=1):
             chosen[number] = Selected(group=name, rank=rank, quota=quota, n_group=len(members))

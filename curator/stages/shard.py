@@ -7,20 +7,23 @@ written again. What describes the tars to readers is made in `shard_index.py`.
 """
 
 import hashlib
-import io
 import math
 import re
 import tarfile
+from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, BinaryIO, Literal
-
-import numpy as np
-import orjson
-from numpy.typing import NDArray
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import BinaryIO
 
 from curator.shardset import TEXT_VECTOR
+from curator.stages.sample import BLOCK as BLOCK
+from curator.stages.sample import SPLITS as SPLITS
+from curator.stages.sample import Location as Location
+from curator.stages.sample import Sample as Sample
+from curator.stages.sample import Split as Split
+from curator.stages.sample import TextVector as TextVector
+from curator.stages.sample import padded
 from curator.stages.shard_config import ShardConfig
 
 SHARD_VERSION = 3
@@ -29,12 +32,8 @@ SHARD_VERSION = 3
 SHARDS = "shards"
 """Folder of the shards under an output root."""
 
-BLOCK = tarfile.BLOCKSIZE
 END_BYTES = 2 * BLOCK
 """Empty blocks that end a tar."""
-
-Split = Literal["train", "val"]
-SPLITS: tuple[Split, ...] = ("train", "val")
 
 UNKNOWN_CONTENT = "unknown"
 """Content type, in the name of a bucket, of a clip whose type is not told."""
@@ -126,97 +125,7 @@ def _ratio(aspect: str) -> float:
     return int(width) / int(height)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
-    """Where the bytes of an encoded clip lie under the output root."""
-
-    name: str
-    row: int | None = None
-    """Row of a part of `cuts`, or None when `offset` counts."""
-    offset: int | None = None
-    """First byte within a tar."""
-    n_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextVector:
-    """Where the embedding of a caption lies under the output root."""
-
-    name: str
-    """Part of `text_embeddings`."""
-    row: int
-    n_bytes: int
-    """As a NumPy file."""
-    n_dims: int
-    """1 for a sentence's vector, 2 for those of tokens."""
-    digest: str
-    """Names caption and model."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One sample of a shard."""
-
-    key: str
-    metadata: Mapping[str, Any]
-    caption: str
-    mp4_bytes: int
-    mp4_sha256: str
-    location: Location
-    split: Split = "train"
-    embedding: NDArray[np.float32] | None = field(default=None, compare=False)
-    """float32 [D], or None for no member `npy`."""
-    text_vector: TextVector | None = field(default=None, compare=False)
-    """Embedding of the caption; None for no member `text.npy`."""
-    has_id: bool = False
-    """Whether there is a member `id`."""
-    _json: bytes = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Refuses keys that readers of WebDataset would split or skip."""
-        if not self.key.isalnum():
-            raise ValueError(f"key {self.key!r}; expected letters and digits only")
-        # Planning asks for it three times, and with many samples that is most of the time.
-        object.__setattr__(self, "_json", orjson.dumps(self.metadata, option=orjson.OPT_SORT_KEYS))
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes that the sample takes in a tar."""
-        return sum(BLOCK + _padded(size) for _, size in self.members())
-
-    def members(self) -> list[tuple[str, int]]:
-        """Suffix and size of each member, in their order."""
-        members = [
-            ("json", len(self._json)),
-            ("mp4", self.mp4_bytes),
-            ("txt", len(self.caption.encode())),
-        ]
-        if self.embedding is not None:
-            members.append(("npy", len(self.npy())))
-        if self.text_vector is not None:
-            members.append((TEXT_VECTOR, self.text_vector.n_bytes))
-        if self.has_id:
-            members.append(("id", len(self.id())))
-        return members
-
-    def json(self) -> bytes:
-        """The sample's metadata as canonical JSON."""
-        return self._json
-
-    def id(self) -> bytes:
-        """A whole number below 2**52 made from the key, in decimal."""
-        return str(int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:8]) >> 12).encode()
-
-    def npy(self) -> bytes:
-        """The embedding as a NumPy file, float32 [D]."""
-        assert self.embedding is not None
-        output = io.BytesIO()
-        vector = np.ascontiguousarray(self.embedding, "<f4")
-        np.lib.format.write_array(output, vector, version=(1, 0), allow_pickle=False)
-        return output.getvalue()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ShardPlan:
     """A tar to be: its name says what is in it."""
 
@@ -224,6 +133,12 @@ class ShardPlan:
     bucket: str
     split: Split
     samples: tuple[Sample, ...]
+
+    @cached_property
+    def totals(self) -> tuple[int, float]:
+        """Frames and seconds of all samples."""
+        known = [sample.metadata for sample in self.samples]
+        return sum(own["n_frames"] for own in known), float(sum(own["duration"] for own in known))
 
 
 def plan_shards(
@@ -320,9 +235,10 @@ def _packed(samples: Sequence[Sample], config: ShardConfig) -> list[list[Sample]
 def _plan(bucket: str, split: Split, number: int, group: Sequence[Sample]) -> ShardPlan:
     digest = hashlib.sha256(f"shard {SHARD_VERSION}\n".encode())
     for sample in group:
-        for member in (sample.key.encode(), sample.mp4_sha256.encode(), sample.json()):
+        said, text, sha256 = sample.texts()
+        for member in (sample.key.encode(), sha256, said):
             digest.update(member + b"\n")
-        digest.update(f"{len(sample.caption)} {sample.caption}\n".encode())
+        digest.update(f"{len(text.decode())} ".encode() + text + b"\n")
         if sample.embedding is not None:
             digest.update(sample.npy())
         if sample.text_vector is not None:
@@ -342,12 +258,18 @@ def _plan(bucket: str, split: Split, number: int, group: Sequence[Sample]) -> Sh
 class TarLayout:
     """Where everything lies in a tar, in bytes from its start."""
 
-    starts: tuple[int, ...]
+    starts: Sequence[int]
     """First header of each sample."""
     end: int
     """End of the last sample."""
-    mp4_offsets: Mapping[str, int]
-    """First byte of each sample's MP4, by key."""
+    keys: tuple[str, ...]
+    mp4_starts: Sequence[int]
+    """First byte of each sample's MP4, in the order of the keys."""
+
+    @property
+    def mp4_offsets(self) -> dict[str, int]:
+        """First byte of each sample's MP4, by key."""
+        return dict(zip(self.keys, self.mp4_starts, strict=True))
 
     @property
     def n_bytes(self) -> int:
@@ -357,17 +279,17 @@ class TarLayout:
 
 def tar_layout(plan: ShardPlan) -> TarLayout:
     """Where everything will lie in a tar, without writing it."""
-    offsets: dict[str, int] = {}
-    starts: list[int] = []
+    starts, offsets = array("Q"), array("Q")
     position = 0
     for sample in plan.samples:
         starts.append(position)
         for suffix, size in sample.members():
             position += BLOCK
             if suffix == "mp4":
-                offsets[sample.key] = position
-            position += _padded(size)
-    return TarLayout(starts=tuple(starts), end=position, mp4_offsets=offsets)
+                offsets.append(position)
+            position += padded(size)
+    keys = tuple(sample.key for sample in plan.samples)
+    return TarLayout(starts=starts, end=position, keys=keys, mp4_starts=offsets)
 
 
 def write_shard(
@@ -389,11 +311,8 @@ def write_shard(
     """
     n_bytes = 0
     for sample in plan.samples:
-        contents = {
-            "json": sample.json(),
-            "mp4": read_clip(sample),
-            "txt": sample.caption.encode(),
-        }
+        said, text, _ = sample.texts()
+        contents = {"json": said, "mp4": read_clip(sample), "txt": text}
         if sample.embedding is not None:
             contents["npy"] = sample.npy()
         if sample.text_vector is not None and read_vector is not None:
@@ -404,14 +323,10 @@ def write_shard(
             data = contents[suffix]
             output.write(_header(f"{sample.key}.{suffix}", len(data)))
             output.write(data)
-            output.write(b"\0" * (_padded(len(data)) - len(data)))
-            n_bytes += BLOCK + _padded(len(data))
+            output.write(b"\0" * (padded(len(data)) - len(data)))
+            n_bytes += BLOCK + padded(len(data))
     output.write(b"\0" * END_BYTES)
     return n_bytes + END_BYTES
-
-
-def _padded(size: int) -> int:
-    return math.ceil(size / BLOCK) * BLOCK
 
 
 def _header(name: str, size: int) -> bytes:

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
-from curator.lake import to_parquet
+from curator.lake import tables_to_parquet
 from curator.stages.shard import SHARDS, SPLITS, ShardPlan, TarLayout
 from curator.stages.shard_card import CARD, dataset_card
 
@@ -93,12 +94,12 @@ class Shard:
     @property
     def n_frames(self) -> int:
         """Frames of all samples."""
-        return sum(sample.metadata["n_frames"] for sample in self.plan.samples)
+        return self.plan.totals[0]
 
     @property
     def seconds(self) -> float:
         """Duration of all samples."""
-        return float(sum(sample.metadata["duration"] for sample in self.plan.samples))
+        return self.plan.totals[1]
 
 
 def index_name(tar: str) -> str:
@@ -171,39 +172,39 @@ def known_facts(manifest: Mapping[str, Any]) -> dict[str, ShardFacts]:
     }
 
 
-def dataset_table(shards: Sequence[Shard]) -> pa.Table:
-    """The rows of `dataset.parquet`."""
+def dataset_table(shard: Shard) -> pa.Table:
+    """The rows of a tar in `dataset.parquet`."""
     columns: dict[str, list[Any]] = {name: [] for name in DATASET_SCHEMA.names}
-    for shard in shards:
-        for sample in shard.plan.samples:
-            facts = sample.metadata
-            row = {
-                "clip_id": sample.key,
-                "path": f"{shard.name}#{sample.key}.mp4",
-                "shard": shard.name,
-                "split": sample.split,
-                "bucket": shard.plan.bucket,
-                "offset": shard.layout.mp4_offsets[sample.key],
-                "bytes": sample.mp4_bytes,
-                "text": sample.caption,
-                "num_frames": facts["n_frames"],
-                "height": facts["height"],
-                "width": facts["width"],
-                "aspect_ratio": facts["height"] / facts["width"],
-                "resolution": facts["height"] * facts["width"],
-                "fps": facts["fps"],
-                "duration": facts["duration"],
-                "source_id": facts["source_id"],
-                "source_uri": facts["source_uri"],
-                "sha256": sample.mp4_sha256,
-            }
-            for name, column in columns.items():
-                column.append(row[name])
+    for sample, offset in zip(shard.plan.samples, shard.layout.mp4_starts, strict=True):
+        said, text, sha256 = sample.texts()
+        facts = orjson.loads(said)
+        row = {
+            "clip_id": sample.key,
+            "path": f"{shard.name}#{sample.key}.mp4",
+            "shard": shard.name,
+            "split": sample.split,
+            "bucket": shard.plan.bucket,
+            "offset": offset,
+            "bytes": sample.mp4_bytes,
+            "text": text.decode(),
+            "num_frames": facts["n_frames"],
+            "height": facts["height"],
+            "width": facts["width"],
+            "aspect_ratio": facts["height"] / facts["width"],
+            "resolution": facts["height"] * facts["width"],
+            "fps": facts["fps"],
+            "duration": facts["duration"],
+            "source_id": facts["source_id"],
+            "source_uri": facts["source_uri"],
+            "sha256": sha256.decode(),
+        }
+        for name, column in columns.items():
+            column.append(row[name])
     return pa.table(columns, schema=DATASET_SCHEMA)
 
 
 def _files(shards: Sequence[Shard]) -> Iterator[tuple[str, bytes]]:
-    yield DATASET, to_parquet(dataset_table(shards))
+    yield DATASET, tables_to_parquet(map(dataset_table, shards), DATASET_SCHEMA)
     for split in SPLITS:
         of_split = (_indexed(shard) for shard in shards if shard.plan.split == split)
         yield f"wids-{split}.json", wids_file(of_split)

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from curator.captions.config import CaptionConfig
 from curator.captions.records import Annotation, Answer, Candidate, Task, Unanswered, Window
-from curator.graph.annotated import AskedSpan, annotations_table
+from curator.graph.annotated import AskedSpan, annotations_tables
 from curator.graph.answered import Answered, answers_stamp
 from curator.lake import write_table
 from curator.storage import LocalStore
@@ -63,8 +64,8 @@ LATE = Annotation(task=task(2), failure=Unanswered.TIMED_OUT, detail="180 s")
 @pytest.fixture
 def stored(tmp_path: Path) -> Answered:
     store = LocalStore(tmp_path)
-    found = {"a": [WHOLE, REFUSED, LATE]}
-    table = annotations_table([CLIP], found, {"a": SPAN}, config())
+    found = [(CLIP, [WHOLE, REFUSED, LATE], SPAN)]
+    table = pa.concat_tables(annotations_tables(found, config()))
     return Answered(store, write_table(store, "annotations", table))
 
 

@@ -24,10 +24,15 @@ WINDOW = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
 class DyingStep(AnnotateStep):
     """Aborts its process on one window, as lost memory does; answers the others."""
 
-    def _annotations(self, unit: Sequence[tuple[Task, LookedClip]], keep: Any) -> list[Annotation]:  # noqa: ANN401
-        if any(task.clip_id == "deadly" for task, _ in unit):
+    def _annotations(
+        self,
+        windows: Sequence[tuple[Task, LookedClip]],
+        replies: object,
+        keep: object,
+    ) -> list[Annotation]:
+        if any(task.clip_id == "deadly" for task, _ in windows):
             os.abort()
-        return [Annotation(task=task, answer=Answer(medium=task.clip_id)) for task, _ in unit]
+        return [Annotation(task=task, answer=Answer(medium=task.clip_id)) for task, _ in windows]
 
 
 class DyingLoad(AnnotateStep):

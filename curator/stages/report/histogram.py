@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.clip_rows import floats, numbers_where
 from curator.stages.report.markup import Markup, esc, joined
 from curator.stages.report.rules import applied_rules, reasons_of
 from curator.stages.report.words import count, score
@@ -65,10 +66,11 @@ def histograms(
         Those with a bound, in the recipe's order, and the others by family.
     """
     bounds = _bounds_by_score(summary)
-    is_kept = np.array([clip.get("decision") == "kept" for clip in clips], dtype=np.bool_)
+    is_kept = np.zeros(len(clips), np.bool_)
+    is_kept[numbers_where(clips, "decision", "kept")] = True
 
     def drawn(name: str) -> Markup:
-        values = [_clip_s(clip) if name == LENGTH else clip.get(name) for clip in clips]
+        values = _seconds(clips) if name == LENGTH else floats(clips, name)
         unit, meaning = ("s", "length of the clip") if name == LENGTH else _told(name)
         return figure(name, unit, meaning, bounds.get(name, {}), values, is_kept)
 
@@ -80,6 +82,10 @@ def histograms(
     if LENGTH not in bounds:
         others = {LENGTH: drawn(LENGTH), **others}
     return ruled, {family: figures for family, figures in others.items() if figures}
+
+
+def _seconds(clips: Sequence[Mapping[str, Any]]) -> Values:
+    return floats(clips, "end_s") - floats(clips, "start_s")
 
 
 def _told(name: str) -> tuple[str, str]:
@@ -95,11 +101,6 @@ def _bounds_by_score(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         for _, side, bound in reasons_of(rule):
             found.setdefault(rule["score"], {})[f"{said}{side}"] = bound
     return found
-
-
-def _clip_s(clip: Mapping[str, Any]) -> float | None:
-    start_s, end_s = clip.get("start_s"), clip.get("end_s")
-    return end_s - start_s if start_s is not None and end_s is not None else None
 
 
 def figure(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from curator.clip_rows import floats
 from curator.stages.report.rules import applied_rules, reasons_of
 from curator.stages.scores import SCORES
 
@@ -76,7 +77,7 @@ class Nearness:
         for rule in applied_rules(summary):
             name = rule["score"]
             if name not in columns:
-                values = np.array([clip.get(name) for clip in clips], dtype=np.float64)
+                values = floats(clips, name)
                 columns[name] = values[np.isfinite(values)]
             for _, side, bound in reasons_of(rule):
                 low, high = _spread(columns[name], bound)

@@ -31,7 +31,7 @@ def render_report(
     *,
     summary: dict[str, Any],
     sources: Sequence[dict[str, Any]],
-    clips: Sequence[dict[str, Any]],
+    clips: Sequence[Mapping[str, Any]],
     thumbnails: Mapping[str, bytes],
     max_per_group: int = MAX_PER_GROUP,
 ) -> str:

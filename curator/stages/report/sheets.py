@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from curator.clip_rows import values
 from curator.records import Reason
 from curator.stages.report.browse import Browsing
 from curator.stages.report.cards import card, kept_facts, pair_facts, rejected_facts
@@ -42,7 +43,7 @@ class Sheets:
     def section(self) -> Markup:
         """The lists to choose by, the sheet of kept clips, and one for each reason."""
         groups = self._groups
-        n_rejected = sum(len(clips) for reason, clips in groups.items() if reason != KEPT)
+        n_rejected = sum(len(numbers) for reason, numbers in groups.items() if reason != KEPT)
         sheets = [self._kept(), *(self._reason(reason) for reason in groups if reason != KEPT)]
         if not n_rejected:
             sheets.append(Markup('<p class="none">No clip was rejected.</p>'))
@@ -61,21 +62,25 @@ class Sheets:
         return [*(str(clip.get("clip_id")) for clip in shown), *map(str, retained)]
 
     @cached_property
-    def _groups(self) -> dict[str, list[Clip]]:
-        """Clips by reason, in the order in which reasons count; those kept first."""
-        groups: dict[str, list[Clip]] = {KEPT: []}
+    def _groups(self) -> dict[str, list[int]]:
+        """Numbers of clips by reason, in the order in which reasons count; those kept first."""
+        groups: dict[str, list[int]] = {KEPT: []}
         groups |= {reason: [] for reason in reason_order(self.summary)}
-        for clip in self.clips:
-            kept = clip.get("decision") == "kept"
-            groups.setdefault(KEPT if kept else str(clip.get("reason")), []).append(clip)
-        return {reason: clips for reason, clips in groups.items() if clips or reason == KEPT}
+        found = zip(values(self.clips, "decision"), values(self.clips, "reason"), strict=True)
+        for number, (decision, reason) in enumerate(found):
+            groups.setdefault(KEPT if decision == "kept" else str(reason), []).append(number)
+        return {reason: some for reason, some in groups.items() if some or reason == KEPT}
 
     @cached_property
     def _samples(self) -> dict[str, list[Clip]]:
         most = min(self.max_per_group, max(1, MAX_CARDS // len(self._groups)))
+        ids = values(self.clips, "clip_id")
         return {
-            reason: heapq.nsmallest(most, clips, key=lambda clip: str(clip.get("clip_id")))
-            for reason, clips in self._groups.items()
+            reason: [
+                dict(self.clips[number])
+                for number in heapq.nsmallest(most, numbers, key=lambda number: str(ids[number]))
+            ]
+            for reason, numbers in self._groups.items()
         }
 
     @cached_property
@@ -85,29 +90,31 @@ class Sheets:
     @cached_property
     def _browsing(self) -> Browsing:
         clips = [clip for sample in self._samples.values() for clip in sample]
-        groups = [(reason or "kept", len(clips)) for reason, clips in self._groups.items()]
+        groups = [(reason or "kept", len(numbers)) for reason, numbers in self._groups.items()]
         return Browsing(clips, groups, self._nearness)
 
     @cached_property
     def _by_id(self) -> dict[object, Clip]:
         wanted = {clip.get("duplicate_of") for clip in self._samples.get(Reason.DUPLICATE, ())}
-        return {clip["clip_id"]: clip for clip in self.clips if clip.get("clip_id") in wanted}
+        ids = enumerate(values(self.clips, "clip_id")) if wanted else ()
+        return {name: dict(self.clips[number]) for number, name in ids if name in wanted}
 
     def _kept(self) -> Markup:
-        shown, kept = self._samples[KEPT], self._groups[KEPT]
-        if not kept:
+        shown, n_kept = self._samples[KEPT], len(self._groups[KEPT])
+        if not n_kept:
             return Markup('<section class="group g0" id="kept"><h3>kept</h3>'
                           '<p class="none">No clip was kept.</p></section>')  # fmt: skip
         cards = joined(self._card(clip, kept_facts(clip, self._nearness)) for clip in shown)
-        models = sorted({str(clip["caption_model"]) for clip in kept if clip.get("caption_model")})
+        told = zip(values(self.clips, "decision"), values(self.clips, "caption_model"), strict=True)
+        models = sorted({str(model) for decision, model in told if model and decision == "kept"})
         said = f"captions by {', '.join(models)}" if models else "no captions"
         return Markup(
-            f'<section class="group g0" id="kept"><h3>kept {_of(len(shown), len(kept))}</h3>'
+            f'<section class="group g0" id="kept"><h3>kept {_of(len(shown), n_kept)}</h3>'
             f'<p class="rule">{esc(said)}</p><div class="sheet">{cards}</div></section>'
         )
 
     def _reason(self, reason: str) -> Markup:
-        shown, clips = self._samples[reason], self._groups[reason]
+        shown, n_clips = self._samples[reason], len(self._groups[reason])
         if reason == Reason.DUPLICATE:
             cards, kind = joined(self._pair(clip) for clip in shown), "sheet pairs"
         else:
@@ -116,7 +123,7 @@ class Sheets:
         number = list(self._groups).index(reason)
         return Markup(
             f'<section class="group g{number}" id="{anchor(reason)}"><h3>{esc(reason)} '
-            f'{_of(len(shown), len(clips))}</h3><p class="rule">'
+            f'{_of(len(shown), n_clips)}</h3><p class="rule">'
             f'{esc(reason_words(reason, self.summary))}</p><div class="{kind}">{cards}</div>'
             "</section>"
         )

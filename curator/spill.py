@@ -1,0 +1,66 @@
+"""Bytes that are needed again, in a temporary file on the local disk and not in memory."""
+
+import os
+import tempfile
+import threading
+
+from curator.errors import StorageError
+
+_BUFFER_BYTES = 1 << 20
+
+
+class Spill:
+    """A temporary file without a name: it is gone when this process ends, however it ends.
+
+    What is added by one thread can be read by all.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._buffer = bytearray()
+        self._written = 0
+        self._fd = -1
+
+    def add(self, data: bytes) -> int:
+        """Adds bytes; returns where they begin.
+
+        Raises:
+            StorageError: The local disk does not take them.
+        """
+        with self._lock:
+            begin = self._written + len(self._buffer)
+            self._buffer += data
+            if len(self._buffer) >= _BUFFER_BYTES:
+                self._flush()
+            return begin
+
+    def read(self, begin: int, n_bytes: int) -> bytes:
+        """Reads bytes that were added."""
+        with self._lock:
+            if begin >= self._written:
+                at = begin - self._written
+                return bytes(self._buffer[at : at + n_bytes])
+            if begin + n_bytes > self._written:
+                self._flush()
+        return os.pread(self._fd, n_bytes, begin)
+
+    def __del__(self) -> None:
+        """Gives the space back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _flush(self) -> None:
+        try:
+            if self._fd < 0:
+                self._fd, name = tempfile.mkstemp(prefix="curate-")
+                os.unlink(name)
+            at = 0
+            while at < len(self._buffer):
+                at += os.pwrite(self._fd, self._buffer[at:], self._written + at)
+        except OSError as error:
+            raise StorageError(
+                f"{tempfile.gettempdir()}: {error.strerror}; a run keeps some KB for each clip in "
+                "a temporary file there; make room, or set TMPDIR to another folder"
+            ) from error
+        self._written += at
+        self._buffer.clear()
