@@ -4,9 +4,11 @@ import base64
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
-from curator.clip_rows import values
+from curator.clip_rows import some_rows, values
 from curator.records import Reason
 from curator.stages.report.funnel import reason_order
 from curator.stages.report.markup import Markup, esc, joined
@@ -27,7 +29,7 @@ class _Group:
     shown: list[Clip]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sheets:
     """Draws clips.
 
@@ -43,7 +45,7 @@ class Sheets:
 
     def kept(self) -> Markup:
         """Sheet of clips that are kept."""
-        group = self._groups().get("")
+        group = self._groups.get("")
         if group is None:
             return Markup('<p class="none">No clip was kept.</p>')
         cards = joined(self._card(clip, _kept_facts(clip)) for clip in group.shown)
@@ -57,36 +59,41 @@ class Sheets:
 
     def rejected(self, summary: Mapping[str, Any]) -> Markup:
         """A sheet for each reason, in the order in which reasons count."""
-        groups = self._groups()
-        groups.pop("", None)
+        groups = {reason: group for reason, group in self._groups.items() if reason}
         order = dict.fromkeys([*reason_order(summary), *groups])
         sheets = [self._reason(reason, groups[reason]) for reason in order if reason in groups]
         return joined(sheets) if sheets else Markup('<p class="none">No clip was rejected.</p>')
 
     def shown(self) -> list[str]:
         """Ids of the clips on any sheet."""
-        shown = [clip for group in self._groups().values() for clip in group.shown]
+        shown = [clip for group in self._groups.values() for clip in group.shown]
         retained = [clip["duplicate_of"] for clip in shown if clip.get("duplicate_of")]
         return [*(str(clip.get("clip_id")) for clip in shown), *map(str, retained)]
 
-    def _groups(self) -> "dict[str, _Group]":
+    @cached_property
+    def _groups(self) -> dict[str, _Group]:
         """Clips by the first reason against them; kept ones under no reason."""
         numbers: dict[str, list[int]] = {}
         found = zip(values(self.clips, "decision"), values(self.clips, "reason"), strict=True)
         for number, (decision, reason) in enumerate(found):
             numbers.setdefault("" if decision == "kept" else str(reason), []).append(number)
         ids = values(self.clips, "clip_id")
-        groups = {}
-        for reason, some in numbers.items():
-            first = heapq.nsmallest(self.max_per_group, some, key=lambda k: str(ids[k]))
-            groups[reason] = _Group(n=len(some), shown=[dict(self.clips[k]) for k in first])
-        return groups
+        first = {
+            reason: heapq.nsmallest(self.max_per_group, some, key=lambda k: str(ids[k]))
+            for reason, some in numbers.items()
+        }
+        shown = iter(some_rows(self.clips, [k for some in first.values() for k in some]))
+        return {
+            reason: _Group(n=len(numbers[reason]), shown=list(islice(shown, len(some))))
+            for reason, some in first.items()
+        }
 
-    def _reason(self, reason: str, group: "_Group") -> Markup:
+    def _reason(self, reason: str, group: _Group) -> Markup:
         if reason == Reason.DUPLICATE:
             wanted = {clip.get("duplicate_of") for clip in group.shown}
             ids = enumerate(values(self.clips, "clip_id"))
-            by_id = {name: dict(self.clips[number]) for number, name in ids if name in wanted}
+            found = [number for number, name in ids if name in wanted]
+            by_id = {clip.get("clip_id"): clip for clip in some_rows(self.clips, found)}
             cards = joined(
                 self._pair(clip, by_id.get(clip.get("duplicate_of"))) for clip in group.shown
             )
