@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.lake import column_values, rows_to_table
+from curator.lake import column_values, columns_to_rows, rows_to_table
 
 BLOCK = 512
 """Rows whose values become Python objects together."""
@@ -270,6 +270,14 @@ def values(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     if isinstance(rows, ClipRows):
         return column_values(rows.column(name))
     return [row.get(name) for row in rows]
+
+
+def some_rows(rows: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> list[Mapping[str, Any]]:
+    """Some rows by their numbers, as dictionaries that are only read."""
+    if isinstance(rows, ClipRows):
+        taken = pa.array(numbers, pa.int64())
+        return [*columns_to_rows(pa.table({n: rows.column(n).take(taken) for n in rows.names}))]
+    return [rows[number] for number in numbers]
 
 
 def floats(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[np.float64]:

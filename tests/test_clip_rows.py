@@ -19,6 +19,7 @@ from curator.clip_rows import (
     kept_rows,
     numbers_where,
     plain,
+    some_rows,
     sorted_columns,
     table_of,
     values,
@@ -63,6 +64,8 @@ def test_rows_that_are_changed_anywhere_come_out_as_dictionaries_would() -> None
             one["later"] = f"{one['id']} {one['score']}"
     assert table_of(rows, SCHEMA).equals(rows_to_table(wanted, SCHEMA))
     assert [dict(row) for row in rows[5:9]] == [{"later": None} | row for row in wanted[5:9]]
+    some = [k + 1 for k in order[:50]] + [0, N - 1, 0]
+    assert some_rows(rows, some) == [{"later": None} | wanted[k] for k in some]
     assert values(rows, "reasons") == values(wanted, "reasons")
     assert [row["id"] for row in kept_rows(rows)] == [row["id"] for row in kept_rows(wanted)]
     np.testing.assert_array_equal(floats(rows, "score"), floats(wanted, "score"))

@@ -4,9 +4,10 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
-from curator.clip_rows import values
+from curator.clip_rows import some_rows, values
 from curator.records import Reason
 from curator.stages.report.browse import Browsing
 from curator.stages.report.cards import card, kept_facts, pair_facts, rejected_facts
@@ -75,13 +76,12 @@ class Sheets:
     def _samples(self) -> dict[str, list[Clip]]:
         most = min(self.max_per_group, max(1, MAX_CARDS // len(self._groups)))
         ids = values(self.clips, "clip_id")
-        return {
-            reason: [
-                dict(self.clips[number])
-                for number in heapq.nsmallest(most, numbers, key=lambda number: str(ids[number]))
-            ]
+        first = {
+            reason: heapq.nsmallest(most, numbers, key=lambda number: str(ids[number]))
             for reason, numbers in self._groups.items()
         }
+        shown = iter(some_rows(self.clips, [k for numbers in first.values() for k in numbers]))
+        return {reason: list(islice(shown, len(numbers))) for reason, numbers in first.items()}
 
     @cached_property
     def _nearness(self) -> Nearness:
@@ -97,7 +97,8 @@ class Sheets:
     def _by_id(self) -> dict[object, Clip]:
         wanted = {clip.get("duplicate_of") for clip in self._samples.get(Reason.DUPLICATE, ())}
         ids = enumerate(values(self.clips, "clip_id")) if wanted else ()
-        return {name: dict(self.clips[number]) for number, name in ids if name in wanted}
+        found = [number for number, name in ids if name in wanted]
+        return {clip["clip_id"]: clip for clip in some_rows(self.clips, found)}
 
     def _kept(self) -> Markup:
         shown, n_kept = self._samples[KEPT], len(self._groups[KEPT])
