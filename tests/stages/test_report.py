@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from curator.clip_rows import ClipRows
+from curator.lake import columns_to_rows, rows_to_table
 from curator.records import Note, Reason
-from curator.stages.report import render_report
+from curator.stages.report import render_report, shown_clips
 from curator.stages.report.funnel import funnel_steps, reason_order
 from curator.stages.report.markup import esc
 from curator.stages.report.tables import NOTES
 from curator.stages.report.words import amount, beside, clock, length, plain, score, share, size
 from curator.stages.scores import SCORES
+from curator.tables import CLIPS_SCHEMA
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
 VOID = {"meta", "img", "br", "line", "rect", "wbr"}
@@ -376,6 +379,27 @@ def test_every_reason_can_be_shown() -> None:
 def test_same_input_gives_the_same_bytes() -> None:
     clips = [clip(0), rejected(1, "too_dark")]
     assert render(clips)[0] == render(clips)[0]
+
+
+def test_rows_in_columns_make_the_page_that_dictionaries_make() -> None:
+    clips = [clip(k, tags=["pan"], motion=None if k % 5 else 0.25 * k) for k in range(40)]
+    clips += [rejected(k, "too_dark", luma=0.01 * (k % 7)) for k in range(40, 60)]
+    clips += [rejected(60, Reason.DUPLICATE, duplicate_of=clips[3]["clip_id"])]
+    table = rows_to_table(clips, CLIPS_SCHEMA)
+    summary, thumbnails = summary_of(clips), {clips[3]["clip_id"]: b"jpeg"}
+    pages, shown = zip(
+        *(
+            (
+                render_report(summary=summary, sources=SOURCES, clips=rows, thumbnails=thumbnails),
+                shown_clips(rows),
+            )
+            for rows in (columns_to_rows(table), ClipRows(table, CLIPS_SCHEMA))
+        ),
+        strict=True,
+    )
+    assert clips[3]["clip_id"] in shown[0]
+    assert shown[0] == shown[1]
+    assert pages[0] == pages[1]
 
 
 def test_numbers_in_words() -> None:
