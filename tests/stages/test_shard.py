@@ -3,8 +3,8 @@
 import hashlib
 import io
 import json
+import pickle
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from curator.spill import Spill
 from curator.stages.shard import (
     Bucket,
     Location,
@@ -138,6 +139,8 @@ def sample(
     split: Split = "train",
     sha256: str | None = None,
     embedding: NDArray[np.float32] | None = None,
+    has_id: bool = False,
+    spill: Spill | None = None,
     **metadata: object,
 ) -> Sample:
     key = f"{number:024x}"
@@ -150,6 +153,8 @@ def sample(
         location=Location(name="cuts/part.parquet", row=number),
         split=split,
         embedding=embedding,
+        has_id=has_id,
+        spill=spill,
     )
 
 
@@ -381,6 +386,23 @@ def test_an_embedding_is_the_last_member_and_read_back_by_numpy() -> None:
     assert (read == vector).all()
 
 
+def test_a_sample_on_disk_is_the_same_in_another_process() -> None:
+    spill = Spill()
+    samples = [
+        sample(number, spill=spill, has_id=True, embedding=np.full(3, number, np.float32))
+        for number in range(4)
+    ]
+    (plan,) = plan_shards([(WIDE, one) for one in samples], CONFIG)
+    told = pickle.loads(pickle.dumps(plan))
+    held = [
+        sample(number, has_id=True, embedding=np.full(3, number, np.float32)) for number in range(4)
+    ]
+    assert [*told.samples] == [*plan.samples]
+    assert written(told) == written(plan)
+    assert plan_shards([(WIDE, one) for one in held], CONFIG)[0].name == plan.name
+    assert sample(1) != sample(1, caption="another")
+
+
 def test_a_member_id_is_a_whole_number_for_every_reader() -> None:
     """Pins that `id` is what `webdataset` decodes, fits 64 bits, and names another tar.
 
@@ -388,7 +410,7 @@ def test_a_member_id_is_a_whole_number_for_every_reader() -> None:
     `.meta.jsonl` whose `key` is the member's name before the dot.
     """
     plain = sample(1)
-    both = [(WIDE, replace(plain, has_id=True)), (WIDE, replace(sample(2), has_id=True))]
+    both = [(WIDE, sample(number, has_id=True)) for number in (1, 2)]
     (plan,) = plan_shards(both, CONFIG)
     data = written(plan)
     assert tar_layout(plan).n_bytes == len(data)
