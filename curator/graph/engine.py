@@ -415,7 +415,7 @@ class Engine:
 
         try:
             with native_stderr_aside(), signals_held():
-                self._init(ray)
+                self._init_twice(ray)
                 self._ray = ray
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UsageError(
@@ -431,6 +431,17 @@ class Engine:
                 "too much to do, or too little memory"
             ) from error
         return ray
+
+    def _init_twice(self, ray: Any) -> None:  # noqa: ANN401
+        """Starts Ray, once more where its node did not come up in the 30 s that Ray waits."""
+        try:
+            self._init(ray)
+        except Exception as error:
+            if type(error) is not Exception:
+                raise
+            logger.warning("Ray did not start in time (%s); starting it once more", error)
+            ray.shutdown()
+            self._init(ray)
 
     def _init(self, ray: Any) -> None:  # noqa: ANN401
         common = {"log_to_driver": False, "logging_level": logging.ERROR}

@@ -84,6 +84,28 @@ def test_ray_is_told_how_many_gpus_there_are(
     assert told["num_gpus"] == 3
 
 
+def test_ray_is_started_once_more_where_it_took_too_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins that a busy machine does not end a run, and that other errors are not tried again."""
+    answers: list[Exception | None] = [Exception("timed out during startup"), None]
+    private = SimpleNamespace(node=SimpleNamespace(Node=type("Node", (), {})))
+
+    def init(**_: object) -> SimpleNamespace:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+        return SimpleNamespace(address_info={"session_dir": str(tmp_path)})
+
+    ray = SimpleNamespace(init=init, shutdown=lambda: None, _private=private)
+    Engine(address=None, workers=2)._init_twice(ray)
+    assert answers == []
+    assert "starting it once more" in caplog.text
+    answers[:] = [ConnectionError("refused"), None]
+    with pytest.raises(ConnectionError):
+        Engine(address=None, workers=2)._init_twice(ray)
+    assert len(answers) == 1
+
+
 def test_halved_batches_of_a_worker_are_counted_once(tmp_path: Path) -> None:
     """Pins that a unit's result says what was halved in it, and not before."""
     step = AnalyzeStep(
