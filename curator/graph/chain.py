@@ -11,6 +11,10 @@ from curator.lake import leave_pandas_out
 WORKER_BYTES = 2 << 30
 """Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""
 
+SERVED_BYTES = 3 << 30
+"""The same of a worker that serves one chain after another: one that analyzed 1080p and then copied
+clips of it took 2.5 GB, because what analysis took is not all given back."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, TypeVar
 from curator.errors import CuratorError, UsageError
 from curator.graph.chain import (
     ONE_CORE,
+    SERVED_BYTES,
     Chain,
     Resources,
     Step,
@@ -323,7 +324,8 @@ class Engine:
         """Streams units through processes that keep what the chain loads, one unit each.
 
         Ray starts a process that died again, and gives it the same unit: steps give up by the
-        ledger. On a cluster that grows, workers are added. Without a GPU they serve the next chain.
+        ledger. On a cluster that grows, workers are added. Without a GPU they serve the next chain,
+        where this machine has the memory for that.
         """
         packed = pack_chain(steps)
         waiting = deque(units)
@@ -347,7 +349,8 @@ class Engine:
                         yield result
             is_done = True
         finally:
-            if is_done and _may_serve_again(each):
+            has_room = memory_bytes() // SERVED_BYTES >= len(workers)
+            if is_done and has_room and _may_serve_again(each):
                 self._idle += workers
             else:
                 for worker in workers:

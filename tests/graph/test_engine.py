@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from curator.errors import CuratorError, ErrorCode, SourceError, StorageError
-from curator.graph.chain import ChainWorker, Resources, Step, pack_chain
+from curator.graph import engine as engine_module
+from curator.graph.chain import SERVED_BYTES, ChainWorker, Resources, Step, pack_chain
 from curator.graph.child import FileLedger
 from curator.graph.engine import Engine, _LedgerActor, available_cpus
 from curator.graph.signals import signals_held
@@ -145,6 +146,18 @@ def test_workers_serve_the_next_chain_until_they_are_let_go() -> None:
             time.sleep(0.1)
         assert not is_there(first)
         ((_, other),) = engine.run([where("c")], [0])
+        assert other != first
+
+
+@pytest.mark.usefixtures("here")
+def test_workers_serve_no_other_chain_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that analyzed and then cuts takes more than one that does either."""
+    monkeypatch.setattr(engine_module, "memory_bytes", lambda: SERVED_BYTES - 1)
+    with Engine(address=None, workers=1) as engine:
+        ((_, first),) = engine.run([where("a")], [0])
+        ((_, other),) = engine.run([where("b")], [0])
         assert other != first
 
 
