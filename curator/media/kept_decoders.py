@@ -1,8 +1,9 @@
 """Decoders of a GPU that wait for the next stream of their form.
 
 Making one means a parser, a session with the engine and surfaces: vLLM's authors found it to be the
-largest part of a short request. It has not been measured here. One that was told of a stream's end goes on with the next stream, as far as is known;
-where it does not, its user says so, and none is kept from then on.
+largest part of a short request. It has not been measured here. One that was told of a stream's end
+goes on with the next stream, as far as is known; where it does not, its user says so, and none is
+kept from then on.
 """
 
 import logging
