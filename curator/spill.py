@@ -3,6 +3,7 @@
 import os
 import tempfile
 import threading
+from typing import IO
 
 from curator.errors import StorageError
 
@@ -19,7 +20,7 @@ class Spill:
         self._lock = threading.Lock()
         self._buffer = bytearray()
         self._written = 0
-        self._fd = -1
+        self._file: IO[bytes] | None = None
 
     def add(self, data: bytes) -> int:
         """Adds bytes; returns where they begin.
@@ -42,21 +43,16 @@ class Spill:
                 return bytes(self._buffer[at : at + n_bytes])
             if begin + n_bytes > self._written:
                 self._flush()
-        return os.pread(self._fd, n_bytes, begin)
-
-    def __del__(self) -> None:
-        """Gives the space back."""
-        if self._fd >= 0:
-            os.close(self._fd)
+        assert self._file is not None
+        return os.pread(self._file.fileno(), n_bytes, begin)
 
     def _flush(self) -> None:
         try:
-            if self._fd < 0:
-                self._fd, name = tempfile.mkstemp(prefix="curate-")
-                os.unlink(name)
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - as long as this
             at = 0
             while at < len(self._buffer):
-                at += os.pwrite(self._fd, self._buffer[at:], self._written + at)
+                at += os.pwrite(self._file.fileno(), self._buffer[at:], self._written + at)
         except OSError as error:
             raise StorageError(
                 f"{tempfile.gettempdir()}: {error.strerror}; a run keeps some KB for each clip in "

@@ -75,6 +75,19 @@ class Decoder:
         return frames
 
 
+class Single(Decoder):
+    """Does not go on after the end of a stream."""
+
+    ended = False
+
+    def Decode(self, packet: PacketData) -> list[Decoded]:
+        """Nothing after the end."""
+        if self.ended:
+            return []
+        self.ended = packet.bsl == 0
+        return super().Decode(packet)
+
+
 def planes_of(picture: VideoFrame) -> torch.Tensor:
     """A frame as NVDEC holds it, [3 H / 2, W]; 16 bits have theirs at the top."""
     bits = picture.format.components[0].bits

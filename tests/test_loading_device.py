@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_nvdec import Decoded, Decoder, PacketData, decoder, fake_module
+from fake_nvdec import Decoded, Decoder, PacketData, Single, decoder, fake_module
 
 from curator.errors import ShardError
 from curator.footage.write import write_video
@@ -185,16 +185,6 @@ def test_where_a_used_decoder_fails_each_clip_gets_its_own(
     tmp_path: Path, engines: Engines, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Pins that an engine which does not go on costs time and no frames, and is told of once."""
-
-    class Single(Decoder):
-        ended = False
-
-        def Decode(self, packet: PacketData) -> list[Decoded]:
-            if self.ended:
-                return []
-            self.ended = packet.bsl == 0
-            return super().Decode(packet)
-
     made = engines(Single)
     out = write_shards(tmp_path / "out", [(A, "train", made_clips(tmp_path, 5, bframes=2))])
     with caplog.at_level(logging.WARNING):

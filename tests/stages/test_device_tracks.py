@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_nvdec import Decoded, Decoder, PacketData, decoder, fake_module
+from fake_nvdec import Decoded, Decoder, PacketData, Single, decoder, fake_module
 from samples import StillNetwork, analyzed
 
 from curator.footage import write
@@ -150,18 +150,6 @@ def test_sources_of_one_form_share_a_decoder(made: Callable[[str], Path]) -> Non
             assert np.array_equal(getattr(alone, field), getattr(shared, field)), (name, field)
     # One of 8 bits, one more after the damage, one of 10 bits.
     assert len(decoders) == 3
-
-
-class Single(Decoder):
-    """Does not go on after the end of a stream."""
-
-    ended = False
-
-    def Decode(self, packet: PacketData) -> list[Decoded]:
-        if self.ended:
-            return []
-        self.ended = packet.bsl == 0
-        return super().Decode(packet)
 
 
 def test_where_a_used_decoder_fails_a_new_one_decodes_and_none_is_used_again(
