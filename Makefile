@@ -55,7 +55,7 @@ $(VENV)-mds/.mds: $(VENV)/.uv pyproject.toml
 	touch $@
 
 test-mds: $(VENV)-mds/.mds ## the tests of the export to MDS, which need older packages, in an environment of their own
-	$(VENV)-mds/bin/python -m pytest tests/export/test_mosaic.py
+	$(VENV)-mds/bin/python -m pytest tests/export/test_mds.py
 
 format: $(VENV)/.test ## let ruff mend and format
 	$(BIN)/ruff check --fix .

@@ -45,9 +45,9 @@ def run_child(what: str, films: list[Path], threads: int) -> None:
     import cv2
 
     from curator.models.transnet import ShotNetwork
-    from curator.stages.analyze import analyze_source
-    from curator.stages.analyze_config import AnalyzeConfig
-    from curator.stages.measure import Instruments
+    from curator.stages.analyze.config import AnalyzeConfig
+    from curator.stages.analyze.decode_source import analyze_source
+    from curator.stages.analyze.measurer import Instruments
 
     cv2.setNumThreads(1)
     network = ShotNetwork()

@@ -24,10 +24,10 @@ import numpy as np
 from measure import machine
 from numpy.typing import NDArray
 
+from curator.media.audio_level import LoudnessMeter, join_levels, loudness_meter
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
-from curator.media.loudness import LoudnessMeter, join_levels, loudness_meter
-from curator.media.segments import NotInSegmentsError, plan_segments, seek_to
+from curator.media.source_segments import NotInSegmentsError, plan_segments, seek_to
 
 TURNS = 5
 SEGMENT_S = 30.0

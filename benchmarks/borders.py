@@ -33,13 +33,13 @@ from numpy.typing import NDArray
 
 from curator.errors import CuratorError
 from curator.footage.pictures import PHOTOGRAPHS, photograph
+from curator.measures.borders_score import Crop, crop_of
+from curator.measures.scores import ClipView
 from curator.models.transnet import ShotNetwork
 from curator.records import Span, Track
-from curator.stages.analyze import analyze_source
-from curator.stages.analyze_config import AnalyzeConfig
-from curator.stages.measure import Instruments
-from curator.stages.scores import ClipView
-from curator.stages.scores.borders import Crop, crop_of
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.decode_source import analyze_source
+from curator.stages.analyze.measurer import Instruments
 
 Luma = NDArray[np.uint8]
 

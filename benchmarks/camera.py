@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from samples import analyzed
 
+from curator.measures.camera_signal import fitted_flow
+from curator.measures.motion_signal import DenseFlow
+from curator.measures.scores import ClipView, camera_tags, score_clip
 from curator.records import Span, Track
-from curator.signals.camera import fitted_flow
-from curator.signals.motion import DenseFlow
-from curator.stages.scores import ClipView, camera_tags, score_clip
 
 PICTURES = {
     "fit": ("coffee", "motorcycle", "texture:1", "brick", "grass"),

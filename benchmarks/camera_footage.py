@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.footage.film_writer import write_video
 from curator.footage.pictures import Picture, photograph, texture
-from curator.footage.write import write_video
 
 WIDTH, HEIGHT = 640, 360
 _SHUTTER = 0.5

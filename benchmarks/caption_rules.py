@@ -17,9 +17,9 @@ from pathlib import Path
 
 import yaml
 
-from curator.captions.config import CaptionConfig
-from curator.captions.records import Answer
-from curator.captions.rules import problem_of
+from curator.stages.caption.caption_records import Answer
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.answer_rules import problem_of
 
 
 def reason_of(text: str, language: str = "en") -> str:

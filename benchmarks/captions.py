@@ -170,18 +170,18 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     """CPU-seconds per clip of each step that leads from a written clip to a stored answer."""
     import pyarrow.parquet as pq
 
-    from curator.captions.ask import Asker
-    from curator.captions.config import CaptionConfig
-    from curator.captions.records import Reply, Task
-    from curator.captions.windows import windows_of
-    from curator.captions.wire import body_of
-    from curator.graph.captioning import content_of
-    from curator.graph.look_steps import FrameParts, Taken, Taps
-    from curator.graph.replies import Replies
-    from curator.graph.sharding import clip_bytes
-    from curator.media.tap import Tap, look_at_clip
-    from curator.models.read_text import TextReader
-    from curator.stages.shard import Location
+    from curator.media.frame_tap import Tap, look_at_clip
+    from curator.models.text_reader import TextReader
+    from curator.stages.caption.caption_records import Reply, Task
+    from curator.stages.caption.captioners.chat_wire import body_of
+    from curator.stages.caption.config import CaptionConfig
+    from curator.stages.caption.dialogs.window_dialog import Asker
+    from curator.stages.caption.frame_store import FrameParts, Taken, Taps
+    from curator.stages.caption.reply_store import Replies
+    from curator.stages.caption.stage import content_of
+    from curator.stages.caption.windows import windows_of
+    from curator.stages.shard.shard_plan import Location
+    from curator.stages.shard.stage import clip_bytes
     from curator.storage import open_store
 
     out = options.work / "out"
@@ -266,11 +266,11 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
 
 def storing(server: Server, options: argparse.Namespace) -> list[dict[str, float]]:
     """The share of a fast server's capacity with storage that takes its time, by its threads."""
-    from curator.captions.ask import make_dialogs
-    from curator.captions.config import CaptionConfig
-    from curator.captions.pump import Pump
-    from curator.captions.records import Frames, Task, Window
-    from curator.captions.server import ServerClient
+    from curator.stages.caption.caption_records import Frames, Task, Window
+    from curator.stages.caption.captioners.chat_server import ServerClient
+    from curator.stages.caption.captioners.dialog_pump import Pump
+    from curator.stages.caption.config import CaptionConfig
+    from curator.stages.caption.dialogs.window_dialog import make_dialogs
 
     slots, service_s, n_windows = 32, 0.5, 640
     config = CaptionConfig.model_validate(

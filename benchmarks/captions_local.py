@@ -30,10 +30,10 @@ from measure import machine
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from curator.captions.chat import Asked
-from curator.captions.config import ModelConfig
-from curator.captions.local import Counts, LocalModel
-from curator.captions.records import Frames, Request, Sampling, Task, Turn, Window
+from curator.stages.caption.caption_records import Frames, Request, Sampling, Task, Turn, Window
+from curator.stages.caption.captioners.chat_tensors import Asked
+from curator.stages.caption.captioners.local_model import Counts, LocalModel
+from curator.stages.caption.config import ModelConfig
 
 SIZES = {
     "tiny": {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4,

@@ -22,8 +22,8 @@ import numpy as np
 from measure import machine
 
 from curator.models.catalogue import ModelEntry
-from curator.models.clip import ClipEncoder
-from curator.stages.analyze_config import AnalyzeConfig
+from curator.models.clip_model import ClipEncoder
+from curator.stages.analyze.config import AnalyzeConfig
 
 Pictures = list[np.ndarray]
 

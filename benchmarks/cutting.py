@@ -39,13 +39,13 @@ from curator.errors import CuratorError
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader, upright_size
 from curator.records import Span, Track
-from curator.stages.analyze import analyze_source
-from curator.stages.analyze_config import AnalyzeConfig
-from curator.stages.clips import cut_request
-from curator.stages.cut import ClipCutter
-from curator.stages.cut_config import CutConfig
-from curator.stages.cut_form import frame_plan
-from curator.stages.measure import Instruments
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.decode_source import analyze_source
+from curator.stages.analyze.measurer import Instruments
+from curator.stages.cut.clip_cutter import ClipCutter
+from curator.stages.cut.config import CutConfig
+from curator.stages.cut.output_form import frame_plan
+from curator.stages.propose.candidate_row import cut_request
 
 FILES = (
     ("multishot/counter.mp4", "numbered frames, 10 fps"),

@@ -30,7 +30,7 @@ from curator.cut_records import CutRequest
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.records import Span, Track
-from curator.stages.cut_config import CutConfig
+from curator.stages.cut.config import CutConfig
 
 CLIP_S = 5
 MOST_CLIPS = 4

@@ -25,16 +25,18 @@ from typing import Any
 import cv2
 from measure import machine
 
+from curator.measures import quality_signal as quality
+from curator.measures.change_signal import ChangeStream
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
-from curator.models.text import TextDetector
+from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
-from curator.signals import quality
-from curator.signals.change import ChangeStream
-from curator.stages import looks, measure, views
-from curator.stages.analyze import analyze_source
-from curator.stages.analyze_config import AnalyzeConfig
-from curator.stages.measure import Instruments
+from curator.stages.analyze import frame_views as views
+from curator.stages.analyze import measurer as measure
+from curator.stages.analyze import overlay_samples as looks
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.decode_source import analyze_source
+from curator.stages.analyze.measurer import Instruments
 
 SPENT: Counter[str] = Counter()
 """CPU-seconds by family; a timer inside another one is in both."""

@@ -100,7 +100,7 @@ class FuzzStep:
 
     def __call__(self, case: Case) -> Outcome:
         """Tries a file, and looks at every clip with plain PyAV."""
-        from curator.graph.common import watchdog
+        from curator.executor.attempts import watchdog
 
         n_bytes = os.stat(case.path).st_size
         limit_s = LIMIT_S + LIMIT_S_PER_MB * n_bytes / 1e6
@@ -131,10 +131,10 @@ class FuzzStep:
 
     def _steps(self, number: int) -> list[Any]:
         if number not in self._made:
-            from curator.graph.analysis_steps import AnalyzeStep, ProposeStep
-            from curator.graph.cut_steps import CutStep
-            from curator.graph.scan_step import ScanStep
             from curator.recipe import load_recipe
+            from curator.stages.analyze.stage import AnalyzeStep, ProposeStep
+            from curator.stages.cut.stage import CutStep
+            from curator.stages.scan.stage import ScanStep
             from curator.storage import open_store
 
             recipe = load_recipe("quickstart", RECIPES[number])
@@ -154,13 +154,13 @@ class FuzzStep:
         return self._made[number]
 
     def _outcome(self, case: Case) -> Outcome:
-        from curator.graph.analysis_steps import AnalyzeUnit
-        from curator.graph.common import SourceRef
-        from curator.graph.source_table import SourceTable
-        from curator.stages.cut_form import as_written
-        from curator.stages.decide import corpus_of, judge_table
-        from curator.stages.filters import resolve
-        from curator.storage.sources import stat_source
+        from curator.executor.attempts import SourceRef
+        from curator.stages.analyze.stage import AnalyzeUnit
+        from curator.stages.cut.output_form import as_written
+        from curator.stages.filter.judging import corpus_of, judge_table
+        from curator.stages.filter.rules import resolve
+        from curator.storage.source_reader import stat_source
+        from curator.tables.source_table import SourceTable
 
         recipe, store, scan, analyze, propose, cut = self._steps(case.recipe)
         n_bytes, version = stat_source(case.path)
@@ -205,8 +205,8 @@ class FuzzStep:
         recipe: Any, digest: Any,  # noqa: ANN401
     ) -> None:  # fmt: skip
         from curator.cut_records import ClipForm
-        from curator.graph.cut_steps import ClipToCut, CutGroup
         from curator.records import Span
+        from curator.stages.cut.stage import ClipToCut, CutGroup
 
         size = recipe.cut.size if isinstance(recipe.cut.size, tuple) else None
         form = ClipForm(fps=recipe.cut.rate, size=size, n_frames=None)
@@ -284,7 +284,7 @@ def _peak_bytes() -> int:
 
 def made_videos(folder: Path) -> list[Path]:
     """Small files of many kinds, made by code."""
-    from curator.footage.write import MAKERS, moving_texture, write_video
+    from curator.footage.film_writer import MAKERS, moving_texture, write_video
 
     for name, make in MAKERS.items():
         make(folder / name)
@@ -366,8 +366,8 @@ def cases(pool: Sequence[Path], seed: int, start: int) -> Iterator[tuple[str, st
     """Endless mutants: name, what was done to which file, bytes and number of the recipe."""
     from fuzz import MutateStep
 
-    from curator.graph.chain import ONE_CORE, Step
-    from curator.graph.child import Child
+    from curator.executor.child_process import Child
+    from curator.executor.worker import ONE_CORE, Step
 
     child = Child()
     settings = {"pool": [str(path) for path in pool], "seed": seed}
@@ -469,8 +469,8 @@ def fuzzed(
     # By its module's name, so that the child finds it.
     from fuzz import Case, FuzzStep
 
-    from curator.graph.chain import ONE_CORE, Step
-    from curator.graph.child import Child
+    from curator.executor.child_process import Child
+    from curator.executor.worker import ONE_CORE, Step
 
     (work / "mutants").mkdir()
     step = Step(make=FuzzStep, settings={"folder": str(work)}, resources=ONE_CORE)

@@ -45,7 +45,7 @@ def made_films(
 
 def short_film(folder: Path) -> Path:
     """Two seconds of 720p."""
-    from curator.footage.write import moving_texture, write_video
+    from curator.footage.film_writer import moving_texture, write_video
 
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "short.mp4"
@@ -55,7 +55,7 @@ def short_film(folder: Path) -> Path:
 
 
 def _encoded(_begin: object, path: str, encoder: str) -> Iterator[None]:
-    from curator.footage.write import moving_texture, write_video
+    from curator.footage.film_writer import moving_texture, write_video
 
     def shots() -> Iterator[np.ndarray]:
         rng = np.random.default_rng(0)

@@ -30,13 +30,14 @@ import numpy as np
 import torch
 from measure import machine
 
-from curator.media import nvdec, planes
+from curator.media import device_frames as planes
+from curator.media import nvdec
 from curator.media.decode import DeviceFrame
-from curator.models.text import TextDetector
+from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork, ShotStream, _colour_histograms
-from curator.stages.analyze import analyze_source
-from curator.stages.analyze_config import AnalyzeConfig
-from curator.stages.measure import Instruments
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.decode_source import analyze_source
+from curator.stages.analyze.measurer import Instruments
 
 KEPT = 16
 """Pictures that stand for all of a file's."""
@@ -117,7 +118,7 @@ def without_the_gpus_work() -> None:
 
 def measured(path: Path, *, text: bool) -> tuple[int, Fraction, float, dict[str, float]]:
     """Frames, seconds of video, CPU-seconds, and how they divide."""
-    from curator.stages import analyze
+    from curator.stages.analyze import decode_source as analyze
 
     pictures = pictures_of(path)
     module = SimpleNamespace(

@@ -50,12 +50,12 @@ class Part:
 
 def probe(part: Part) -> None:
     """What is here and starts: packages, driver libraries, engines, decoders."""
-    from curator.doctor.inside import QUESTIONS
-    from curator.graph.machine import available_gpus
+    from curator.doctor.probe_process import QUESTIONS
+    from curator.executor.host_resources import available_gpus
     from curator.media.encode import nvenc_problem
 
     for question in QUESTIONS:
-        command = [sys.executable, "-m", "curator.doctor.inside", question]
+        command = [sys.executable, "-m", "curator.doctor.probe_process", question]
         try:
             answer = subprocess.run(
                 command, capture_output=True, text=True, timeout=60, check=False
@@ -183,9 +183,9 @@ def _analyze_all(
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
-    from curator.graph.instruments import instruments_of
-    from curator.stages.analyze import analyze_source
-    from curator.stages.analyze_config import AnalyzeConfig
+    from curator.stages.analyze.config import AnalyzeConfig
+    from curator.stages.analyze.decode_source import analyze_source
+    from curator.stages.analyze.instruments import instruments_of
 
     config = AnalyzeConfig(device=device, flow=flow, text=False)
     instruments = instruments_of(config, None, None)
@@ -253,9 +253,9 @@ def _add(totals: dict[str, Any], found: Found) -> None:
 def _tracks(_begin: Begin, paths: list[str], device: str, flow: str) -> Iterator[tuple[str, Any]]:
     os.environ["OMP_NUM_THREADS"] = "1"
     from curator.errors import SourceError
-    from curator.graph.instruments import instruments_of
-    from curator.stages.analyze import analyze_source
-    from curator.stages.analyze_config import AnalyzeConfig
+    from curator.stages.analyze.config import AnalyzeConfig
+    from curator.stages.analyze.decode_source import analyze_source
+    from curator.stages.analyze.instruments import instruments_of
 
     config = AnalyzeConfig(device=device, flow=flow, text=False)
     instruments = instruments_of(config, None, None)
@@ -274,11 +274,11 @@ def _tracks(_begin: Begin, paths: list[str], device: str, flow: str) -> Iterator
 def _compared(path: str, host: Any, device: Any) -> Found:  # noqa: ANN401
     """Differences of two tracks of a source."""
     from curator.recipe import load_recipe
-    from curator.stages.clips import candidate_row
-    from curator.stages.filters import resolve
-    from curator.stages.propose import propose_clips
-    from curator.stages.shots import find_shots
-    from curator.tables import score_column
+    from curator.stages.filter.rules import resolve
+    from curator.stages.propose.candidate_row import candidate_row
+    from curator.stages.propose.clip_spans import propose_clips
+    from curator.stages.propose.shot_boundaries import find_shots
+    from curator.tables.schemas import score_column
 
     if isinstance(host, str) or isinstance(device, str):
         return {
@@ -354,7 +354,7 @@ def shots(part: Part) -> None:
 
 
 def _small_frames(count: int) -> np.ndarray:
-    from curator.footage.write import moving_texture
+    from curator.footage.film_writer import moving_texture
 
     some = [
         np.stack(list(moving_texture(100, width_px=48, height_px=27, seed=seed)))
@@ -369,9 +369,9 @@ def clip(part: Part) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from curator.footage.write import moving_texture
+    from curator.footage.film_writer import moving_texture
     from curator.models.catalogue import ModelEntry
-    from curator.models.clip import ClipEncoder
+    from curator.models.clip_model import ClipEncoder
 
     pictures = list(moving_texture(256, width_px=640, height_px=360))
     for name in ("ViT-B-32-quickgelu", "ViT-L-14-quickgelu"):
@@ -422,9 +422,9 @@ def _bare_rate(tower: Any, size: int) -> int:  # noqa: ANN401
 
 def flow(part: Part) -> None:
     """Pairs/s of the flow engine, and how far its motion scores are from those of DIS."""
-    from curator.footage.write import moving_texture
+    from curator.footage.film_writer import moving_texture
+    from curator.measures.motion_signal import DenseFlow, motion_signals
     from curator.media.hardware_flow import HardwareFlow
-    from curator.signals.motion import DenseFlow, motion_signals
 
     pictures = [frame.mean(axis=2).astype(np.uint8) for frame in moving_texture(300)]
     pairs = list(zip(pictures, pictures[3:], strict=False))

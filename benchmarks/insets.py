@@ -26,6 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from curator.footage.film_writer import write_video
 from curator.footage.overlays import (
     Corner,
     Inset,
@@ -39,12 +40,11 @@ from curator.footage.overlays import (
 )
 from curator.footage.pictures import PHOTOGRAPHS, Picture, photograph
 from curator.footage.scenes import View, pan, pan_zoom, render_shot, static, zoom
-from curator.footage.write import write_video
+from curator.measures.scores import score_clip
 from curator.records import Span
-from curator.stages.analyze import analyze_source
-from curator.stages.analyze_config import AnalyzeConfig
-from curator.stages.measure import Instruments
-from curator.stages.scores import score_clip
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.decode_source import analyze_source
+from curator.stages.analyze.measurer import Instruments
 from tests.samples import StillNetwork
 
 SECONDS, FPS, WIDTH = 6, 25, 640

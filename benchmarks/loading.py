@@ -42,9 +42,9 @@ from av.video.reformatter import Interpolation
 from measure import machine
 from torch import nn
 
+from curator.footage.film_writer import write_video
 from curator.footage.pictures import PHOTOGRAPHS, photograph
 from curator.footage.scenes import View, pan_zoom, render_shot
-from curator.footage.write import write_video
 from curator.loading import ClipDataset, ClipLoader, as_unit, ray_clips
 
 FRAMES, SIZE, BATCH = 17, 96, 4

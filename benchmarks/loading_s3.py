@@ -33,7 +33,7 @@ from loading import BATCH, FRAMES, SIZE, from_sample, make_shards
 from measure import machine
 
 from curator.loading import ClipDataset
-from curator.loading.windows import ClipWindow
+from curator.loading.window_decoder import ClipWindow
 from curator.storage import open_store
 from curator.storage.s3_client import client
 

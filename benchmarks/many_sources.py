@@ -58,10 +58,10 @@ def links(folder: Path, n: int) -> Path:
 
 def store_probes(sources: Path, out: Path) -> None:
     """Writes the probes of all sources as parts of `scan`."""
-    from curator.lake import Parts, rows_to_table
-    from curator.listing import ListedSource, list_sources
-    from curator.stages.scan import SCAN_SCHEMA, scan_fingerprint, scan_key
+    from curator.stages.scan.probe import SCAN_SCHEMA, scan_fingerprint, scan_key
+    from curator.stages.scan.source_listing import ListedSource, list_sources
     from curator.storage import open_store
+    from curator.tables.parts import Parts, rows_to_table
 
     parts = Parts(open_store(str(out)), "scan", scan_fingerprint())
     rows: list[dict[str, Any]] = []
@@ -94,7 +94,7 @@ def clips(folder: Path, n: int) -> Path:
     """Clips of 3 s at 320x180, of eight pictures, each with a byte string of its own at the end."""
     from fractions import Fraction
 
-    from curator.footage.write import moving_texture, write_video
+    from curator.footage.film_writer import moving_texture, write_video
 
     root = folder / "clips"
     root.mkdir()

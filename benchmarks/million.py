@@ -133,10 +133,10 @@ def made_chunk(first: int, n: int, uris: Sequence[str]) -> pa.Table:
 
 def store_scan(sources: Path, out: Path) -> list[str]:
     """Writes probes of all sources; returns their addresses in order."""
-    from curator.lake import Parts, rows_to_table
-    from curator.listing import ListedSource, list_sources
-    from curator.stages.scan import SCAN_SCHEMA, scan_fingerprint, scan_key
+    from curator.stages.scan.probe import SCAN_SCHEMA, scan_fingerprint, scan_key
+    from curator.stages.scan.source_listing import ListedSource, list_sources
     from curator.storage import open_store
+    from curator.tables.parts import Parts, rows_to_table
 
     parts = Parts(open_store(str(out)), "scan", scan_fingerprint())
     rows: list[dict[str, Any]] = []
@@ -163,15 +163,15 @@ def store_candidates(out: Path, n: int, uris: Sequence[str], settings: Sequence[
     """Writes candidates as runs do, a part at a time."""
     from made_out import thumbnail, unlike_vectors
 
-    from curator.graph.analysis_steps import ProposedUnit
-    from curator.graph.candidates import Candidates
-    from curator.graph.source_table import MEASURED_SCHEMA
-    from curator.lake import rows_to_table
     from curator.models.perceptual import PERCEPTUAL_MODEL
     from curator.recipe import semantics_of
-    from curator.stages.analyze_config import analyze_fingerprint
+    from curator.stages.analyze.config import analyze_fingerprint
+    from curator.stages.analyze.stage import ProposedUnit
+    from curator.stages.propose.candidate_store import Candidates
     from curator.storage import open_store
-    from curator.tables import PICTURES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
+    from curator.tables.parts import rows_to_table
+    from curator.tables.schemas import PICTURES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
+    from curator.tables.source_table import MEASURED_SCHEMA
 
     store, recipe = open_store(str(out)), recipe_of(settings)
     semantics = semantics_of(recipe)
@@ -230,7 +230,7 @@ def mp4_of(folder: Path) -> bytes:
     """A real clip of 150 frames of 1280x720 at 30 frames/s, small."""
     from fractions import Fraction
 
-    from curator.footage.write import write_video
+    from curator.footage.film_writer import write_video
 
     path = folder / "clip.mp4"
     picture = np.full((720, 1280, 3), 90, np.uint8)
@@ -242,15 +242,16 @@ def mp4_of(folder: Path) -> bytes:
 
 def one_code() -> Any:  # noqa: ANN401
     """Stored candidates hold for another version of the code, which is what is compared."""
-    return patch("curator.graph.candidates._code", lambda: "benchmark")
+    return patch("curator.stages.propose.candidate_store._code", lambda: "benchmark")
 
 
 def make(folder: Path, n: int, *, captions: bool) -> None:
     """Makes the output root of a finished run."""
     import hashlib
 
-    from curator.graph import cutting, sharding
-    from curator.stages.shard import Location
+    from curator.stages.cut import cut_driver as cutting
+    from curator.stages.shard import stage as sharding
+    from curator.stages.shard.shard_plan import Location
 
     out = folder / "out"
     uris = store_scan(links(folder, -(-n // PER_SOURCE)), out)
@@ -290,7 +291,7 @@ class Answering:
 
     def submit(self, task: Any, where: object) -> None:  # noqa: ANN401
         """As `Asking.submit`."""
-        from curator.captions.records import Reply
+        from curator.stages.caption.caption_records import Reply
 
         dialog = self._dialogs(task)
         asked = next(dialog)
@@ -329,8 +330,8 @@ class Answering:
     def _store(self) -> None:
         import hashlib
 
-        from curator.graph.replies import REPLIES, REPLY_SCHEMA
-        from curator.lake import to_parquet
+        from curator.stages.caption.reply_store import REPLIES, REPLY_SCHEMA
+        from curator.tables.parts import to_parquet
 
         rows, self._rows = sorted(self._rows, key=lambda row: str(row["key"])), []
         named = hashlib.sha256("\n".join(row["key"] for row in rows).encode()).hexdigest()[:16]
@@ -340,7 +341,7 @@ class Answering:
 
 
 def _reply_row(reply: Any) -> dict[str, Any]:  # noqa: ANN401
-    from curator.graph.replies import _row
+    from curator.stages.caption.reply_store import _row
 
     return _row(reply)
 
@@ -373,9 +374,9 @@ def execute(
     phases: Phases | None = None,
 ) -> dict[str, Any]:
     """One run of `curate run`, in this process."""
-    from curator.graph.engine import Engine
-    from curator.graph.run import Run
-    from curator.progress import Progress
+    from curator.executor.engine import Engine
+    from curator.executor.progress import Progress
+    from curator.runs.curation import Run
     from curator.storage import open_store
 
     settings = json.loads((folder / "settings.json").read_text())
@@ -385,11 +386,11 @@ def execute(
         progress.stage = phases.stage  # type: ignore[method-assign]
     replaced: list[Any] = [one_code()]
     if answering or recipe.caption.asks:
-        from curator.graph.captioning import Captioning
+        from curator.stages.caption.stage import Captioning
 
-        replaced.append(patch("curator.graph.captioning.check_asking", lambda *a, **k: None))
+        replaced.append(patch("curator.stages.caption.stage.check_asking", lambda *a, **k: None))
         if answering:
-            replaced.append(patch("curator.graph.captioning.asking_of", Answering))
+            replaced.append(patch("curator.stages.caption.stage.asking_of", Answering))
             replaced.append(patch.object(Captioning, "_look_at_written", _no_pictures))
     with Engine(address=None, workers=1) as engine:
         for one in replaced:
@@ -403,7 +404,7 @@ def execute(
 
 
 def _no_pictures(self: Any, missing: Sequence[Mapping[str, Any]], locations: object) -> None:  # noqa: ANN401
-    from curator.graph.look_steps import LookedClip, content_of
+    from curator.stages.caption.frame_store import LookedClip, content_of
 
     for row in missing:
         where = LookedClip(
@@ -436,11 +437,11 @@ def rerun(folder: Path, keep: str | None) -> dict[str, Any]:
 
 def recaption(folder: Path) -> dict[str, Any]:
     """What would be asked after changes of `caption`; each from the start."""
-    from curator.graph.captioning import Captioning
-    from curator.graph.engine import Engine
-    from curator.graph.finish import read_summary
-    from curator.graph.recaption import Recaption
-    from curator.progress import Progress
+    from curator.executor.engine import Engine
+    from curator.executor.progress import Progress
+    from curator.runs.recaptioning import Recaption
+    from curator.stages.caption.stage import Captioning
+    from curator.stages.commit.commit_run import read_summary
     from curator.storage import open_store
 
     store = open_store(str(folder / "out"))
@@ -463,7 +464,7 @@ def recaption(folder: Path) -> dict[str, Any]:
 
 def worker(folder: Path) -> dict[str, Any]:
     """What a worker holds that has begun, and asks nobody yet."""
-    from curator.graph import asking
+    from curator.stages.caption import captioner_dispatch as asking
     from curator.storage import open_store
 
     store = open_store(str(folder / "out"))
@@ -479,8 +480,8 @@ def worker(folder: Path) -> dict[str, Any]:
 
 def command(folder: Path, name: str) -> dict[str, Any]:
     """One of the commands, as users call it."""
-    from curator.lake import read_parquet
     from curator.storage import open_store
+    from curator.tables.parts import read_parquet
 
     out, target = folder / "out", folder / "exported"
     store = open_store(str(out))

@@ -24,6 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from curator.footage.film_writer import write_video
 from curator.footage.overlays import (
     Corner,
     Style,
@@ -36,13 +37,12 @@ from curator.footage.overlays import (
 )
 from curator.footage.pictures import PHOTOGRAPHS, Picture, photograph, texture
 from curator.footage.scenes import ShotSpec, View, pan, pan_zoom, render_shot, static, zoom
-from curator.footage.write import write_video
-from curator.models.text import TextDetector
+from curator.measures.scores import SCORES, score_clip
+from curator.models.text_detector import TextDetector
 from curator.records import Span
-from curator.stages.analyze import analyze_source
-from curator.stages.analyze_config import AnalyzeConfig
-from curator.stages.measure import Instruments
-from curator.stages.scores import SCORES, score_clip
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.decode_source import analyze_source
+from curator.stages.analyze.measurer import Instruments
 from tests.samples import StillNetwork
 
 FOUND = {"overlay_text_area": 0.0005, "logo_area": 0.0005, "split_screen": 0.6}

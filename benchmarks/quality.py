@@ -33,12 +33,12 @@ from measure import machine
 from numpy.typing import NDArray
 
 from curator.footage.pictures import photograph
+from curator.measures.picture_signal import picture_signals
+from curator.measures.quality_signal import native_signals
+from curator.measures.quantizer_signal import DECODER_OPTIONS, quantizer_signals
+from curator.measures.scores import score_clip
+from curator.measures.still_signal import full_frame_noise
 from curator.records import Span
-from curator.signals.picture import picture_signals
-from curator.signals.quality import native_signals
-from curator.signals.quantizer import DECODER_OPTIONS, quantizer_signals
-from curator.signals.still import full_frame_noise
-from curator.stages.scores import score_clip
 
 Luma = NDArray[np.uint8]
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from curator.footage.overlays import Style, drawn, lettering
 from curator.footage.pictures import Picture
-from curator.models.read_text import MIN_CONFIDENCE, Line, TextReader, merged
+from curator.models.text_reader import MIN_CONFIDENCE, Line, TextReader, merged
 
 # One take without text in it, as in benchmarks/overlay.py.
 FILES = {

@@ -25,8 +25,8 @@ import pyarrow as pa
 from measure import machine
 
 if TYPE_CHECKING:
-    from curator.clip_rows import ClipRows
     from curator.recipe import Recipe
+    from curator.tables.clip_rows import ClipRows
 
 pa.set_cpu_count(1)
 pa.set_io_thread_count(1)
@@ -106,10 +106,10 @@ def main() -> None:
 
 def plan_all(rows: "ClipRows", recipe: "Recipe") -> None:
     """Plans shards as if the clips that are kept had been written, 2 MB each, and indexes them."""
-    from curator.clip_rows import kept_rows
-    from curator.graph.survivors import place_samples, plan_samples
-    from curator.stages.shard import Location, plan_shards, tar_layout
-    from curator.stages.shard_index import Shard, ShardFacts, set_files
+    from curator.stages.shard.sample_plan import place_samples, plan_samples
+    from curator.stages.shard.shard_index import Shard, ShardFacts, set_files
+    from curator.stages.shard.shard_plan import Location, plan_shards, tar_layout
+    from curator.tables.clip_rows import kept_rows
 
     kept = kept_rows(rows)
     for row in kept:
@@ -131,17 +131,17 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
     """Makes an output root, and times reruns over it."""
     from made_out import TRACK_STAMP, finish_rows, made_out
 
-    from curator.clip_rows import ClipRows
-    from curator.graph.candidates import Candidates
-    from curator.graph.duplicates import StoredPairs, mark_duplicates
-    from curator.graph.survivors import measured_captions
     from curator.recipe import load_recipe, with_changes
-    from curator.review.finished import open_finished
-    from curator.review.tune import summary_lines, tune, view
-    from curator.stages.decide import decide
-    from curator.stages.report.tune import render_tune
+    from curator.report.tune_page import render_tune
+    from curator.review.bound_tuning import summary_lines, tune, view
+    from curator.review.finished_run import open_finished
+    from curator.stages.dedup.stage import StoredPairs, mark_duplicates
+    from curator.stages.filter.judging import decide
+    from curator.stages.propose.candidate_store import Candidates
+    from curator.stages.shard.sample_plan import measured_captions
     from curator.storage import open_store
-    from curator.tables import CLIPS_SCHEMA
+    from curator.tables.clip_rows import ClipRows
+    from curator.tables.schemas import CLIPS_SCHEMA
 
     recipe = with_changes(load_recipe("quickstart"), ["dedup.enabled=false"])
     clips = made_clips(n)

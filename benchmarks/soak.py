@@ -35,9 +35,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from measure import machine
 
-from curator.footage.write import MAKERS, moving_texture, write_video
-from curator.scratch import LOCK
+from curator.footage.film_writer import MAKERS, moving_texture, write_video
 from curator.storage import Store, open_store
+from curator.storage.scratch import LOCK
 
 MARK = "CURATE_SOAK"
 LIMIT_S = 1500.0
@@ -375,7 +375,7 @@ class Soak:
                 process.send_signal(getattr(signal, number))
             return True
         patterns = {
-            "worker": ("curator.graph.child", "ray::"),
+            "worker": ("curator.executor.child_process", "ray::"),
             "raylet": ("raylet/raylet",),
             "gcs": ("gcs_server",),
         }[who]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from curator import __version__
+from curator.commands.export import add_export
+from curator.commands.recaption import add_recaption
+from curator.commands.verify import add_verify
 from curator.errors import CuratorError, RecipeError, UsageError
-from curator.export_command import add_export
-from curator.recaption_command import add_recaption
-from curator.stopping import Terminated, end_process, ends_in_peace, ends_when_asked
-from curator.verify_command import add_verify
+from curator.executor.termination import Terminated, end_process, ends_in_peace, ends_when_asked
 
 EXIT_OK, EXIT_BROKEN_OFF, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
 EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_NOT_READ = 130, 143, 141
@@ -297,15 +297,15 @@ def _fraction(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from curator.graph.preflight import (
+    from curator.recipe import load_recipe
+    from curator.runs.preflight import (
         check_captions,
         check_measured,
         check_models,
         dry_run,
         preflight,
     )
-    from curator.lake import SUMMARY, leave_pandas_out
-    from curator.recipe import load_recipe
+    from curator.tables.parts import SUMMARY, leave_pandas_out
 
     leave_pandas_out()
     recipe = load_recipe(options.recipe, options.overrides)
@@ -328,9 +328,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, Any]:  # noqa: ANN401
-    from curator.graph.engine import Engine
-    from curator.lake import SUMMARY
-    from curator.progress import Progress, format_funnel
+    from curator.executor.engine import Engine
+    from curator.executor.progress import Progress, format_funnel
+    from curator.tables.parts import SUMMARY
 
     with (
         ends_when_asked(),
@@ -341,7 +341,7 @@ def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, 
         if not store.exists(SUMMARY):
             # A first run has something to probe; the process for it loads while this one does.
             engine.prestart()
-        from curator.graph.run import Run
+        from curator.runs.curation import Run
 
         run = Run(store, recipe, engine, progress)
         summary = run.execute(options.sources, limit=options.limit)
@@ -357,9 +357,9 @@ def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, 
 
 
 def _recaption(options: argparse.Namespace) -> int:
-    from curator.graph.engine import Engine
-    from curator.progress import Progress
-    from curator.recaption_command import run_recaption, told
+    from curator.commands.recaption import run_recaption, told
+    from curator.executor.engine import Engine
+    from curator.executor.progress import Progress
     from curator.storage import open_store
 
     with (
@@ -400,8 +400,8 @@ def _recipes(options: argparse.Namespace) -> int:
 
 
 def _models(options: argparse.Namespace) -> int:
+    from curator.commands.models import run_models
     from curator.errors import ModelError
-    from curator.model_command import run_models
 
     try:
         return run_models(options)
@@ -410,7 +410,7 @@ def _models(options: argparse.Namespace) -> int:
 
 
 def _scores(options: argparse.Namespace) -> int:
-    from curator.stages.scores.document import markdown, text
+    from curator.measures.documentation import markdown, text
 
     if options.markdown:
         print(markdown(), end="")
@@ -420,17 +420,17 @@ def _scores(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from curator.review.explain import explain
-    from curator.review.finished import open_finished
+    from curator.review.clip_explanation import explain
+    from curator.review.finished_run import open_finished
 
     print(explain(open_finished(options.out), options.clip))
     return EXIT_OK
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from curator.review.finished import open_finished
-    from curator.review.tune import summary_lines, tune, view
-    from curator.stages.report.tune import render_tune
+    from curator.report.tune_page import render_tune
+    from curator.review.bound_tuning import summary_lines, tune, view
+    from curator.review.finished_run import open_finished
 
     finished = open_finished(options.out)
     tuned = tune(finished, options.changes, rules_only=options.rules_only)
@@ -452,13 +452,13 @@ def _tune(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from curator.doctor_command import run_doctor
+    from curator.commands.doctor import run_doctor
 
     return run_doctor(options)
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from curator.footage.demo import make_demo
+    from curator.footage.demo_films import make_demo
 
     folder = Path(options.dir).absolute()
     print(f"making footage in {folder / 'footage'} ...", flush=True)

@@ -11,18 +11,18 @@ from typing import Any, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from curator.captions.config import CaptionConfig
 from curator.errors import RecipeError, unknown_key
-from curator.models.store import ModelStore
-from curator.stages.analyze_config import AnalyzeConfig
-from curator.stages.cut_config import CutConfig
-from curator.stages.dedup import DedupConfig
-from curator.stages.filters import FilterConfig, Rule
-from curator.stages.propose import ProposeConfig
-from curator.stages.scores import SCORES, ScoreConfig
-from curator.stages.select import SelectConfig
-from curator.stages.semantic import SemanticConfig, Semantics
-from curator.stages.shard_config import ShardConfig
+from curator.measures.clip_semantics import SemanticConfig, Semantics
+from curator.measures.scores import SCORES, ScoreConfig
+from curator.models.weight_store import ModelStore
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.cut.config import CutConfig
+from curator.stages.dedup.retention import DedupConfig
+from curator.stages.filter.rules import FilterConfig, Rule
+from curator.stages.propose.clip_spans import ProposeConfig
+from curator.stages.select.selection import SelectConfig
+from curator.stages.shard.config import ShardConfig
 from curator.strict_yaml import StrictYamlError, load_yaml
 
 DEFAULT_RECIPE = "quickstart"

@@ -9,25 +9,25 @@ import cv2
 import numpy as np
 import pyarrow as pa
 
-from curator.graph.analysis_steps import ProposedUnit, vectors_table
-from curator.graph.candidates import Candidates
-from curator.graph.duplicates import mark_duplicates
-from curator.graph.finish import Commit, commit_run
-from curator.graph.source_table import MEASURED_SCHEMA, SourceTable
-from curator.graph.survivors import mark_selected
-from curator.lake import columns_to_rows, rows_to_table
+from curator.measures.scores import SCORES
 from curator.models.perceptual import CLIP_DIM
 from curator.recipe import Recipe
-from curator.stages.decide import Decided, decide
-from curator.stages.scores import SCORES
+from curator.stages.analyze.stage import ProposedUnit, vectors_table
+from curator.stages.commit.commit_run import Commit, commit_run
+from curator.stages.dedup.stage import mark_duplicates
+from curator.stages.filter.judging import Decided, decide
+from curator.stages.propose.candidate_store import Candidates
+from curator.stages.shard.sample_plan import mark_selected
 from curator.storage import Store
-from curator.tables import (
+from curator.tables.parts import columns_to_rows, rows_to_table
+from curator.tables.schemas import (
     CANDIDATES_SCHEMA,
     CROP_COLUMNS,
     PICTURES_SCHEMA,
     SHOTS_SCHEMA,
     score_column,
 )
+from curator.tables.source_table import MEASURED_SCHEMA, SourceTable
 
 TRACK_STAMP = "0" * 16
 CLIPS_PER_SOURCE = 50

@@ -18,10 +18,10 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from curator.lake import rows_to_table, to_parquet, write_table
 from curator.media.encode import EncodeSettings, encode_mp4
 from curator.storage import open_store
-from curator.tables import CLIPS_SCHEMA
+from curator.tables.parts import rows_to_table, to_parquet, write_table
+from curator.tables.schemas import CLIPS_SCHEMA
 
 WIDTH, HEIGHT, FPS = 64, 36, Fraction(30000, 1001)
 

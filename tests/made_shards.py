@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curator.footage.write import write_video
+from curator.footage.film_writer import write_video
 
 FPS = Fraction(30000, 1001)
 

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.measures.change_signal import CHANGES
+from curator.measures.inset_signal import LINE_BYTES, MOVED_BYTES
+from curator.measures.overlay_signal import EDGE_BYTES, LINE_COLUMNS, TEXT_COLUMNS
+from curator.measures.signals import SIGNALS
 from curator.media.nvdec import Nvdec
-from curator.models.text import TextDetector
+from curator.models.text_detector import TextDetector
 from curator.records import Track
-from curator.signals import SIGNALS
-from curator.signals.change import CHANGES
-from curator.signals.inset import LINE_BYTES, MOVED_BYTES
-from curator.signals.overlay import EDGE_BYTES, LINE_COLUMNS, TEXT_COLUMNS
-from curator.stages.analyze import analyze_source
-from curator.stages.analyze_config import AnalyzeConfig
-from curator.stages.measure import Instruments
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.decode_source import analyze_source
+from curator.stages.analyze.measurer import Instruments
 
 
 class StillStream:

@@ -9,17 +9,19 @@ import curator
 
 ROOT = Path(curator.__file__).parent
 LAYERS = (
-    ("errors", "records", "cut_records", "scratch", "strict_yaml"),
-    ("signals",),
-    ("storage", "media", "lake", "clip_rows", "spill", "tracks", "listing", "footage"),
+    ("errors", "records", "cut_records", "strict_yaml"),
+    ("storage", "media", "footage"),
     ("models",),
-    ("captions",),
-    ("stages", "tables", "shardset"),
-    ("verify", "recipe"),
+    ("measures",),
+    ("tables",),
+    ("executor",),
+    ("stages",),
+    ("report", "recipe"),
+    ("verify",),
     ("export",),
-    ("progress", "stopping", "model_command", "verify_command", "export_command"),
-    ("graph",),
-    ("review", "doctor", "doctor_command", "recaption_command", "loading"),
+    ("runs",),
+    ("review", "doctor", "loading"),
+    ("commands",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -49,5 +51,5 @@ def test_no_module_imports_from_a_later_layer(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_only_the_engine_and_remote_loading_import_ray(path: Path) -> None:
     knows = {name for name in imported(path) if name.split(".")[0] == "ray"}
-    allowed = {Path("graph/engine.py"), Path("loading/remote.py")}
+    allowed = {Path("executor/engine.py"), Path("loading/ray_decoding.py")}
     assert not knows or path.relative_to(ROOT) in allowed

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from curator.doctor.diagnosis import Group, Needs, Row, State
 from curator.doctor.host import Host, Ran
-from curator.doctor.inside import LIBRARIES
-from curator.doctor.rows import Group, Needs, Row, State
+from curator.doctor.probe_process import LIBRARIES
 
 SMI = (
     "nvidia-smi",

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from curator.doctor.diagnosis import Needs, Row, State
 from curator.doctor.driver import Driver, cuda_words, driver_rows, find_driver, gpu_row
 from curator.doctor.host import Answer, Host
-from curator.doctor.inside import DECODERS
 from curator.doctor.packages import ask_all, torch_cuda_build
-from curator.doctor.rows import Needs, Row, State
+from curator.doctor.probe_process import DECODERS
 
 _DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-dali-cuda110")
 _CODEC = "PyNvVideoCodec"

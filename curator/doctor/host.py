@@ -15,8 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from curator.doctor.rows import first_line
-from curator.graph.machine import available_cpus, memory_bytes, object_store_bytes
+from curator.doctor.diagnosis import first_line
+from curator.executor.host_resources import available_cpus, memory_bytes, object_store_bytes
 
 ANSWER_S = 60.0
 """Longest wait for a process that was asked something. Importing torch takes 4 CPU-seconds here;
@@ -87,11 +87,11 @@ class Host:
         """Asks a process of its own, so that a crash in there is an answer too.
 
         Args:
-            question: Name of a function of `curator.doctor.inside`.
+            question: Name of a function of `curator.doctor.probe_process`.
             timeout_s: It is killed after this.
         """
         ran = self.run(
-            [sys.executable, "-m", "curator.doctor.inside", question], timeout_s=timeout_s
+            [sys.executable, "-m", "curator.doctor.probe_process", question], timeout_s=timeout_s
         )
         if ran is None:
             return Answer(error=f"{sys.executable} cannot be started")

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from curator.doctor.diagnosis import Group, Needs, Row, State
 from curator.doctor.host import Answer, Host
-from curator.doctor.inside import DECODERS
-from curator.doctor.rows import Group, Needs, Row, State
+from curator.doctor.probe_process import DECODERS
 
 ASKED = ("faiss", "ray", "boto3", "others", "cv2", "pyarrow", "onnxruntime", "av")
 """Questions about packages that every installation has, the slowest first."""

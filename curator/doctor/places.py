@@ -11,12 +11,12 @@ from email.utils import parsedate_to_datetime
 from itertools import islice
 from typing import Any
 
+from curator.doctor.diagnosis import Group, Row, State
 from curator.doctor.host import Host
-from curator.doctor.machine import existing
-from curator.doctor.rows import Group, Row, State
+from curator.doctor.machine_check import existing
 from curator.errors import CuratorError, StorageError
-from curator.listing import ListedSource, UnlistedSource, list_sources
-from curator.stages.report.words import plain
+from curator.report.number_text import plain
+from curator.stages.scan.source_listing import ListedSource, UnlistedSource, list_sources
 from curator.storage import Store, open_source, open_store
 
 MAX_LOOKED_AT = 1000

@@ -1,6 +1,6 @@
 """Writes the clips of an output root in the forms that other loaders take."""
 
-from curator.export.options import FORMATS, Exported, ExportOptions
-from curator.export.write import export
+from curator.export.clip_export import export
+from curator.export.export_options import FORMATS, Exported, ExportOptions
 
 __all__ = ["FORMATS", "ExportOptions", "Exported", "export"]

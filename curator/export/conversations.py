@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
-from curator.export.annotated import ClipAnnotations, provenance_of
+from curator.export.annotation_reader import ClipAnnotations, provenance_of
+from curator.export.clip_reader import Clip
 from curator.export.folders import write_videos
 from curator.export.job import Job
-from curator.export.read import Clip
-from curator.shardset import SPLITS, Shard
+from curator.stages.shard.tar_reader import SPLITS, Shard
 
 _REASON = "\nGive your reasoning within <think></think> and your answer within <answer></answer>."
 

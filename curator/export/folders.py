@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curator.errors import UsageError
+from curator.export.clip_reader import Clip, read_clips
 from curator.export.job import Job
-from curator.export.read import Clip, read_clips
-from curator.shardset import Shard
+from curator.stages.shard.tar_reader import Shard
 
 OPENSORA_SCHEMA = pa.schema(
     [

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from curator.export.options import Exported, ExportOptions
-from curator.export.place import Place
-from curator.export.read import Clip
-from curator.lake import fingerprint
-from curator.shardset import Shard, ShardSet
+from curator.export.clip_reader import Clip
+from curator.export.export_options import Exported, ExportOptions
+from curator.export.placement import Place
+from curator.stages.shard.tar_reader import Shard, ShardSet
 from curator.storage import Store
+from curator.tables.parts import fingerprint
 
 T = TypeVar("T")
 MAX_WORKERS = 16

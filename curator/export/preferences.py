@@ -10,16 +10,16 @@ from typing import Any
 
 import orjson
 
-from curator.captions.answer import SCORES
-from curator.captions.ask import Asker
-from curator.captions.config import CaptionConfig
-from curator.captions.pairs import PreferencePair, annotation_of, pairs_of
 from curator.errors import CutError, RecipeError, ShardError, UsageError
-from curator.export.annotated import ClipAnnotations, frames_in_clip, provenance_of
+from curator.export.annotation_reader import ClipAnnotations, frames_in_clip, provenance_of
+from curator.export.clip_reader import Clip, read_clips
 from curator.export.job import Job
-from curator.export.read import Clip, read_clips
-from curator.media.tap import Tap, look_at_clip
-from curator.shardset import Shard
+from curator.media.frame_tap import Tap, look_at_clip
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.answers import SCORES
+from curator.stages.caption.dialogs.preference_pairs import PreferencePair, annotation_of, pairs_of
+from curator.stages.caption.dialogs.window_dialog import Asker
+from curator.stages.shard.tar_reader import Shard
 
 
 def export_preferences(job: Job) -> None:

@@ -24,17 +24,23 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from curator.errors import ShardError, UsageError, unknown_key
-from curator.loading import device
-from curator.loading.plan import BucketPlan, Plan, Setting, normalized
-from curator.loading.shards import LoadedBucket, SampleReader, Shard, read_buckets
-from curator.loading.values import (
+from curator.loading import device_windows as device
+from curator.loading.batch_plan import BucketPlan, Plan, Setting, normalized
+from curator.loading.batch_values import (
     as_unit,
     embeddings,
     facts_of,
     rate_of,
     repeated,
 )
-from curator.loading.windows import ClipWindow, Window, checked_size, decode_window, even_size
+from curator.loading.shard_reader import LoadedBucket, SampleReader, Shard, read_buckets
+from curator.loading.window_decoder import (
+    ClipWindow,
+    Window,
+    checked_size,
+    decode_window,
+    even_size,
+)
 
 Batch = dict[str, Any]
 

@@ -18,10 +18,10 @@ import av.video.stream
 from av.packet import Packet
 
 from curator.errors import DecodeError, ErrorCode
+from curator.measures.quantizer_signal import DECODER_OPTIONS
+from curator.media.audio_level import LoudnessMeter
 from curator.media.container import demuxed, quarter_turns_deg
-from curator.media.loudness import LoudnessMeter
-from curator.media.planes import DevicePicture
-from curator.signals.quantizer import DECODER_OPTIONS
+from curator.media.device_frames import DevicePicture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

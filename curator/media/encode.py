@@ -20,9 +20,9 @@ import av.video.frame
 import av.video.stream
 
 from curator.errors import CutError
-from curator.media.tone import colour_table
+from curator.media.tone_mapping import colour_table
 from curator.records import Crop
-from curator.scratch import unnamed_file
+from curator.storage.scratch import unnamed_file
 
 MP4_OPTIONS = {"movflags": "+faststart", "fflags": "+bitexact", "use_editlist": "0"}
 """The muxer's: index in front, no date and no version, no edit list."""

@@ -37,11 +37,11 @@ from av.packet import Packet
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError
-from curator.media.ahead import ahead
 from curator.media.container import quarter_turns_deg
 from curator.media.decode import HDR_TRANSFERS, DeviceFrame, FrameReader
-from curator.media.kept_decoders import KeptDecoders
-from curator.media.planes import DevicePicture, DeviceScaler, Form
+from curator.media.decoder_cache import KeptDecoders
+from curator.media.device_frames import DevicePicture, DeviceScaler, Form
+from curator.media.prefetch import ahead
 
 if TYPE_CHECKING:
     import torch.cuda

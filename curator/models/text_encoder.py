@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from curator.errors import ModelError
 from curator.models.catalogue import ModelEntry
-from curator.models.store import ModelStore
+from curator.models.weight_store import ModelStore
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "float32", "bfloat16"]

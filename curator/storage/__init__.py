@@ -4,9 +4,9 @@ import os
 
 from curator.errors import UsageError
 from curator.storage.base import ObjectInfo, Store, has_scheme
-from curator.storage.content import HashingReader, content_id
-from curator.storage.local import LocalStore
-from curator.storage.sources import expect_end, open_source, stat_source
+from curator.storage.content_id import HashingReader, content_id
+from curator.storage.local_store import LocalStore
+from curator.storage.source_reader import expect_end, open_source, stat_source
 
 __all__ = [
     "HashingReader",
@@ -27,7 +27,7 @@ def open_store(uri: str) -> Store:
         UsageError: The address is of another kind, or names no bucket.
     """
     if uri.startswith("s3://"):
-        from curator.storage.s3 import S3Store
+        from curator.storage.s3_store import S3Store
 
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         if not bucket:

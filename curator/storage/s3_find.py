@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from curator.errors import StorageError
+from curator.storage.file_walk import is_hidden, is_pattern, name_matches
 from curator.storage.s3_client import S3Errors, S3Object, explain, list_objects
-from curator.storage.walk import is_hidden, is_pattern, name_matches
 
 
 def find_objects(bucket: str, key: str) -> Iterator[S3Object]:

@@ -5,10 +5,10 @@ import os
 import pytest
 from fake_host import FakeHost, formats, laptop, libraries, server
 
+from curator.doctor.diagnosis import Needs, Row, State, can_run
 from curator.doctor.driver import find_driver
 from curator.doctor.gpu import gpu_rows
 from curator.doctor.host import Answer, Host, Ran
-from curator.doctor.rows import Needs, Row, State, can_run
 
 NOTHING = Needs()
 FAISS = Answer(facts={"gpu_build": True})

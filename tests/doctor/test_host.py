@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from curator.doctor import inside
+from curator.doctor import probe_process as inside
 from curator.doctor.host import Answer, Host, Ran
 
 

@@ -3,9 +3,9 @@
 import pytest
 from fake_host import SOUND, FakeHost
 
+from curator.doctor.diagnosis import Needs, Row, State, can_run
 from curator.doctor.host import Answer
 from curator.doctor.packages import ASKED, are_sound, package_rows, torch_cuda_build
-from curator.doctor.rows import Needs, Row, State, can_run
 
 NOTHING = Needs()
 

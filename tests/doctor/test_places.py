@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from fake_host import FakeHost
 
+from curator.doctor.diagnosis import Row, State
 from curator.doctor.host import Host
 from curator.doctor.places import s3_rows, storage_rows
-from curator.doctor.rows import Row, State
 from curator.storage import open_store, s3_client
-from curator.storage.s3 import S3Store
+from curator.storage.s3_store import S3Store
 
 
 @pytest.fixture(params=["moto", pytest.param("real", marks=pytest.mark.needs_s3)])

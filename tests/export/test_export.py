@@ -20,7 +20,7 @@ from PIL import Image
 from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE, main
 from curator.errors import UsageError
 from curator.export import Exported, ExportOptions, export
-from curator.export.frames import fitted
+from curator.export.frame_tars import fitted
 from curator.storage import open_store
 from curator.verify import verify
 

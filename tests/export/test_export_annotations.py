@@ -11,15 +11,15 @@ import pytest
 from made_samples import FPS, MadeClip, made_clips, make_shards
 from PIL import Image
 
-from curator.captions.ask import Asker
-from curator.captions.config import CaptionConfig
-from curator.captions.records import Task, Window
 from curator.cli import EXIT_OK, EXIT_USAGE, main
 from curator.export import Exported, ExportOptions, export
-from curator.lake import rows_to_table, write_table
 from curator.recipe import load_recipe
+from curator.stages.caption.caption_records import Task, Window
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.window_dialog import Asker
 from curator.storage import open_store
-from curator.tables import ANNOTATIONS_SCHEMA
+from curator.tables.parts import rows_to_table, write_table
+from curator.tables.schemas import ANNOTATIONS_SCHEMA
 
 SETTINGS = (
     "caption.captioner=openai",

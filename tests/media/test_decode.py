@@ -14,8 +14,8 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from curator.errors import DecodeError, ErrorCode
-from curator.footage import write
-from curator.footage.write import MAKERS, moving_texture, variable_pts, write_video
+from curator.footage import film_writer as write
+from curator.footage.film_writer import MAKERS, moving_texture, variable_pts, write_video
 from curator.media import decode
 from curator.media.container import open_container, video_stream
 from curator.media.decode import DecodedFrame, FrameReader, upright_size

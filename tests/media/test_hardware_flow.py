@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from curator.errors import CuratorError
 from curator.footage.pictures import texture
+from curator.measures.motion_signal import DenseFlow
 from curator.media.hardware_flow import GRID_PX, HardwareFlow
-from curator.signals.motion import DenseFlow
 
 
 class Engine:

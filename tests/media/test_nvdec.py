@@ -16,12 +16,12 @@ import torch
 from fake_nvdec import USES_PACKAGE, Decoded, Decoder, PacketData, fake_module, planes_of
 
 from curator.errors import CuratorError, DecodeError
-from curator.footage import write
-from curator.footage.write import MAKERS
+from curator.footage import film_writer as write
+from curator.footage.film_writer import MAKERS
 from curator.media.container import open_container, video_stream
 from curator.media.decode import DecodedFrame, DecodeReport, DeviceFrame, FrameReader
+from curator.media.device_frames import DeviceScaler, Form
 from curator.media.nvdec import AHEAD, NotOnDeviceError, Nvdec, NvdecReader, Refusal
-from curator.media.planes import DeviceScaler, Form
 from curator.media.scale import Scaler
 
 Maker = Callable[[str], Path]

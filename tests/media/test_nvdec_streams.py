@@ -13,8 +13,8 @@ import pytest
 import torch
 from fake_nvdec import USES_PACKAGE, decoder_options, driver, fake_module
 
-from curator.doctor import inside
-from curator.footage.write import MAKERS
+from curator.doctor import probe_process as inside
+from curator.footage.film_writer import MAKERS
 from curator.media.container import open_container, video_stream
 from curator.media.nvdec import Nvdec, NvdecReader, bitstream_filter
 

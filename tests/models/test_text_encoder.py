@@ -13,7 +13,6 @@ from tiny_text import DIM, WORDS, text_folder
 
 from curator.errors import ModelError
 from curator.models.catalogue import ModelEntry, load_catalogue
-from curator.models.store import ModelStore
 from curator.models.text_encoder import (
     BATCH_TOKENS,
     TextEncoder,
@@ -21,6 +20,7 @@ from curator.models.text_encoder import (
     embed_captions,
     text_hash,
 )
+from curator.models.weight_store import ModelStore
 
 TEXTS = ["the dog runs over wet sand", "a red car waits", "the cat", "a sea at the car at the sea"]
 

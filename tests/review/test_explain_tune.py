@@ -14,11 +14,11 @@ import pytest
 from made_out import candidates_table, made_out, unlike_vectors
 
 from curator.cli import EXIT_OK, EXIT_USAGE, main
-from curator.graph import finish
 from curator.recipe import Recipe, with_changes
-from curator.review.finished import open_finished
-from curator.review.tune import tune
-from curator.stages.report.funnel import funnel_steps
+from curator.report.funnel import funnel_steps
+from curator.review.bound_tuning import tune
+from curator.review.finished_run import open_finished
+from curator.stages.commit import commit_run as finish
 
 N = 40
 RULES: dict[str, Any] = {

@@ -91,7 +91,7 @@ def test_a_name_that_is_too_long_is_told(tmp_path: Path) -> None:
 def test_a_full_disk_is_a_storage_error() -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full")
-    from curator.storage.local import _AppendFile
+    from curator.storage.local_store import _AppendFile
 
     with (
         _AppendFile("/dev/full", "wb") as raw,

@@ -8,8 +8,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from curator.errors import StorageError, UsageError
-from curator.storage import open_store, s3, s3_client
-from curator.storage.s3 import S3Store
+from curator.storage import open_store, s3_client
+from curator.storage import s3_store as s3
+from curator.storage.s3_store import S3Store
 
 MIB = 1 << 20
 

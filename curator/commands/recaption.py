@@ -1,0 +1,81 @@
+"""`curate recaption`: annotates the clips of a finished run anew."""
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from curator.executor.engine import Engine
+    from curator.executor.progress import Progress
+
+
+def add_recaption(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command's arguments; who calls sets the action."""
+    parser = commands.add_parser(
+        "recaption",
+        help="annotate the clips of a finished run anew, without touching a pixel",
+        description="Asks about the clips that a finished run kept, as --set says, and puts new "
+        "texts into its shards and tables. Clips stay as they are: nothing is analyzed, cut or "
+        "encoded, sources are not read, and what was answered before is not asked again.",
+        epilog="Clips that answers reject leave the shards; those that other answers would have "
+        "kept come back with `curate run`. Exit codes as for `curate run`.",
+    )
+    parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE",
+        help="change one key of the run's recipe, such as caption.prompt=cosmos; keys of caption "
+        "alone; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--ray-address",
+        default=os.environ.get("RAY_ADDRESS") or None,
+        metavar="ADDR",
+        help="as for `curate run`",
+    )
+    parser.add_argument(
+        "--shared-out",
+        action="store_true",
+        help="all nodes of the cluster see OUT under the same path; without, a cluster needs s3://",
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes (default: one per core)"
+    )
+
+
+def run_recaption(
+    options: argparse.Namespace, engine: "Engine", progress: "Progress"
+) -> dict[str, Any]:
+    """Does what the arguments say; returns the summary."""
+    from curator.runs.preflight import check_captions, check_shared, check_writable
+    from curator.runs.recaptioning import Recaption
+    from curator.storage import open_store
+
+    check_shared((options.out,), ray_address=options.ray_address, shared_out=options.shared_out)
+    store = open_store(options.out)
+    recaption = Recaption(store, options.overrides, engine, progress)
+    check_writable(store)
+    check_captions(recaption.recipe, asks_server=False)
+    return recaption.execute()
+
+
+def told(summary: dict[str, Any], uri: str) -> str:
+    """What was done, in a few lines for people."""
+    work, counts = summary["work"], summary["counts"]
+    windows = work.get("caption_windows", 0)
+    lines = [
+        f"{counts['kept']} clips in {len(summary['shards'])} shards, of which "
+        f"{work['shards_written']} had to be written"
+    ]
+    if n_rejected := work["clips_rejected"]:
+        from curator.records import Reason
+
+        by_answers = (Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW)
+        reasons = [name for name in by_answers if counts["by_reason"].get(name)]
+        lines.append(f"{n_rejected} clips rejected now by answers ({', '.join(reasons)})")
+    if windows and summary["recipe"]["caption"]["captioner"] in ("openai", "transformers"):
+        failed = sum(n for name, n in work.items() if name.startswith("caption_failed_"))
+        lines.append(
+            f"{windows} windows: {work['caption_windows_asked']} asked now, "
+            f"{windows - work['caption_windows_asked']} answered before; {failed} without an answer"
+        )
+    return "\n".join([*lines, f"{uri}/report/index.html  captions to look at"])

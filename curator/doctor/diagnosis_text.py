@@ -1,0 +1,94 @@
+"""A diagnosis for people, and for programs."""
+
+import json
+import sys
+from io import StringIO
+from typing import TextIO
+
+from curator.doctor.checks import Diagnosis
+from curator.doctor.diagnosis import Group, State
+
+_STYLES = {
+    State.OK: "green",
+    State.MISSING: "bold red",
+    State.BROKEN: "bold red",
+    State.NOT_NEEDED: "dim",
+}
+_BESIDE_NEED = "yellow"
+"""Style of what is missing or broken and stops nothing."""
+
+_PLAIN_WIDTH = 1000
+"""Columns where there is no terminal to fit: no line is broken, so that `grep` finds all of it."""
+
+
+def print_diagnosis(diagnosis: Diagnosis, stream: TextIO | None = None) -> None:
+    """Prints the table and a last line that says whether the recipe can run.
+
+    Args:
+        diagnosis: What was found.
+        stream: Where to; None for standard output.
+    """
+    stream = stream or sys.stdout
+    if stream.isatty():
+        _render(diagnosis, stream, None)
+        return
+    sink = StringIO()
+    _render(diagnosis, sink, _PLAIN_WIDTH)
+    lines = (line.rstrip() for line in sink.getvalue().splitlines())
+    print(*lines, sep="\n", file=stream)
+
+
+def as_json(diagnosis: Diagnosis) -> str:
+    """The diagnosis as one JSON object; its keys are public."""
+    return json.dumps(
+        {
+            "recipe": diagnosis.recipe,
+            "can_run": diagnosis.can_run,
+            "checks": [
+                {
+                    "group": row.group,
+                    "name": row.name,
+                    "state": row.state,
+                    "found": row.found,
+                    "remedy": row.remedy,
+                    "needed": row.needed,
+                }
+                for row in diagnosis.rows
+            ],
+        },
+        indent=2,
+    )
+
+
+def verdict(diagnosis: Diagnosis) -> str:
+    """Whether the recipe can run, in a sentence."""
+    stops = [row.name for row in diagnosis.rows if row.stops]
+    others = [row.name for row in diagnosis.rows if row.is_bad and not row.stops]
+    aside = f"; not needed for it, and not in order: {', '.join(others)}" if others else ""
+    if stops:
+        return f"recipe {diagnosis.recipe} cannot run here: {', '.join(stops)}{aside}"
+    return f"recipe {diagnosis.recipe} can run here{aside}"
+
+
+def _render(diagnosis: Diagnosis, stream: TextIO, width: int | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=stream, width=width, highlight=False)
+    table = Table.grid(padding=(0, 2))
+    # A name is broken only where it would leave no room for what was found.
+    table.add_column(max_width=44)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for group in Group:
+        rows = [row for row in diagnosis.rows if row.group is group]
+        if rows:
+            table.add_row(Text(group, "bold"), "", "")
+        for row in rows:
+            style = _BESIDE_NEED if row.is_bad and not row.stops else _STYLES[row.state]
+            table.add_row(Text(f"  {row.name}"), Text(row.state, style), Text(row.found))
+            if row.remedy:
+                table.add_row("", "", Text(f"-> {row.remedy}", "cyan"))
+    console.print(table)
+    console.print(Text(verdict(diagnosis), "bold" if diagnosis.can_run else "bold red"))

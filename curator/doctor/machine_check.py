@@ -1,0 +1,151 @@
+"""The machine: Python, cores, memory, disk, limits."""
+
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+from curator.doctor.diagnosis import Group, Row, State
+from curator.doctor.host import Host
+
+MIN_PYTHON = (3, 11)
+
+WORKER_BYTES = 2 << 30
+"""Memory that the engine counts for a worker."""
+
+MIN_DISK_BYTES = 5 * 10**9
+"""Free space below which a run over more than a few films is likely to fill the disk."""
+
+STOP_DISK_BYTES = 200 * 10**6
+"""Free space below which not even Ray's own files and one track of a film have room."""
+
+MIN_OPEN_FILES = 1024
+"""Soft limit that Linux gives a process where nobody set another."""
+
+_SHM = "/dev/shm"
+
+
+def machine_rows(host: Host, out: str | None) -> list[Row]:
+    """Checks of the machine.
+
+    Args:
+        host: Where to look.
+        out: Output root, if one was named.
+    """
+    rows = [_python(host), _cores(host), _memory(host), _shared_memory(host)]
+    if out is not None and not out.startswith("s3://"):
+        rows.append(_disk(host, "disk of OUT", existing(out), "free some, or choose another OUT"))
+    temporary = tempfile.gettempdir()
+    rows.append(_disk(host, "disk for temporary files", temporary, "free some, or set TMPDIR"))
+    return [*rows, _open_files(host)]
+
+
+def existing(path: str) -> str:
+    """A path, or the nearest folder above it that exists."""
+    place = Path(path).absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return str(place)
+
+
+def size(n_bytes: int) -> str:
+    """Bytes in binary units, as memory is sold: `16.0 GiB`."""
+    gib = n_bytes / (1 << 30)
+    return f"{gib:.1f} GiB" if gib >= 1 else f"{n_bytes / (1 << 20):.0f} MiB"
+
+
+def _row(name: str, found: str, remedy: str | None = None, *, needed: bool = False) -> Row:
+    state = State.OK if remedy is None else State.MISSING
+    return Row(
+        group=Group.MACHINE, name=name, state=state, found=found, remedy=remedy, needed=needed
+    )
+
+
+def _python(host: Host) -> Row:
+    found = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    if host.version("elasticsearch-curator") is not None:
+        return Row(
+            group=Group.MACHINE,
+            name="Python",
+            state=State.BROKEN,
+            found=f"{found}; elasticsearch-curator installs a package `curator` too",
+            remedy="give each of the two its own environment",
+        )
+    if sys.version_info < MIN_PYTHON:
+        return _row("Python", found, "make an environment with Python 3.11 or newer", needed=True)
+    return _row("Python", found)
+
+
+def _cores(host: Host) -> Row:
+    return _row("cores", str(host.cpus()))
+
+
+def _memory(host: Host) -> Row:
+    memory, cores = host.memory_bytes(), host.cpus()
+    fits = memory // WORKER_BYTES
+    if fits == 0:
+        return _row(
+            "memory",
+            f"{size(memory)}; one worker takes up to {size(WORKER_BYTES)}",
+            "give the machine or container 4 GiB or more",
+            needed=True,
+        )
+    few = f"; room for {fits} of {cores} workers, and no more are started" if fits < cores else ""
+    return _row("memory", size(memory) + few)
+
+
+def _shared_memory(host: Host) -> Row:
+    wanted = host.object_store_bytes()
+    if not host.exists(_SHM):
+        return Row(
+            group=Group.MACHINE, name=_SHM, state=State.NOT_NEEDED, found="not on this system"
+        )
+    free, total = host.disk(_SHM)
+    found = f"{size(free)} free of {size(total)}"
+    if free < wanted:
+        return _row(
+            _SHM,
+            f"{found}; Ray's object store takes {size(wanted)}, and lies on disk otherwise",
+            f"docker run --shm-size={-(-wanted >> 30) or 1}g, or an emptyDir of medium Memory "
+            "under /dev/shm in Kubernetes",
+        )
+    return _row(_SHM, found)
+
+
+def _disk(host: Host, name: str, path: str, remedy: str) -> Row:
+    free, total = host.disk(path)
+    found = f"{free / 1e9:.1f} GB free of {total / 1e9:.1f} GB at {path}"
+    if free < MIN_DISK_BYTES:
+        return _row(
+            name,
+            f"{found}; less than {MIN_DISK_BYTES / 1e9:.0f} GB",
+            remedy,
+            needed=free < STOP_DISK_BYTES,
+        )
+    return _row(name, found)
+
+
+def _open_files(host: Host) -> Row:
+    limits = host.open_files()
+    if limits is None:
+        return Row(
+            group=Group.MACHINE, name="open files", state=State.NOT_NEEDED, found="no such limit"
+        )
+    # Ray raises the soft limit to the hard one by itself, so that the hard one counts.
+    soft, hard = (_no_end(limit) for limit in limits)
+    found = f"limit {_limit(soft)}, up to {_limit(hard)}"
+    if hard < MIN_OPEN_FILES:
+        return _row(
+            "open files",
+            f"{found}; Ray opens more",
+            "raise it: ulimit -n 65536, LimitNOFILE= of systemd, docker run --ulimit nofile=65536",
+        )
+    return _row("open files", found)
+
+
+def _no_end(limit: int) -> int:
+    return sys.maxsize if limit < 0 else limit
+
+
+def _limit(limit: int) -> str:
+    return "without end" if limit == sys.maxsize else f"{limit}"

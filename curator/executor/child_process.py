@@ -1,0 +1,223 @@
+"""Runs small work in one child process, where starting a cluster would take longer than the work.
+
+The process stands apart from the driver for the same reason as a cluster's workers: a decoder that
+crashes must not take the run with it. It is started again, and what was begun is counted in files.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from curator.errors import CuratorError
+from curator.executor.cpu_accounting import MARK
+from curator.storage.scratch import ScratchFolder
+from curator.tables.parts import leave_pandas_out
+
+MAX_DEATHS = 100
+"""Deaths over one unit after which a run gives up: more than the steps' own ledgers allow."""
+
+_DONE = "done"
+_READY = b"ready"
+_Unit = TypeVar("_Unit")
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""As Ray has it in its workers: small products of matrices on two threads mostly wait, busily."""
+
+
+class Chained(Protocol):
+    """A step of a chain, as the engine has it."""
+
+    @property
+    def make(self) -> Callable[..., Any]:
+        """Makes the step."""
+        ...
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of `make`."""
+        ...
+
+
+class FileLedger:
+    """Counts attempts in a folder of this machine, so that a process's death is not forgotten.
+
+    Args:
+        folder: A folder of its own that all processes concerned can write to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._n_read, self._n_done, self._seconds = 0, 0, 0.0
+
+    def begin(self, key: str) -> int:
+        """Notes that work on a key begins; returns the number of this attempt, from 1."""
+        with self._file(key).open("ab") as file:
+            file.write(b".")
+            return file.tell()
+
+    def end(self, key: str, seconds: float) -> None:
+        """Notes that work on a key ended, with the seconds of video in it."""
+        self._file(key).unlink(missing_ok=True)
+        with (self._folder / _DONE).open("a") as file:
+            file.write(f"{seconds}\n")
+
+    def progress(self) -> tuple[int, float]:
+        """Keys that ended, and their seconds of video."""
+        with contextlib.suppress(FileNotFoundError), (self._folder / _DONE).open("rb") as file:
+            file.seek(self._n_read)
+            lines = file.read().split(b"\n")[:-1]
+            self._n_read += sum(len(line) + 1 for line in lines)
+            self._n_done += len(lines)
+            self._seconds += sum(map(float, lines))
+        return self._n_done, self._seconds
+
+    def _file(self, key: str) -> Path:
+        return self._folder / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class Child:
+    """One process that runs chains of steps; the last chain's steps are kept for its next unit."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
+        self._is_ready = False
+        self._folders: list[ScratchFolder] = []
+
+    def ledger(self) -> FileLedger:
+        """A fresh ledger."""
+        self._folders.append(ScratchFolder("curate-attempts-"))
+        return FileLedger(self._folders[-1].path)
+
+    def start(self, modules: Sequence[str] = ()) -> None:
+        """Starts the process, which imports some modules at once."""
+        ours, theirs = Pipe()
+        # What it spends is counted by the steps, not as an engine's.
+        environment = {name: value for name, value in os.environ.items() if name != MARK}
+        environment = ONE_THREAD | environment
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        # Not multiprocessing's own start, which would run the caller's script again.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(theirs.fileno()), *modules],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            # An interrupt from the terminal is the driver's, which ends this process.
+            process_group=0,
+        )
+        theirs.close()
+        self._pipe, self._is_ready = ours, False
+
+    def load(self, modules: Sequence[str]) -> None:
+        """Lets the process import modules, and does not wait; starts it if it does not run."""
+        if self._process is None or self._process.poll() is not None:
+            self.start(modules)
+            return
+        assert self._pipe is not None
+        # Who dies now is started again when there is work, and loads then.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._pipe.send_bytes(pickle.dumps((None, tuple(modules))))
+
+    def run(self, steps: Sequence[Chained], units: Sequence[Any]) -> Iterator[Any]:
+        """Sends units through a chain, one after the other.
+
+        A unit in which the process dies is sent again to a new one; steps give up by their ledger.
+
+        Raises:
+            CuratorError: What a step raised, or that the process dies without end.
+        """
+        chain = pickle.dumps([(step.make, step.settings) for step in steps])
+        for unit in units:
+            for _ in range(MAX_DEATHS):
+                answer = self._ask(chain, unit)
+                if answer is not None:
+                    break
+            else:
+                raise CuratorError(
+                    f"the worker process died {MAX_DEATHS} times over the same work; is there "
+                    "enough memory? run again with --workers 1 to see more of it in Ray's logs"
+                )
+            if isinstance(answer[0], CuratorError):
+                raise answer[0]
+            yield answer[0]
+
+    def attempts(self, step: Chained, units: Iterable[_Unit]) -> Iterator[tuple[_Unit, Any]]:
+        """Sends units to a step; one in which the process dies is given back with None.
+
+        Raises:
+            CuratorError: What the step raised.
+        """
+        chain = pickle.dumps([(step.make, step.settings)])
+        for unit in units:
+            answer = self._ask(chain, unit)
+            if answer is not None and isinstance(answer[0], CuratorError):
+                raise answer[0]
+            yield unit, answer[0] if answer is not None else None
+
+    def stop(self) -> None:
+        """Ends the process at once, and removes the ledgers."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+        for folder in self._folders:
+            folder.close()
+        self._folders.clear()
+
+    def _ask(self, chain: bytes, unit: Any) -> tuple[Any] | None:  # noqa: ANN401
+        """The result of one unit; None if the process died over it."""
+        if self._process is None or self._process.poll() is not None:
+            self.start()
+        assert self._pipe is not None
+        assert self._process is not None
+        with contextlib.suppress(BrokenPipeError, EOFError, ConnectionResetError):
+            self._is_ready = self._is_ready or self._pipe.recv_bytes() == _READY
+            self._pipe.send_bytes(pickle.dumps((chain, unit)))
+            return (pickle.loads(self._pipe.recv_bytes()),)
+        code = self._process.wait()
+        self._pipe.close()
+        if not self._is_ready:
+            raise CuratorError(
+                f"the worker process ended with {code} before it had begun; what it printed says "
+                "why; --workers 1 runs the work in Ray instead"
+            )
+        return None
+
+
+def _serve(pipe: Connection, modules: Sequence[str]) -> None:
+    leave_pandas_out()
+    for name in modules:
+        importlib.import_module(name)
+    pipe.send_bytes(_READY)
+    made: dict[bytes, list[Any]] = {}
+    while True:
+        try:
+            chain, unit = pickle.loads(pipe.recv_bytes())
+        except EOFError:
+            return
+        if chain is None:
+            for name in unit:
+                importlib.import_module(name)
+            continue
+        try:
+            if chain not in made:
+                made = {chain: [make(**settings) for make, settings in pickle.loads(chain)]}
+            for step in made[chain]:
+                unit = step(unit)
+        except CuratorError as error:
+            unit = error
+        pipe.send_bytes(pickle.dumps(unit))
+
+
+if __name__ == "__main__":
+    _serve(Connection(int(sys.argv[1])), sys.argv[2:])

@@ -1,0 +1,344 @@
+"""Shows how far a run is: a live display on a terminal, plain lines elsewhere.
+
+`format_funnel` says in plain text what became of everything once it is over.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from curator.report.funnel import funnel_steps
+from curator.report.number_text import amount, clock, count, length, share, size
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+logger = logging.getLogger(__name__)
+
+STAGES = (
+    "list", "scan", "analyze", "filter", "dedup", "select", "caption", "cut", "shard", "commit",
+)  # fmt: skip
+NOUNS = {"scan": "source", "analyze": "source", "cut": "clip"}
+"""What an item of a stage's work is."""
+
+POLL_S = 0.5
+LINE_EVERY_S = 10.0
+SAY_TOOK_S = 10.0
+"""Stages that took longer have their time in the display: all would not fit into 80 columns."""
+JOIN_S = 2.0
+"""Longest wait for a poll that hangs, such as one of a cluster that went away."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """What the current stage has to do and has done; `*_s` are seconds of video."""
+
+    n_items: int = 0
+    video_s: float = 0.0
+    n_done: int = 0
+    done_s: float = 0.0
+    began: float | None = None
+
+    def share_done(self) -> float | None:
+        """From 0 to 1: by seconds of video where they are known, else by items."""
+        if self.video_s > 0 and self.done_s > 0:
+            return min(1.0, self.done_s / self.video_s)
+        return min(1.0, self.n_done / self.n_items) if self.n_items > 0 else None
+
+    def elapsed_s(self, now: float) -> float:
+        return 0.0 if self.began is None else now - self.began
+
+    def left_s(self, now: float) -> float | None:
+        """Seconds until the stage ends at the rate so far; None when there is no rate yet."""
+        done, elapsed_s = self.share_done(), self.elapsed_s(now)
+        return elapsed_s * (1 - done) / done if done and elapsed_s > 0 else None
+
+    def rate(self, now: float) -> float | None:
+        """Seconds of video per second; None when it is not known."""
+        elapsed_s = self.elapsed_s(now)
+        return self.done_s / elapsed_s if self.done_s > 0 and elapsed_s > 0 else None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Shown:
+    """What the display says; `ended` maps a finished stage to the seconds it took."""
+
+    stage: str | None = None
+    began: float = 0.0
+    ended: dict[str, float] = field(default_factory=dict)
+    n_sources: int | None = None
+    n_kept: int | None = None
+    work: _Work = field(default_factory=_Work)
+
+
+class Progress:
+    """The display of one run, as a context manager.
+
+    Args:
+        stream: Where to write; None for standard error.
+        live: Whether to redraw in place; None for where `stream` is a terminal that can.
+    """
+
+    def __init__(self, stream: TextIO | None = None, live: bool | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._is_live = _can_redraw(self._stream) if live is None else live
+        self._live: Live | None = None
+        self._lock = threading.RLock()
+        self._shown = _Shown()
+        self._start = self._last_line = time.monotonic()
+        self._restore = contextlib.ExitStack()
+
+    def __enter__(self) -> "Progress":
+        """Starts the display."""
+        self._start = self._last_line = time.monotonic()
+        if self._is_live:
+            self._start_live()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leaves the last state on the screen."""
+        with self._lock:
+            if kind is None:
+                self._end_stage()
+        self._restore.close()
+        self._live = None
+
+    def stage(self, name: str) -> None:
+        """Says that a stage begins, and so that the one before has ended."""
+        with self._lock:
+            self._end_stage()
+            self._shown.stage, self._shown.began = name, time.monotonic()
+            self._shown.work = _Work()
+            self._write_line(name)
+
+    def sources(self, n_total: int) -> None:
+        """Says how many sources the run has."""
+        with self._lock:
+            self._shown.n_sources = n_total
+
+    def work(self, n_items: int, video_s: float) -> None:
+        """Says what the current stage has to do.
+
+        Args:
+            n_items: Sources or clips.
+            video_s: Seconds of video in them; 0 when it is not known.
+        """
+        with self._lock:
+            self._shown.work = _Work(n_items=n_items, video_s=video_s, began=time.monotonic())
+
+    def clips(self, n_kept: int) -> None:
+        """Says how many clips are kept so far."""
+        with self._lock:
+            self._shown.n_kept = n_kept
+        self._tick()
+
+    @contextlib.contextmanager
+    def polling(self, poll: Callable[[], tuple[int, float]]) -> Iterator[None]:
+        """Asks how far the stage is, about twice a second, as long as the block runs.
+
+        Args:
+            poll: Returns the items that are done and the seconds of video in them. It runs in a
+                thread; what it raises is logged once and the display stays as it was.
+        """
+        stop = threading.Event()
+        thread = threading.Thread(
+            target=self._poll_until, args=(stop, poll), name="progress", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(JOIN_S)
+
+    def line(self, text: str) -> None:
+        """Prints a line of its own, above the display."""
+        if self._live is None:
+            self._write(text)
+            return
+        from rich.text import Text
+
+        # Without this class's lock: rich holds its own while it asks for the display.
+        self._live.console.print(Text(text))
+
+    def _poll_until(self, stop: threading.Event, poll: Callable[[], tuple[int, float]]) -> None:
+        has_logged = False
+        while not stop.wait(POLL_S):
+            try:
+                n_done, done_s = poll()
+            except Exception:
+                # A display must not end a run.
+                if not has_logged:
+                    logger.debug("progress cannot be asked for", exc_info=True)
+                has_logged = True
+                continue
+            with self._lock:
+                if stop.is_set():
+                    return
+                self._shown.work.n_done, self._shown.work.done_s = n_done, done_s
+            self._tick()
+
+    def _end_stage(self) -> None:
+        shown = self._shown
+        if shown.stage is not None:
+            took_s = time.monotonic() - shown.began
+            shown.ended[shown.stage] = shown.ended.get(shown.stage, 0.0) + took_s
+        shown.stage, shown.work = None, _Work()
+
+    def _tick(self) -> None:
+        with self._lock:
+            is_due = time.monotonic() - self._last_line >= LINE_EVERY_S
+            if is_due and self._shown.stage is not None:
+                facts = list(self._facts())
+                if (left_s := self._shown.work.left_s(time.monotonic())) is not None:
+                    facts.append(f"{clock(left_s)} left")
+                said = f": {', '.join(facts)}" if facts else ""
+                self._write_line(f"{self._shown.stage}{said}")
+
+    def _facts(self) -> Iterator[str]:
+        """How far the current stage is, in words."""
+        shown, work, now = self._shown, self._shown.work, time.monotonic()
+        if work.n_items > 0:
+            noun = NOUNS.get(shown.stage or "", "item")
+            done = min(work.n_done, work.n_items)
+            yield f"{done:,} of {amount(work.n_items, noun)}"
+        elif shown.n_sources is not None:
+            yield amount(shown.n_sources, "source")
+        if work.done_s > 0:
+            of = f" of {length(work.video_s)}" if work.video_s > 0 else ""
+            yield f"{length(work.done_s)}{of} of video"
+        if (rate := work.rate(now)) is not None:
+            yield f"{rate:.3g}x real time"
+        if shown.n_kept is not None:
+            yield f"{amount(shown.n_kept, 'clip')} kept"
+
+    def _write_line(self, text: str) -> None:
+        self._last_line = time.monotonic()
+        if self._live is None:
+            self._write(f"curate {clock(time.monotonic() - self._start)} {text}")
+
+    def _write(self, text: str) -> None:
+        # A log that is full or a terminal that went away must not end a run of hours.
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    def _start_live(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        before = sys.stderr
+        console = Console(file=self._stream, force_terminal=True, highlight=False)
+        self._live = Live(
+            get_renderable=self._render, console=console, refresh_per_second=4, transient=False
+        )
+        self._restore.enter_context(self._live)
+        # While it runs, standard error is rich's, which prints above the display; log handlers
+        # made earlier hold the old one.
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.stream is before:
+                handler.setStream(sys.stderr)
+                self._restore.callback(handler.setStream, before)
+
+    def _render(self) -> "RenderableType":
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        with self._lock:
+            stages, work, now = self._render_stages(), self._shown.work, time.monotonic()
+            if self._shown.stage is None:
+                return stages
+            done, left_s = work.share_done(), work.left_s(now)
+            bar = ProgressBar(total=1.0, completed=done or 0.0, width=40, pulse=not done)
+            percent = "" if done is None else f"{100 * done:3.0f}%"
+            left = "" if left_s is None else f"{clock(left_s)} left"
+            row = Table.grid(padding=(0, 2))
+            row.add_row("", bar, percent, left)
+            return Group(stages, row, Text("  " + " \N{MIDDLE DOT} ".join(self._facts())))
+
+    def _render_stages(self) -> "Text":
+        from rich.text import Text
+
+        shown, line = self._shown, Text("  ")
+        for name in dict.fromkeys([*STAGES, *shown.ended]):
+            if name == shown.stage:
+                line.append(name, "bold cyan")
+                line.append(f" {clock(time.monotonic() - shown.began)}", "cyan")
+            elif name in shown.ended:
+                line.append(name, "green")
+                if shown.ended[name] >= SAY_TOOK_S:
+                    line.append(f" {length(shown.ended[name])}", "dim")
+            else:
+                line.append(name, "dim")
+            line.append("  ")
+        return line
+
+
+def _can_redraw(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def format_funnel(summary: Mapping[str, Any]) -> str:
+    """What became of sources and clips, as a table of fixed width.
+
+    Args:
+        summary: What `summary.json` holds.
+
+    Returns:
+        Lines without a last newline, in ASCII as far as reasons are.
+    """
+    counts = summary.get("counts") or {}
+    n_clips, n_kept = counts.get("clips") or 0, counts.get("kept") or 0
+    shards = summary.get("shards") or []
+    rows = [("sources", counts.get("sources") or 0, _also("not video by name", counts))]
+    if counts.get("failed"):
+        errors = (counts.get("by_error") or {}).items()
+        rows.append(("  failed", counts["failed"], ", ".join(f"{n} {code}" for code, n in errors)))
+    rows.append(("  done", counts.get("done") or 0, f"{length(summary.get('video_s'))} of video"))
+    rows.append(("candidate clips", n_clips, ""))
+    rows += [
+        (f"  {step.reason}", -step.n_first, f"{count(step.n_left)} left")
+        for step in funnel_steps(summary)
+        if step.n_first
+    ]
+    kept = f"{share(n_kept, n_clips)} of clips, {length(summary.get('kept_s'))}"
+    rows.append(("kept", n_kept, kept if n_clips else ""))
+    rows += _unanswered(summary.get("work") or {})
+    n_bytes = sum(shard.get("bytes") or 0 for shard in shards)
+    rows.append(("shards", len(shards), size(n_bytes) if shards else ""))
+    width = max(24, *(len(name) for name, _, _ in rows))
+    return "\n".join(
+        f"{name:<{width}}{number:>11,}  {said}".rstrip() for name, number, said in rows
+    )
+
+
+def _unanswered(work: Mapping[str, Any]) -> list[tuple[str, int, str]]:
+    """Windows without an answer: what they were of is kept, and nothing else would tell."""
+    begin = "caption_failed_"
+    failed = {key.removeprefix(begin): n for key, n in work.items() if key.startswith(begin) and n}
+    if not failed:
+        return []
+    said = ", ".join(f"{n:,} {reason}" for reason, n in failed.items())
+    of = f"of {work.get('caption_windows') or 0:,} windows; {said}; see annotations.failure_detail"
+    return [("  without an answer", sum(failed.values()), of)]
+
+
+def _also(what: str, counts: Mapping[str, Any]) -> str:
+    skipped = counts.get("skipped_names")
+    return f"and {skipped:,} {what}" if skipped else ""

@@ -1,0 +1,105 @@
+"""Annotations of clips, as the tables under an output root have them."""
+
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from curator.errors import UsageError
+from curator.recipe import Recipe
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.shard.tar_reader import ShardSet
+from curator.tables.parts import SUMMARY, read_parquet
+
+COLUMNS = (
+    "clip_id", "source_id", "window", "start_frame", "end_frame", "shown", "model", "prompt",
+    "facts", "label", "questions", "judge", "candidates", "request_keys", "prompt_fingerprint",
+    "judge_prompt_fingerprint", "clip_start_frame",
+)  # fmt: skip
+
+
+class ClipAnnotations:
+    """Rows of `annotations` by clip; all of them are in memory, as columns.
+
+    Args:
+        shards: Of a finished run.
+
+    Raises:
+        UsageError: There is no table of annotations beside the shards.
+    """
+
+    def __init__(self, shards: ShardSet) -> None:
+        store = shards.store
+        if not shards.prefix or not store.exists(SUMMARY):
+            raise UsageError(
+                f"{store.uri} has no summary.json; expected OUT of a finished `curate run`, whose "
+                "tables say what was asked and answered"
+            )
+        summary = orjson.loads(store.read(SUMMARY))
+        parts = summary["tables"].get("annotations")
+        if not parts:
+            raise UsageError(
+                f"{store.uri} has no annotations; `curate recaption {store.uri} --set "
+                "caption.captioner=...` makes them"
+            )
+        tables = [read_parquet(store, part) for part in parts]
+        missing = [name for name in COLUMNS if name not in tables[0].column_names]
+        if missing:
+            raise UsageError(
+                f"{store.uri}: the table annotations has no {missing[0]}, because an older "
+                f"version made it; `curate recaption {store.uri}` brings it up to date"
+            )
+        self._table = pa.concat_tables([table.select(COLUMNS) for table in tables])
+        self._rows: dict[str, list[int]] = {}
+        for row, clip_id in enumerate(self._table["clip_id"].to_pylist()):
+            self._rows.setdefault(clip_id, []).append(row)
+        self.config: CaptionConfig = Recipe.model_validate(summary["recipe"]).caption
+
+    def of(self, clip_id: str) -> list[dict[str, Any]]:
+        """Rows of a clip, by window; none for a clip that nobody was asked about."""
+        found = self._rows.get(clip_id, [])
+        return self._table.take(found).to_pylist() if found else []
+
+
+def frames_in_clip(row: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """Where a window lies in a clip as it was written.
+
+    Args:
+        row: Of `annotations`.
+        fields: The clip's JSON.
+
+    Returns:
+        `start_frame`, `end_frame` (half-open) and `shown`, without frames that a copy left out.
+    """
+    shift, n_frames = fields["source_start_frame"] - row["clip_start_frame"], fields["n_frames"]
+    start, end = (min(max(row[n] - shift, 0), n_frames) for n in ("start_frame", "end_frame"))
+    shown = [frame - shift for frame in row["shown"] if 0 <= frame - shift < n_frames]
+    return {"start_frame": start, "end_frame": end, "shown": shown}
+
+
+def provenance_of(row: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """Where a record of post-training data comes from.
+
+    Args:
+        row: Of `annotations`.
+        fields: The clip's JSON.
+    """
+    frames = frames_in_clip(row, fields)
+    fps, start_s = float(fields["fps"]), float(fields["source_start_s"])
+    return {
+        "clip_id": row["clip_id"],
+        "source_id": row["source_id"],
+        "source_uri": fields["source_uri"],
+        "source_start_s": round(start_s + frames["start_frame"] / fps, 6),
+        "source_end_s": round(start_s + frames["end_frame"] / fps, 6),
+        "window": row["window"],
+        **frames,
+        "fps": fps,
+        "model": row["model"],
+        "prompt": row["prompt"],
+        "prompt_fingerprint": row["prompt_fingerprint"],
+        "judge": row["judge"],
+        "judge_prompt_fingerprint": row["judge_prompt_fingerprint"],
+        "label": row["label"],
+        "reply_keys": row["request_keys"],
+    }

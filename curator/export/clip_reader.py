@@ -1,0 +1,152 @@
+"""Reads clips out of tars as streams: memory is one clip."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from curator.errors import ShardError, UsageError
+from curator.export.export_options import ExportOptions
+from curator.stages.shard.tar_reader import MAX_TEXT_BYTES, Member, Shard, ShardSet, TarReader
+
+
+@dataclass(slots=True, kw_only=True)
+class Clip:
+    """A sample of a shard."""
+
+    key: str
+    shard: Shard
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Its JSON."""
+    text: str = ""
+    mp4: bytes | None = None
+    """None where it was not asked for."""
+    mp4_offset: int = -1
+    mp4_bytes: int = 0
+
+    def row(self) -> dict[str, Any]:
+        """Columns as in `dataset.parquet`, without the path."""
+        fields = self.fields
+        width, height = fields["width"], fields["height"]
+        return {
+            "clip_id": self.key,
+            "shard": self.shard.name,
+            "split": self.shard.split,
+            "bucket": self.shard.bucket,
+            "offset": self.mp4_offset,
+            "bytes": self.mp4_bytes,
+            "text": self.text,
+            "num_frames": fields["n_frames"],
+            "height": height,
+            "width": width,
+            "aspect_ratio": height / width,
+            "resolution": height * width,
+            "fps": float(fields["fps"]),
+            "duration": float(fields.get("duration") or fields["n_frames"] / fields["fps"]),
+            "source_id": fields.get("source_id"),
+            "source_uri": fields.get("source_uri"),
+            "sha256": fields["mp4_sha256"],
+        }
+
+
+def chosen_shards(shards: ShardSet, options: ExportOptions) -> list[Shard]:
+    """Shards of the splits and buckets that are asked for.
+
+    Raises:
+        UsageError: There are none, or a bucket does not exist.
+    """
+    buckets = sorted({shard.bucket for shard in shards.shards})
+    for name in options.buckets or ():
+        if name not in buckets:
+            raise UsageError(f"no bucket {name!r} in {shards.uri('')}; there are: {_list(buckets)}")
+    chosen = [
+        shard
+        for shard in shards.shards
+        if shard.split in options.splits
+        and (options.buckets is None or shard.bucket in options.buckets)
+    ]
+    if not chosen:
+        raise UsageError(
+            f"{shards.uri('')} has no shards of {_list(options.splits)}"
+            + (f" in {_list(options.buckets)}" if options.buckets else "")
+            + "; see its manifest.json for what there is"
+        )
+    for shard in chosen:
+        if shard.name not in shards.sizes:
+            raise UsageError(f"{shards.uri(shard.name)} is missing; `curate verify` says what else")
+    return chosen
+
+
+def _list(names: Any) -> str:  # noqa: ANN401 - strings
+    return ", ".join(names) or "none"
+
+
+def read_clips(
+    shards: ShardSet, shard: Shard, *, wants_mp4: Callable[[Clip, str], bool] | None = None
+) -> Iterator[Clip]:
+    """Yields the clips of a shard, in its order.
+
+    Args:
+        shards: Where it lies.
+        shard: Which.
+        wants_mp4: Says whether a clip's MP4 is read, from the clip with its JSON and the SHA-256 of
+            the MP4; by default none is.
+
+    Raises:
+        ShardError: The tar is damaged, or a clip's bytes are not those that its JSON names.
+        StorageError: It cannot be read.
+    """
+    uri = shards.uri(shard.name)
+    try:
+        with shards.store.open(shards.key(shard.name)) as stream:
+            reader = TarReader(stream.read, shards.sizes[shard.name], seek=stream.seek)
+            clip: Clip | None = None
+            for member in reader:
+                if clip is None or member.key != clip.key:
+                    if clip is not None:
+                        yield _whole(clip)
+                    clip = Clip(key=member.key, shard=shard)
+                _take(reader, member, clip, wants_mp4)
+            if clip is not None:
+                yield _whole(clip)
+    except (ShardError, orjson.JSONDecodeError, UnicodeDecodeError, KeyError) as error:
+        raise ShardError(
+            f"{uri}: {error}; `curate verify {shards.store.uri}` says what is wrong"
+        ) from error
+
+
+def _take(
+    reader: TarReader,
+    member: Member,
+    clip: Clip,
+    wants_mp4: Callable[[Clip, str], bool] | None,
+) -> None:
+    if member.suffix == "mp4":
+        clip.mp4_offset, clip.mp4_bytes = member.data_offset, member.bytes
+        if not clip.fields:
+            raise ShardError(f"the JSON of {clip.key!r} does not come before its MP4")
+        sha256 = str(clip.fields["mp4_sha256"])
+        if wants_mp4 is not None and wants_mp4(clip, sha256):
+            clip.mp4 = reader.read(member)
+            found = hashlib.sha256(clip.mp4).hexdigest()
+            if found != sha256:
+                raise ShardError(f"{member.name!r} has sha256 {found}; expected {sha256}")
+    elif member.suffix in ("json", "txt"):
+        if member.bytes > MAX_TEXT_BYTES:
+            raise ShardError(f"{member.name!r} has {member.bytes} bytes; expected a text")
+        data = reader.read(member)
+        if member.suffix == "txt":
+            clip.text = data.decode()
+            return
+        fields = orjson.loads(data)
+        if not isinstance(fields, dict) or not clip.key.isalnum():
+            raise ShardError(f"{member.name!r} is no sample of `curate run`")
+        clip.fields = fields
+
+
+def _whole(clip: Clip) -> Clip:
+    if clip.mp4_offset < 0:
+        raise ShardError(f"the sample {clip.key!r} has no MP4")
+    return clip

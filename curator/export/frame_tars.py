@@ -1,0 +1,156 @@
+"""Pictures at one size, as WebDataset: for tokenizers that take frames and not videos.
+
+A picture is cut to the wanted aspect around its middle and scaled by averaging (or by a bicubic
+filter where it is enlarged). A sample has its `json`, with `frames` saying what was stored, its
+`txt`, and either `npz` (array `frames`, uint8 [T, H, W, 3], RGB) or one `<number>.webp` per frame.
+"""
+
+import io
+import tarfile
+from typing import BinaryIO
+
+import cv2
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from curator.errors import ShardError, SourceError
+from curator.export.clip_reader import Clip, read_clips
+from curator.export.export_options import ExportOptions
+from curator.export.job import Job
+from curator.media.container import open_container, video_stream
+from curator.media.decode import FrameReader
+from curator.stages.shard.tar_reader import BLOCK, Shard
+
+FRAMES_VERSION = 1
+"""Raised when the same clips would give other pictures."""
+MAX_PIXELS = 1 << 27
+
+
+def export_frames(job: Job) -> None:
+    """Writes `<split>/<bucket>/<number>-<hash>-<settings>.tar`, one per shard."""
+    options = job.options
+    place = job.look([f"{split}/" for split in options.splits])
+    settings = (
+        "frames",
+        FRAMES_VERSION,
+        options.size_px,
+        options.pictures,
+        options.max_frames,
+        options.webp_quality if options.pictures == "webp" else None,
+    )
+
+    def one(shard: Shard) -> None:
+        bucket = f"{shard.bucket}/" if shard.bucket else ""
+        key = f"{shard.split}/{bucket}{shard.stem}-{job.stamp(shard, *settings)[:8]}.tar"
+        place.keep(key)
+        if place.size(key) is not None:
+            # The name says what it was made from and how, and it was written whole.
+            job.exported.add(standing=1, clips=int(shard.facts.get("samples") or 0))
+            return
+        with job.store.create(key) as output:
+            tar = _Tar(output)
+            for clip in read_clips(job.shards, shard, wants_mp4=lambda *_: True):
+                _add(tar, clip, options)
+                job.count(clip)
+            tar.close()
+        job.exported.add(objects=1, n_bytes=tar.n_bytes)
+
+    job.each(one)
+    job.exported.add(others=len(place.others((".tar",))))
+
+
+def decode_frames(clip: Clip, options: ExportOptions) -> NDArray[np.uint8]:
+    """Pictures of a clip.
+
+    Args:
+        clip: With its MP4.
+        options: Size and number.
+
+    Returns:
+        uint8 [T, H, W, 3], RGB.
+
+    Raises:
+        ShardError: The MP4 does not decode, or to fewer frames than its JSON says.
+    """
+    assert clip.mp4 is not None
+    wanted = min(clip.fields["n_frames"], options.max_frames or clip.fields["n_frames"])
+    pictures: list[NDArray[np.uint8]] = []
+    try:
+        with open_container(io.BytesIO(clip.mp4), clip.key, n_bytes=len(clip.mp4)) as container:
+            stream = video_stream(container, clip.key)
+            reader = FrameReader(container, stream, clip.key, threads=1, max_pixels=MAX_PIXELS)
+            for frame in reader:
+                if len(pictures) == wanted:
+                    break
+                rgb = frame.picture.to_ndarray(format="rgb24").astype(np.uint8, copy=False)
+                pictures.append(fitted(rgb, options.size_px))
+    except SourceError as error:
+        raise ShardError(f"{clip.key}: {error}") from error
+    if len(pictures) != wanted:
+        raise ShardError(f"{clip.key}: {len(pictures)} frames decode; expected {wanted}")
+    return np.stack(pictures)
+
+
+def fitted(rgb_HWC: NDArray[np.uint8], size_px: tuple[int, int]) -> NDArray[np.uint8]:  # noqa: N803
+    """The middle of a picture in the aspect of a size, scaled to it.
+
+    Args:
+        rgb_HWC: uint8 [H, W, 3].
+        size_px: Width and height.
+    """
+    height, width = rgb_HWC.shape[:2]
+    to_width, to_height = size_px
+    scale = max(to_width / width, to_height / height)
+    cut_width = min(width, max(1, round(to_width / scale)))
+    cut_height = min(height, max(1, round(to_height / scale)))
+    left, top = (width - cut_width) // 2, (height - cut_height) // 2
+    cut = rgb_HWC[top : top + cut_height, left : left + cut_width]
+    way = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    return cv2.resize(cut, size_px, interpolation=way).astype(np.uint8, copy=False)
+
+
+def _add(tar: "_Tar", clip: Clip, options: ExportOptions) -> None:
+    frames = decode_frames(clip, options)
+    width, height = options.size_px
+    stored = {"n_frames": len(frames), "width": width, "height": height, "as": options.pictures}
+    fields = clip.fields | {"frames": stored}
+    tar.add(f"{clip.key}.json", orjson.dumps(fields, option=orjson.OPT_SORT_KEYS))
+    if options.pictures == "npz":
+        data = io.BytesIO()
+        np.savez(data, frames=frames)
+        tar.add(f"{clip.key}.npz", data.getvalue())
+    else:
+        for number, picture in enumerate(frames):
+            tar.add(f"{clip.key}.{number:04d}.webp", _webp(picture, options.webp_quality))
+    tar.add(f"{clip.key}.txt", clip.text.encode())
+
+
+def _webp(picture: NDArray[np.uint8], quality: int) -> bytes:
+    from PIL import Image
+
+    data = io.BytesIO()
+    Image.fromarray(picture).save(data, "WEBP", quality=quality, method=4)
+    return data.getvalue()
+
+
+class _Tar:
+    """Writes plain files with the same header each time."""
+
+    def __init__(self, output: BinaryIO) -> None:
+        self._output = output
+        self.n_bytes = 0
+
+    def add(self, name: str, data: bytes) -> None:
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = len(data), 0o644
+        self._write(info.tobuf(format=tarfile.USTAR_FORMAT))
+        self._write(data)
+        self._write(bytes(-len(data) % BLOCK))
+
+    def close(self) -> None:
+        self._write(bytes(2 * BLOCK))
+
+    def _write(self, data: bytes) -> None:
+        self._output.write(data)
+        self.n_bytes += len(data)

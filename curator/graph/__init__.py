@@ -1,1 +1,0 @@
-"""The stage graph: what runs where, what is done already, and the commit of a finished run."""

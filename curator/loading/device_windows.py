@@ -1,0 +1,360 @@
+"""Decodes windows of clips on a GPU's video engine (NVDEC) into the GPU's memory.
+
+Packets and their times come from the demuxer of the CPU path. Which frame is which is known by its
+packet, and that each follows the one before is checked, as on the CPU: what the engine refuses, or
+gives in another number or order, is left to the CPU path, with the reason.
+
+Making a decoder may take longer than decoding a window, so a decoder goes on with the next clip of
+its codec and size. Packets carry numbers of their own through it, so that a frame of an earlier
+clip is never taken for one of this. A decoder that fails where a new one does not shows that going
+on does not work here, and each clip gets its own from then on.
+
+Shape letters: C channels (red, green, blue), T and B frames, H, W height and width.
+"""
+
+# ruff: noqa: N803, N806 - shape letters
+
+import io
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import av.error
+import av.video.stream
+import torch
+import torch.utils.dlpack
+from av.container import InputContainer
+
+from curator.errors import SourceError, UsageError
+from curator.loading.batch_values import Packed
+from curator.loading.window_decoder import (
+    ClipWindow,
+    decode_window,
+    matrix_of,
+    packets_from,
+    shown_size,
+)
+from curator.media.container import open_container, video_stream
+from curator.media.device_frames import DeviceScaler, Form, unscaled_rgb_BHWC
+from curator.media.nvdec import NotOnDeviceError, Nvdec, Refusal, bitstream_filter, form_of
+
+CHUNK = 16
+"""Frames that are converted together: at 1080p 50 MB of the GPU's memory, and 200 to work in."""
+
+_KNOWN_HEADERS = 4096
+
+logger = logging.getLogger(__name__)
+
+
+def gpu_number(gpu: int | None) -> int:
+    """The GPU to decode on: torch's current one by default.
+
+    Raises:
+        UsageError: There is none, or not this one.
+    """
+    if not torch.cuda.is_available():
+        raise UsageError(
+            "decode='gpu', and torch finds no GPU here; leave decode away to decode on the CPU"
+        )
+    n_gpus = torch.cuda.device_count()
+    number = torch.cuda.current_device() if gpu is None else gpu
+    if not 0 <= number < n_gpus:
+        raise UsageError(f"gpu {gpu!r}; expected 0 to {n_gpus - 1}, or None for torch's current")
+    return number
+
+
+def engines_of(gpu: int) -> Nvdec:
+    """The video engines of a GPU, in this process.
+
+    Raises:
+        UsageError: CUDA ran before this process was forked, and cannot run in it.
+        CuratorError: PyNvVideoCodec is missing, or the driver has no video libraries.
+    """
+    if torch.cuda._is_in_bad_fork():
+        raise UsageError(
+            "CUDA does not run in workers that are forked; start them with "
+            "multiprocessing_context='spawn', or decode in the trainer's process (num_workers=0)"
+        )
+    return Nvdec(gpu, device=f"cuda:{gpu}")
+
+
+def owned(batches: Iterator[Packed], gpu: int) -> Iterator[Packed]:
+    """Batches of other processes with their frames in memory of this one.
+
+    A worker's memory is mapped here until its tensor goes away, which the worker must outlive, and
+    its going waits for the stream that is current then. So frames are taken over and copied at once
+    on a stream of their own, and no trainer's work is waited for.
+
+    Args:
+        batches: From workers; their videos are emptied.
+        gpu: The GPU that they lie on.
+    """
+    beside = torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
+    while True:
+        with torch.cuda.stream(beside):
+            held = next(batches, None)
+            if held is None:
+                return
+            video = held.video.clone()
+            held.video.data = video.new_empty(0)
+        using = torch.cuda.current_stream(gpu)
+        using.wait_stream(beside)
+        video.record_stream(using)
+        yield Packed(video, held.rest)
+
+
+class _UsedDecoderError(Exception):
+    """A decoder that was used before failed; a new one may not."""
+
+
+class DeviceDecoder:
+    """Decodes windows on one GPU; for one process, and not to be pickled.
+
+    Args:
+        nvdec: Engines of this process.
+    """
+
+    def __init__(self, nvdec: Nvdec) -> None:
+        self.pid = os.getpid()
+        self._nvdec = nvdec
+        self._known: dict[tuple[Any, ...], Form | NotOnDeviceError] = {}
+        self._tag = 0
+        self._told: set[Refusal] = set()
+
+    @property
+    def device(self) -> str:
+        """Where frames are put, as torch names it."""
+        return self._nvdec.device
+
+    @contextmanager
+    def queued(self, results: list[torch.Tensor]) -> Iterator[None]:
+        """Queues what is done within on the engines' stream, which waits for no trainer's work.
+
+        Args:
+            results: Takes what is made within; torch's current stream waits for it at the end.
+        """
+        with self._nvdec.queued():
+            yield
+            if torch.device(self.device).type != "cuda":
+                return
+            beside = torch.cuda.current_stream(self.device)
+        using = torch.cuda.current_stream(self.device)
+        using.wait_stream(beside)
+        for result in results:
+            result.record_stream(using)
+
+    def decode_or_copy(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> Refusal | None:
+        """Decodes a window on the GPU, or else on the CPU and copies it; for use within `queued`.
+
+        Args:
+            clip: What to decode.
+            into_CTHW: As for `windows.decode_window`, in the GPU's memory.
+
+        Returns:
+            Why the CPU decoded it; None where the GPU did.
+
+        Raises:
+            ShardError: As `windows.decode_window`.
+        """
+        try:
+            self.decode(clip, into_CTHW)
+        except NotOnDeviceError as refused:
+            if refused.refusal not in self._told:
+                self._told.add(refused.refusal)
+                logger.warning(
+                    "%s is decoded on the CPU (%s: %s); others like it are only counted, in "
+                    "`not_on_gpu`", clip.name, refused.refusal, refused,
+                )  # fmt: skip
+            host_CTHW = torch.empty(into_CTHW.shape, dtype=torch.uint8)
+            decode_window(clip, host_CTHW)
+            into_CTHW.copy_(host_CTHW)
+            return refused.refusal
+        return None
+
+    def decode(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
+        """As `windows.decode_window`, into a tensor in the GPU's memory; for use within `queued`.
+
+        Raises:
+            NotOnDeviceError: The clip must be decoded on the CPU.
+            ShardError: The picture is too small.
+        """
+        try:
+            self._attempt_twice(clip, into_CTHW)
+        except (av.error.FFmpegError, SourceError) as error:
+            raise NotOnDeviceError(Refusal.DAMAGED, str(error)) from error
+
+    def _attempt_twice(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
+        try:
+            self._attempt(clip, into_CTHW)
+        except _UsedDecoderError:
+            self._attempt(clip, into_CTHW)
+            self._nvdec.kept.give_up()
+
+    def _attempt(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
+        with open_container(io.BytesIO(clip.mp4), clip.name, n_bytes=len(clip.mp4)) as container:
+            stream = video_stream(container, clip.name)
+            form = self._form(container, stream)
+            shown_size(form.height, form.width, into_CTHW.shape[-2:], clip)
+            key = self._key(stream, form)
+            # Not among the kept ones until it has done a clip to its end.
+            decoder = self._nvdec.kept.take(key)
+            was_used = decoder is not None
+            try:
+                decoder = decoder or self._nvdec.decoder(key[0])
+                numbered = self._numbered(container, stream, decoder, form, clip)
+                _fill(numbered, clip, form, into_CTHW)
+                # What it still holds is of no use; the next clip begins behind it.
+                decoder.Decode(self._nvdec.packet(None))
+            except torch.OutOfMemoryError:
+                raise
+            except (NotOnDeviceError, RuntimeError) as error:
+                if was_used:
+                    raise _UsedDecoderError from error
+                if isinstance(error, NotOnDeviceError):
+                    raise
+                line = " ".join(str(error).split())[:200]
+                raise NotOnDeviceError(Refusal.DECODER, line) from error
+            self._nvdec.kept.keep(key, decoder)
+
+    def _form(self, container: InputContainer, stream: av.video.stream.VideoStream) -> Form:
+        """How a clip is coded; of each header, one first picture is decoded on the CPU for it."""
+        context = stream.codec_context
+        header = (
+            context.codec.canonical_name, bytes(context.extradata or b""), context.width,
+            context.height, context.pix_fmt, context.colorspace, context.color_range,
+        )  # fmt: skip
+        if header not in self._known:
+            if len(self._known) >= _KNOWN_HEADERS:
+                self._known.clear()
+            try:
+                self._known[header] = self._looked_at(container, stream)
+            except NotOnDeviceError as refused:
+                self._known[header] = refused
+            container.seek(0, stream=stream)
+        found = self._known[header]
+        if isinstance(found, NotOnDeviceError):
+            raise NotOnDeviceError(found.refusal, str(found))
+        return found
+
+    def _looked_at(self, container: InputContainer, stream: av.video.stream.VideoStream) -> Form:
+        refused = self._nvdec.refusal(stream)
+        if refused is not None:
+            raise NotOnDeviceError(*refused)
+        picture = next(container.decode(stream), None)
+        if picture is None:
+            raise NotOnDeviceError(Refusal.DAMAGED, "no picture decodes")
+        return replace(form_of(picture), matrix=matrix_of(picture))
+
+    @staticmethod
+    def _key(stream: av.video.stream.VideoStream, form: Form) -> tuple[Any, ...]:
+        """What a decoder is for, its codec first."""
+        codec = stream.codec_context.codec.canonical_name
+        return codec, form.width, form.height, form.bits
+
+    def _numbered(
+        self,
+        container: InputContainer,
+        stream: av.video.stream.VideoStream,
+        decoder: Any,  # noqa: ANN401
+        form: Form,
+        clip: ClipWindow,
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Frames from the key frame before the window on, with their numbers.
+
+        Planes are valid until the next are asked for.
+        """
+        shape = form.height * 3 // 2, form.width
+        numbers: dict[int, int] = {}
+        first: int | None = None
+        expected = 0
+        for packet, number in self._packets(container, stream, clip):
+            if number is not None:
+                numbers[packet.pts] = number
+                if first is None:
+                    first = expected = number
+            for frame in decoder.Decode(packet):
+                at = numbers.pop(frame.getPTS(), None)
+                # Shown before the key frame that decoding began with, or by an earlier clip.
+                if at is None or first is None or at < first:
+                    continue
+                if at != expected or first > clip.start:
+                    found = f"frame {at} came where {min(expected, clip.start)} was expected"
+                    raise NotOnDeviceError(Refusal.FRAMES_DIFFER, found)
+                expected += 1
+                planes = torch.utils.dlpack.from_dlpack(frame)
+                if tuple(planes.shape) != shape:
+                    found = f"a frame of {tuple(planes.shape)} rows and columns, not {shape}"
+                    raise NotOnDeviceError(Refusal.SIZE_CHANGES, found)
+                yield at, planes
+
+    def _packets(
+        self, container: InputContainer, stream: av.video.stream.VideoStream, clip: ClipWindow
+    ) -> Iterator[tuple[Any, int | None]]:
+        """Packets as the decoder takes them, with their frames' numbers in the clip.
+
+        Their timestamp is a number that no packet had before. None ends the stream, and is the
+        number of a frame that is not to be shown.
+        """
+        assert stream.time_base is not None
+        ticks = 1 / (clip.rate * stream.time_base)
+        bitstream = bitstream_filter(stream)
+        for packet in packets_from(container, stream, round(clip.start * ticks)):
+            if not packet.size:
+                continue
+            if packet.pts is None:
+                raise NotOnDeviceError(Refusal.TIMESTAMPS, "packets without a time")
+            if packet.is_corrupt:
+                raise NotOnDeviceError(Refusal.DAMAGED, "a packet is damaged")
+            number = None if packet.is_discard else round(packet.pts / ticks)
+            for filtered in bitstream.filter(packet) if bitstream is not None else [packet]:
+                data = self._nvdec.packet(filtered)
+                self._tag += 1
+                data.pts = data.dts = self._tag
+                yield data, number
+        yield self._nvdec.packet(None), None
+
+
+def _fill(
+    numbered: Iterator[tuple[int, torch.Tensor]],
+    clip: ClipWindow,
+    form: Form,
+    into_CTHW: torch.Tensor,
+) -> None:
+    """Takes the frames that are wanted, and converts them some at a time."""
+    n_wanted, done, held = len(clip.wanted), 0, 0
+    chunk: torch.Tensor | None = None
+    for number, planes in numbered:
+        if number not in clip.wanted:
+            continue
+        if chunk is None:
+            rows = min(CHUNK, n_wanted)
+            chunk = torch.empty((rows, *planes.shape), dtype=planes.dtype, device=planes.device)
+        # In memory of our own, because the decoder takes its back.
+        chunk[held].copy_(planes)
+        held += 1
+        if held == len(chunk) or done + held == n_wanted:
+            rgb_BCHW = _pictures(chunk[:held], form, into_CTHW.shape[-2:], clip)
+            into_CTHW[:, done : done + held] = rgb_BCHW.transpose(0, 1)
+            done, held = done + held, 0
+        if done == n_wanted:
+            return
+    found = f"{done + held} of {n_wanted} frames from {clip.start}"
+    raise NotOnDeviceError(Refusal.FRAMES_DIFFER, found)
+
+
+def _pictures(
+    planes: torch.Tensor, form: Form, size: tuple[int, ...], clip: ClipWindow
+) -> torch.Tensor:
+    """The centres of frames, scaled as on the CPU: uint8 [B, 3, H, W], not contiguous."""
+    height, width = shown_size(form.height, form.width, size, clip)
+    # Of more bits FFmpeg has no fast conversion, and scales chroma up as it does for other sizes.
+    if (height, width) == (form.height, form.width) and form.bits == 8:
+        rgb_BHWC = unscaled_rgb_BHWC(planes, form)
+    else:
+        method = "area" if height < form.height else "bicubic"
+        rgb_BHWC = DeviceScaler(width, height, method=method).rgb_BHWC(planes, form)
+    top, left = (height - size[0]) // 2, (width - size[1]) // 2
+    return rgb_BHWC[:, top : top + size[0], left : left + size[1]].permute(0, 3, 1, 2)

@@ -1,0 +1,1 @@
+"""Measures: signals of frames, scores of clips, and what both mean."""

@@ -1,0 +1,191 @@
+"""Black borders around the picture: where a frame says that they end.
+
+A border is a strip along a side that is nearly black and nearly constant, and that ends in a
+straight line at which most of the picture begins. A dark scene is dark without such a line; there a
+sample says nothing, and the samples of a clip together decide (`stages.scores.borders`). Text and
+logos may stand in a border as long as most of it stays constant.
+"""
+
+# ruff: noqa: N803, N806 - shape letters: L lines from a side inwards, A across
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.measures.signal_spec import Signal
+
+
+class Luma(Protocol):
+    """Luma as NumPy has it, or elsewhere: what is read is asked for by slices and rows."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Height and width."""
+
+    @property
+    def T(self) -> Any:  # noqa: ANN401, N802 - NumPy's name
+        """Turned over its diagonal."""
+
+    def __getitem__(self, key: Any, /) -> Any:  # noqa: ANN401
+        """A part of it."""
+
+
+AnyLuma = TypeVar("AnyLuma", bound=Luma)
+
+_WORDS = (
+    "black border on the {side} side of the picture as coded (before rotation) as a share of its "
+    "{along}; 0 where the picture reaches the side"
+)
+_RANGE = "0 to 0.48; NaN where the side is dark and no straight line says where a border would end"
+
+SIGNALS = {
+    f"border_{side}": Signal(
+        unit=f"share of {along}", range=_RANGE, meaning=_WORDS.format(side=side, along=along)
+    )
+    for side, along in (
+        ("left", "width"), ("top", "height"), ("right", "width"), ("bottom", "height")
+    )
+}  # fmt: skip
+
+_DEEPEST = 0.48
+"""Share of the picture that one border takes at most."""
+_BLACKEST = 0.13
+"""Level up to which a border is black, of the range from black to white: analog captures and faulty
+ranges lift it."""
+_STEP = 8
+"""Every so many columns (rows) are looked at."""
+_TOLERANCE = 2.0
+"""Levels by which a border without noise varies, from compression."""
+_NOISIEST = 14.0
+"""Largest tolerance; a strip that varies more is picture."""
+_MOST = 0.55
+"""Share of the outermost line that must be constant."""
+_LEAST = 0.35
+"""Share of any line of a border that is constant: the largest subtitles leave more."""
+_TYPICAL = 0.93
+"""Share that must be constant of the lines without text, which are a third of a border or more."""
+_DROP = 0.3
+"""By how much the constant share falls where a border ends: glyphs cover less of one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """A value for each side of a picture; shares or pixels."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+def border_signals(sides: Sides) -> dict[str, float]:
+    """The signals of this module.
+
+    Args:
+        sides: From `find_borders`.
+    """
+    return {f"border_{name}": getattr(sides, name) for name in ("left", "top", "right", "bottom")}
+
+
+def find_borders(luma_HW: Luma, *, black: int = 0, white: int = 255) -> Sides:
+    """Where borders end, as shares of width and height; NaN for a side that says nothing.
+
+    Args:
+        luma_HW: uint8 luma; every eighth row and column of it is read.
+        black: Level of black.
+        white: Level of white.
+    """
+    height, width = luma_HW.shape
+    if min(height, width) < 4 * _STEP:
+        return Sides(left=0.0, top=0.0, right=0.0, bottom=0.0)
+    span = white - black
+    left, right = _both(np.asarray(luma_HW[_STEP // 2 :: _STEP].T), black, span)
+    inner = _between(luma_HW, left, right, axis=1)
+    top, bottom = _both(np.asarray(inner[:, _STEP // 2 :: _STEP]), black, span)
+    if (top or 0) + (bottom or 0) > 0 and (left is None or right is None):
+        inner = _between(luma_HW, top, bottom, axis=0)
+        left, right = _both(np.asarray(inner[_STEP // 2 :: _STEP].T), black, span)
+    nan = float("nan")
+    return Sides(
+        left=nan if left is None else left / width,
+        top=nan if top is None else top / height,
+        right=nan if right is None else right / width,
+        bottom=nan if bottom is None else bottom / height,
+    )
+
+
+def content_of(luma_HW: AnyLuma, sides: Sides) -> AnyLuma:
+    """The picture without its borders, a view; at least a twentieth of each side stays.
+
+    Args:
+        luma_HW: uint8 luma.
+        sides: From `find_borders`, of this picture or of another size of it.
+    """
+    height, width = luma_HW.shape
+    left, right = _pixels(sides.left, width), _pixels(sides.right, width)
+    top, bottom = _pixels(sides.top, height), _pixels(sides.bottom, height)
+    rows, columns = max(top + 1, height - bottom), max(left + 1, width - right)
+    return luma_HW[top:rows, left:columns]  # type: ignore[no-any-return]
+
+
+def _pixels(share: float, size: int) -> int:
+    """A border and two pixels of the blur along it."""
+    return 0 if not share > 0 else int(np.ceil(share * size)) + 2
+
+
+def _between(luma_HW: AnyLuma, before: int | None, after: int | None, *, axis: int) -> AnyLuma:
+    stop = luma_HW.shape[axis] - (after or 0)
+    inner = slice(before or 0, stop)
+    return luma_HW[:, inner] if axis else luma_HW[inner]  # type: ignore[no-any-return]
+
+
+def _both(lines_LA: NDArray[np.uint8], black: int, span: int) -> tuple[int | None, int | None]:
+    return _depth(lines_LA, black, span), _depth(lines_LA[::-1], black, span)
+
+
+def _depth(lines_LA: NDArray[np.uint8], black: int, span: int) -> int | None:
+    """Lines of the border along the first line; 0 for none, None where nothing says it."""
+    outer = lines_LA[0].astype(np.float32)
+    level = float(np.median(outer))
+    if level > black + _BLACKEST * span:
+        return 0
+    # 1.48: median absolute deviation of a normal distribution to its standard deviation.
+    sigma = 1.48 * float(np.median(np.abs(lines_LA[:4].astype(np.float32) - level)))
+    tolerance = _TOLERANCE + 2.5 * sigma
+    if tolerance > _NOISIEST or float(np.mean(np.abs(outer - level) <= tolerance)) < _MOST:
+        return 0
+    n_lines = lines_LA.shape[0]
+    deep = lines_LA[: int(n_lines * _DEEPEST) + 1]
+    gap = max(2, round(n_lines / 360))
+    excess_LA = np.abs(deep.astype(np.int16) - round(level))
+    share_L = np.mean(excess_LA <= tolerance, axis=1)
+    place = _fall(share_L, gap)
+    return None if place is None else _refined(excess_LA, place, gap, tolerance)
+
+
+def _fall(share_L: NDArray[np.float64], gap: int) -> int | None:
+    """First line after the border, by the largest fall of the constant share."""
+    # A border ends at the latest where a line has less left than large subtitles leave.
+    ends = np.flatnonzero(share_L < _LEAST)
+    limit = min(int(ends[0]) + 1 if len(ends) else len(share_L), len(share_L) - gap)
+    if limit < 2:
+        return None
+    fall_L = share_L[: limit - 1] - share_L[gap : gap + limit - 1]
+    best = int(np.argmax(fall_L))
+    if fall_L[best] < _DROP or float(np.quantile(share_L[: best + 1], 0.65)) < _TYPICAL:
+        return None
+    return best + 1
+
+
+def _refined(excess_LA: NDArray[np.int16], place: int, gap: int, tolerance: float) -> int:
+    """The line at which what is not black has half of its strength: blur and ringing spread it."""
+    first, last = max(0, place - gap), min(len(excess_LA), place + 3 * gap)
+    inside = excess_LA[min(place + gap, last - 1) : last].mean(axis=0)
+    bright_A = inside > 2 * tolerance
+    if not bright_A.any():
+        return place
+    strength = excess_LA[first:last][:, bright_A].mean(axis=1)
+    above = np.flatnonzero(strength >= 0.5 * float(inside[bright_A].mean()))
+    return first + int(above[0]) if len(above) else place

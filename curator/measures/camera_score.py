@@ -1,0 +1,234 @@
+"""Scores of what the camera does, of what moves apart from it, and tags that say it in words."""
+
+# ruff: noqa: N803, N806 - shape letters
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.measures.spec import ClipView, ScoreSpec
+from curator.records import Reason
+
+WINDOW_SAMPLES = 4
+"""Samples, 2 s at the usual rate, over which a movement must hold; or over the whole clip."""
+CERTAIN = 2.5
+"""Standard errors by which a window's median rate must differ from nothing."""
+LEAST_SHARE = 0.25
+"""Share of a clip's windows in which a movement must be seen."""
+LEAST_PART = 0.2
+"""A movement counts beside a faster one from this part of its speed on."""
+KNOWN_SHARE = 0.5
+"""Share of the samples in which the camera's motion must be known."""
+STILL = 0.02
+"""Short sides per second: slower pans and tilts are none. A camera on a tripod measures below
+0.005; at 0.02 the picture takes 50 s to leave the frame."""
+ZOOM_LEAST = 0.02
+"""1/s: slower zooms are none; it is what `STILL` is to places half a short side off the centre,
+rounded down."""
+ROLL_LEAST = 2.4
+"""Degrees per second: slower rolls are none."""
+HANDHELD = 0.02
+"""Jitter in short sides per second from which a camera is held in hands, or moves as if."""
+HANDHELD_PART = 0.06
+"""The same, as a part of the camera's speed: a pan that gathers speed is not shaking."""
+SHAKY = 0.15
+"""Jitter in short sides per second from which shaking disturbs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rates:
+    """What was measured of the camera in a clip: float64 [S] each, NaN where no model fitted."""
+
+    pan: NDArray[np.float64]
+    tilt: NDArray[np.float64]
+    zoom: NDArray[np.float64]
+    roll: NDArray[np.float64]
+    speed: NDArray[np.float64]
+
+
+def _rates(clip: ClipView) -> _Rates:
+    track, chosen = clip.track, clip.samples
+
+    def values(name: str) -> NDArray[np.float64]:
+        return track.signals[name][chosen].astype(np.float64)
+
+    return _Rates(
+        pan=values("pan_rate"),
+        tilt=values("tilt_rate"),
+        zoom=values("zoom_rate"),
+        roll=values("roll_rate"),
+        speed=values("camera_motion"),
+    )
+
+
+def _unevenness(values_S: NDArray[np.complex128] | NDArray[np.float64]) -> float | None:
+    """Standard deviation of a series about a course that changes evenly.
+
+    From the median magnitude of second differences, as if they were normally distributed: their
+    variance is six times that of the series. The median, because a few samples whose flow went
+    wrong do not make a shaking camera. A series of two has only their difference.
+
+    Args:
+        values_S: Evenly spaced, NaN where there is none; complex for two axes at once.
+    """
+    differences, n_fold = values_S[:-2] - 2 * values_S[1:-1] + values_S[2:], 6
+    if not np.isfinite(differences).any():
+        differences, n_fold = np.diff(values_S), 2
+    sizes = np.abs(differences[np.isfinite(differences)])
+    if len(sizes) == 0:
+        return None
+    # Medians of the Rayleigh and of the half-normal distribution, of unit mean square.
+    of_one = math.sqrt(math.log(2)) if np.iscomplexobj(values_S) else 0.6745
+    return float(np.median(sizes)) / of_one / math.sqrt(n_fold)
+
+
+def camera_jitter(clip: ClipView) -> float | None:
+    """How unevenly the camera moves, in short sides per second; None with fewer than two samples.
+
+    The standard deviation of its velocity, averaged over a pair's 0.1 s, about a course that
+    changes evenly from sample to sample: a steady pan has none, however fast. Faster shaking than
+    the samples' two a second counts in full, because velocities are sampled and not places.
+
+    Args:
+        clip: The clip.
+    """
+    rates = _rates(clip)
+    return _unevenness(rates.pan + 1j * rates.tilt)
+
+
+def camera_tags(clip: ClipView) -> list[str]:
+    """What the camera does, in words; several may hold.
+
+    `static`: it stands still (things may move before it). `pan_left`, `pan_right`, `tilt_up`,
+    `tilt_down`, `zoom_in`, `zoom_out`, `roll`: it does so over `WINDOW_SAMPLES`, in at least
+    `LEAST_SHARE` of the clip, and more surely than shaking would by chance. `handheld`,
+    `shaky`: it moves unevenly; of the two only one holds.
+
+    Args:
+        clip: The clip.
+
+    Returns:
+        Tags in the order above; empty where the camera's motion is not known in
+        half of the samples.
+    """
+    rates = _rates(clip)
+    if len(rates.speed) == 0 or np.mean(np.isfinite(rates.speed)) < KNOWN_SHARE:
+        return []
+    tags = _movements(rates)
+    jitter = _unevenness(rates.pan + 1j * rates.tilt)
+    speed = float(np.nanmedian(rates.speed))
+    if jitter is not None and jitter >= max(HANDHELD, HANDHELD_PART * speed):
+        tags.append("shaky" if jitter >= SHAKY else "handheld")
+    if not tags and speed < STILL:
+        tags.append("static")
+    return tags
+
+
+def _movements(rates: _Rates) -> list[str]:
+    speed = float(np.nanmean(rates.speed))
+    found = set()
+    for rate_S, least, to_speed, names in (
+        (rates.pan, STILL, 1.0, ("pan_right", "pan_left")),
+        (rates.tilt, STILL, 1.0, ("tilt_up", "tilt_down")),
+        (rates.zoom, ZOOM_LEAST, 0.5, ("zoom_in", "zoom_out")),
+        (rates.roll, ROLL_LEAST, math.radians(0.5), ("roll", "roll")),
+    ):
+        least = max(least, LEAST_PART * speed / to_speed)
+        unevenness = _unevenness(rate_S) or 0.0
+        for length in {min(WINDOW_SAMPLES, len(rate_S)), len(rate_S)}:
+            steady_W = _steady(rate_S, length, unevenness)
+            for sign, name in zip((1, -1), names, strict=True):
+                if np.mean(sign * steady_W >= least) >= LEAST_SHARE:
+                    found.add(name)
+    order = ("pan_left", "pan_right", "tilt_up", "tilt_down", "zoom_in", "zoom_out", "roll")
+    return [name for name in order if name in found]
+
+
+def _steady(rate_S: NDArray[np.float64], length: int, unevenness: float) -> NDArray[np.float64]:
+    """Median rate in each window of some samples, 0 where not certain; float64 [W], W >= 1."""
+    windows_WL = np.lib.stride_tricks.sliding_window_view(rate_S, length)
+    windows_WL = windows_WL[np.isfinite(windows_WL).any(axis=1)]
+    medians_W = np.nanmedian(windows_WL, axis=1)
+    # The standard error of a median is 1.25 times that of a mean.
+    error_W = 1.25 * unevenness / np.sqrt(np.isfinite(windows_WL).sum(axis=1))
+    steady_W: NDArray[np.float64] = np.where(np.abs(medians_W) >= CERTAIN * error_W, medians_W, 0.0)
+    return steady_W
+
+
+SCORES: dict[str, ScoreSpec] = {
+    "camera_motion": ScoreSpec(
+        unit="short sides/s",
+        range="0 tripod; about 0.05 held in hands; above 1 whip pans",
+        meaning="speed of the picture through the camera's motion alone, mean over its places, "
+        "median over samples",
+        low=Reason.CAMERA_TOO_STILL,
+        high=Reason.CAMERA_TOO_VIOLENT,
+        of="camera_motion",
+        aggregate="median",
+    ),
+    "camera_jitter": ScoreSpec(
+        unit="short sides/s",
+        range=f"0 tripod or gimbal; {HANDHELD} to {SHAKY} held in hands; above, shaking",
+        meaning="standard deviation of the camera's velocity about an even course",
+        low=Reason.JITTER_TOO_LOW,
+        high=Reason.CAMERA_TOO_SHAKY,
+        of=camera_jitter,
+    ),
+    "camera_share": ScoreSpec(
+        unit="share",
+        range="0 to 1; below 0.3 the camera's motion is not known",
+        meaning="part of the textured picture that follows one motion; low where motion is too "
+        "violent for optical flow",
+        low=Reason.CAMERA_UNCLEAR,
+        high=Reason.CAMERA_TOO_CLEAR,
+        of="camera_share",
+        aggregate="median",
+    ),
+    "object_motion": ScoreSpec(
+        unit="short sides/s",
+        range="0 nothing moves but the camera upwards",
+        meaning="mean speed over the picture of what moves apart from the camera",
+        low=Reason.OBJECT_MOTION_TOO_LOW,
+        high=Reason.OBJECT_MOTION_TOO_HIGH,
+        of="object_motion",
+        aggregate="mean",
+    ),
+    "pan_rate": ScoreSpec(
+        unit="short sides/s",
+        range="positive: to the right",
+        meaning="median speed of the camera to the right",
+        low=Reason.PAN_TOO_FAST,
+        high=Reason.PAN_TOO_FAST,
+        of="pan_rate",
+        aggregate="median",
+    ),
+    "tilt_rate": ScoreSpec(
+        unit="short sides/s",
+        range="positive: up",
+        meaning="median speed of the camera upwards",
+        low=Reason.TILT_TOO_FAST,
+        high=Reason.TILT_TOO_FAST,
+        of="tilt_rate",
+        aggregate="median",
+    ),
+    "zoom_rate": ScoreSpec(
+        unit="1/s",
+        range="positive: in",
+        meaning="median change of the logarithm of the magnification",
+        low=Reason.ZOOM_TOO_FAST,
+        high=Reason.ZOOM_TOO_FAST,
+        of="zoom_rate",
+        aggregate="median",
+    ),
+    "roll_rate": ScoreSpec(
+        unit="degrees/s",
+        range="positive: the camera turns clockwise",
+        meaning="median rotation about the line of sight",
+        low=Reason.ROLL_TOO_FAST,
+        high=Reason.ROLL_TOO_FAST,
+        of="roll_rate",
+        aggregate="median",
+    ),
+}

@@ -1,0 +1,268 @@
+"""What clips show, read from the CLIP embeddings that analyze stored.
+
+It knows no pixels: another aesthetic head, other prompts or other bounds are a rerun of seconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from curator.errors import ModelError, UsageError, unknown_key
+from curator.measures.semantic_score import NEEDS, Need
+from curator.models.catalogue import ModelEntry
+from curator.models.clip_model import check_open_clip, embed_texts
+from curator.models.embedding_heads import Heads, LinearHead, ZeroShot, load_linear_head
+from curator.models.weight_store import ModelStore
+from curator.models.zero_shot_prompts import Prompts, load_prompts
+from curator.stages.filter.rules import FilterConfig
+from curator.tables.parts import fingerprint
+
+_HEADS_VERSION = 1
+
+
+class SemanticConfig(BaseModel):
+    """What is read from CLIP embeddings; nothing where `analyze.clip` is null."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    aesthetic: str | None = Field(
+        None,
+        description="aesthetic head of `curate models list`, made for the model of analyze.clip; "
+        "null for none",
+        json_schema_extra={"unit": "name"},
+    )
+    content: bool = Field(
+        True,
+        description="tell the content type of each clip, by prompts",
+        json_schema_extra={"unit": "true or false"},
+    )
+    safety: bool = Field(
+        True,
+        description="score what is not safe for work, by prompts",
+        json_schema_extra={"unit": "true or false"},
+    )
+    prompts: str | None = Field(
+        None,
+        description="YAML file of content types and prompts; null for the packaged 26 types",
+        json_schema_extra={"unit": "path"},
+    )
+    reject: tuple[str, ...] = Field(
+        (),
+        description="content types whose clips are rejected; to have fewer of a type rather than "
+        "none, balance by the column content_type",
+        json_schema_extra={"unit": "names"},
+    )
+    # Half of the probability: more than all other types together.
+    reject_from: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="probability of the type from which a clip of `reject` is rejected",
+        json_schema_extra={"unit": "0 to 1"},
+    )
+
+
+class Semantics:
+    """The models of one recipe: checked before the work, read when they are needed.
+
+    Args:
+        config: What is read from embeddings.
+        clip: Name of the CLIP model, or None.
+        store: Where weights lie.
+    """
+
+    def __init__(self, config: SemanticConfig, clip: str | None, store: ModelStore) -> None:
+        self.config = config
+        self.store = store
+        self.clip = store.catalogue.find(clip, "clip") if clip is not None else None
+        head = config.aesthetic
+        self.aesthetic = store.catalogue.find(head, "aesthetic") if head is not None else None
+
+    @property
+    def stamp(self) -> str | None:
+        """What the embeddings depend on: the weights of the CLIP model; None without one."""
+        return self.store.fingerprint(self.clip) if self.clip is not None else None
+
+    @property
+    def heads_stamp(self) -> str | None:
+        """What `heads` depends on: weights, and prompts word by word; None where it gives None.
+
+        Raises:
+            ModelError: The prompts cannot be read.
+        """
+        if self.clip is None:
+            return None
+        config, head, prompts = self.config, self.aesthetic, self._prompts()
+        asked = {"content": config.content, "safety": config.safety}
+        classes = {
+            name: [(kind, prompts.texts(words)) for kind, words in getattr(prompts, name).items()]
+            for name, is_asked in asked.items()
+            if is_asked
+        }
+        return fingerprint(
+            "heads",
+            _HEADS_VERSION,
+            self.stamp,
+            self.store.fingerprint(head) if head is not None else None,
+            classes,
+            prompts.unsafe if config.safety else None,
+        )
+
+    def check(self, filters: FilterConfig, columns: Sequence[str] = ()) -> None:
+        """Checks that every score and column which the recipe asks for can be made.
+
+        Args:
+            filters: The recipe's rules.
+            columns: Columns of `clips` that the selection goes by.
+
+        Raises:
+            UsageError: A key or weights are missing; says which key to set, or what to pull.
+        """
+        self.check_keys(filters, columns)
+        try:
+            if self.clip is not None:
+                check_open_clip()
+                self._prompts()
+                for entry in filter(None, (self.clip, self.aesthetic)):
+                    self.store.find(entry)
+        except ModelError as error:
+            raise UsageError(str(error)) from error
+
+    def check_keys(self, filters: FilterConfig, columns: Sequence[str] = ()) -> None:
+        """The part of `check` that looks at the recipe alone, and at no weights.
+
+        Args:
+            filters: The recipe's rules.
+            columns: Columns of `clips` that the selection goes by.
+
+        Raises:
+            UsageError: A key is missing; says which one to set.
+        """
+        try:
+            self._check_keys(filters)
+            check_content(self.config, self._clip_name, columns)
+        except ModelError as error:
+            raise UsageError(str(error)) from error
+
+    def heads(self) -> Heads | None:
+        """What reads the embeddings; None where the recipe asks for none.
+
+        Raises:
+            ModelError: Weights are missing or are not what they should be.
+        """
+        if self.clip is None:
+            return None
+        config, prompts = self.config, self._prompts()
+        return Heads(
+            aesthetic=self._aesthetic(self.aesthetic) if self.aesthetic is not None else None,
+            content=self._classes(self.clip, prompts, prompts.content) if config.content else None,
+            safety=self._classes(self.clip, prompts, prompts.safety) if config.safety else None,
+            unsafe=tuple(prompts.unsafe),
+        )
+
+    def _check_keys(self, filters: FilterConfig) -> None:
+        asked = {
+            name: NEEDS[score]
+            for name, rule in filters.root.items()
+            # A flag on what is switched off says nothing, and rejects nothing.
+            if (score := rule.score or name) in NEEDS and rule.bounds and rule.severity == "reject"
+        }
+        clip, head = self.clip, self.aesthetic
+        for name, need in asked.items():
+            if clip is None or (need == Need.AESTHETIC and head is None):
+                raise UsageError(
+                    f"filters.{name} asks for a score that is not made; {_REMEDY[need]}"
+                )
+            if not self._is_on(need):
+                raise UsageError(
+                    f"filters.{name} asks for a score that semantic.{need} switches off"
+                )
+        if head is not None and (clip is None or head.reads != clip.name):
+            raise UsageError(
+                f"semantic.aesthetic is {head.name}, which reads embeddings of {head.reads}; "
+                f"analyze.clip is {self._clip_name}; set "
+                f"analyze.clip={head.reads} (`curate models pull {head.reads}`)"
+            )
+
+    @property
+    def _clip_name(self) -> str | None:
+        return self.clip.name if self.clip is not None else None
+
+    def _is_on(self, need: Need) -> bool:
+        off = {Need.CONTENT: not self.config.content, Need.SAFETY: not self.config.safety}
+        return not off.get(need, False)
+
+    def _prompts(self) -> Prompts:
+        return load_prompts(self.config.prompts)
+
+    def _aesthetic(self, entry: ModelEntry) -> LinearHead:
+        key = fingerprint("aesthetic", _HEADS_VERSION, self.store.fingerprint(entry))
+        kept = self.store.load_derived(key)
+        if kept is not None:
+            return LinearHead(kept["weight"].astype(np.float64), float(kept["bias"]))
+        assert entry.dim is not None
+        head = load_linear_head(self.store.find(entry), dim=entry.dim)
+        self.store.keep_derived(key, {"weight": head.weight_D, "bias": np.array(head.bias)})
+        return head
+
+    def _classes(
+        self, clip: ModelEntry, prompts: Prompts, classes: Mapping[str, list[str]]
+    ) -> ZeroShot:
+        texts = [prompts.texts(words) for words in classes.values()]
+        key = fingerprint("texts", _HEADS_VERSION, self.store.fingerprint(clip), texts)
+        kept = self.store.load_derived(key)
+        if kept is None:
+            flat = [text for some in texts for text in some]
+            vectors, scale = embed_texts(clip, self.store.find(clip), flat)
+            kept = {"class": _class_means(vectors, texts), "scale": np.array(scale)}
+            self.store.keep_derived(key, kept)
+        return ZeroShot(tuple(classes), kept["class"].astype(np.float64), float(kept["scale"]))
+
+
+_REMEDY = {
+    Need.CLIP: "set analyze.clip, such as analyze.clip=openai-vit-b-32 (`curate models pull "
+    "openai-vit-b-32`)",
+    Need.AESTHETIC: "set analyze.clip=openai-vit-l-14 and semantic.aesthetic=laion-mlp-l-14 "
+    "(`curate models pull openai-vit-l-14 laion-mlp-l-14`)",
+}
+_REMEDY |= dict.fromkeys((Need.CONTENT, Need.SAFETY), _REMEDY[Need.CLIP])
+
+
+def check_content(
+    config: SemanticConfig, clip: str | None, columns: Sequence[str] = (), *, key: str | None = None
+) -> None:
+    """Checks that content types are told where the recipe goes by them, and are known.
+
+    Args:
+        config: What is read from embeddings.
+        clip: Name of the CLIP model, or None.
+        columns: Columns of `clips` that the selection goes by.
+        key: Another key of the recipe that goes by content types.
+
+    Raises:
+        UsageError: Naming the key, and the remedy.
+        ModelError: The prompts cannot be read.
+    """
+    asking = {"semantic.reject": bool(config.reject), "select.by": "content_type" in columns}
+    for name in [*(name for name, is_asking in asking.items() if is_asking), *filter(None, [key])]:
+        if clip is None:
+            raise UsageError(f"{name} asks for content types; {_REMEDY[Need.CONTENT]}")
+        if not config.content:
+            raise UsageError(f"{name} asks for content types, which semantic.content switches off")
+    known = load_prompts(config.prompts).content if config.reject else {}
+    for name in config.reject:
+        if name not in known:
+            raise UsageError(f"semantic.reject: {unknown_key(name, known, 'content type')}")
+
+
+def _class_means(
+    vectors_PD: NDArray[np.float32],  # noqa: N803 - shape letters
+    texts: Sequence[Sequence[str]],
+) -> NDArray[Any]:
+    """Unit means of the classes' prompts, float64 [K, D]."""
+    ends = np.cumsum([len(some) for some in texts])
+    means = [part.astype(np.float64).mean(0) for part in np.split(vectors_PD, ends[:-1])]
+    return np.stack([mean / np.linalg.norm(mean) for mean in means])

@@ -1,0 +1,187 @@
+"""Scores of what is drawn over the picture without being text: logos and divided screens.
+
+An edge that is in the same cells of the picture in nearly all looks is drawn on it if more moves
+around it than in its own cells: what stands still in a moving scene, or before it. Where the camera
+and all else stand still in the clip, looks at the source around it are taken as well; where those
+stand still too, nothing can tell, and there is no score.
+"""
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.measures.inset_signal import moved_of
+from curator.measures.overlay_signal import EDGE_SIDE, edges_of
+from curator.measures.spec import ClipView, ScoreSpec
+from curator.records import Reason
+
+_MIN_LOOKS = 3
+_ENOUGH_LOOKS = 8
+_MORE_LOOKS = 24
+_AROUND_S = 60.0
+_ALWAYS = 0.8
+"""Share of looks in which an edge that is drawn on the picture is seen."""
+_STILL = 0.25
+"""Share of all edges that are always there, above which the picture stands still."""
+_LARGEST = (0.28, 0.24)
+"""Sides of the largest logo, as shares of width and height."""
+_MIN_CELLS = 3
+"""Cells of a logo with edges of each of the two directions."""
+_OFF_CENTRE = 0.22
+"""How far from the middle of the picture a logo's middle is, as a share of a side: what a camera
+zooms in on stays where it is too."""
+_MIN_SIDE = 2
+"""Cells that a logo is wide and high at least."""
+_RING = (4, 5)
+"""Cells beside a mark, and above and below it, that are its surroundings: one of what moved."""
+_MOVES_AROUND = 0.75
+"""What moves around a mark at least for it to be told from the scene, as log2 of 1 + levels."""
+_PASSING = 0.25
+"""Share of the cells next to a mark whose edges come and go; where a picture has none, as asphalt
+has, a flicker of its brightness looks like motion."""
+_CALMER = 0.5
+"""How much less moves in the calmest quarter of a mark's own cells."""
+_LASTING = 0.7
+"""Mean share of looks with an edge, over the cells around a mark, above which its own are there by
+chance."""
+_SAME_LINE = 0.008
+"""How far a line may seem to move from look to look, as a share of the side."""
+
+
+def _logo_area(clip: ClipView) -> float | None:
+    own = _own_looks(clip)
+    if not own.any():
+        return None
+    for wanted in (_ENOUGH_LOOKS, _MORE_LOOKS):
+        looks = _widened(clip, own, wanted)
+        if len(looks) < _MIN_LOOKS:
+            return None
+        edges = edges_of(clip.track.look_edges[looks])
+        share = edges.mean(0)
+        always = share >= _ALWAYS
+        seen = int((share > 0).sum())
+        if always.sum() <= _STILL * seen or seen == 0:
+            return _marks(always, share, clip.track.look_moved[looks])
+    # In a picture that stands still, a mark before something that moves can still be told.
+    return _marks(always, share, clip.track.look_moved[looks]) or None
+
+
+def _own_looks(clip: ClipView) -> NDArray[np.bool_]:
+    frames = clip.track.look_frame
+    own: NDArray[np.bool_] = (frames >= clip.span.start_frame) & (frames < clip.span.end_frame)
+    return own
+
+
+def _widened(clip: ClipView, own: NDArray[np.bool_], n_wanted: int) -> NDArray[np.intp]:
+    """Looks at the clip, and the nearest around it where these are fewer than wanted."""
+    track, indices = clip.track, np.flatnonzero(own)
+    if len(indices) >= n_wanted:
+        return indices
+    reach = round(_AROUND_S / float(track.time_base))
+    pts = track.frame_pts[track.look_frame]
+    begin, end = int(pts[indices[0]]), int(pts[indices[-1]])
+    away = np.maximum(np.maximum(begin - pts, pts - end), 0)
+    near = np.flatnonzero((away <= reach) & ~own)
+    if n_wanted > _ENOUGH_LOOKS and len(near) > n_wanted:
+        chosen = near[np.linspace(0, len(near) - 1, n_wanted - len(indices)).astype(int)]
+    else:
+        chosen = near[np.argsort(away[near], kind="stable")][: n_wanted - len(indices)]
+    return np.union1d(indices, chosen)
+
+
+def _marks(
+    always: NDArray[np.bool_], share: NDArray[np.float64], packed: NDArray[np.uint8]
+) -> float:
+    """Share of the picture within the boxes of compact marks.
+
+    Args:
+        always: bool [2, cells, cells]: edges that are always there, by direction.
+        share: Share of looks in which they are.
+        packed: Packed maps of what moved in each look.
+    """
+    both = np.asarray(always.any(0), np.uint8)
+    joined = cv2.dilate(both, np.ones((3, 3), np.uint8))
+    n, labels, stats, _ = cv2.connectedComponentsWithStats(joined, connectivity=8)
+    moved = np.log2(1 + moved_of(packed).mean(0))
+    moved = cv2.resize(moved, (EDGE_SIDE, EDGE_SIDE), interpolation=cv2.INTER_NEAREST)
+    area = 0.0
+    for label in range(1, n):
+        x, y, width, height = (int(value) for value in stats[label, :4])
+        # The outermost cells are those that joining added.
+        if width - 2 > _LARGEST[0] * EDGE_SIDE or height - 2 > _LARGEST[1] * EDGE_SIDE:
+            continue
+        middle = (x + width / 2) / EDGE_SIDE - 0.5, (y + height / 2) / EDGE_SIDE - 0.5
+        if max(abs(middle[0]), abs(middle[1])) < _OFF_CENTRE:
+            continue
+        inside = labels == label
+        counts = [int((plane & inside).sum()) for plane in always]
+        around = np.zeros_like(inside)
+        around[max(0, y - 3) : y + height + 3, max(0, x - 3) : x + width + 3] = True
+        around &= ~inside
+        wide = np.zeros_like(inside)
+        across, down = _RING
+        wide[max(0, y - down) : y + height + down, max(0, x - across) : x + width + across] = True
+        wide[y : y + height, x : x + width] = False
+        others = share.max(0)[around]
+        crowded = float((others >= _ALWAYS).sum()) > 0.3 * float((others > 0).sum())
+        if min(counts) < _MIN_CELLS or crowded or float(others.mean()) > _LASTING:
+            continue
+        if float(((others > 0) & (others < _ALWAYS)).mean()) < _PASSING:
+            continue
+        if min(width, height) - 2 < _MIN_SIDE or not _stands_before(
+            moved, (both > 0) & inside, wide
+        ):
+            continue
+        area += max(1, width - 2) * max(1, height - 2) / EDGE_SIDE**2
+    return min(area, 1.0)
+
+
+def _stands_before(
+    moved: NDArray[np.float32], mark: NDArray[np.bool_], around: NDArray[np.bool_]
+) -> bool:
+    """Whether something moves around a mark, and less in it.
+
+    Args:
+        moved: What moved, as log2 of 1 + levels, by cell.
+        mark: Its cells with edges.
+        around: Cells around it.
+    """
+    there = float(np.median(moved[around])) if around.any() else 0.0
+    own = float(np.percentile(moved[mark], 25))
+    return there >= _MOVES_AROUND and there - own >= _CALMER
+
+
+def _split_screen(clip: ClipView) -> float | None:
+    lines = clip.track.look_lines[_own_looks(clip)]
+    if not len(lines):
+        return None
+    return max(_standing(lines[:, 0], lines[:, 1]), _standing(lines[:, 2], lines[:, 3]))
+
+
+def _standing(places: NDArray[np.float32], covers: NDArray[np.float32]) -> float:
+    """Mean cover over all looks of the line that is found in one place most."""
+    same = np.abs(places[:, None] - places[None, :]) <= _SAME_LINE
+    return float((same * covers[None, :]).sum(1).max() / len(places))
+
+
+SCORES: dict[str, ScoreSpec] = {
+    "logo_area": ScoreSpec(
+        unit="0 to 1",
+        range="0 without to 1; null where the source has fewer than 3 looks, and where the picture "
+        "stands still",
+        meaning="share of the picture within compact marks whose edges stay while the rest moves",
+        low=Reason.LOGO,
+        high=Reason.LOGO,
+        of=_logo_area,
+    ),
+    "split_screen": ScoreSpec(
+        unit="0 to 1",
+        range="0 without to 1; above 0.5 a divided picture, or a standing scene with a straight "
+        "edge all through it",
+        meaning="how much of the way a straight line that stays in place goes down or across the "
+        "picture, mean over looks",
+        low=Reason.SPLIT_SCREEN,
+        high=Reason.SPLIT_SCREEN,
+        of=_split_screen,
+    ),
+}

@@ -1,0 +1,365 @@
+"""Score of a picture within the picture: a webcam in a game, a reporter's box, a reaction.
+
+A rectangle is looked for whose sides are straight lines that stand in one place through the clip,
+each sharper than what lies beside it, and end at its corners. In a scene that does not move,
+any four edges could be one: so the inside has to move, and where all around stands still, the sides
+must be without gap and straight to a pixel or two, which a screen in a room seldom is.
+"""
+
+# ruff: noqa: N803 - shape letters
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.measures.inset_signal import (
+    LINE_ACROSS,
+    LINE_ALONG,
+    MOVED_SIDE,
+    lines_of,
+    moved_of,
+)
+from curator.measures.spec import ClipView, ScoreSpec
+from curator.records import Reason
+
+_MIN_LOOKS = 3
+_MAX_LOOKS = 60
+_MOVES = 1.5
+"""Mean levels from which a clip has motion in some cell."""
+_ACTIVE = 0.75
+"""Levels from which a cell moves in one look."""
+_SMALLEST = (0.085, 0.085)
+"""Sides of the smallest inset, as shares of width and height."""
+_LARGEST = (0.56, 0.56)
+_SHAPES = (0.45, 2.6)
+"""Width by height, in pixels."""
+_N_LINES = 24
+"""Lines of each direction that may be sides."""
+_BESIDE = (5, 6, 7, 8)
+"""Places from a line at which what is beside it is looked at."""
+_MARGIN = 0.15
+"""Share of a rectangle at each side that is not its core."""
+_N_POINTS = 12
+"""Points of a side at which motion is looked at."""
+
+_WEIGHTS = {
+    "low": 7.3,
+    "stands_out": 3.6,
+    "goes_on": -4.2,
+    "core": 5.5,
+    "near": -9.3,
+    "real": 1.2,
+    "exact": 10.4,
+    "size": 3.9,
+}
+_BIAS = -26.7
+"""Fitted on made insets, seeds 1 to 7 of the half `tune` (`benchmarks/insets.py`), and lowered for
+five false insets in 567 clips without a screen in the scene."""
+_ENOUGH_LOOKS = 6
+_PER_MISSING_LOOK = 0.35
+"""Log odds that each look less than enough takes: fewer looks have more lines that last by chance.
+With it as many rectangles are false with three looks as with six."""
+_NO = -99.0
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangles:
+    """Rectangles that may be insets.
+
+    Attributes:
+        boxes: float64 [N, 4]: x0, y0, x1, y1 as shares. A side at 0 or 1 is the picture's own.
+        features: What is known of each, float64 [N], by name:
+
+            low: share of looks and pieces in which its weakest side stands;
+            stands_out: how much more that is than beside the side, on the better of both;
+            exact: how much of a side is in one place, and not in the next ones too;
+            goes_on: how much of the sides' lines goes on beyond the corners;
+            outside: how often something moves beyond its sides, mean over looks and points;
+            core: how often its cells move, without a margin;
+            uneven: how much less moves along the picture's border than within it;
+            size: of its sides, as a share, mean;
+            real: how many of its sides are not the picture's own;
+            near: how far it is from the nearest border, as a share.
+    """
+
+    boxes: Floats
+    features: dict[str, Floats]
+
+
+def _picture_in_picture(clip: ClipView) -> float | None:
+    track = clip.track
+    own = (track.look_frame >= clip.span.start_frame) & (track.look_next_frame >= 0)
+    looks = np.flatnonzero(own & (track.look_next_frame < clip.span.end_frame))
+    if len(looks) < _MIN_LOOKS:
+        return None
+    if len(looks) > _MAX_LOOKS:
+        looks = looks[np.linspace(0, len(looks) - 1, _MAX_LOOKS).astype(int)]
+    moved = moved_of(track.look_moved[looks])
+    if moved.mean(0).max() < _MOVES:
+        return None
+    found = rectangles(lines_of(track.look_standing[looks]), moved, clip.size)
+    if found is None:
+        return 0.0
+    best = int((odds := inset_odds(found.features)).argmax())
+    if odds[best] < _PER_MISSING_LOOK * max(0, _ENOUGH_LOOKS - len(looks)):
+        return 0.0
+    x0, y0, x1, y1 = found.boxes[best]
+    return float((x1 - x0) * (y1 - y0))
+
+
+def rectangles(
+    lines_T2AP: NDArray[np.bool_],
+    moved_TCC: NDArray[np.float32],
+    size: tuple[int, int],
+) -> Rectangles | None:
+    """Rectangles of standing lines, and what speaks for each.
+
+    Args:
+        lines_T2AP: Standing lines of the looks, bool [T, 2, `LINE_ALONG`, `LINE_ACROSS`].
+        moved_TCC: Levels by which cells moved, [T, `MOVED_SIDE`, `MOVED_SIDE`].
+        size: Width and height of the picture, in pixels.
+
+    Returns:
+        None if there is none.
+    """
+    lasting = _lasting(lines_T2AP)
+    beside = np.stack([_shifted(lasting, d) for d in _BESIDE]).mean(0)
+    beyond = np.stack([_shifted(lasting, -d) for d in _BESIDE]).mean(0)
+    excess = lasting - np.minimum(beside, beyond)
+    places = [np.concatenate([[0], _places(plane), [LINE_ACROSS]]) for plane in excess]
+    x0, x1 = _pairs(places[0], 0)
+    y0, y1 = _pairs(places[1], 1)
+    if not len(x0) or not len(y0):
+        return None
+    sums = np.pad(lasting.cumsum(1), ((0, 0), (1, 0), (0, 0)))
+    exact = np.pad(lines_T2AP.mean(0).cumsum(1), ((0, 0), (1, 0), (0, 0)))
+    grid = np.meshgrid(np.arange(len(x0)), np.arange(len(y0)), indexing="ij")
+    across, down = (index.ravel() for index in grid)
+    shape = (x1 - x0)[across] * size[0] / ((y1 - y0)[down] * size[1])
+    fits = (shape >= _SHAPES[0]) & (shape <= _SHAPES[1])
+    across, down = across[fits], down[fits]
+    sides = _sides(x0[across], y0[down], x1[across], y1[down])
+    cover = np.stack([_mean(sums, *side) for side in sides])
+    real = np.stack([(at > 0) & (at < LINE_ACROSS) for _, at, _, _ in sides])
+    low = np.where(real, cover, 1).min(0)
+    good = (low >= 0.6) & (real.sum(0) >= 2)
+    if not good.any():
+        return None
+    sides = [(plane, at[good], lo[good], hi[good]) for plane, at, lo, hi in sides]
+    boxes = np.stack([x0[across], y0[down], x1[across], y1[down]], 1)[good] / LINE_ACROSS
+    return Rectangles(
+        boxes, _features(sums, exact, sides, cover[:, good], real[:, good], boxes, moved_TCC)
+    )
+
+
+def inset_odds(features: dict[str, Floats]) -> Floats:
+    """Log odds that a rectangle is an inset, by `_WEIGHTS`; `_NO` where it cannot be one.
+
+    Args:
+        features: Those of `Rectangles`.
+    """
+    f = features
+    # Where all around stands still, a picture on a wall is almost as straight.
+    at_rest = (f["low"] >= 0.8) & (f["exact"] >= 0.85)
+    at_rest &= (f["uneven"] < 0.9) | (f["low"] > 0.97)
+    can_be = (f["stands_out"] >= 0.36) & (f["core"] >= 0.15) & (at_rest | (f["outside"] >= 0.1))
+    terms = {
+        "low": f["low"],
+        "stands_out": f["stands_out"],
+        "goes_on": f["goes_on"],
+        "core": np.minimum(f["core"] / 0.6, 1),
+        "near": np.minimum(f["near"] / 0.2, 1),
+        "real": f["real"],
+        "exact": f["exact"],
+        "size": np.minimum(f["size"] / 0.3, 1),
+    }
+    odds = _BIAS + np.stack([_WEIGHTS[name] * values for name, values in terms.items()]).sum(0)
+    return np.where(can_be, odds, _NO)
+
+
+def _lasting(lines_T2AP: NDArray[np.bool_]) -> Floats:
+    """Share of looks in which a line stands at each piece and place, or the next place.
+
+    Lines at the picture's own border, as interlacing and scaling leave them, do not count.
+    """
+    near = lines_T2AP.copy()
+    near[..., 1:] |= lines_T2AP[..., :-1]
+    near[..., :-1] |= lines_T2AP[..., 1:]
+    lasting: Floats = near.mean(0)
+    lasting[..., 0] = lasting[..., -1] = 0
+    return lasting
+
+
+def _shifted(values: Floats, by: int) -> Floats:
+    """Values at other places, 0 beyond the picture."""
+    moved = np.zeros_like(values)
+    if by > 0:
+        moved[..., by:] = values[..., :-by]
+    else:
+        moved[..., :by] = values[..., -by:]
+    return moved
+
+
+def _places(excess_AP: Floats) -> NDArray[np.intp]:
+    """Places with the longest lines, which may have gaps of one piece."""
+    on = excess_AP >= 0.5
+    on[1:-1] |= on[:-2] & on[2:]
+    length = np.zeros(LINE_ACROSS)
+    longest = np.zeros(LINE_ACROSS)
+    for row, values in zip(on, excess_AP, strict=True):
+        length = np.where(row, length + values, 0)
+        longest = np.maximum(longest, length)
+    # Of places that are equally good, the later one.
+    longest += 1e-6 * np.arange(LINE_ACROSS)
+    padded = np.pad(longest, 2)
+    peaks = longest >= np.lib.stride_tricks.sliding_window_view(padded, 5).max(1)
+    longest[:3] = longest[-3:] = 0
+    longest = np.where(peaks, longest, 0)
+    best = np.argsort(-longest, kind="stable")[:_N_LINES]
+    return np.sort(best[longest[best] >= 0.06 * LINE_ALONG])
+
+
+def _pairs(places: NDArray[np.intp], axis: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    first, last = np.triu_indices(len(places), 1)
+    length = (places[last] - places[first]) / LINE_ACROSS
+    fits = (length >= _SMALLEST[axis]) & (length <= _LARGEST[axis])
+    return places[first[fits]], places[last[fits]]
+
+
+Side = tuple[int, NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
+"""Plane, places, and where the sides begin and end in pieces."""
+
+
+def _sides(
+    x0: NDArray[np.intp], y0: NDArray[np.intp], x1: NDArray[np.intp], y1: NDArray[np.intp]
+) -> list[Side]:
+    """Left, right, top and bottom sides of rectangles."""
+    rows, columns = _pieces(y0, y1), _pieces(x0, x1)
+    return [(0, x0, *rows), (0, x1, *rows), (1, y0, *columns), (1, y1, *columns)]
+
+
+def _pieces(
+    begin: NDArray[np.intp], end: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Pieces that lie between two places all but for a fifth."""
+    first = np.ceil(begin * LINE_ALONG / LINE_ACROSS - 0.2).astype(np.intp)
+    last = np.floor(end * LINE_ALONG / LINE_ACROSS + 0.2).astype(np.intp)
+    return first, np.maximum(last, first + 1)
+
+
+def _mean(
+    sums: Floats, plane: int, at: NDArray[np.intp], lo: NDArray[np.intp], hi: NDArray[np.intp]
+) -> Floats:
+    """Mean of what lasts at places, over the pieces [lo, hi) that are in the picture."""
+    lo, hi = np.clip(lo, 0, LINE_ALONG), np.clip(hi, 0, LINE_ALONG)
+    at = np.clip(at, 0, LINE_ACROSS - 1)
+    total = sums[plane, hi, at] - sums[plane, lo, at]
+    return np.asarray(total / np.maximum(hi - lo, 1), np.float64)
+
+
+def _features(
+    sums: Floats,
+    exact: Floats,
+    sides: list[Side],
+    cover: Floats,
+    real: NDArray[np.bool_],
+    boxes: Floats,
+    moved_TCC: NDArray[np.float32],
+) -> dict[str, Floats]:
+    """See `Rectangles`.
+
+    Args:
+        sums: What lasts, summed along the lines, [2, pieces + 1, places].
+        exact: Likewise, where a line in the next place does not count.
+        sides: Of the rectangles.
+        cover: How much of each side lasts, [4, N].
+        real: Which are not the picture's own, [4, N].
+        boxes: The rectangles, [N, 4].
+        moved_TCC: Levels by which cells moved.
+    """
+    moved = moved_TCC.mean(0)
+    often, level = (moved_TCC >= _ACTIVE).mean(0), np.log2(1 + moved).astype(np.float64)
+    core, n_core = _inside(often, boxes, _MARGIN)
+    core_level = _inside(level, boxes, _MARGIN)[0] / n_core
+    beside, ends, outside, still, one_place = [], [], [], [], []
+    for (plane, at, lo, hi), inwards, (points, step) in zip(
+        sides, (1, -1, 1, -1), _points(boxes), strict=True
+    ):
+        near = [
+            np.mean([_mean(sums, plane, at + sign * d, lo, hi) for d in _BESIDE], 0)
+            for sign in (inwards, -inwards)
+        ]
+        beside.append(np.minimum(*near))
+        before = _mean(sums, plane, at, lo - 4, lo - 1)
+        behind = _mean(sums, plane, at, hi + 1, hi + 4)
+        both = np.where(hi > LINE_ALONG - 2, before, (before + behind) / 2)
+        ends.append(np.where(lo < 2, behind, both))
+        one_place.append(np.max([_mean(exact, plane, at + d, lo, hi) for d in (-1, 0, 1)], 0))
+        outside.append(_cells_at(often, points - step).mean(1))
+        border = _cells_at(level, points + step / 2).mean(1)
+        still.append(np.clip(1 - border / np.maximum(core_level, 0.1), 0, 1))
+    n_real = real.sum(0).astype(np.float64)
+
+    def mean(values: list[Floats]) -> Floats:
+        return np.asarray(np.where(real, np.stack(values), 0).sum(0) / n_real, np.float64)
+
+    return {
+        "low": np.where(real, cover, 1).min(0),
+        "stands_out": np.where(real, cover - np.stack(beside), 1).min(0),
+        "exact": np.where(real, np.stack(one_place) / np.maximum(cover, 0.1), 1).min(0),
+        "goes_on": mean(ends),
+        "outside": mean(outside),
+        "core": core / n_core,
+        "size": np.sqrt(np.prod(boxes[:, 2:] - boxes[:, :2], 1)),
+        "uneven": np.where(real, 0, np.stack(still)).max(0),
+        "real": n_real,
+        "near": np.minimum(boxes[:, :2].min(1), 1 - boxes[:, 2:].max(1)),
+    }
+
+
+def _points(boxes: Floats) -> list[tuple[Floats, Floats]]:
+    """Points along each side, [N, points, 2], and the way inwards from them to the next cell."""
+    t = (np.arange(_N_POINTS) + 0.5) / _N_POINTS
+    x0, y0, x1, y1 = (column[:, None] for column in boxes.T)
+    x, y = x0 + (x1 - x0) * t, y0 + (y1 - y0) * t
+    step = 0.8 / MOVED_SIDE
+    return [
+        (np.stack([x0 + 0 * y, y], 2), np.array([step, 0])),
+        (np.stack([x1 + 0 * y, y], 2), np.array([-step, 0])),
+        (np.stack([x, y0 + 0 * x], 2), np.array([0, step])),
+        (np.stack([x, y1 + 0 * x], 2), np.array([0, -step])),
+    ]
+
+
+def _cells_at(cells: NDArray[Any], points: Floats) -> NDArray[Any]:
+    index = np.clip((points * MOVED_SIDE).astype(int), 0, MOVED_SIDE - 1)
+    return np.asarray(cells[index[..., 1], index[..., 0]])
+
+
+def _inside(cells: NDArray[Any], boxes: Floats, margin: float) -> tuple[Floats, Floats]:
+    """Sum of the cells within boxes less a margin, and how many these are."""
+    sums = np.pad(cells.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    sides = boxes[:, 2:] - boxes[:, :2]
+    begin = np.ceil((boxes[:, :2] + margin * sides) * MOVED_SIDE - 0.2).astype(int)
+    end = np.floor((boxes[:, 2:] - margin * sides) * MOVED_SIDE + 0.2).astype(int)
+    end = np.minimum(np.maximum(end, begin + 1), MOVED_SIDE)
+    (x0, y0), (x1, y1) = begin.T, end.T
+    total = sums[y1, x1] - sums[y0, x1] - sums[y1, x0] + sums[y0, x0]
+    return np.asarray(total, np.float64), np.maximum((x1 - x0) * (y1 - y0), 1).astype(np.float64)
+
+
+SCORES: dict[str, ScoreSpec] = {
+    "picture_in_picture": ScoreSpec(
+        unit="0 to 1",
+        range="0 without to 1; null with fewer than 3 looks, and where nothing moves",
+        meaning="share of the picture that a smaller picture over it covers: a rectangle whose "
+        "sides stand still, with motion of its own",
+        low=Reason.PICTURE_IN_PICTURE,
+        high=Reason.PICTURE_IN_PICTURE,
+        of=_picture_in_picture,
+    ),
+}

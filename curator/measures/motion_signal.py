@@ -1,0 +1,73 @@
+"""Motion between two pictures."""
+
+# ruff: noqa: N803 - shape letters
+
+from typing import Protocol
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.measures.signal_spec import Signal
+
+SIGNALS = {
+    "motion": Signal(
+        unit="short sides/s",
+        range="0 upwards; NaN where the picture is too small for dense flow",
+        meaning="mean magnitude of dense optical flow (DIS) between a sample and the frame about "
+        "0.1 s later",
+    ),
+}
+
+MIN_SIDE_PX = 16
+"""Smallest side that DIS optical flow takes."""
+
+
+class Flow(Protocol):
+    """What gives dense optical flow."""
+
+    def between(
+        self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
+    ) -> NDArray[np.float32] | None:
+        """As `DenseFlow.between`."""
+
+
+class DenseFlow:
+    """Dense optical flow between pictures of one size."""
+
+    def __init__(self) -> None:
+        self._flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+
+    def between(
+        self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
+    ) -> NDArray[np.float32] | None:
+        """Where each pixel went, float32 [H, W, 2] in pixels (x, y); None for tiny pictures.
+
+        Args:
+            before_HW: uint8 luma.
+            after_HW: The later picture, of the same size.
+        """
+        if min(before_HW.shape) < MIN_SIDE_PX:
+            return None
+        flow = self._flow.calc(before_HW, after_HW, None)  # type: ignore[call-overload]
+        return np.asarray(flow, np.float32)
+
+
+def motion_signals(
+    before_HW: NDArray[np.uint8],
+    after_HW: NDArray[np.uint8],
+    flow_HW2: NDArray[np.float32] | None,
+    seconds: float,
+) -> dict[str, float]:
+    """The signals of this module.
+
+    Args:
+        before_HW: uint8 luma; the longer side is `stages.measure.SMALL_PX` or the source's own.
+        after_HW: The later picture, of the same size.
+        flow_HW2: Dense flow between them, in pixels; None if they are too small.
+        seconds: Time between them.
+    """
+    if flow_HW2 is None:
+        return {"motion": 0.0 if np.array_equal(before_HW, after_HW) else float("nan")}
+    pixels = float(np.mean(np.hypot(flow_HW2[..., 0], flow_HW2[..., 1])))
+    return {"motion": pixels / int(min(before_HW.shape)) / seconds}

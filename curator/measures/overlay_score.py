@@ -1,0 +1,301 @@
+"""Scores of what is drawn over the picture: text, logos, divided screens.
+
+A line of text is taken for an overlay on evidence, and evidence needs something to change:
+
+- it keeps its place while what surrounds it moves, or across a cut;
+- it scrolls within a band of the picture that stays;
+- where the scene stays, other text replaces it in the same rows, or it comes and goes at once;
+- it stands in the same place in another, unlike scene of the source nearby.
+
+Text that moves with its surrounding is the scene's. Where nothing at all changes, a sign before a
+static camera and a caption look the same: then a line counts as an overlay only if it lies where
+overlays lie, in the middle of the bottom or close to a corner.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.measures.spec import ClipView, ScoreSpec
+from curator.records import Reason
+
+_STAYS = 0.5
+"""Correlation of gradients from which a line is in its place half a second later."""
+_STILL = 0.65
+"""Correlation from which what surrounds a line stands still."""
+_MOVES = 0.4
+"""Correlation below which it is not."""
+_APART = 0.25
+"""How much better than its surrounding an overlay keeps its place."""
+_PASSES = 0.6
+"""Correlation from which part of the surrounding stays."""
+_APART_OFTEN = 0.15
+"""Likewise, as the mean over three looks or more."""
+_STEADY = 0.015
+"""How far the middle of such a line may seem to wander, as a share of the side."""
+_LONG = 5.0
+"""Width by height, in pixels, from which text that changes is a line of writing."""
+_SLIDES = 0.04
+"""Picture widths per second from which text scrolls: 1.3 px of the 320 in a tenth of a second."""
+_BAND_WIDTH = 0.5
+"""Share of the width that scrolling text fills: a lorry's writing is narrower."""
+_AROUND_S = 60.0
+"""How far beyond the clip other scenes of the source are compared."""
+_MAX_CONTEXT = 512
+_UNLIKE = 0.6
+"""Similarity of descriptors below which two looks show different scenes."""
+
+_X0, _Y0, _X1, _Y1, _CONFIDENCE, _AREA, _STAY, _AROUND, _SLIDE = range(9)
+
+
+def text_looks(clip: ClipView) -> tuple[NDArray[np.int32], NDArray[np.bool_]] | None:
+    """Frames of the clip that were looked at, and which lines of text are the clip's, bool [B].
+
+    Returns:
+        None where text was not looked for.
+    """
+    if not clip.track.has_text:
+        return None
+    frames = clip.track.look_frame
+    frames = frames[_within(frames, clip)]
+    return (frames, _within(clip.track.text_frame, clip)) if len(frames) else None
+
+
+def overlay_lines(clip: ClipView) -> NDArray[np.bool_]:
+    """Which of the clip's lines of text are drawn over the picture, bool [n].
+
+    Args:
+        clip: With text.
+    """
+    track = clip.track
+    own = _within(track.text_frame, clip)
+    frame, lines = track.text_frame[own], track.text_line[own]
+    if not len(frame):
+        return np.zeros(0, bool)
+    looks = track.look_frame[_within(track.look_frame, clip)]
+    next_frame = track.look_next_frame[np.searchsorted(track.look_frame, frame)]
+    inside = (next_frame >= 0) & (next_frame < clip.span.end_frame)
+    stay, around = lines[:, _STAY], lines[:, _AROUND]
+    # Something that passes before a standing scene moves part of what is around a sign.
+    apart = np.where(around < _PASSES, stay - np.maximum(around, 0), np.nan)
+    same = _same_place(lines, lines)
+    stays = (stay >= _STAYS) & (apart >= _APART) & (around < _MOVES)
+    stays |= _keeps(frame, lines, apart, same)
+    scrolls = _scrolls(frame, lines, len(looks))
+    moves = inside & (stay < _MOVES) & (around < _MOVES + 0.1) & ~scrolls & ~stays
+    comes_and_goes = _replaced(frame, lines, looks, clip.size)
+    votes = 2.0 * (stays | scrolls | comes_and_goes) - 1.0 * moves
+    votes += 2.0 * (_elsewhere(clip, frame, lines) & ~moves)
+    total = same.astype(np.float32) @ votes.astype(np.float32)
+    placed = (total == 0) & _is_still(lines) & _usual_place(lines)
+    overlay = (total > 0) & ~(moves & (votes < 0)) | placed
+    # Lines in the rows of an overlay, and about its middle, are of its kind.
+    alike = _same_rows(lines, lines) & _same_middle(lines, lines)
+    overlay |= (alike & overlay[None, :]).any(1) & ~moves
+    return np.asarray(overlay, bool)
+
+
+def _keeps(
+    frame: NDArray[np.int32],
+    lines: NDArray[np.float32],
+    apart: NDArray[np.float32],
+    same: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Lines that keep their place better than their surrounding, a little and over several looks.
+
+    What shows between the letters moves with the scene, and most where the letters are thin. A
+    camera that shakes brings a sign back to its place too, but no better than what is around it;
+    a sign that goes by slowly agrees with itself by a third, but its middle moves on.
+
+    Args:
+        frame: Of each line.
+        lines: The columns of `TEXT_COLUMNS`.
+        apart: How much better it keeps its place than its surrounding; NaN where that is unknown.
+        same: Which lines are in the same place, bool [n, n].
+    """
+    known = np.isfinite(apart)
+    together = same & known[None, :]
+    total = together @ np.where(known, apart, 0)
+    n_looks = np.array([len(np.unique(frame[row])) for row in together])
+    enough = total >= _APART_OFTEN * np.maximum(together.sum(1), 1)
+    middles = (lines[:, :2] + lines[:, 2:4]) / 2
+    spread = np.array([np.ptp(middles[row], axis=0).max() for row in same])
+    return np.asarray(enough & (n_looks >= 3) & (spread <= _STEADY), bool)
+
+
+def _scrolls(
+    frame: NDArray[np.int32], lines: NDArray[np.float32], n_looks: int
+) -> NDArray[np.bool_]:
+    """Lines in a wide band of text that moves sideways against its surrounding."""
+    slide = lines[:, _SLIDE]
+    sliding = np.abs(np.nan_to_num(slide)) >= _SLIDES
+    if not sliding.any():
+        return sliding
+    rows = _same_rows(lines, lines)
+    together = rows & (frame[:, None] == frame[None, :])
+    width = together @ (lines[:, _X1] - lines[:, _X0])
+    found = sliding & (width >= _BAND_WIDTH)
+    seen = np.array([len(np.unique(frame[found & row])) for row in rows])
+    return np.asarray((width >= _BAND_WIDTH) & (seen >= max(1, min(2, n_looks))), bool)
+
+
+def _replaced(
+    frame: NDArray[np.int32],
+    lines: NDArray[np.float32],
+    looks: NDArray[np.int32],
+    size: tuple[int, int],
+) -> NDArray[np.bool_]:
+    """Lines that other text replaces in the same rows while the scene stays, or that come and go.
+
+    All text of the same rows in one look counts as one line: the detector parts a line between
+    words in one look and not in the next.
+    """
+    rows = _same_rows(lines, lines)
+    together = rows & (frame[:, None] == frame[None, :])
+    begins = np.where(together, lines[None, :, _X0], 1).min(1)
+    ends = np.where(together, lines[None, :, _X1], 0).max(1)
+    middle, width = (begins + ends) / 2, ends - begins
+    apart = rows & (frame[:, None] != frame[None, :])
+    other = np.abs(width[:, None] - width[None, :]) > np.maximum(0.03, 0.06 * width)
+    centred = np.abs(middle[:, None] - middle[None, :]) < 0.03
+    own = lines[:, 2:4] - lines[:, :2]
+    long = own[:, 0] * size[0] >= _LONG * own[:, 1] * size[1]
+    sure = (lines[:, _CONFIDENCE] >= 0.75) & _is_still(lines) & long
+    changes = (apart & other & centred & sure[None, :]).any(1) & sure
+    covered = _shared(lines, lines) > 0.3 * _sizes(lines)[:, None]
+    seen = np.array([len(np.unique(frame[row])) for row in covered])
+    blinks = sure & (seen < len(looks)) & (lines[:, _CONFIDENCE] >= 0.8)
+    blinks &= (lines[:, _AROUND] >= 0.7) & (lines[:, _STAY] >= 0.9)
+    return np.asarray(changes | blinks, bool)
+
+
+def _elsewhere(
+    clip: ClipView, frame: NDArray[np.int32], lines: NDArray[np.float32]
+) -> NDArray[np.bool_]:
+    """Lines that have one in the same place, or of the same style, in an unlike scene nearby."""
+    track, span = clip.track, clip.span
+    reach = round(_AROUND_S / float(track.time_base))
+    pts = track.frame_pts
+    begin = int(np.searchsorted(pts, int(pts[span.start_frame]) - reach))
+    end = int(np.searchsorted(pts, track.pts_of_end(span.end_frame) + reach))
+    outside = (track.text_frame >= begin) & (track.text_frame < end)
+    outside &= ~_within(track.text_frame, clip)
+    indices = np.flatnonzero(outside)
+    if len(indices) > _MAX_CONTEXT:
+        indices = indices[np.linspace(0, len(indices) - 1, _MAX_CONTEXT).astype(int)]
+    if not len(indices) or not len(track.sample_frame):
+        return np.zeros(len(lines), bool)
+    others = track.text_line[indices]
+    nearest = np.searchsorted(track.sample_frame, track.text_frame[indices])
+    theirs = track.descriptor[np.minimum(nearest, len(track.sample_frame) - 1)]
+    nearest = np.searchsorted(track.sample_frame, frame)
+    ours = track.descriptor[np.minimum(nearest, len(track.sample_frame) - 1)]
+    unlike = ours @ theirs.T < _UNLIKE
+    style = _same_rows(lines, others) & _same_middle(lines, others)
+    found = unlike & (_same_place(lines, others) | style)
+    # One could be by chance.
+    seen = track.text_frame[indices]
+    return np.array([len(np.unique(seen[row])) >= 2 for row in found], bool)
+
+
+def _is_still(lines: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Lines about which nothing moves, as far as there is anything to see."""
+    around = lines[:, _AROUND]
+    return np.asarray((around >= _STILL) | (np.isnan(around) & (lines[:, _STAY] >= 0.9)), bool)
+
+
+def _usual_place(lines: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Lines in the middle of the bottom, or close to a corner and small."""
+    x0, y0, x1, y1 = lines[:, :4].T
+    middle = np.abs((x0 + x1) / 2 - 0.5) < 0.03
+    bottom = middle & (y0 > 0.7) & (x1 - x0 > 0.12)
+    side = (x0 < 0.08) | (x1 > 0.92)
+    small = side & ((y1 < 0.16) | (y0 > 0.84)) & (y1 - y0 < 0.13)
+    small |= side & ((y0 < 0.06) | (y1 > 0.94)) & (y1 - y0 < 0.2) & (x1 - x0 < 0.35)
+    return np.asarray((lines[:, _CONFIDENCE] >= 0.75) & (bottom | small), bool)
+
+
+def _within(frames: NDArray[np.int32], clip: ClipView) -> NDArray[np.bool_]:
+    inside: NDArray[np.bool_] = (frames >= clip.span.start_frame) & (frames < clip.span.end_frame)
+    return inside
+
+
+def _same_place(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which boxes overlap by half of what they cover together, bool [A, B]."""
+    both = _sizes(a)[:, None] + _sizes(b)[None, :]
+    return np.asarray(3 * _shared(a, b) >= both, bool)
+
+
+def _shared(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Share of the picture that boxes have in common, float32 [A, B]."""
+    begin = np.maximum(a[:, None, :2], b[None, :, :2])
+    end = np.minimum(a[:, None, 2:4], b[None, :, 2:4])
+    return np.asarray(np.prod(np.clip(end - begin, 0, None), axis=2), np.float32)
+
+
+def _sizes(lines: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Share of the picture that each box covers, float32 [n]."""
+    return np.asarray(np.prod(lines[:, 2:4] - lines[:, :2], axis=1), np.float32)
+
+
+def _same_rows(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which boxes begin and end at about the same rows, bool [A, B]."""
+    heights = [c[:, _Y1] - c[:, _Y0] for c in (a, b)]
+    slack = 0.3 * np.maximum(heights[0][:, None], heights[1][None, :])
+    top = np.abs(a[:, None, _Y0] - b[None, :, _Y0]) <= slack
+    bottom = np.abs(a[:, None, _Y1] - b[None, :, _Y1]) <= slack
+    return np.asarray(top & bottom, bool)
+
+
+def _same_middle(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
+    middles = [(c[:, _X0] + c[:, _X1]) / 2 for c in (a, b)]
+    return np.asarray(np.abs(middles[0][:, None] - middles[1][None, :]) < 0.03, bool)
+
+
+def _text_area(clip: ClipView) -> float | None:
+    areas = _areas(clip, None)
+    return None if areas is None else float(areas.mean())
+
+
+def _overlay_text_area(clip: ClipView) -> float | None:
+    if text_looks(clip) is None:
+        return None
+    areas = _areas(clip, overlay_lines(clip))
+    assert areas is not None
+    return float(areas.max())
+
+
+def _areas(clip: ClipView, wanted: NDArray[np.bool_] | None) -> NDArray[np.float64] | None:
+    """Share of each look that text covers, float64 [looks]."""
+    found = text_looks(clip)
+    if found is None:
+        return None
+    frames, own = found
+    area = clip.track.text_line[own, _AREA].astype(np.float64)
+    if wanted is not None:
+        area = area * wanted
+    sums = np.bincount(np.searchsorted(frames, clip.track.text_frame[own]), area, len(frames))
+    return np.minimum(sums, 1.0)
+
+
+SCORES: dict[str, ScoreSpec] = {
+    "text_area": ScoreSpec(
+        unit="0 to 1",
+        range="0 without text to 1; null with analyze.text off",
+        meaning="share of the picture that text of any kind covers, mean over looks (RapidOCR's "
+        "detector)",
+        low=Reason.TOO_LITTLE_TEXT,
+        high=Reason.TOO_MUCH_TEXT,
+        of=_text_area,
+        needs="analyze.text",
+    ),
+    "overlay_text_area": ScoreSpec(
+        unit="0 to 1",
+        range="0 without to 1; null with analyze.text off",
+        meaning="share of the picture that text drawn over it covers (subtitles, tickers, "
+        "watermarks), in the look with the most",
+        low=Reason.TOO_LITTLE_TEXT,
+        high=Reason.OVERLAY_TEXT,
+        of=_overlay_text_area,
+        needs="analyze.text",
+    ),
+}

@@ -1,0 +1,317 @@
+"""Takes the audio of a span out of a source and puts it beside the pictures of a clip.
+
+The MP4 has no edit list, so that its first sample of audio is heard with its first frame. An
+encoder of AAC begins with a block that only prepares the next one; here the block before the span
+does that, and is left out. The first block of a clip fades in for the same reason, over 21 ms at
+48 kHz; so does that of a copy. Audio ends with the block in which the last frame ends.
+"""
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
+from typing import Any, TypeAlias
+
+import av
+import av.audio.stream
+import av.container
+import av.error
+import av.video.stream
+import numpy as np
+from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
+from av.packet import Packet
+from numpy.typing import NDArray
+
+from curator.cut_records import AudioMode
+from curator.media.container import demuxed
+from curator.media.packet_copy import COPY_OPTIONS
+from curator.storage.scratch import unnamed_file
+
+AudioPacket: TypeAlias = "Packet[av.audio.stream.AudioStream]"
+Wave: TypeAlias = NDArray[np.float32]
+"""[C, N], -1 to 1."""
+
+AAC_BLOCK = 1024
+"""Samples in a packet of AAC, and by how much FFmpeg's encoder is late."""
+AAC_RATES_HZ = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000)
+BITS_PER_S = 64_000
+"""Of each channel."""
+
+_SETTLED_S = Fraction(1, 2)
+"""Time after which any audio decoder has forgotten that it began in the middle."""
+_EARLIER_S = (0, 10)
+"""How much earlier seeks aim, one after the other."""
+_APART_S = 10
+"""Most by which audio may lie behind its pictures in the file."""
+_SAME_TIME_S = 0.01
+"""Containers round times to up to 1 ms; what is further off is a gap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanAudio:
+    """Audio of a span, ready to be written."""
+
+    mode: AudioMode
+    rate: int
+    packets: tuple[bytes, ...] = ()
+    """Of a copy."""
+    block: int = AAC_BLOCK
+    """Samples of a copy's packet."""
+    template: av.audio.stream.AudioStream | None = None
+    """The stream that a copy is of, as long as its container is open."""
+    wave: Wave | None = None
+    """What is to be encoded, from a block before the span on."""
+
+
+def audio_of_span(
+    container: av.container.InputContainer,
+    stream: av.audio.stream.AudioStream,
+    *,
+    start: Fraction,
+    seconds: Fraction,
+    may_copy: bool,
+    max_offset_s: Fraction,
+) -> SpanAudio | None:
+    """Reads the audio of a span.
+
+    Args:
+        container: The source, at any place; it is left elsewhere.
+        stream: Its audio.
+        start: Time of the span's first frame on the container's clock, in seconds.
+        seconds: Length of the written clip.
+        may_copy: Whether packets may be taken as they are, where they are AAC without gaps and one
+            begins near enough to the start.
+        max_offset_s: How far from the start that one may begin.
+
+    Returns:
+        None if there is no audio within the span.
+    """
+    end = start + seconds
+    packets = _packets(container, stream, start, end)
+    if may_copy:
+        copied = _copied(stream, packets, start, end, max_offset_s)
+        if copied is not None:
+            return copied
+    return _decoded(stream, packets, start, end)
+
+
+def _packets(
+    container: av.container.InputContainer,
+    stream: av.audio.stream.AudioStream,
+    start: Fraction,
+    end: Fraction,
+) -> list[AudioPacket]:
+    """Packets from well before the span to its end."""
+    packets: list[AudioPacket] = []
+    begin, tick = start - _SETTLED_S, _tick(stream)
+    for earlier_s in _EARLIER_S:
+        target = floor((begin - earlier_s) / tick)
+        try:
+            container.seek(target, stream=stream, backward=True)
+        except av.error.FFmpegError:
+            continue
+        packets = list(_until(container, stream, end))
+        first = next((p.pts for p in packets if p.pts is not None), None)
+        if first is not None and first * tick <= begin:
+            break
+    return [p for p in packets if p.pts is None or p.pts * tick >= begin - 1]
+
+
+def _tick(stream: av.audio.stream.AudioStream | av.video.stream.VideoStream) -> Fraction:
+    assert stream.time_base is not None
+    return stream.time_base
+
+
+def _until(
+    container: av.container.InputContainer, stream: av.audio.stream.AudioStream, end: Fraction
+) -> Iterator[AudioPacket]:
+    """Audio up to a time; it ends where pictures are far beyond that and no audio came."""
+    packets: Iterator[Packet[Any]] = demuxed(container, [stream, *container.streams.video[:1]])
+    while True:
+        try:
+            packet = next(packets, None)
+        except av.error.FFmpegError:
+            return
+        if packet is None or (packet.stream is stream and not packet.size):
+            return
+        now = packet.dts if packet.pts is None else packet.pts
+        at_s = None if now is None else now * Fraction(packet.time_base)
+        if packet.stream is stream:
+            yield packet
+            if at_s is not None and at_s > end:
+                return
+        elif at_s is not None and at_s > end + _APART_S:
+            return
+
+
+def _copied(
+    stream: av.audio.stream.AudioStream,
+    packets: Sequence[AudioPacket],
+    start: Fraction,
+    end: Fraction,
+    max_offset_s: Fraction,
+) -> SpanAudio | None:
+    context = stream.codec_context
+    # Without a header of its own the stream is framed otherwise (ADTS) than MP4 wants it.
+    if context.name != "aac" or not context.extradata or not context.sample_rate:
+        return None
+    timed = [p for p in packets if p.pts is not None and p.duration]
+    if len(timed) < len(packets) or not timed:
+        return None
+    tick = _tick(stream)
+    near = min(range(len(timed)), key=lambda i: abs(timed[i].pts * tick - start))  # type: ignore[operator]
+    first = timed[near].pts
+    assert first is not None
+    if abs(first * tick - start) > max_offset_s:
+        return None
+    # HE-AAC has packets of 2,048 samples at the rate that is heard.
+    rate = context.sample_rate
+    block = AAC_BLOCK * max(1, round(float(timed[near].duration * tick * rate / AAC_BLOCK)))  # type: ignore[operator]
+    n_packets = ceil((end - start) * rate / block)
+    taken = timed[near : near + n_packets]
+    if len(taken) < n_packets or any(p.is_corrupt for p in taken):
+        return None
+    for number, packet in enumerate(taken):
+        assert packet.pts is not None
+        if abs((packet.pts - first) * tick - Fraction(number * block, rate)) > _SAME_TIME_S:
+            return None
+    return SpanAudio(
+        mode="copy",
+        rate=rate,
+        packets=tuple(bytes(p) for p in taken),
+        block=block,
+        template=stream,
+    )
+
+
+def _decoded(
+    stream: av.audio.stream.AudioStream,
+    packets: Sequence[AudioPacket],
+    start: Fraction,
+    end: Fraction,
+) -> SpanAudio | None:
+    """Samples at their times, silence where there are none."""
+    rate = stream.codec_context.sample_rate
+    if not rate:
+        return None
+    target = rate if rate in AAC_RATES_HZ else 48_000
+    layout = "mono" if stream.codec_context.channels == 1 else "stereo"
+    resampler = AudioResampler(format="fltp", layout=layout, rate=target)
+    n_blocks = ceil((end - start) * target / AAC_BLOCK) + 1
+    wave = np.zeros((1 if layout == "mono" else 2, n_blocks * AAC_BLOCK), np.float32)
+    begin = start - Fraction(AAC_BLOCK, target)
+    n_heard, expected = 0, None
+    for frame in _frames(stream, packets, resampler):
+        if frame.pts is not None and frame.time_base is not None:
+            at = round((frame.pts * frame.time_base - begin) * target)
+            # Times are rounded; samples that follow each other must not overlap or gape for that.
+            if expected is None or abs(at - expected) > _SAME_TIME_S * target:
+                expected = at
+        if expected is None:
+            continue
+        samples = frame.to_ndarray()
+        lo, hi = max(expected, 0), min(expected + samples.shape[1], wave.shape[1])
+        if hi > lo:
+            wave[:, lo:hi] = samples[:, lo - expected : hi - expected]
+            n_heard += max(0, hi - max(lo, AAC_BLOCK))
+        expected += samples.shape[1]
+    if not n_heard:
+        return None
+    return SpanAudio(mode="aac", rate=target, wave=np.clip(wave, -1, 1))
+
+
+def _frames(
+    stream: av.audio.stream.AudioStream,
+    packets: Sequence[AudioPacket],
+    resampler: AudioResampler,
+) -> Iterator[AudioFrame]:
+    """Decoded frames; what does not decode leaves silence."""
+    stream.codec_context.flush_buffers()
+    for packet in packets:
+        try:
+            decoded = packet.decode()
+        # PyAV raises ValueError for what it cannot describe, such as a layout.
+        except (av.error.FFmpegError, ValueError):
+            continue
+        for frame in decoded:
+            try:
+                yield from resampler.resample(frame)
+            except ValueError:
+                # Rate or layout changed within the stream.
+                continue
+    yield from resampler.resample(None)
+
+
+def add_audio(mp4: bytes, audio: SpanAudio) -> bytes:
+    """Writes a clip anew with audio beside its pictures, whose packets stay as they are.
+
+    Args:
+        mp4: The clip without audio.
+        audio: What to add.
+    """
+    with (
+        unnamed_file(".mp4") as (path, file),
+        av.open(io.BytesIO(mp4), mode="r") as pictures,
+    ):
+        with av.open(path, "w", format="mp4", container_options=COPY_OPTIONS) as output:
+            source = pictures.streams.video[0]
+            video = output.add_stream_from_template(source, opaque=True)
+            video.time_base = source.time_base
+            sounds = list(_sound_packets(output, audio))
+            position = 0
+            for packet in pictures.demux(source):
+                if not packet.size:
+                    continue
+                assert packet.dts is not None
+                time_s = packet.dts * _tick(source)
+                while position < len(sounds) and sounds[position][0] <= time_s:
+                    output.mux(sounds[position][1])
+                    position += 1
+                packet.stream = video
+                output.mux(packet)
+            for _, sound in sounds[position:]:
+                output.mux(sound)
+        file.seek(0)
+        return file.read()
+
+
+def _sound_packets(
+    output: av.container.OutputContainer, audio: SpanAudio
+) -> Iterator[tuple[Fraction, "Packet[Any]"]]:
+    """Packets with the times at which they are heard, in seconds."""
+    if audio.template is not None:
+        copied = output.add_stream_from_template(audio.template, opaque=True)
+        copied.time_base = Fraction(1, audio.rate)
+        contents: Sequence[bytes] = audio.packets
+    else:
+        assert audio.wave is not None
+        layout = "mono" if len(audio.wave) == 1 else "stereo"
+        copied = output.add_stream("aac", rate=audio.rate, layout=layout)
+        copied.codec_context.bit_rate = BITS_PER_S * len(audio.wave)
+        copied.codec_context.flags |= av.codec.context.Flags.bitexact
+        copied.codec_context.thread_count = 1
+        contents = _aac(copied, audio.wave, audio.rate, layout)
+    for number, content in enumerate(contents):
+        packet: Packet[Any] = Packet(content)
+        packet.time_base = Fraction(1, audio.rate)
+        packet.pts = packet.dts = number * audio.block
+        packet.duration = audio.block
+        packet.is_keyframe = True
+        packet.stream = copied
+        yield Fraction(number * audio.block, audio.rate), packet
+
+
+def _aac(stream: av.audio.stream.AudioStream, wave: Wave, rate: int, layout: str) -> list[bytes]:
+    """Packets from the span's start on."""
+    packets: list[Packet[Any]] = []
+    for begin in range(0, wave.shape[1], AAC_BLOCK):
+        block = np.ascontiguousarray(wave[:, begin : begin + AAC_BLOCK])
+        frame = AudioFrame.from_ndarray(block, format="fltp", layout=layout)
+        frame.sample_rate, frame.time_base, frame.pts = rate, Fraction(1, rate), begin
+        packets += stream.encode(frame)
+    packets += stream.encode(None)
+    # The first prepares, the second is the block before the span.
+    n_wanted = wave.shape[1] // AAC_BLOCK - 1
+    return [bytes(packet) for packet in packets[2 : 2 + n_wanted]]

@@ -1,0 +1,264 @@
+"""Finds text in pictures with the detection network that comes in the `rapidocr` wheel.
+
+The network (PP-OCRv6 small, Apache-2.0) says for each pixel how surely it lies in the core of a
+line of text; lines are read off that map as differentiable binarization means it (arXiv
+1911.08947). Nothing of `rapidocr` is imported and nothing is fetched: importing it costs 1.1
+CPU-seconds, of which its detector needs only the model file.
+"""
+
+# ruff: noqa: N803 - shape letters
+
+import hashlib
+import logging
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import ModelError
+from curator.measures.overlay_signal import BOX_COLUMNS
+
+logger = logging.getLogger(__name__)
+
+TEXT_MODEL = "PP-OCRv6_det_small"
+_SHA256 = "090f04abcd9d9a7498bc4ebf677e4cb9bdce1fe4197ddb7e529f1ef44e1ff94f"
+
+LONG_SIDE_PX = 640
+"""Longer side of the network's picture. One look costs 0.04 CPU-seconds; at 960 px 0.11."""
+_STRIDE_PX = 32
+"""The network's sides are multiples of this."""
+
+# The network is published with 0.3 and 1.6, and with 0.5 for a line, at which it marks faces and
+# bottle caps; lines of text at least 10 px high have 0.75 upwards.
+_CORE_PROBABILITY = 0.3
+_LINE_PROBABILITY = 0.65
+_GROW = 1.6
+_MIN_CORE_PX = 3
+_MAX_LINE = 0.25
+"""Height of a line as a part of the picture's shorter side above which it is not taken for text: on
+real footage without text the network marks whole cars, people and bottles."""
+MAX_BOXES = 64
+"""Lines that are kept of one picture, the largest first: a page of text has fewer."""
+
+
+def text_model_file(model: str = TEXT_MODEL, *, setting: str = "analyze.text") -> Path:
+    """A network's file in the installed wheel.
+
+    Args:
+        model: Its name.
+        setting: The recipe's key that does without it.
+
+    Raises:
+        ModelError: The wheel, or the model in it, is not there.
+    """
+    spec = find_spec("rapidocr")
+    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+        path = Path(folder) / "models" / f"{model}.onnx"
+        if path.is_file():
+            return path
+    raise ModelError(
+        f"the model {model}.onnx is not installed; `pip install rapidocr` brings it, or set "
+        f"{setting} to false"
+    )
+
+
+def checked_model(path: Path, sha256: str, *, setting: str = "analyze.text") -> bytes:
+    """Bytes of a network's file.
+
+    Args:
+        path: Where it is.
+        sha256: What was tested.
+        setting: The recipe's key that does without it.
+
+    Raises:
+        ModelError: It is another file.
+    """
+    weights = path.read_bytes()
+    digest = hashlib.sha256(weights).hexdigest()
+    if digest != sha256:
+        raise ModelError(
+            f"{path} has SHA-256 {digest}, expected {sha256}; install the version of rapidocr "
+            f"that constraints.txt names, or set {setting} to false"
+        )
+    return weights
+
+
+def text_session(weights: bytes, providers: list[str]) -> Any:  # noqa: ANN401
+    """A session of onnxruntime for a network, on one thread.
+
+    Args:
+        weights: The network.
+        providers: Who computes it, the first that can.
+    """
+    # Imported here: 0.2 CPU-seconds that runs without text detection do not need.
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    has = onnxruntime.get_available_providers()
+    chosen = [name for name in providers if name in has]
+    settings = [_GPU_SETTINGS if name == _GPU_PROVIDER else {} for name in chosen]
+    session = onnxruntime.InferenceSession(
+        weights, options, providers=chosen, provider_options=settings
+    )
+    if session.get_providers()[0] != chosen[0]:
+        logger.warning(
+            "onnxruntime's %s does not start (its CUDA or cuDNN libraries may be missing); text is "
+            "found by %s", chosen[0], session.get_providers()[0],
+        )  # fmt: skip
+    return session
+
+
+_GPU_PROVIDER, _CPU_PROVIDER = "CUDAExecutionProvider", "CPUExecutionProvider"
+_GPU_SETTINGS = {
+    # Trying all algorithms, the default, is done again for each new size of pictures.
+    "cudnn_conv_algo_search": "HEURISTIC",
+    # Several processes share the GPU's memory.
+    "arena_extend_strategy": "kSameAsRequested",
+}
+
+
+class TextDetector:
+    """The detection network of one worker, on one thread.
+
+    Args:
+        path: The network's file; None for the installed wheel's.
+        on_gpu: Whether a GPU may compute it. It does where onnxruntime's build can (the package
+            onnxruntime-gpu); `provider` says what was taken.
+        long_side_px: Longer side of the network's picture.
+
+    Raises:
+        ModelError: The file is missing, or is not the one that was tested.
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        on_gpu: bool = False,
+        long_side_px: int = LONG_SIDE_PX,
+    ) -> None:
+        weights = checked_model(path or text_model_file(), _SHA256)
+        wanted = [_GPU_PROVIDER, _CPU_PROVIDER] if on_gpu else [_CPU_PROVIDER]
+        self._session = text_session(weights, wanted)
+        self._long_side_px = long_side_px
+        self.provider: str = self._session.get_providers()[0]
+        self._input = self._session.get_inputs()[0].name
+
+    def boxes(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Lines of text in a picture, the largest first.
+
+        Args:
+            rgb_HWC: uint8 RGB, upright with square pixels, of any size.
+
+        Returns:
+            float32 [n, 6], the columns of `BOX_COLUMNS`.
+        """
+        return lines_of(self.probability(rgb_HWC))
+
+    def quads(
+        self, rgb_HWC: NDArray[np.uint8], *, probability: float, most_height: float
+    ) -> NDArray[np.float64]:
+        """Corners of the lines of text in a picture, turned ones as they lie; see `quads_of`.
+
+        Args:
+            rgb_HWC: See `boxes`.
+            probability: See `quads_of`.
+            most_height: Likewise.
+        """
+        found = self.probability(rgb_HWC)
+        return quads_of(found, probability=probability, most_height=most_height)[0]
+
+    def probability(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """How surely each pixel lies in the core of a line, float32 [H, W] of the network's size.
+
+        Args:
+            rgb_HWC: See `boxes`.
+        """
+        size = network_size(rgb_HWC.shape[1], rgb_HWC.shape[0], self._long_side_px)
+        picture = cv2.resize(rgb_HWC, size, interpolation=cv2.INTER_LINEAR)
+        # The network was trained on blue, green, red in [-1, 1].
+        batch = picture[:, :, ::-1].transpose(2, 0, 1)[None].astype(np.float32) / 127.5 - 1
+        (answer,) = self._session.run(None, {self._input: batch})
+        return np.asarray(answer[0, 0], np.float32)
+
+
+def network_size(width: int, height: int, long_side_px: int = LONG_SIDE_PX) -> tuple[int, int]:
+    """Width and height that a picture is shown to the network at.
+
+    Args:
+        width: Of the picture, in pixels.
+        height: Likewise.
+        long_side_px: Longer side of the network's picture.
+    """
+    scale = long_side_px / max(width, height) / _STRIDE_PX
+    return tuple(max(1, round(side * scale)) * _STRIDE_PX for side in (width, height))  # type: ignore[return-value]
+
+
+def lines_of(probability_HW: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Lines of text in a map of probabilities.
+
+    Args:
+        probability_HW: float32, 0 to 1.
+
+    Returns:
+        float32 [n, 6], the columns of `BOX_COLUMNS`, the largest first.
+    """
+    lines = []
+    for corners, confidence, area in zip(*quads_of(probability_HW), strict=True):
+        x0, y0 = np.clip(corners.min(0), 0, 1)
+        x1, y1 = np.clip(corners.max(0), 0, 1)
+        lines.append((x0, y0, x1, y1, confidence, min(area, (x1 - x0) * (y1 - y0))))
+    lines.sort(key=lambda line: (-line[5], line[1], line[0]))
+    return np.array(lines[:MAX_BOXES], np.float32).reshape(-1, len(BOX_COLUMNS))
+
+
+def quads_of(
+    probability_HW: NDArray[np.float32],
+    *,
+    probability: float = _LINE_PROBABILITY,
+    most_height: float = _MAX_LINE,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Lines of text in a map of probabilities, as rectangles that may be turned.
+
+    The network marks a line's core, which is the line shrunk by area / perimeter times a ratio; a
+    core is grown back by the same rule.
+
+    Args:
+        probability_HW: float32, 0 to 1.
+        probability: Mean over a core below which it is no line.
+        most_height: Of a line, as a part of the picture's shorter side.
+
+    Returns:
+        Corners float64 [n, 4, 2], x and y as shares of width and height, in turn around the
+        rectangle, possibly outside of the picture; confidences [n]; areas [n] as shares of the
+        picture. In no order.
+    """
+    height, width = probability_HW.shape
+    core = (probability_HW > _CORE_PROBABILITY).astype(np.uint8)
+    joined = np.asarray(cv2.dilate(core, np.ones((2, 2), np.uint8)), np.uint8)
+    contours, _ = cv2.findContours(joined, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+    found, confidences, areas = [], [], []
+    for contour in contours:
+        centre, (long, short), angle = cv2.minAreaRect(contour)
+        if min(long, short) < _MIN_CORE_PX:
+            continue
+        x, y, w, h = cv2.boundingRect(contour)
+        mask = np.zeros((h, w), np.uint8)
+        cv2.fillPoly(mask, [contour - (x, y)], 1)
+        confidence = cv2.mean(probability_HW[y : y + h, x : x + w], mask)[0]
+        if confidence < probability:
+            continue
+        grow = long * short * _GROW / (2 * (long + short))
+        sides = (long + 2 * grow, short + 2 * grow)
+        if min(sides) > most_height * min(width, height):
+            continue
+        found.append(cv2.boxPoints((centre, sides, angle)) / (width, height))
+        confidences.append(confidence)
+        areas.append(sides[0] * sides[1] / (width * height))
+    return np.array(found).reshape(-1, 4, 2), np.array(confidences), np.array(areas)

@@ -1,0 +1,344 @@
+"""Reads text in pictures with the recognition network that comes in the `rapidocr` wheel.
+
+`models.text` finds the lines; here each is straightened, scaled to the network's height and read by
+PP-OCRv6 small (Apache-2.0, 18,708 characters: Chinese, Japanese, Latin with accents, Greek, no
+Cyrillic, Arabic or Korean), whose answer is decoded as CTC means it: the likeliest class of each
+column, repeats taken once, blanks left out. Nothing of `rapidocr` is imported; the characters are
+in the network's file.
+
+Lines are filled up to widths in steps and read together with lines of the same width only, so that
+what a line says does not depend on which others the picture has.
+
+Shape letters: N lines, C channels, H, W height and width, T columns, K classes.
+"""
+
+# ruff: noqa: N803, N806 - shape letters
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import ModelError
+from curator.models.text_detector import (
+    MAX_BOXES,
+    TextDetector,
+    checked_model,
+    text_model_file,
+    text_session,
+)
+
+READ_MODEL = "PP-OCRv6_rec_small"
+_SHA256 = "6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884"
+_SETTING = "caption.read_text"
+
+LONG_SIDE_PX = 960
+"""Longer side of the picture in which lines are looked for; analyze looks at 640 px, many more
+pictures. Lines are cut out of the picture itself."""
+# Looser than analyze's, which has nobody to ask whether a car or a face is text: what reads lines
+# does not find letters in them.
+_LINE_PROBABILITY = 0.5
+_MOST_HEIGHT = 0.6
+_HEIGHT_PX = 48
+"""Of the network's lines."""
+_WIDTH_STEP_PX = 160
+_LEAST_WIDTH_PX = 320
+"""What the network was trained with at least."""
+_MOST_WIDTH_PX = 2400
+"""A line 50 times as long as it is high; longer ones are squeezed."""
+_BATCH = 8
+_UPRIGHT_DEG = 60.0
+"""From this slope on a line may run upwards as well as downwards: both are read."""
+
+MIN_CONFIDENCE = 0.8
+"""Lines below are left out by `merged`; benchmarks/results/read_text.md."""
+MAX_LINES = 20
+MAX_CHARACTERS = 600
+_ALIKE = 0.8
+"""Similarity from which two readings are the same line."""
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of text that was read."""
+
+    text: str
+    confidence: float
+    """Mean probability of its characters, 0 to 1."""
+    box: tuple[Point, Point, Point, Point]
+    """Corners as shares of the picture's width and height: from where the text begins along its
+    upper edge, and back along its lower one."""
+
+
+_Readings = dict[str, list[Line]]
+"""Readings of one line, by their letters."""
+
+
+class TextReader:
+    """Finds and reads lines of text, on one thread.
+
+    Args:
+        path: File of the recognition network; None for the installed wheel's.
+        detector: What finds lines; None for one of its own at `LONG_SIDE_PX`.
+
+    Raises:
+        ModelError: A file is missing, or is not the one that was tested.
+    """
+
+    def __init__(self, path: Path | None = None, *, detector: TextDetector | None = None) -> None:
+        path = path or text_model_file(READ_MODEL, setting=_SETTING)
+        weights = checked_model(path, _SHA256, setting=_SETTING)
+        self._detector = detector or TextDetector(long_side_px=LONG_SIDE_PX)
+        self._session = text_session(weights, ["CPUExecutionProvider"])
+        self._input = self._session.get_inputs()[0].name
+        known = self._session.get_modelmeta().custom_metadata_map["character"].split("\n")
+        # The class before all others is CTC's blank, the one behind them a space.
+        self._characters = ["", *known, " "]
+        n_classes = self._session.get_outputs()[0].shape[2]
+        if n_classes != len(self._characters):
+            raise ModelError(
+                f"{path} has {n_classes} classes and {len(known)} characters; expected two more "
+                "classes than characters"
+            )
+
+    def read(self, rgb_HWC: NDArray[np.uint8]) -> list[Line]:
+        """Lines of text in a picture, in reading order.
+
+        Args:
+            rgb_HWC: uint8 RGB, upright with square pixels, of any size.
+
+        Returns:
+            All lines in which something was read, whatever their confidence; at most `MAX_BOXES`.
+        """
+        height, width = rgb_HWC.shape[:2]
+        corners: list[NDArray[np.float64]] = []
+        crops: list[NDArray[np.uint8]] = []
+        places: list[int] = []
+        quads = self._detector.quads(
+            rgb_HWC, probability=_LINE_PROBABILITY, most_height=_MOST_HEIGHT
+        )
+        order = sorted(range(len(quads)), key=lambda i: -_area(quads[i]))[:MAX_BOXES]
+        for place, index in enumerate(order):
+            for quad in _readings(quads[index] * (width, height)):
+                corners.append(quad)
+                crops.append(_straightened(rgb_HWC, quad))
+                places.append(place)
+        best: dict[int, Line] = {}
+        for place, quad, (text, confidence) in zip(
+            places, corners, self.read_crops(crops), strict=True
+        ):
+            if text and (place not in best or best[place].confidence < confidence):
+                a, b, c, d = ((float(x / width), float(y / height)) for x, y in quad)
+                best[place] = Line(text=text, confidence=confidence, box=(a, b, c, d))
+        return in_reading_order(list(best.values()))
+
+    def read_crops(self, crops: Sequence[NDArray[np.uint8]]) -> list[tuple[str, float]]:
+        """What straight lines say.
+
+        Args:
+            crops: uint8 RGB [H, W, 3] each, of one line.
+
+        Returns:
+            Text, empty for none, and confidence of each.
+        """
+        found: list[tuple[str, float]] = [("", 0.0)] * len(crops)
+        scaled = [_scaled(crop) for crop in crops]
+        by_width: dict[int, list[int]] = {}
+        for index, line in enumerate(scaled):
+            by_width.setdefault(_filled_width(line.shape[1]), []).append(index)
+        for width, indices in sorted(by_width.items()):
+            for begin in range(0, len(indices), _BATCH):
+                some = indices[begin : begin + _BATCH]
+                batch_NCHW = np.zeros((len(some), 3, _HEIGHT_PX, width), np.float32)
+                for row, index in enumerate(some):
+                    line = scaled[index]
+                    # The network was trained on blue, green, red in [-1, 1].
+                    bgr = line[:, :, ::-1].transpose(2, 0, 1).astype(np.float32)
+                    batch_NCHW[row, :, :, : line.shape[1]] = bgr / 127.5 - 1
+                (answer_NTK,) = self._session.run(None, {self._input: batch_NCHW})
+                for row, index in enumerate(some):
+                    found[index] = decoded(answer_NTK[row], self._characters)
+        return found
+
+
+def decoded(probability_TK: NDArray[np.float32], characters: Sequence[str]) -> tuple[str, float]:
+    """The likeliest class of each column, repeats taken once, blanks left out.
+
+    Args:
+        probability_TK: float32, 0 to 1.
+        characters: Of the classes; the first is the blank.
+
+    Returns:
+        The text without spaces at its ends, and the mean probability of its characters.
+    """
+    best_T = probability_TK.argmax(1)
+    chosen_T = best_T != 0
+    chosen_T[1:] &= best_T[1:] != best_T[:-1]
+    text = "".join(characters[k] for k in best_T[chosen_T]).strip()
+    if not text:
+        return "", 0.0
+    return text, float(probability_TK.max(1)[chosen_T].mean())
+
+
+def in_reading_order(lines: Sequence[Line]) -> list[Line]:
+    """Lines by rows from the top, and from left to right within a row.
+
+    Args:
+        lines: Of one picture.
+    """
+
+    def middle_and_height(line: Line) -> tuple[float, float]:
+        ys = [y for _, y in line.box]
+        return sum(ys) / 4, max(ys) - min(ys)
+
+    rows: list[list[Line]] = []
+    for line in sorted(lines, key=lambda line: (middle_and_height(line), line.box, line.text)):
+        middle, height = middle_and_height(line)
+        above = middle_and_height(rows[-1][0]) if rows else (-1.0, 0.0)
+        if middle - above[0] < 0.5 * min(height, above[1]):
+            rows[-1].append(line)
+        else:
+            rows.append([line])
+    return [line for row in rows for line in sorted(row, key=lambda line: (line.box, line.text))]
+
+
+def merged(
+    frames: Sequence[Sequence[Line]],
+    *,
+    min_confidence: float = MIN_CONFIDENCE,
+    max_lines: int = MAX_LINES,
+    max_characters: int = MAX_CHARACTERS,
+) -> list[str]:
+    """What several pictures of one clip say, each line once.
+
+    Readings that differ in a few characters are one line, told as it was read most often, then most
+    surely. A reading that is a part of a longer one (text that appears letter by letter) is told
+    by the longer one. Where numbers differ and nothing else, the place decides: a running clock is
+    one line.
+
+    Args:
+        frames: Lines of each picture, in the order of time.
+        min_confidence: Lines below are left out.
+        max_lines: Lines that are told at most.
+        max_characters: Of all lines together; a line that goes over is left out.
+
+    Returns:
+        Lines in the order in which they first appear, those of a picture in reading order.
+    """
+    groups: list[_Readings] = []
+    known: dict[str, _Readings] = {}
+    for line in (line for lines in frames for line in lines):
+        letters = _letters(line.text)
+        if line.confidence < min_confidence or len(letters) < 2:
+            continue
+        group = known.get(letters)
+        if group is None:
+            group = next((g for g in groups if any(_is_same(line, r[0]) for r in g.values())), None)
+        if group is None:
+            # Scrolling text has more lines than are told: no time goes into telling them apart.
+            if len(groups) == 2 * max_lines:
+                continue
+            group = {}
+            groups.append(group)
+        known[letters] = group
+        group.setdefault(letters, []).append(line)
+    told: list[str] = []
+    n_characters = 0
+    for text in dict.fromkeys(map(_told, groups)):
+        if len(told) == max_lines or n_characters + len(text) > max_characters:
+            continue
+        told.append(text)
+        n_characters += len(text)
+    return told
+
+
+def _told(group: _Readings) -> str:
+    longest = max(map(len, group))
+    whole = [
+        line
+        for letters, lines in group.items()
+        if len(letters) >= _ALIKE * longest
+        for line in lines
+    ]
+    times = Counter(line.text for line in whole)
+    best = max(whole, key=lambda line: (times[line.text], line.confidence, line.text))
+    return best.text
+
+
+def _is_same(a: Line, b: Line) -> bool:
+    one, other = sorted((_letters(a.text), _letters(b.text)), key=lambda t: (len(t), t))
+    # Exit 14 and Exit 15 are two signs; a clock that stays where it is is one.
+    if re.findall(r"\d+", one) != re.findall(r"\d+", other) and len(one) == len(other):
+        (ax, ay), (bx, by) = _middle(a), _middle(b)
+        height = max(y for _, y in a.box) - min(y for _, y in a.box)
+        if max(abs(ax - bx), abs(ay - by)) > height / 2:
+            return False
+    if len(one) >= 4 and one in other:
+        return True
+    # A bound on the ratio that costs nothing.
+    if 2 * len(one) < _ALIKE * (len(one) + len(other)):
+        return False
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    return matcher.quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE
+
+
+def _middle(line: Line) -> Point:
+    return sum(x for x, _ in line.box) / 4, sum(y for _, y in line.box) / 4
+
+
+def _letters(text: str) -> str:
+    return "".join(character for character in text.casefold() if character.isalnum())
+
+
+def _area(quad: NDArray[np.float64]) -> float:
+    return float(np.linalg.norm(quad[1] - quad[0]) * np.linalg.norm(quad[2] - quad[1]))
+
+
+def _readings(quad: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
+    """The ways in which a rectangle may be read: corners from the text's upper left, in pixels."""
+    along, across = quad[1] - quad[0], quad[2] - quad[1]
+    if np.linalg.norm(along) < np.linalg.norm(across):
+        quad = np.roll(quad, -1, 0)
+        along = across
+    slope = math.degrees(math.atan2(along[1], along[0]))
+    # Text that is not steep begins at its left.
+    if not -90 <= slope < 90:
+        quad = np.roll(quad, -2, 0)
+        slope = (slope + 180) % 360
+        slope -= 360 if slope > 180 else 0
+    yield quad
+    if abs(slope) > _UPRIGHT_DEG:
+        yield np.roll(quad, -2, 0)
+
+
+def _straightened(rgb_HWC: NDArray[np.uint8], quad: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """The part of a picture within four corners, in its own size."""
+    width = max(1, round(float(np.linalg.norm(quad[1] - quad[0]))))
+    height = max(1, round(float(np.linalg.norm(quad[2] - quad[1]))))
+    onto = np.array([(0, 0), (width, 0), (width, height), (0, height)], np.float32)
+    turn = cv2.getPerspectiveTransform(quad.astype(np.float32), onto)
+    crop = cv2.warpPerspective(
+        rgb_HWC, turn, (width, height), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE
+    )
+    return np.asarray(crop, np.uint8)
+
+
+def _scaled(crop_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    height, width = crop_HWC.shape[:2]
+    scaled = max(1, min(_MOST_WIDTH_PX, math.ceil(_HEIGHT_PX * width / height)))
+    method = cv2.INTER_AREA if height > _HEIGHT_PX else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(crop_HWC, (scaled, _HEIGHT_PX), interpolation=method), np.uint8)
+
+
+def _filled_width(width: int) -> int:
+    steps = math.ceil(width / _WIDTH_STEP_PX)
+    return max(_LEAST_WIDTH_PX, steps * _WIDTH_STEP_PX)

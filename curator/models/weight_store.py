@@ -1,0 +1,356 @@
+"""Where model weights lie on this machine, how they get there, and that they are the right ones.
+
+Weights are looked for in the models folder, then in a mirror (a folder or `s3://bucket/prefix`), if
+one is given; a pull without one takes them from the hub's own cache or the hub. What is copied is
+hashed on the way, and takes its place only if its SHA-256 is the catalogue's. Beside each file lies
+a record of its hash, size and time: as long as those two are the same the file is not hashed again.
+A model whose hash the catalogue does not know is trusted when it is first seen, and must be the
+same ever after.
+"""
+
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.errors import ModelError, StorageError
+from curator.models.catalogue import CATALOGUE, Catalogue, ModelEntry, load_catalogue
+from curator.storage import Store, open_store
+from curator.tables.parts import fingerprint
+
+PLACE = "CURATE_MODELS"
+"""Environment variable that names the models folder or a bucket prefix."""
+
+_BLOCK = 4 << 20
+_RECORD = ".verified.json"
+_TIMEOUT_S = 60.0
+
+State = Literal["verified", "not verified", "differs", "missing"]
+
+
+def default_folder() -> Path:
+    """Models folder where nothing else is said."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "curate" / "models"
+
+
+@dataclass(frozen=True)
+class ModelStore:
+    """Weights on this machine; holds only addresses, so that it can be sent to workers.
+
+    Attributes:
+        folder: Local folder of weights.
+        mirror: Folder or `s3://bucket/prefix` that is looked in next; None for none.
+    """
+
+    folder: str
+    mirror: str | None = None
+
+    @classmethod
+    def at(cls, place: str | None) -> "ModelStore":
+        """The store of a place.
+
+        Args:
+            place: A folder; or a bucket prefix, which the default folder then mirrors; None for
+                what `CURATE_MODELS` says, or the default folder.
+        """
+        place = place or os.environ.get(PLACE) or None
+        if place is not None and place.startswith("s3://"):
+            return cls(str(default_folder()), place)
+        return cls(str(Path(place).expanduser().absolute() if place else default_folder()))
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """The packaged models, and those that the folder or else the mirror adds.
+
+        Raises:
+            ModelError: What is added cannot be read.
+        """
+        for place in filter(None, (self.folder, self.mirror)):
+            store = open_store(place)
+            if store.exists(CATALOGUE):
+                return load_catalogue(store.read(CATALOGUE).decode("utf-8", "replace"))
+        return load_catalogue()
+
+    def path(self, entry: ModelEntry) -> Path:
+        """Where the file of a model is, or would be, on this machine; of several, the weights."""
+        if entry.package is not None:
+            try:
+                return Path(str(distribution(entry.package).locate_file(entry.file)))
+            except PackageNotFoundError:
+                return Path(entry.package) / entry.file
+        return Path(self.folder) / entry.key
+
+    def find(self, entry: ModelEntry) -> Path:
+        """The verified file of a model, copied from the mirror if it is not here yet.
+
+        Returns:
+            Its path; of several files in one folder, that of the weights.
+
+        Raises:
+            ModelError: A file is nowhere, or not the one that the catalogue names; says what to do.
+        """
+        states = [(part, self._state(part)) for part in entry.parts]
+        for part in (part for part, state in states if state == "differs"):
+            raise ModelError(
+                f"model {entry.name}: {self.path(part)} is not the file that the catalogue names "
+                f"(sha256 {self._expected(part)}); delete it and `curate models pull {entry.name}`"
+            )
+        missing = next((part for part, state in states if state == "missing"), None)
+        if missing is not None and (self.mirror is None or not self._copy_from(self.mirror, entry)):
+            raise ModelError(
+                f"model {entry.name}: {self.path(missing)} does not exist; `curate models pull "
+                f"{entry.name}` fetches it, with --from FOLDER or s3://bucket/prefix from a mirror"
+            )
+        return self.path(entry)
+
+    def state(self, entry: ModelEntry, *, again: bool = False) -> State:
+        """What is on this machine of a model; hashes files that changed since the last time.
+
+        Args:
+            entry: The model.
+            again: Hash them in any case.
+        """
+        return _worst(self._state(part, again=again) for part in entry.parts)
+
+    def quick_state(self, entry: ModelEntry) -> State:
+        """Like `state`, from size and record alone: hashes nothing."""
+        return _worst(self._quick_state(part) for part in entry.parts)
+
+    def pull(self, entry: ModelEntry, source: str | None = None) -> Path:
+        """Fetches a model, verifies it, and puts each of its files in its place whole.
+
+        Args:
+            entry: The model.
+            source: Folder or bucket prefix to copy from; None for the mirror, then the hub.
+
+        Returns:
+            Its path, as `find` gives it.
+
+        Raises:
+            ModelError: It cannot be fetched, or is not what the catalogue names.
+        """
+        if entry.package is not None:
+            return self.find(entry)
+        if self.state(entry) == "verified":
+            return self.path(entry)
+        place = source or self.mirror
+        if place is not None and self._copy_from(place, entry):
+            return self.path(entry)
+        if source is not None:
+            both = " nor ".join(", ".join(names) for names in zip(*_names(entry), strict=True))
+            raise ModelError(f"model {entry.name}: neither {both} is in {source}")
+        for part in entry.parts:
+            if self._state(part) != "verified":
+                self._fetch(part)
+        return self.path(entry)
+
+    def fingerprint(self, entry: ModelEntry) -> str:
+        """What says which weights those are: the hash, known from the catalogue or recorded.
+
+        Of several files, the hash of their hashes.
+        """
+        known = [self._expected(part) or "unknown" for part in entry.parts]
+        return known[0] if len(known) == 1 else fingerprint("model files", known)
+
+    def load_derived(self, key: str) -> dict[str, NDArray[Any]] | None:
+        """Arrays that were computed from weights and kept; None if they were not.
+
+        Args:
+            key: Fingerprint of all that they depend on.
+        """
+        path = Path(self.folder) / _derived(key)
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return dict(arrays)
+        except (OSError, ValueError, zipfile.BadZipFile):
+            return None
+
+    def keep_derived(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Keeps arrays that were computed from weights; does nothing if the folder is read-only.
+
+        Args:
+            key: Fingerprint of all that they depend on.
+            arrays: By name.
+        """
+        sink = io.BytesIO()
+        np.savez(sink, allow_pickle=False, **dict(arrays))
+        with suppress(StorageError):
+            open_store(self.folder).write(_derived(key), sink.getvalue())
+
+    def _state(self, entry: ModelEntry, *, again: bool = False) -> State:
+        path = self.path(entry)
+        if not path.is_file():
+            return "missing"
+        info = path.stat()
+        found = None if again else self._recorded(entry)
+        if found is None or (found["bytes"], found["mtime_ns"]) != (info.st_size, info.st_mtime_ns):
+            expected = self._expected(entry)
+            digest = _sha256(path)
+            if expected not in (None, digest):
+                return "differs"
+            if entry.package is None:
+                self._record(entry, path, digest)
+            return "verified"
+        return "verified" if entry.sha256 in (None, found["sha256"]) else "differs"
+
+    def _quick_state(self, entry: ModelEntry) -> State:
+        path = self.path(entry)
+        if not path.is_file():
+            return "missing"
+        if entry.bytes not in (None, path.stat().st_size):
+            return "differs"
+        if entry.package is None and self._recorded(entry) is None:
+            return "not verified"
+        return "verified"
+
+    def _fetch(self, entry: ModelEntry) -> None:
+        """Takes a file from the hub's cache, or from the hub."""
+        cached = _in_hub_cache(entry)
+        if cached is not None:
+            with cached.open("rb") as file:
+                self._take(entry, file, str(cached))
+            return
+        url = _url(entry)
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as stream:
+                self._take(entry, stream, url)
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            raise ModelError(
+                f"model {entry.name}: {entry.source} cannot be fetched ({error}); on a machine "
+                f"without the internet copy {entry.file} from one that has it, and `curate models "
+                f"pull {entry.name} --from FOLDER`"
+            ) from error
+
+    def _copy_from(self, place: str, entry: ModelEntry) -> bool:
+        """Copies a model's files that are not here, if a place has all of them."""
+        store = open_store(place)
+        keys = mirrored_names(place, entry)
+        if keys is None:
+            return False
+        for part, key in zip(entry.parts, keys, strict=True):
+            if len(keys) == 1 or self._state(part) != "verified":
+                with store.open(key) as stream:
+                    self._take(part, stream, f"{store.uri}/{key}")
+        return True
+
+    def _take(self, entry: ModelEntry, stream: BinaryIO, origin: str) -> None:
+        """Copies a stream into the folder; nothing is left if its hash is another."""
+        expected = self._expected(entry)
+        hashed = hashlib.sha256()
+        folder: Store = open_store(self.folder)
+        try:
+            with folder.create(entry.key) as out:
+                while block := stream.read(_BLOCK):
+                    hashed.update(block)
+                    out.write(block)
+                if expected not in (None, hashed.hexdigest()):
+                    raise ModelError(
+                        f"model {entry.name}: {origin} has sha256 {hashed.hexdigest()}, expected "
+                        f"{expected}; it was not kept"
+                    )
+        except StorageError as error:
+            raise ModelError(f"model {entry.name}: {error}") from error
+        self._record(entry, self.path(entry), hashed.hexdigest())
+
+    def _expected(self, entry: ModelEntry) -> str | None:
+        recorded = self._recorded(entry)
+        return entry.sha256 or (str(recorded["sha256"]) if recorded is not None else None)
+
+    def _recorded(self, entry: ModelEntry) -> dict[str, str | int] | None:
+        path = self.path(entry)
+        try:
+            record = json.loads(path.with_name(path.name + _RECORD).read_text())
+        except (OSError, ValueError):
+            return None
+        has_all = isinstance(record, dict) and {"sha256", "bytes", "mtime_ns"} <= set(record)
+        return record if has_all else None
+
+    def _record(self, entry: ModelEntry, path: Path, digest: str) -> None:
+        info = path.stat()
+        record = {"sha256": digest, "bytes": info.st_size, "mtime_ns": info.st_mtime_ns}
+        # In a folder that cannot be written files are hashed anew each time.
+        with suppress(StorageError):
+            open_store(self.folder).write(entry.key + _RECORD, json.dumps(record).encode())
+
+
+def mirrored_names(place: str, entry: ModelEntry) -> list[str] | None:
+    """Names under which a place has all files of a model; None where it has not.
+
+    They lie in a folder of the model's name, or right there.
+
+    Args:
+        place: Folder or bucket prefix.
+        entry: The model.
+    """
+    store = open_store(place)
+    for names in zip(*_names(entry), strict=True):
+        if all(store.exists(name) for name in names):
+            return list(names)
+    return None
+
+
+def _names(entry: ModelEntry) -> list[tuple[str, str]]:
+    return [(part.key, part.file) for part in entry.parts]
+
+
+def _worst(states: Iterable[State]) -> State:
+    found = set(states)
+    order: tuple[State, ...] = ("differs", "missing", "not verified", "verified")
+    return next(state for state in order if state in found)
+
+
+def _derived(key: str) -> str:
+    return f"derived/{key}.npz"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _in_hub_cache(entry: ModelEntry) -> Path | None:
+    """The file in the cache that `huggingface_hub` keeps, where other programs may have put it."""
+    if entry.repository is None or importlib.util.find_spec("huggingface_hub") is None:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(entry.repository, entry.file, revision=entry.revision)
+    return Path(path) if isinstance(path, str) else None
+
+
+def _url(entry: ModelEntry) -> str:
+    if entry.url is not None:
+        return entry.url
+    if entry.repository is None:
+        raise ModelError(
+            f"model {entry.name} comes from a mirror only: `curate models pull {entry.name} --from "
+            "FOLDER`"
+        )
+    revision = entry.revision or "main"
+    if endpoint := os.environ.get("HF_ENDPOINT"):
+        parts = (entry.repository, "resolve", revision, urllib.parse.quote(entry.file))
+        return "/".join((endpoint.rstrip("/"), *parts))
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise ModelError(
+            f"model {entry.name} lies in the Hugging Face repository {entry.repository}: install "
+            "`huggingface_hub`, set HF_ENDPOINT, or copy it and use --from FOLDER"
+        )
+    from huggingface_hub import hf_hub_url
+
+    return str(hf_hub_url(entry.repository, entry.file, revision=revision))

@@ -1,0 +1,87 @@
+"""Rules in words: bounds as they were applied, and what is said of them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from curator.measures.scores import SCORES
+from curator.records import Reason
+from curator.report.number_text import count, percent, score
+
+Facts = Mapping[str, Any]
+
+
+def applied_rules(summary: Mapping[str, Any]) -> list[Facts]:
+    """Rules of a run in order, each with `rule`, `score`, `severity`, `why` and its bounds.
+
+    Args:
+        summary: What `summary.json` holds; one of an older version has no bounds but absolute ones.
+    """
+    recipe = (summary.get("recipe") or {}).get("filters") or {}
+    applied = {fact["rule"]: fact for fact in summary.get("rules") or () if fact.get("score")}
+    rules: list[Facts] = []
+    for name, rule in recipe.items():
+        fact = {"rule": name, "severity": "reject", **rule, **applied.get(name, {})}
+        about = fact.get("score") or name
+        if about in SCORES:
+            rules.append(fact | {"score": about})
+    return rules
+
+
+def reasons_of(rule: Facts) -> Iterator[tuple[Reason, str, float]]:
+    """Reasons that a rule can give, with the side and the bound of each."""
+    spec = SCORES[rule["score"]]
+    for side, reason in (("min", spec.low), ("max", spec.high)):
+        if rule.get(side) is not None:
+            yield reason, side, float(rule[side])
+
+
+def bound_words(rule: Facts, side: str) -> str:
+    """One bound: `motion below 0.005 short sides/s`, with its share if it is of one."""
+    unit = SCORES[rule["score"]].unit
+    said = "below" if side == "min" else "above"
+    words = f"{rule['score']} {said} {score(rule[side])}"
+    words += "" if unit.startswith("0 ") else f" {unit}"
+    return words + quantile_words(rule, side)
+
+
+def quantile_words(rule: Facts, side: str) -> str:
+    """Where a bound by quantile comes from; empty for an absolute one."""
+    end = "lowest" if side == "min" else "highest"
+    share = rule.get(f"drop_{end}")
+    if share is None:
+        return ""
+    of = f" of {count(rule['n_measured'])}" if rule.get("n_measured") is not None else ""
+    return f" (the {end} {percent(share)}{of})"
+
+
+def reason_words(reason: str, summary: Mapping[str, Any]) -> str:
+    """The bound behind a reason, in words; empty for a reason that says it all."""
+    recipe = summary.get("recipe") or {}
+    if reason == Reason.TOO_SHORT:
+        shortest = (recipe.get("propose") or {}).get("min_s")
+        return f"shorter than {score(shortest)} s" if shortest is not None else ""
+    if reason == Reason.DUPLICATE:
+        similarity = (recipe.get("dedup") or {}).get("similarity")
+        return f"similarity from {score(similarity)} to a better clip" if similarity else ""
+    if reason == Reason.NOT_SELECTED:
+        by = ", ".join((recipe.get("select") or {}).get("by") or ()) or "all clips together"
+        return f"beyond the share or cap of its group, by {by}"
+    if reason == Reason.CONTENT_TYPE_UNWANTED:
+        semantic = recipe.get("semantic") or {}
+        unwanted = ", ".join(semantic.get("reject") or ())
+        return f"{unwanted}, from a probability of {score(semantic.get('reject_from'))}"
+    fixed: dict[str, str] = {
+        Reason.NOT_MEASURED: "a rule asks for a score that the clip has not",
+        Reason.NO_BUCKET: "smaller or shorter than every bucket",
+        Reason.NO_ASPECT_CLASS: "near no aspect class",
+        Reason.ANSWER_UNWANTED: "an answer of the captioner that caption.reject names",
+        Reason.NOT_ANNOTATED: "a window has no annotation, and caption.failed is reject",
+        Reason.JUDGED_TOO_LOW: "the judge scores a window's best answer too low",
+        Reason.CUT_FAILED: "could not be written",
+    }
+    for rule in applied_rules(summary):
+        for given, side, _ in reasons_of(rule):
+            if reason == given and rule["severity"] == "reject":
+                why = f"; {rule['why']}" if rule.get("why") else ""
+                return f"{bound_words(rule, side)}{why}"
+    return fixed.get(reason, "")

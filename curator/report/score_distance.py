@@ -1,0 +1,148 @@
+"""Which of a clip's scores matter: those with a rule, the ones nearest to their bounds first."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from curator.measures.scores import SCORES
+from curator.report.rule_text import applied_rules, reasons_of
+from curator.tables.clip_rows import floats
+
+MOST, MOST_FAILED = 6, 8
+"""Scores that a card shows: of a clip that is within all bounds, and of one that is not."""
+
+Clip = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """A score of a clip beside the bound of a rule that it is nearest to, or misses.
+
+    Attributes:
+        score: Its name.
+        value: Its value.
+        side: `min` or `max`.
+        bound: The bound.
+        is_missed: Whether the value is beyond the bound.
+        is_flag: Whether the rule only flags.
+        nearness: Distance to the bound as a share of how far clips of the run go from it on the
+            same side: 0 at the bound, about 1 for the clips furthest from it.
+        place: Where the value lies between the 5th and the 95th percentile, 0 to 1.
+        bound_place: Where the bound lies.
+    """
+
+    score: str
+    value: float
+    side: str
+    bound: float
+    is_missed: bool
+    is_flag: bool
+    nearness: float
+    place: float
+    bound_place: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    score: str
+    side: str
+    bound: float
+    is_flag: bool
+    low: float
+    high: float
+    """The 5th and the 95th percentile of the score, moved out to the bound; never equal."""
+
+    def distance(self, value: float) -> float:
+        end = self.low if value < self.bound else self.high
+        return abs(value - self.bound) / (abs(end - self.bound) or self.high - self.low)
+
+    def place(self, value: float) -> float:
+        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+
+
+class Nearness:
+    """Bounds of a run with the spread of each score over its clips.
+
+    Args:
+        summary: What `summary.json` holds; reads rules.
+        clips: All rows of `clips`.
+    """
+
+    def __init__(self, summary: Mapping[str, Any], clips: Sequence[Clip]) -> None:
+        self._bounds: list[_Bound] = []
+        columns: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
+        for rule in applied_rules(summary):
+            name = rule["score"]
+            if name not in columns:
+                values = floats(clips, name)
+                columns[name] = values[np.isfinite(values)]
+            for _, side, bound in reasons_of(rule):
+                low, high = _spread(columns[name], bound)
+                is_flag = rule["severity"] == "flag"
+                self._bounds.append(
+                    _Bound(score=name, side=side, bound=bound, is_flag=is_flag, low=low, high=high)
+                )
+        self.scores = list(dict.fromkeys(bound.score for bound in self._bounds))
+        """Names of the scores that have a bound, in the recipe's order."""
+        self.required = [
+            rule["score"]
+            for rule in applied_rules(summary)
+            if rule["severity"] == "reject" and rule.get("unmeasured") != "keep"
+        ]
+        """Names of the scores without which a clip is rejected."""
+
+    def of(self, clip: Clip) -> list[Beside]:
+        """The scores that matter, one entry each: missed bounds first, then by nearness."""
+        best: dict[str, Beside] = {}
+        for beside in self._all(clip):
+            other = best.get(beside.score)
+            if other is None or _rank(beside) < _rank(other):
+                best[beside.score] = beside
+        # What a rule would only flag comes last, unless it does.
+        ranked = sorted(best.values(), key=_rank)
+        n_missed = sum(beside.is_missed for beside in ranked)
+        return ranked[: min(MOST_FAILED, max(MOST, n_missed))]
+
+    def margin(self, clip: Clip) -> float | None:
+        """How near a clip is to changing sides: 0 at a bound; None without a bound.
+
+        That of the nearest bound for a clip within all of them; for another one, that of the bound
+        that it misses by most, which is what keeps it out. Flags do not count.
+        """
+        besides = [b for b in self._all(clip) if not b.is_flag and math.isfinite(b.nearness)]
+        missed = [beside.nearness for beside in besides if beside.is_missed]
+        if missed:
+            return max(missed)
+        return min((beside.nearness for beside in besides), default=None)
+
+    def _all(self, clip: Clip) -> Iterator[Beside]:
+        for bound in self._bounds:
+            value = clip.get(bound.score)
+            if value is None or not math.isfinite(value):
+                continue
+            missed = value < bound.bound if bound.side == "min" else value > bound.bound
+            is_binary = SCORES[bound.score].unit == "0 or 1"
+            yield Beside(
+                score=bound.score, value=float(value), side=bound.side, bound=bound.bound,
+                is_missed=missed, is_flag=bound.is_flag,
+                # A clip that is not HDR is not near to being HDR.
+                nearness=math.inf if is_binary and not missed else bound.distance(value),
+                place=bound.place(value), bound_place=bound.place(bound.bound),
+            )  # fmt: skip
+
+
+def _rank(beside: Beside) -> tuple[bool, bool, float]:
+    return (not beside.is_missed, beside.is_flag, beside.nearness)
+
+
+def _spread(values: "np.ndarray[Any, np.dtype[np.float64]]", bound: float) -> tuple[float, float]:
+    """The 5th and the 95th percentile, moved out to the bound; never equal."""
+    low, high = bound, bound
+    if len(values):
+        p5, p95 = (float(p) for p in np.percentile(values, [5, 95]))
+        low, high = min(p5, bound), max(p95, bound)
+    margin = 0.0 if high > low else abs(bound) or 1.0
+    return low - margin, high + margin

@@ -1,0 +1,290 @@
+"""Why one clip ended as it did, and what would have kept it."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import floor, log10
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curator.errors import UsageError
+from curator.measures.scores import SCORES
+from curator.records import Reason
+from curator.report.number_text import clock, plain, score
+from curator.report.rule_text import quantile_words
+from curator.review.finished_run import Finished
+from curator.stages.filter.judging import corpus_of, score_values
+from curator.stages.filter.rules import Bounds, Rule, judge_rule, resolve
+from curator.tables.parts import columns_to_rows
+
+MAX_NAMED = 5
+LATE = (
+    Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, Reason.DUPLICATE, Reason.NOT_SELECTED,
+    Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One rule beside the clip's score."""
+
+    name: str
+    rule: Rule
+    bounds: Bounds
+    value: float | None
+    reason: Reason | None
+    """What the rule has against the clip."""
+    corpus: NDArray[np.float64]
+    """Scores that its quantiles are of; empty where it has none."""
+
+
+def find_clip(finished: Finished, prefix: str) -> int:
+    """Number of the one clip whose id begins with some letters.
+
+    Raises:
+        UsageError: No clip or several begin so.
+    """
+    ids = finished.clips["clip_id"]
+    found = pc.indices_nonzero(pc.starts_with(ids, prefix)).to_pylist() if prefix else []
+    if len(found) == 1:
+        return int(found[0])
+    n_clips = finished.clips.num_rows
+    if not found:
+        raise UsageError(
+            f"no clip of the {n_clips:,} in {finished.store.uri} has an id that begins with "
+            f"{prefix!r}; ids are in the column clip_id of the table clips, and in the report"
+        )
+    named = ", ".join(ids[i].as_py() for i in found[:MAX_NAMED])
+    more = ", ..." if len(found) > MAX_NAMED else ""
+    raise UsageError(f"{len(found):,} clips begin with {prefix!r}: {named}{more}; give more of it")
+
+
+def explain(finished: Finished, prefix: str) -> str:
+    """What is to be said of a clip, as text.
+
+    Args:
+        finished: The run.
+        prefix: Its id, or as much of it as no other clip begins with.
+    """
+    number = find_clip(finished, prefix)
+    (clip,) = columns_to_rows(finished.clips.slice(number, 1))
+    judged = list(_judged(finished, number))
+    blocks = [
+        _headline(clip),
+        "\n".join(_outcome(finished, clip)),
+        _table(judged),
+        _others(clip, {rule.bounds.score for rule in judged}),
+        "\n".join(_remedies(finished, clip, judged)),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _judged(finished: Finished, number: int) -> Iterator[Judged]:
+    candidates = finished.candidates()
+    corpus = corpus_of(candidates, min_s=finished.recipe.propose.min_s)
+    rules = finished.recipe.filters.root
+    for bounds, (name, rule) in zip(resolve(rules, corpus), rules.items(), strict=True):
+        values = score_values(candidates, bounds.score)
+        value = None if np.isnan(values[number]) else float(values[number])
+        verdict = judge_rule(value, bounds)
+        is_silent = bounds.severity == "flag" and value is None
+        yield Judged(
+            name=name,
+            rule=rule,
+            bounds=bounds,
+            value=value,
+            reason=None if verdict is None or is_silent else verdict.reason,
+            corpus=corpus(bounds.score) if bounds.n_measured is not None else np.zeros(0),
+        )
+
+
+def _headline(clip: Mapping[str, Any]) -> str:
+    span = f"{clock(clip['start_s'])} to {clock(clip['end_s'])}"
+    size = f"{clip['width']}x{clip['height']}, {clip['n_frames']} frames at {clip['fps']:.4g}/s"
+    return f"clip {clip['clip_id']}\n{plain(clip['source_uri'])}\n{span}, {size}"
+
+
+def _outcome(finished: Finished, clip: Mapping[str, Any]) -> Iterator[str]:
+    if tags := clip["tags"]:
+        yield f"tags: {', '.join(tags)}"
+    if clip["content_type"] is not None:
+        yield f"content type: {clip['content_type']} ({score(clip['content_probability'])})"
+    if clip["decision"] == "kept":
+        yield f"kept, in {clip['shard']} ({clip['cut_mode'] or 'written'})"
+        return
+    yield f"rejected: {clip['reason']}{_by_how_much(clip)}"
+    if len(clip["reasons"] or ()) > 1:
+        yield f"all reasons, in the order of the recipe: {', '.join(clip['reasons'])}"
+    if clip["reason_detail"]:
+        yield plain(clip["reason_detail"])
+    if clip["duplicate_of"]:
+        yield from _original(finished, clip)
+
+
+def _by_how_much(clip: Mapping[str, Any]) -> str:
+    value, bound = clip["reason_score"], clip["reason_threshold"]
+    if value is None or bound is None or clip["reason"] in (Reason.DUPLICATE, Reason.NOT_SELECTED):
+        return ""
+    return f" ({score(value)}, bound {score(bound)})"
+
+
+def _original(finished: Finished, clip: Mapping[str, Any]) -> Iterator[str]:
+    clips, of = finished.clips, clip["duplicate_of"]
+    found = clips.filter(pc.equal(clips["clip_id"], of))
+    similarity = f"similarity {clip['duplicate_similarity']:.3f}"
+    yield f"duplicate of {of} ({similarity}, duplicate from {clip['reason_threshold']:g})"
+    for other in columns_to_rows(found):
+        what = "kept" if other["decision"] == "kept" else f"itself rejected: {other['reason']}"
+        yield f"  which is {plain(other['source_uri'])} at {clock(other['start_s'])}, {what}"
+
+
+def _table(judged: Sequence[Judged]) -> str:
+    if not judged:
+        return "the recipe has no rules"
+    rows = [("rule", "score", "bounds", "")]
+    for rule in judged:
+        value = "-" if rule.value is None else f"{rule.value:.4g}"
+        verdict = "ok"
+        if rule.reason is not None:
+            verb = "rejects" if rule.bounds.severity == "reject" else "flags"
+            is_flag = rule.bounds.severity == "flag"
+            verdict = f"{verb}: {rule.bounds.tag(rule.reason) if is_flag else rule.reason}"
+        name = rule.name if rule.name == rule.bounds.score else f"{rule.name} ({rule.bounds.score})"
+        rows.append((name, value, _bounds(rule), verdict))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join(
+        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip()
+        for row in rows
+    )
+
+
+def _bounds(rule: Judged) -> str:
+    facts = {
+        "drop_lowest": rule.rule.drop_lowest,
+        "drop_highest": rule.rule.drop_highest,
+        "n_measured": rule.bounds.n_measured,
+    }
+    said = [
+        f"{side} {value:.4g}{quantile_words(facts, side)}"
+        for side in ("min", "max")
+        if (value := getattr(rule.bounds, side)) is not None
+    ]
+    return ", ".join(said) or "no bound"
+
+
+def _others(clip: Mapping[str, Any], ruled: set[str]) -> str:
+    known = [
+        f"{name} {clip[name]:.4g}"
+        for name in SCORES
+        if name not in ruled and clip.get(name) is not None
+    ]
+    return f"scores without a rule: {', '.join(known)}" if known else ""
+
+
+def _remedies(
+    finished: Finished, clip: Mapping[str, Any], judged: Sequence[Judged]
+) -> Iterator[str]:
+    if clip["decision"] == "kept":
+        return
+    reasons = clip["reasons"] or [clip["reason"]]
+    yield (
+        "It would have been kept with all of this:" if len(reasons) > 1 else "It would be kept by:"
+    )
+    if Reason.TOO_SHORT in reasons:
+        yield f"  --set propose.min_s={_rounded(clip['end_s'] - clip['start_s'], down=True)}"
+    if Reason.TOO_LONG in reasons and all(rule.reason != Reason.TOO_LONG for rule in judged):
+        yield f"  --set propose.max_s={_rounded((clip['end_s'] - clip['start_s']) / 2, down=False)}"
+    for rule in judged:
+        if rule.reason is not None and rule.bounds.severity == "reject":
+            yield f"  {_remedy(rule)}"
+    if Reason.CONTENT_TYPE_UNWANTED in reasons:
+        yield f"  {_content_remedy(finished, clip)}"
+    for reason in reasons:
+        if reason in LATE:
+            yield f"  {_late_remedy(finished, clip, Reason(reason))}"
+    if (
+        Reason.DUPLICATE not in reasons
+        and finished.recipe.dedup.enabled
+        and not (set(reasons) & set(LATE))
+    ):
+        yield "It was not compared with other clips for duplicates, which comes after the rules."
+
+
+def _remedy(rule: Judged) -> str:
+    key, config = f"filters.{rule.name}", rule.rule
+    if rule.value is None:
+        return f"no rule on {rule.bounds.score}, which could not be measured for this clip"
+    is_low = rule.bounds.min is not None and rule.value < rule.bounds.min
+    side, end = ("min", "lowest") if is_low else ("max", "highest")
+    changes = []
+    absolute = getattr(config, side)
+    if absolute is not None and (rule.value < absolute if is_low else rule.value > absolute):
+        changes.append(f"--set {key}.{side}={_rounded(rule.value, down=is_low)}")
+    share = getattr(config, f"drop_{end}")
+    if share is not None and len(rule.corpus):
+        beyond = int(np.sum(rule.corpus <= rule.value if is_low else rule.corpus >= rule.value))
+        fitting = max(0, beyond - 1) / len(rule.corpus)
+        if fitting < share:
+            rounded = floor(fitting * 10_000) / 10_000
+            changes.append(f"--set {key}.drop_{end}={rounded:g}")
+    return " ".join(changes) or f"another bound of {key}"
+
+
+def _content_remedy(finished: Finished, clip: Mapping[str, Any]) -> str:
+    others = [n for n in finished.recipe.semantic.reject if n != clip["content_type"]]
+    remedy = "--set " + shlex.quote(f"semantic.reject=[{','.join(others)}]")
+    least = _rounded(clip["content_probability"] + 1e-6, down=False)
+    return remedy if float(least) > 1 else f"--set semantic.reject_from={least}, or {remedy}"
+
+
+def _rounded(value: float, *, down: bool) -> str:
+    """A bound in few digits that the value does not miss."""
+    if value == 0:
+        return "0"
+    for digits in (3, 5, 8, 17):
+        step = 10.0 ** (floor(log10(abs(value))) + 1 - digits)
+        whole = np.floor(value / step) if down else np.ceil(value / step)
+        text = f"{whole * step:.{digits}g}"
+        if (float(text) <= value) if down else (float(text) >= value):
+            return text
+    return repr(value)
+
+
+def _late_remedy(finished: Finished, clip: Mapping[str, Any], reason: Reason) -> str:
+    shard, recipe = finished.recipe.shard, finished.recipe
+    if reason == Reason.NO_BUCKET:
+        return (
+            f"a bucket for {clip['width']}x{clip['height']} and {clip['n_frames']} frames: "
+            f"shard.resolutions begins at {min(shard.resolutions)} px, shard.lengths at "
+            f"{min(shard.lengths)} frames and one more"
+        )
+    if reason == Reason.NO_ASPECT_CLASS:
+        least = _rounded(float(clip["reason_score"]) + 1e-6, down=False)
+        return (
+            f"a class in shard.aspects near {clip['width']}x{clip['height']}, or "
+            f"--set shard.aspects_tolerance={least}, or --set shard.aspects_strict=false"
+        )
+    if reason == Reason.DUPLICATE:
+        least = _rounded(float(clip["duplicate_similarity"]) + 1e-6, down=False)
+        return (
+            f"--set dedup.similarity={least}, or --set dedup.enabled=false, or a rule that rejects "
+            f"{clip['duplicate_of']}"
+        )
+    if reason == Reason.NOT_SELECTED:
+        rank, select = f"{clip['reason_score']:.0f}", recipe.select
+        if select.keep_fraction is None and not select.keep_fractions:
+            return f"--set select.max_per_group={rank}, or another select.seed"
+        keys = ["max_per_group"] if select.max_per_group is not None else []
+        keys += ["keep_fraction"] if select.keep_fraction is not None else []
+        wider = ", ".join(f"select.{key}" for key in [*keys, "seed"])
+        return f"a place for the clip of rank {rank} in its group: {wider}"
+    if reason == Reason.ANSWER_UNWANTED:
+        return "another answer, or caption.reject without the one above"
+    if reason == Reason.NOT_ANNOTATED:
+        return "an answer: run again for what passes, or --set caption.failed=keep"
+    if reason == Reason.JUDGED_TOO_LOW:
+        return "a better answer, or a lower caption.judge.min_score, or --set caption.failed=keep"
+    return "a source that can be decoded and encoded there; the message is above"

@@ -1,0 +1,125 @@
+"""A finished run as it lies under OUT, read without changing anything."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import ValidationError
+
+from curator.errors import UsageError
+from curator.recipe import Recipe
+from curator.records import Reason
+from curator.stages.commit.commit_run import read_summary
+from curator.stages.dedup.stage import StoredPairs
+from curator.stages.propose.candidate_store import read_pictures
+from curator.storage import Store, open_store
+from curator.tables.parts import read_parquet
+from curator.tables.schemas import CANDIDATES_SCHEMA, CLIPS_SCHEMA
+
+LONG_ENOUGH_S = 1e9
+"""Stands for the length of a clip that was not too short, where it was not stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The last finished run of an output root."""
+
+    store: Store
+    summary: Mapping[str, Any]
+    recipe: Recipe
+    clips: pa.Table
+    """Rows of `CLIPS_SCHEMA`; columns that an older version did not write are null."""
+
+    @property
+    def has_candidates(self) -> bool:
+        """Whether the run stored its candidates; those of older versions did not."""
+        return bool(self._stored("clips"))
+
+    def candidates(self) -> pa.Table:
+        """The clips as they were proposed and scored, a row for each of `clips`, in its order.
+
+        An older run stored no candidates: the rows of `clips` stand for them then.
+        """
+        stored = [self._read(name) for name in self._stored("clips")]
+        if stored:
+            table = pa.concat_tables(stored)
+            at = pc.index_in(self.clips["clip_id"], value_set=table["clip_id"].combine_chunks())
+            if at.null_count == 0:
+                return table.take(at.combine_chunks())
+        short = [Reason.TOO_SHORT in (row or ()) for row in self.clips["reasons"].to_pylist()]
+        seconds = pa.array(np.where(short, 0.0, LONG_ENOUGH_S))
+        columns = {name: self.clips[name] for name in self.clips.column_names}
+        columns["seconds"] = seconds
+        return pa.table([columns[name] for name in CANDIDATES_SCHEMA.names], CANDIDATES_SCHEMA)
+
+    def vectors(self) -> pa.Table:
+        """Rows of `embeddings`."""
+        return pa.concat_tables([self._read(name) for name in self.summary["tables"]["embeddings"]])
+
+    def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
+        """Thumbnails of clips; an older run stored none apart from its tracks."""
+        return read_pictures(self.store, self._stored("pictures"), clip_ids)
+
+    def pairs(self) -> StoredPairs | None:
+        """Pairs of alike clips; an older run stored none."""
+        stamp = (self.summary.get("fingerprints") or {}).get("candidates")
+        return StoredPairs(self.store, stamp) if stamp else None
+
+    def _stored(self, kind: str) -> list[str]:
+        stamp = (self.summary.get("fingerprints") or {}).get("candidates")
+        if stamp is None:
+            return []
+        return [info.key for info in self.store.list(f"candidates/{kind}/{stamp}-")]
+
+    def _read(self, name: str) -> pa.Table:
+        return read_parquet(self.store, name)
+
+
+def open_finished(out: str) -> Finished:
+    """Reads what a run left.
+
+    Args:
+        out: Folder or `s3://bucket/prefix`.
+
+    Raises:
+        UsageError: There is no finished run, or one that this version cannot read.
+    """
+    store = open_store(out)
+    summary = read_summary(store)
+    if not summary:
+        raise UsageError(
+            f"{store.uri} has no finished run (no summary.json); `curate run SOURCE... {out}` "
+            "makes one"
+        )
+    try:
+        recipe = Recipe.model_validate(summary.get("recipe") or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(
+            f"{store.uri} was made by curate {summary.get('curate_version')} with a recipe that "
+            f"this version cannot read ({where}: {first['msg']}); run it again"
+        ) from error
+    tables = [read_parquet(store, name) for name in summary["tables"]["clips"]]
+    return Finished(
+        store=store,
+        summary=summary,
+        recipe=recipe,
+        clips=pa.concat_tables([_as_now(table) for table in tables]).combine_chunks(),
+    )
+
+
+def _as_now(table: pa.Table) -> pa.Table:
+    """The rows with this version's columns."""
+    columns = []
+    for field in CLIPS_SCHEMA:
+        if field.name in table.column_names:
+            columns.append(table[field.name].cast(field.type))
+        elif field.name == "measured_fps":
+            columns.append(table["fps"].cast(field.type))
+        else:
+            columns.append(pa.nulls(table.num_rows, field.type))
+    return pa.table(columns, schema=CLIPS_SCHEMA)

@@ -1,0 +1,287 @@
+"""Checks that a run can start, before any work."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+from curator.errors import ModelError, StorageError, UsageError
+from curator.measures.clip_semantics import check_content
+from curator.measures.scores import SCORES
+from curator.models.text_detector import text_model_file
+from curator.models.weight_store import ModelStore
+from curator.recipe import Recipe, semantics_of
+from curator.report.number_text import plain
+from curator.stages.analyze.config import analyze_fingerprint
+from curator.stages.scan.probe import scan_fingerprint, scan_key
+from curator.stages.scan.source_listing import ListedSource, SkippedName, list_sources
+from curator.storage import Store, open_store
+from curator.storage.base import has_scheme
+from curator.storage.file_walk import is_pattern
+from curator.tables.out_layout import CONFIG, OWN_FOLDERS, foreign_objects
+from curator.tables.parts import SUMMARY, Parts
+
+MAX_NAMED = 5
+"""Most sources that a dry run names as not readable."""
+
+
+def preflight(
+    sources: Sequence[str], out: str, *, ray_address: str | None, shared_out: bool, writes: bool
+) -> Store:
+    """Checks places; the recipe has been checked when it was loaded.
+
+    Args:
+        sources: As the user named them.
+        out: Output root.
+        ray_address: Cluster to run on, or None for this machine alone.
+        shared_out: The user says that all nodes see the same folders.
+        writes: Whether something will be written.
+
+    Returns:
+        The output root.
+
+    Raises:
+        UsageError: A place does not exist, a cluster could not reach it, the output root cannot
+            be written, or originals lie where outputs go.
+    """
+    store = open_store(out)
+    _check_apart(sources, store.uri)
+    check_shared((*sources, out), ray_address=ray_address, shared_out=shared_out)
+    list_sources(sources, limit=1)
+    _check_foreign(sources, store)
+    if writes:
+        check_writable(store)
+    return store
+
+
+def check_shared(places: Sequence[str], *, ray_address: str | None, shared_out: bool) -> None:
+    """Checks that the nodes of a cluster can see what a run reads and writes.
+
+    Args:
+        places: As the user named them.
+        ray_address: Cluster to run on, or None for this machine alone.
+        shared_out: The user says that all nodes see the same folders.
+
+    Raises:
+        UsageError: One is a folder of this machine.
+    """
+    if ray_address is None or shared_out:
+        return
+    local = [place for place in places if not place.startswith("s3://")]
+    if local:
+        raise UsageError(
+            f"{local[0]!r} is on this machine and the cluster {ray_address!r} may not see it; "
+            "use s3://bucket/prefix, or add --shared-out if every node has the same path"
+        )
+
+
+def check_writable(store: Store) -> None:
+    """Checks that an output root can be written, before any work.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    try:
+        store.check_writable()
+    except StorageError as error:
+        raise UsageError(str(error)) from error
+
+
+def _check_apart(sources: Sequence[str], out: str) -> None:
+    """Refuses an output root that is a source folder, or has sources where outputs go.
+
+    Raises:
+        UsageError: Says which, and what to do.
+    """
+    root = _place(out)
+    for source in sources:
+        place = _place(source)
+        if place == root and (is_pattern(source) or not os.path.isfile(source)):
+            raise UsageError(
+                f"OUT {out!r} is the folder of the source {source!r}; outputs would lie among the "
+                f"originals: choose another OUT, such as {out.rstrip('/') + '-out'!r}"
+            )
+        if place.startswith(f"{root.rstrip('/')}/"):
+            folder = place[len(root.rstrip("/")) + 1 :].split("/")[0]
+            if folder in OWN_FOLDERS or place in (f"{root}/{SUMMARY}", f"{root}/{CONFIG}"):
+                raise _inside(source, folder, out)
+
+
+def _inside(source: str, folder: str, out: str) -> UsageError:
+    return UsageError(
+        f"the source {source!r} lies in {folder!r} of OUT {out!r}, where outputs go and old ones "
+        "are deleted: choose another OUT, or move the source"
+    )
+
+
+def _check_foreign(sources: Sequence[str], store: Store) -> None:
+    """Refuses an output root where results would lie among what others put there.
+
+    Once a run has finished there, such objects are let be, unless one is a source: that is looked
+    for in the whole listing, which few outputs need.
+
+    Raises:
+        UsageError: Says what lies there, and what to do.
+    """
+    others = foreign_objects(store)
+    is_finished = _is_ours(store, SUMMARY, "curate_version")
+    if not is_finished:
+        _is_ours(store, CONFIG, "fingerprints")
+        if others:
+            raise UsageError(
+                f"OUT {store.uri!r} has {len(others)} objects that curate did not write in folders "
+                f"for results, such as {others[0]!r}: choose another OUT, or move them elsewhere"
+            )
+    if not others:
+        return
+    root = _place(store.uri).rstrip("/") + "/"
+    for item in list_sources(sources):
+        if isinstance(item, ListedSource) and has_scheme(item.uri) == has_scheme(root):
+            place = item.uri if has_scheme(root) else os.path.realpath(item.uri)
+            folder = place.removeprefix(root).split("/")[0]
+            if place.startswith(root) and folder in OWN_FOLDERS:
+                raise _inside(item.uri, folder, store.uri)
+
+
+def _is_ours(store: Store, name: str, key: str) -> bool:
+    """Whether an object that a run writes is there.
+
+    Raises:
+        UsageError: It is there, and is not of a run.
+    """
+    if not store.exists(name):
+        return False
+    try:
+        value = json.loads(store.read(name))
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or key not in value:
+        raise UsageError(
+            f"OUT {store.uri!r} has a {name} that curate did not write, and that a run would write "
+            "over: choose another OUT, or move it elsewhere"
+        )
+    return True
+
+
+def _place(named: str) -> str:
+    """Where something lies, links followed; of a pattern the folder before its first mark."""
+    segments = named.split("/")
+    marks = [i for i, segment in enumerate(segments) if is_pattern(segment)]
+    if marks and (has_scheme(named) or not os.path.lexists(named)):
+        named = "/".join(segments[: marks[0]]) or ("/" if named.startswith("/") else ".")
+    return named.rstrip("/") if has_scheme(named) else os.path.realpath(named)
+
+
+def check_captions(recipe: Recipe, *, asks_server: bool) -> None:
+    """Checks that the captioner that a recipe names can be asked.
+
+    Args:
+        recipe: What will be run.
+        asks_server: Whether a server is asked a first question now; else it is before the first of
+            the run, which may have none.
+
+    Raises:
+        UsageError: The server does not answer or has no such model, the model's files or a package
+            are not there, or a prompt cannot be read.
+    """
+    name = recipe.caption.embedding
+    if name is not None:
+        from curator.models.text_encoder import check_transformers
+
+        try:
+            check_transformers()
+            models = ModelStore.at(recipe.models)
+            models.find(models.catalogue.find(name, "text"))
+        except ModelError as error:
+            raise UsageError(f"caption.embedding is {name}: {error}") from error
+    if recipe.caption.asks:
+        # Imported here: recipes that ask no model need nothing of it.
+        from curator.stages.caption.captioner_dispatch import check_asking
+
+        check_asking(recipe.caption, asks_server=asks_server)
+
+
+def check_measured(recipe: Recipe) -> None:
+    """Checks that what the recipe's rules ask for will be measured, and that its models are here.
+
+    Args:
+        recipe: What will be run.
+
+    Raises:
+        UsageError: A rule has bounds for a score that is switched off, or a model is missing.
+    """
+    for name, rule in recipe.filters.root.items():
+        key = SCORES[rule.score or name].needs
+        if key is None or not rule.bounds or rule.severity == "flag":
+            # A flag on what is switched off says nothing, and rejects nothing.
+            continue
+        section, _, leaf = key.partition(".")
+        if not getattr(getattr(recipe, section), leaf):
+            raise UsageError(
+                f"filters.{name} asks for a score that is not measured with {key} = false; add "
+                f"--set {key}=true, or leave the rule out"
+            )
+    if recipe.analyze.text:
+        try:
+            text_model_file()
+        except ModelError as error:
+            raise UsageError(str(error)) from error
+
+
+def check_models(recipe: Recipe) -> None:
+    """Checks that the recipe's models are here, and that each score it asks for is made.
+
+    Raises:
+        UsageError: Says which key to set, or which model to pull.
+    """
+    try:
+        semantics = semantics_of(recipe)
+    except ModelError as error:
+        raise UsageError(str(error)) from error
+    semantics.check(recipe.filters, recipe.select.by)
+    if recipe.shard.by_content_type:
+        try:
+            check_content(recipe.semantic, recipe.analyze.clip, key="shard.by_content_type")
+        except ModelError as error:
+            raise UsageError(str(error)) from error
+    if recipe.shard.embedding == "clip" and recipe.analyze.clip is None:
+        raise UsageError(
+            "shard.embedding=clip asks for embeddings of a CLIP model; set analyze.clip, or "
+            "shard.embedding=descriptor"
+        )
+
+
+def dry_run(sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None) -> str:
+    """Says what a run would do, from the listing and from what is stored."""
+    scanned = Parts(store, "scan", scan_fingerprint())
+    probes = scanned.done()
+    stamp = analyze_fingerprint(recipe.analyze, semantics_of(recipe).stamp)
+    tracks = Parts(store, "tracks", stamp).done()
+    counts: Counter[str] = Counter()
+    known: dict[str, dict[str, str]] = {}
+    unreadable: list[str] = []
+    for item in list_sources(sources, limit=limit):
+        if isinstance(item, SkippedName):
+            counts["skipped"] += 1
+        elif not isinstance(item, ListedSource):
+            unreadable.append(plain(item.message))
+        else:
+            counts["sources"] += 1
+            counts["bytes"] += item.bytes
+            part = probes.get(scan_key(item.uri, item.version))
+            if part is None:
+                continue
+            if part not in known:
+                table = scanned.read(part, ["uri", "source_id"])
+                known[part] = dict(
+                    zip(table["uri"].to_pylist(), table["source_id"].to_pylist(), strict=True)
+                )
+            counts["analyzed"] += known[part].get(item.uri) in tracks
+    return (
+        f"{counts['sources']} sources, {counts['bytes'] / 1e9:.3f} GB; "
+        f"{counts['analyzed']} are analyzed already; "
+        f"{len(unreadable)} cannot be read; "
+        f"{counts['skipped']} skipped by name; nothing was written to {store.uri}"
+        + "".join(f"\n  {message}" for message in unreadable[:MAX_NAMED])
+        + (f"\n  and {len(unreadable) - MAX_NAMED} more" * (len(unreadable) > MAX_NAMED))
+    )

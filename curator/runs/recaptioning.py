@@ -1,0 +1,296 @@
+"""Annotates the clips of a finished run anew, and touches nothing else.
+
+Clips stay as they are: pictures come out of the written MP4s, tars whose captions change are put
+together anew from the same bytes, and all other tables and tracks stay.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import curator
+from curator.errors import UsageError
+from curator.executor.cpu_accounting import cpu_profile, mark_processes
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.recipe import Recipe, semantics_of, with_changes
+from curator.report import render_report, shown_clips
+from curator.stages.caption.annotation_rows import SPAN
+from curator.stages.caption.annotation_store import AskedSpans
+from curator.stages.caption.caption_embeddings import text_vectors_of
+from curator.stages.caption.sidecar_table import SIDECARS, KeptBeside
+from curator.stages.commit.commit_run import (
+    clip_counts,
+    kept_by_source,
+    kept_seconds,
+    read_summary,
+    to_json,
+    versions,
+    write_shard_files,
+)
+from curator.stages.cut.cut_driver import cut_facts
+from curator.stages.propose.candidate_store import read_pictures
+from curator.stages.shard.sample_plan import Vectors, measured_captions
+from curator.stages.shard.shard_plan import SHARDS
+from curator.stages.shard.stage import Sharding
+from curator.storage import Store
+from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
+from curator.tables.clip_rows import ClipRows
+from curator.tables.out_layout import CONFIG, remove
+from curator.tables.parts import SUMMARY, read_parquet, write_table, write_tables
+from curator.tables.schemas import ANNOTATIONS_SCHEMA, CLIPS_SCHEMA, SIDECARS_SCHEMA
+
+if TYPE_CHECKING:
+    from curator.stages.caption.stage import Captioning
+
+SECTION = "caption"
+UNASKED = frozenset({"captioner", "enabled", "embedding"})
+"""Keys of `caption` that say something where no model is asked."""
+
+_Annotated = dict[str, tuple[Iterable[pa.Table], pa.Schema]]
+"""Rows of new tables by name, some at a time, and their schema."""
+
+
+class Recaption:
+    """New annotations for the clips that a finished run kept.
+
+    Args:
+        store: Output root.
+        changes: `key=value` each; keys of the section `caption` alone.
+        engine: Where frames are taken, and models in workers run.
+        progress: Where it is shown.
+
+    Raises:
+        UsageError: There is no finished run, or a change is not one of `caption`.
+        RecipeError: A change is wrong.
+    """
+
+    def __init__(
+        self, store: Store, changes: Sequence[str], engine: Engine, progress: Progress
+    ) -> None:
+        for change in changes:
+            if change.split("=")[0].strip().split(".")[0] != SECTION:
+                raise UsageError(
+                    f"--set {change!r}: only keys of {SECTION} can change without touching clips; "
+                    "`curate run` takes all keys"
+                )
+        self._store, self._engine, self._progress = store, engine, progress
+        self._previous = read_summary(store)
+        if not self._previous:
+            raise UsageError(
+                f"{store.uri} has no finished run (no summary.json); `curate run SOURCE... OUT` "
+                "makes one"
+            )
+        self.recipe = with_changes(Recipe.model_validate(self._previous["recipe"]), changes)
+        caption = self.recipe.caption
+        unasked = [c for c in changes if c.split("=")[0].strip().split(".")[-1] not in UNASKED]
+        if caption.enabled and caption.captioner == "measured" and unasked:
+            raise UsageError(
+                f"--set {unasked[0]!r} would change nothing: caption.captioner is measured, which "
+                "asks no model; set caption.captioner to openai or transformers"
+            )
+        self._seconds: dict[str, float] = {}
+        self._cpu_s: Counter[str] = Counter()
+        self._sample: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+        """What a model said of a clip; None where none was asked."""
+        mark_processes()
+
+    def execute(self) -> dict[str, Any]:
+        """Does it.
+
+        Returns:
+            What `summary.json` holds.
+        """
+        clips = self._clips()
+        locations = self._locations(clips)
+        kept_before = kept_by_source(clips)
+        begun = time.monotonic()
+        self._progress.stage("caption")
+        counts, written = self._annotate(clips, locations)
+        self._seconds["caption"] = round(time.monotonic() - begun, 3)
+        self._progress.stage("shard")
+        begun = time.monotonic()
+        sharding = Sharding(self._store, self.recipe, self._engine, previous=self._previous)
+        embedded = text_vectors_of(self.recipe, clips, self._store, self._engine)
+        find = None
+        if embedded is not None:
+            find = embedded.find
+            counts["captions_embedded"] = embedded.n_made
+            self._cpu_s.update(embedded.cpu_s)
+        self._clear_rejected(clips)
+        vectors = self._vectors(self.recipe.shard.embedding)
+        sharding.shard(clips, locations, vectors, find, self._sample)
+        self._seconds["shard"] = round(time.monotonic() - begun, 3)
+        self._progress.stage("commit")
+        lost = kept_before - kept_by_source(clips)
+        return self._commit(clips, written, sharding, counts, lost)
+
+    def _clips(self) -> ClipRows:
+        tables = [read_parquet(self._store, name) for name in self._previous["tables"]["clips"]]
+        missing = [name for name in CLIPS_SCHEMA.names if name not in tables[0].column_names]
+        added = {"caption_failure", "caption_alignment"}
+        if set(missing) - added:
+            raise UsageError(
+                f"{self._store.uri} was made by curate {self._previous.get('curate_version')}, "
+                f"whose table clips has no {missing[0]}; `curate run` brings it up to date"
+            )
+        columns = CLIPS_SCHEMA.names
+        table = pa.concat_tables(tables)
+        return ClipRows(table.select([n for n in columns if n not in missing]), CLIPS_SCHEMA)
+
+    def _locations(self, clips: ClipRows) -> Locations:
+        standing = {info.key for info in self._store.list(f"{SHARDS}/")}
+        columns = ("clip_id", "shard", "mp4_offset", "mp4_bytes", "decision")
+        table = pa.table({name: clips.column(name) for name in columns})
+        table = table.filter(pc.equal(table["decision"], "kept"))
+        there = pc.is_in(table["shard"], value_set=pa.array(sorted(standing), pa.string()))
+        gone = table.filter(pc.invert(there)).slice(0, 1).to_pylist()
+        if gone:
+            raise UsageError(
+                f"{self._store.uri}/{gone[0]['shard']} is gone, which has clip "
+                f"{gone[0]['clip_id']}; `curate run` cuts it again, `curate verify` tells more"
+            )
+        return Locations(
+            pa.table(
+                [table["clip_id"], table["shard"], pa.nulls(table.num_rows, pa.int64()),
+                 table["mp4_offset"], table["mp4_bytes"]],
+                schema=LOCATION_SCHEMA,
+            )
+        )  # fmt: skip
+
+    def _clear_rejected(self, clips: ClipRows) -> None:
+        """Takes away where clips lie whose samples are in no shard any more."""
+        is_kept = pc.equal(clips.column("decision"), "kept")
+        for name in ("shard", "key", "mp4_offset", "bucket"):
+            kind = CLIPS_SCHEMA.field(name).type
+            clips.set_column(name, pc.if_else(is_kept, clips.column(name), pa.scalar(None, kind)))
+
+    def _annotate(self, clips: ClipRows, locations: Locations) -> tuple[dict[str, int], _Annotated]:
+        """Counts for the summary, and the tables that are new."""
+        config = self.recipe.caption
+        for name in ("caption", "caption_model", "caption_failure", "caption_alignment"):
+            kind = CLIPS_SCHEMA.field(name).type
+            clips.set_column(name, pa.chunked_array([pa.nulls(len(clips), kind)]))
+        if not config.annotates:
+            measured_captions(clips, config)
+            return {}, {}
+        # Imported here: measured captions need nothing of it.
+        from curator.stages.caption.stage import Captioning
+
+        captioning = Captioning(self._store, self.recipe, self._engine, self._progress, checks=True)
+        with closing(captioning):
+            last = self._previous["tables"].get("annotations", ())
+            beside = KeptBeside(self._store, self._previous["tables"].get(SIDECARS))
+            captioning.begin(clips, self._asked_before(), last, beside.read)
+            captioning.after_cut(locations)
+            captioning.apply(clips)
+            self._align(captioning, clips)
+        self._cpu_s.update(captioning.cpu_s)
+        self._sample = captioning.sample
+        kept = {"sidecars_of_the_run_before": beside.n_kept} if beside.n_kept else {}
+        tables: _Annotated = {"annotations": (captioning.tables(), ANNOTATIONS_SCHEMA)}
+        if captioning.sidecars is not None:
+            tables[SIDECARS] = ((captioning.sidecars,), SIDECARS_SCHEMA)
+        return {**captioning.counts, **kept}, tables
+
+    def _asked_before(self) -> AskedSpans:
+        """Where each clip as it was asked about lies in its source; none by older versions."""
+        columns = ["clip_id", *(f"clip_{name}" for name in SPAN)]
+        tables = []
+        for name in self._previous["tables"].get("annotations", ()):
+            with self._store.open(name) as reader:
+                file = pq.ParquetFile(reader)
+                if set(columns) <= set(file.schema_arrow.names):
+                    tables.append(file.read(columns))
+        return AskedSpans(tables)
+
+    def _vectors(self, wanted: str) -> Vectors | None:
+        if wanted == "none":
+            return None
+        name = "clip_embeddings" if wanted == "clip" else "embeddings"
+        parts = [read_parquet(self._store, part) for part in self._previous["tables"][name]]
+        return Vectors(pa.concat_tables(parts).sort_by("clip_id"))
+
+    def _align(self, captioning: "Captioning", clips: ClipRows) -> None:
+        semantics = semantics_of(self.recipe)
+        vectors = None if semantics.clip is None else self._vectors("clip")
+        if semantics.clip is not None and vectors is not None:
+            from curator.stages.caption.alignment_store import Alignments
+
+            found = Alignments(self._store, semantics.clip, semantics.store, self._engine)
+            captioning.align(clips, found, vectors)
+
+    def _commit(
+        self,
+        clips: ClipRows,
+        written: _Annotated,
+        sharding: Sharding,
+        counts: dict[str, int],
+        lost: Counter[str],
+    ) -> dict[str, Any]:
+        store, before = self._store, self._previous
+        tables = {name: list(parts) for name, parts in before["tables"].items()}
+        tables.pop("annotations", None)
+        sources = pa.concat_tables([read_parquet(store, name) for name in tables["sources"]])
+        if lost:
+            sources = _fewer_kept(sources, lost)
+            tables["sources"] = write_table(store, "sources", sources)
+        tables["clips"] = write_table(store, "clips", clips.table(CLIPS_SCHEMA))
+        for name, (parts, schema) in written.items():
+            tables[name] = write_tables(store, name, parts, schema)
+        recipe = self.recipe.model_dump(mode="json")
+        summary = {
+            **before,
+            "curate_version": curator.__version__,
+            "versions": versions(),
+            "recipe": recipe,
+            "counts": {**before["counts"], **clip_counts(clips)},
+            "work": {
+                **counts,
+                "shards_written": sharding.n_written,
+                "clips_rejected": sum(lost.values()),
+            },
+            "long_sources_analyzed_whole": {},
+            "cut": cut_facts((), self.recipe.cut.crf),
+            "kept_s": kept_seconds(clips),
+            "stage_seconds": dict(self._seconds),
+            "cpu_seconds": cpu_profile(self._cpu_s),
+            "shards": sharding.summary,
+            "tables": tables,
+        }
+        failed = [row for row in sources.to_pylist() if row["outcome"] == "failed"]
+        page = render_report(
+            summary=summary, sources=failed, clips=clips, thumbnails=self._pictures(clips)
+        )
+        store.write("report/index.html", page.encode())
+        stamps = before["fingerprints"]
+        store.write(CONFIG, to_json({"recipe": recipe, "fingerprints": stamps}))
+        write_shard_files(store, sharding.files)
+        store.write(SUMMARY, to_json(summary))
+        current = {name for parts in tables.values() for name in parts} | sharding.names
+        folders = ("sources", "clips", "annotations", SIDECARS, SHARDS)
+        old = [i.key for name in folders for i in store.list(f"{name}/") if i.key not in current]
+        remove(store, [*old, *(info.key for info in store.list("frames/"))])
+        return summary
+
+    def _pictures(self, clips: ClipRows) -> dict[str, bytes]:
+        stamp = self._previous["fingerprints"].get("candidates")
+        names = [i.key for i in self._store.list(f"candidates/pictures/{stamp}-")]
+        return read_pictures(self._store, names, shown_clips(clips))
+
+
+def _fewer_kept(sources: pa.Table, lost: Counter[str]) -> pa.Table:
+    """Rows of `sources` with the clips that were lost taken off where they were counted."""
+    ids, counts = sources["source_id"].to_pylist(), sources["n_kept"].to_pylist()
+    now = [
+        count - lost[name] if count and name in lost else count
+        for name, count in zip(ids, counts, strict=True)
+    ]
+    at = sources.schema.get_field_index("n_kept")
+    return sources.set_column(at, sources.schema.field("n_kept"), pa.array(now, pa.int32()))

@@ -1,0 +1,1 @@
+"""Decodes each source once and stores what was measured."""

@@ -1,0 +1,390 @@
+"""Decodes each source once and stores its track."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from typing import BinaryIO
+
+import numpy as np
+from av.container import InputContainer
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from curator.errors import DecodeError, ErrorCode
+from curator.media.audio_level import CELLS_PER_S, end_cell, first_cell, loudness_meter
+from curator.media.container import open_container, pixel_aspect_of, video_stream
+from curator.media.decode import DecodeReport, FrameReader
+from curator.media.nvdec import NotOnDeviceError, Nvdec, NvdecReader
+from curator.media.prefetch import ahead
+from curator.media.source_segments import Segment
+from curator.models.transnet import HEIGHT, WIDTH
+from curator.records import Note, Track
+from curator.stages.analyze.config import AnalyzeConfig, look_every
+from curator.stages.analyze.measurer import AnyFrame, Instruments, Measurer, needs_smoothing
+from curator.storage import HashingReader
+
+FEWER = 0.95
+"""Share of what a header promises below which a file counts as truncated; headers of sound files
+miss by a frame or two."""
+
+AHEAD = 4
+"""Frames that are decoded before they are asked for."""
+
+AROUND_CELLS = 60 * CELLS_PER_S
+"""How far from the pictures in the same part of a file its audio may be, in cells of the grid."""
+
+
+class Measuring:
+    """One decode of a source, or of a segment of it, and what is measured on the way.
+
+    Args:
+        container: Opened for reading.
+        uri: Name for messages.
+        instruments: Of this worker.
+        config: Settings.
+        threads: Threads of the decoder; with more than one the network runs beside it.
+        segment: What of the source is decoded; None for all of it.
+    """
+
+    def __init__(
+        self,
+        container: InputContainer,
+        uri: str,
+        instruments: Instruments,
+        config: AnalyzeConfig,
+        *,
+        threads: int,
+        segment: Segment | None = None,
+    ) -> None:
+        self.stream = video_stream(container, uri)
+        self._smooths_all = needs_smoothing(self.stream)
+        self._audio = (
+            loudness_meter(
+                container,
+                self.stream,
+                begins_within=segment is not None and segment.number > 0,
+            )
+            if config.audio
+            else None
+        )
+        self.frames = self._reader(container, uri, instruments.nvdec, config, threads)
+        self.header = HeaderClaims(
+            n_frames=self.stream.frames or None,
+            duration_s=_header_duration_s(container, self.stream, self.frames.time_base),
+        )
+        self._instruments = instruments
+        self._config = config
+        self._in_background = threads > 1
+        self._segment = segment
+        self._pixel_aspect = Fraction(1)
+        self.measurer: Measurer | None = None
+
+    def _reader(
+        self,
+        container: InputContainer,
+        uri: str,
+        nvdec: Nvdec | None,
+        config: AnalyzeConfig,
+        threads: int,
+    ) -> FrameReader | NvdecReader:
+        limits = {"max_pixels": config.max_pixels, "max_frames": config.max_frames}
+        if nvdec is not None:
+            return NvdecReader(
+                container,
+                self.stream,
+                uri,
+                nvdec=nvdec,
+                tiny_px=(WIDTH, HEIGHT),
+                audio=self._audio,
+                **limits,
+            )
+        return FrameReader(
+            container,
+            self.stream,
+            uri,
+            threads=threads,
+            smooths_all=self._smooths_all,
+            with_quantizer=True,
+            audio=self._audio,
+            **limits,
+        )
+
+    @contextmanager
+    def decoding(self) -> Iterator[Iterator[AnyFrame]]:
+        """The frames, some ahead where there are cores for it.
+
+        At its end, and after an error, nothing reads the container any more.
+        """
+        with ExitStack() as closed:
+            frames: Iterator[AnyFrame] = closed.enter_context(closing(iter(self.frames)))
+            if self._in_background and not isinstance(self.frames, NvdecReader):
+                make = partial(next, frames, None)
+                frames = closed.enter_context(closing(ahead(make, n=AHEAD, name="decode")))
+            yield frames
+
+    def take(self, frame: AnyFrame) -> None:
+        """Measures the next frame."""
+        report = self.frames.report
+        if self.measurer is None:
+            self._pixel_aspect = pixel_aspect_of(self.stream, report.rotation_deg)
+            self.measurer = Measurer(
+                self._instruments,
+                time_base=self.frames.time_base,
+                pixel_aspect=self._pixel_aspect,
+                samples_per_s=self._config.samples_per_s,
+                pair_s=self._config.motion_pair_s,
+                thumbnail_every=self._config.thumbnail_every,
+                look_every=look_every(self._config),
+                smooths_all=self._smooths_all,
+                anchor_pts=self._segment.anchor_pts if self._segment is not None else None,
+                in_background=self._in_background,
+                clip_every_s=self._config.clip_every_s,
+            )
+        self.measurer.add(frame, report)
+
+    def account(self, spent: dict[str, float] | None) -> None:
+        """Adds the CPU-seconds of the measurements to `spent`."""
+        if spent is None or self.measurer is None:
+            return
+        own = self.measurer.cpu_seconds()
+        if self._audio is not None:
+            own["audio"] = self._audio.cpu_s
+        for name, seconds in own.items():
+            spent[name] = spent.get(name, 0.0) + seconds
+
+    def track(self, source_id: str, sha256: str) -> Track:
+        """The track of what was taken; its notes say nothing of the header's claims."""
+        report, measurer = self.frames.report, self.measurer
+        assert measurer is not None
+        assert report.end_pts is not None
+        shot_probability, transition_probability = measurer.finish()
+        sample_frame, sample_pair_frame = measurer.sample_frames()
+        clip_frame, clip_embedding = measurer.clip_embeddings()
+        loudness_first, loudness_db = self._loudness(measurer.frame_pts[0], report.end_pts)
+        heard = self._audio.notes if self._audio is not None else set()
+        width, height = report.sizes[0]
+        if report.rotation_deg % 180:
+            width, height = height, width
+        return Track(
+            source_id=source_id,
+            sha256=sha256,
+            time_base=self.frames.time_base,
+            end_pts=report.end_pts,
+            width=width,
+            height=height,
+            rotation_deg=report.rotation_deg,
+            pixel_aspect=self._pixel_aspect,
+            is_interlaced=report.is_interlaced,
+            is_hdr=report.is_hdr,
+            notes=(*_decoding_notes(report), *(note for note in Note if note in heard)),
+            n_decode_errors=report.n_errors,
+            frame_pts=np.array(measurer.frame_pts, np.int64),
+            frame_bytes=np.array(measurer.frame_bytes, np.int32),
+            frame_flags=np.array(measurer.frame_flags, np.uint8),
+            shot_probability=shot_probability,
+            transition_probability=transition_probability,
+            luma_mean=np.array(measurer.luma_mean, np.float32),
+            luma_spread=np.array(measurer.luma_spread, np.float32),
+            changes=measurer.changes(),
+            sample_frame=sample_frame,
+            sample_pair_frame=sample_pair_frame,
+            signals=measurer.signals(),
+            descriptor=measurer.descriptors_SD(),
+            has_text=self._instruments.detector is not None,
+            **measurer.looks.columns(),
+            clip_frame=clip_frame,
+            clip_embedding=clip_embedding,
+            has_loudness=self._config.audio,
+            loudness_first=loudness_first,
+            loudness_db=loudness_db,
+            thumbnails=tuple(measurer.thumbnails),
+            thumbnail_frame=np.array(measurer.thumbnail_frame, np.int32),
+        )
+
+    def _loudness(self, start_pts: int, end_pts: int) -> tuple[int, NDArray[np.float32]]:
+        """First cell and levels of the audio beside the frames, and in a segment around them."""
+        if self._audio is None:
+            return 0, np.zeros(0, np.float32)
+        time_base = self.frames.time_base
+        first, end = first_cell(start_pts * time_base), end_cell(end_pts * time_base)
+        if self._segment is not None:
+            # Audio may lie before or behind the pictures of its time.
+            first, end = first - AROUND_CELLS, end + AROUND_CELLS
+        return self._audio.levels(first, end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderClaims:
+    """What a container promises of its video."""
+
+    n_frames: int | None
+    duration_s: float | None
+
+    def notes(self, track: Track) -> tuple[Note, ...]:
+        """The notes of a track, with those on promises that were not kept."""
+        n_frames, duration_s = self.n_frames, self.duration_s
+        notes = list(track.notes)
+        promised = n_frames is not None and track.n_frames < FEWER * n_frames
+        promised |= (
+            n_frames is None and duration_s is not None and track.duration_s < FEWER * duration_s
+        )
+        if promised and Note.TRUNCATED not in notes:
+            notes.insert(0, Note.TRUNCATED)
+        if duration_s is not None and abs(duration_s - track.duration_s) > max(
+            0.5, 0.02 * duration_s
+        ):
+            notes.append(Note.DURATION_DIFFERS)
+        if n_frames is not None and n_frames != track.n_frames:
+            notes.append(Note.FRAME_COUNT_DIFFERS)
+        return tuple(notes)
+
+
+def analyze_source(
+    reader: BinaryIO,
+    uri: str,
+    *,
+    source_id: str,
+    n_bytes: int,
+    instruments: Instruments,
+    config: AnalyzeConfig,
+    decoder_threads: int,
+    spent: dict[str, float] | None = None,
+) -> Track:
+    """Decodes a source once and measures it.
+
+    Args:
+        reader: The source, seekable; read once, and what the demuxer skips a second time for the
+            SHA-256.
+        uri: Name for messages.
+        source_id: Its id.
+        n_bytes: Its size.
+        instruments: Of this worker.
+        config: Settings.
+        decoder_threads: Threads of the decoder; with more than one the network runs beside it.
+            Changes no result, because a source that turns out damaged is decoded again with one.
+        spent: Takes the CPU-seconds of the measurements, by name.
+
+    Returns:
+        The track.
+
+    Raises:
+        SourceError: With the code under which the source fails.
+    """
+
+    def measured(instruments: Instruments) -> Track:
+        return _analyzed(
+            reader,
+            uri,
+            source_id=source_id,
+            n_bytes=n_bytes,
+            instruments=instruments,
+            config=config,
+            threads=decoder_threads,
+            spent=spent,
+        )
+
+    return with_cpu_to_fall_back_on(instruments, measured)
+
+
+def with_cpu_to_fall_back_on(
+    instruments: Instruments, measured: Callable[[Instruments], Track]
+) -> Track:
+    """Measures on the GPU, or on the CPU what the GPU must not decode, with a note that says why.
+
+    Pixels that the engine gave before it turned out so are decoded twice: they are not the CPU's.
+    What a decoder refused that had decoded another source before is given to a new one first.
+
+    Args:
+        instruments: Of this worker.
+        measured: Decodes from the start and measures with some instruments.
+    """
+    try:
+        return measured(instruments)
+    except NotOnDeviceError as error:
+        refused = error
+    if refused.by_used and instruments.nvdec is not None:
+        try:
+            track = measured(instruments)
+        except NotOnDeviceError as error:
+            refused = error
+        else:
+            instruments.nvdec.kept.give_up()
+            return track
+    track = measured(replace(instruments, nvdec=None))
+    return replace(track, notes=(*track.notes, Note(f"not_on_gpu_{refused.refusal}")))
+
+
+def _analyzed(
+    reader: BinaryIO,
+    uri: str,
+    *,
+    source_id: str,
+    n_bytes: int,
+    instruments: Instruments,
+    config: AnalyzeConfig,
+    threads: int,
+    spent: dict[str, float] | None,
+) -> Track:
+    # The reader is the caller's, who may decode from it again.
+    hashing = HashingReader(reader, closes=False)
+    with open_container(hashing, uri, n_bytes=n_bytes) as container:
+        measuring = Measuring(
+            container,
+            uri,
+            instruments,
+            config,
+            threads=threads,
+        )
+        with measuring.decoding() as frames:
+            for frame in frames:
+                measuring.take(frame)
+                if threads > 1 and measuring.frames.report.is_damaged:
+                    break
+        report = measuring.frames.report
+    if threads > 1 and report.is_damaged:
+        measuring.account(spent)
+        return _analyzed(
+            reader,
+            uri,
+            source_id=source_id,
+            n_bytes=n_bytes,
+            instruments=instruments,
+            config=config,
+            threads=1,
+            spent=spent,
+        )
+    if measuring.measurer is None:
+        promised = measuring.header.n_frames
+        raise DecodeError(
+            ErrorCode.NO_FRAMES,
+            f"{uri}: no frame decodes ({report.n_errors} of its packets are damaged, "
+            f"{promised if promised is not None else 'an unknown number'} were promised); fetch "
+            "the file again or leave it out",
+        )
+    track = measuring.track(source_id, hashing.finish())
+    measuring.account(spent)
+    return replace(track, notes=measuring.header.notes(track))
+
+
+def _header_duration_s(
+    container: InputContainer, stream: VideoStream, time_base: Fraction
+) -> float | None:
+    """Duration that the header claims for the video: Matroska has only one for the whole file."""
+    if stream.duration:
+        return float(stream.duration * time_base)
+    return container.duration / 1_000_000 if container.duration else None
+
+
+def _decoding_notes(report: DecodeReport) -> Iterator[Note]:
+    if report.ended_early:
+        yield Note.TRUNCATED
+    if report.n_errors:
+        yield Note.DECODE_ERRORS
+    if report.n_concealed:
+        yield Note.CORRUPT_FRAMES
+    if report.n_repaired_pts:
+        yield Note.TIMESTAMPS_REPAIRED
+    if len(report.sizes) > 1:
+        yield Note.SIZE_CHANGES

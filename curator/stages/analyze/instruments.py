@@ -1,0 +1,92 @@
+"""What a worker loads before it measures."""
+
+import ctypes
+import gc
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from curator.measures.motion_signal import Flow
+from curator.media.nvdec import Nvdec
+from curator.models.catalogue import ModelEntry
+from curator.models.clip_model import ClipEncoder, Device
+from curator.models.text_detector import TextDetector
+from curator.models.transnet import ShotNetwork
+from curator.models.weight_store import ModelStore
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.measurer import Instruments
+
+_KEPT_BYTES = 256 << 20
+"""Memory that was freed and is kept for what comes next: more than a chunk of the shot network
+needs at a time, whose largest tensor has 21 MB."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""glibc's numbers of what `mallopt` sets."""
+
+
+def instruments_of(
+    config: AnalyzeConfig, clip: ModelEntry | None, models: ModelStore | None
+) -> Instruments:
+    """Loads the networks, on the GPU if that is where sources are analyzed.
+
+    Args:
+        config: Settings; `device` is cpu or gpu, as the driver found out.
+        clip: CLIP model; None for none.
+        models: Where its weights lie.
+
+    Raises:
+        CuratorError: A package, a driver or weights are missing.
+    """
+    import cv2
+
+    cv2.setNumThreads(1)
+    keep_freed_memory()
+    on_gpu = config.device == "gpu"
+    device: Device = "cuda" if on_gpu else "cpu"
+    encoder = None
+    if clip is not None and models is not None:
+        encoder = ClipEncoder(
+            clip, models.find(clip), precision=config.clip_precision, device=device
+        )
+    with _no_collection():
+        network = ShotNetwork(precision=config.shot_precision, device=device)
+    return Instruments(
+        network=network,
+        detector=TextDetector(on_gpu=on_gpu) if config.text else None,
+        clip=encoder,
+        nvdec=Nvdec() if on_gpu else None,
+        flow=_flow(config),
+    )
+
+
+def _flow(config: AnalyzeConfig) -> Flow | None:
+    if config.flow == "dis":
+        return None
+    from curator.media.hardware_flow import HardwareFlow
+
+    return HardwareFlow()
+
+
+def keep_freed_memory() -> None:
+    """Lets this process use large blocks of memory again, where the C library is glibc.
+
+    It gives each block of some megabytes back when it is freed, so that all pages of the next one
+    are cleared and mapped anew: up to a tenth of the shot network's time.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        # Where this is more than it takes, the other alone would do harm.
+        if libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES):
+            libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Looks for no garbage while torch is imported, which makes a million objects that stay."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_on:
+            gc.enable()

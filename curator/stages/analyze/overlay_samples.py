@@ -1,0 +1,164 @@
+"""Looks for what is drawn over the picture, on a sparse part of the sampling grid."""
+
+# ruff: noqa: N803 - shape letters
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.measures.inset_signal import LINE_BYTES, MOVED_BYTES, moved_map, standing_lines
+from curator.measures.overlay_signal import (
+    BOX_COLUMNS,
+    EDGE_BYTES,
+    LINE_COLUMNS,
+    TEXT_COLUMNS,
+    edge_map,
+    may_have_text,
+    place_values,
+    slides,
+    straight_lines,
+)
+from curator.models.text_detector import TextDetector
+
+
+@dataclass(slots=True)
+class _Look:
+    index: int
+    gray: NDArray[np.uint8] | None
+    edges: NDArray[np.uint8]
+    lines: NDArray[np.float32]
+    boxes: NDArray[np.float32]
+    next_index: int = -1
+    places: NDArray[np.float32] | None = None
+    slides: NDArray[np.float32] | None = None
+    standing: NDArray[np.uint8] | None = None
+    moved: NDArray[np.uint8] | None = None
+
+
+class Looks:
+    """What the looks at one source, or at a segment of it, have found.
+
+    Args:
+        every: One look for so many steps of the sampling grid.
+        detector: Text detector of this worker; None leaves text out.
+    """
+
+    def __init__(self, *, every: int, detector: TextDetector | None) -> None:
+        self._every = every
+        self._detector = detector
+        self._block: int | None = None
+        self._looks: list[_Look] = []
+        self._is_open = False
+        self.cpu_s = 0.0
+
+    def sample(
+        self, step: int, index: int, rgb_HWC: NDArray[np.uint8], gray_HW: NDArray[np.uint8]
+    ) -> None:
+        """Takes the next sample: completes the look before it, and looks if it is time.
+
+        Args:
+            step: Step of the sampling grid.
+            index: The frame's.
+            rgb_HWC: uint8 RGB, upright.
+            gray_HW: Its luma.
+        """
+        begun_s = time.thread_time()
+        if self._is_open:
+            self._close(index, gray_HW)
+        block, is_first = step // self._every, self._block is None
+        # A segment may begin within a step, which its neighbour has looked at.
+        is_due = step % self._every == 0 if is_first else block != self._block
+        self._block = block
+        if is_due:
+            self._looks.append(
+                _Look(
+                    index=index,
+                    gray=gray_HW,
+                    edges=edge_map(gray_HW),
+                    lines=straight_lines(gray_HW),
+                    boxes=self._boxes(rgb_HWC, gray_HW),
+                )
+            )
+            self._is_open = True
+        self.cpu_s += time.thread_time() - begun_s
+
+    def pair(
+        self,
+        index: int,
+        before_HW: NDArray[np.uint8],
+        after_HW: NDArray[np.uint8],
+        flow_HW2: NDArray[np.float32] | None,
+        seconds: float,
+    ) -> None:
+        """Takes the pair of pictures between which a sample's motion is measured.
+
+        Args:
+            index: The sample's frame.
+            before_HW: uint8 luma of the sample.
+            after_HW: uint8 luma of the later frame.
+            flow_HW2: Dense flow between them; None if they are too small.
+            seconds: Time between them.
+        """
+        if self._is_open and self._looks[-1].index == index and len(self._looks[-1].boxes):
+            begun_s = time.thread_time()
+            look = self._looks[-1]
+            look.slides = slides(before_HW, after_HW, flow_HW2, look.boxes, seconds)
+            self.cpu_s += time.thread_time() - begun_s
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of a `Track` that begin with `look_` and `text_`."""
+        looks = self._looks
+        lines = [_lines(look) for look in looks]
+        return {
+            "look_frame": np.array([look.index for look in looks], np.int32),
+            "look_next_frame": np.array([look.next_index for look in looks], np.int32),
+            "look_edges": np.array([look.edges for look in looks], np.uint8).reshape(
+                -1, EDGE_BYTES
+            ),
+            "look_lines": np.array([look.lines for look in looks], np.float32).reshape(
+                -1, len(LINE_COLUMNS)
+            ),
+            "look_standing": _packed([look.standing for look in looks], LINE_BYTES),
+            "look_moved": _packed([look.moved for look in looks], MOVED_BYTES),
+            "text_frame": np.repeat(
+                np.array([look.index for look in looks], np.int32), [len(rows) for rows in lines]
+            ),
+            "text_line": np.concatenate(
+                [np.zeros((0, len(TEXT_COLUMNS)), np.float32), *lines], dtype=np.float32
+            ),
+        }
+
+    def _boxes(self, rgb_HWC: NDArray[np.uint8], gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
+        if self._detector is None or not may_have_text(gray_HW):
+            return np.zeros((0, len(BOX_COLUMNS)), np.float32)
+        return self._detector.boxes(rgb_HWC)
+
+    def _close(self, index: int, gray_HW: NDArray[np.uint8]) -> None:
+        look = self._looks[-1]
+        assert look.gray is not None
+        look.next_index = index
+        look.places = place_values(look.gray, gray_HW, look.boxes)
+        look.standing = standing_lines(look.gray, gray_HW)
+        look.moved = moved_map(look.gray, gray_HW)
+        look.gray = None
+        self._is_open = False
+
+
+def _packed(maps: list[NDArray[np.uint8] | None], n_bytes: int) -> NDArray[np.uint8]:
+    """Maps of looks, uint8 [T, n_bytes]; zeros for a look without a next sample."""
+    packed = np.zeros((len(maps), n_bytes), np.uint8)
+    for row, found in zip(packed, maps, strict=True):
+        if found is not None:
+            row[:] = found
+    return packed
+
+
+def _lines(look: _Look) -> NDArray[np.float32]:
+    """A look's lines of text, float32 [n, 9]: the columns of `TEXT_COLUMNS`."""
+    unknown = np.full((len(look.boxes), 1), np.nan, np.float32)
+    places = np.hstack([unknown, unknown]) if look.places is None else look.places
+    slid = unknown if look.slides is None else look.slides[:, None]
+    return np.hstack([look.boxes, places, slid])

@@ -1,0 +1,267 @@
+"""Analyzes a long source in segments, and joins their tracks to the one that a whole decode gives.
+
+A segment decodes from its key frame until it has seen twice `CONTEXT` frames of the next one. It
+answers for the frames from the `CONTEXT`-th of its own to the `CONTEXT`-th of the next, so that the
+shot network has seen what it depends on, on both sides, and a last sample the frame its motion is
+measured to. The frames that two segments have both
+decoded must be the same ones: that proves that the seek went where the index said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.media.audio_level import Levels, end_cell, first_cell, join_levels, within
+from curator.media.container import open_container
+from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, seek_to
+from curator.models.transnet import CONTEXT
+from curator.records import Note, Track
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.decode_source import HeaderClaims, Measuring, with_cpu_to_fall_back_on
+from curator.stages.analyze.measurer import Instruments
+from curator.storage import expect_end
+
+OVERLAP = 2 * CONTEXT
+"""Frames that two neighbours both decode."""
+
+_LUMA_TOLERANCE = 1e-4
+"""Mean luma of a frame moves by less when a GPU scales it beside others; on a CPU not at all."""
+
+_SIGNAL, _CHANGE = "signals.", "changes."
+_FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "shot_probability", "transition_probability",
+           "luma_mean", "luma_spread")  # fmt: skip
+
+
+def analyze_segment(
+    reader: BinaryIO,
+    uri: str,
+    segment: Segment,
+    *,
+    source_id: str,
+    n_bytes: int,
+    instruments: Instruments,
+    config: AnalyzeConfig,
+    decoder_threads: int,
+    spent: dict[str, float] | None = None,
+) -> Track:
+    """Decodes and measures one segment, with the frames that it shares with the next.
+
+    Args:
+        reader: The source, seekable; only what the segment needs is read.
+        uri: Name for messages.
+        segment: Which one.
+        source_id: The source's id.
+        n_bytes: The source's size.
+        instruments: Of this worker.
+        config: Settings.
+        decoder_threads: See `analyze_source`.
+        spent: See `analyze_source`.
+
+    Returns:
+        A track of the frames from `segment.start_pts` on, without SHA-256.
+
+    Raises:
+        NotInSegmentsError: INDEX_LIES, NO_TIMESTAMPS or DAMAGED.
+        SourceError: The source cannot be read.
+    """
+
+    def measured(instruments: Instruments) -> Track:
+        return _measured(
+            reader,
+            uri,
+            segment,
+            source_id=source_id,
+            n_bytes=n_bytes,
+            instruments=instruments,
+            config=config,
+            threads=decoder_threads,
+            spent=spent,
+        )
+
+    return with_cpu_to_fall_back_on(instruments, measured)
+
+
+def _measured(
+    reader: BinaryIO,
+    uri: str,
+    segment: Segment,
+    *,
+    source_id: str,
+    n_bytes: int,
+    instruments: Instruments,
+    config: AnalyzeConfig,
+    threads: int,
+    spent: dict[str, float] | None,
+) -> Track:
+    if segment.end_byte is not None:
+        expect_end(reader, segment.end_byte)
+    with open_container(reader, uri, n_bytes=n_bytes) as container:
+        measuring = Measuring(
+            container,
+            uri,
+            instruments,
+            config,
+            threads=threads,
+            segment=segment,
+        )
+        if segment.number > 0:
+            seek_to(container, measuring.stream, segment.start_pts)
+        n_shared = 0
+        last_pts: int | None = None
+        settled_ticks = settled_s(config) / measuring.frames.time_base
+        report = measuring.frames.report
+        with measuring.decoding() as frames:
+            for frame in frames:
+                if frame.index == 0 and frame.pts != segment.start_pts:
+                    raise NotInSegmentsError(WholeReason.INDEX_LIES)
+                if report.is_damaged:
+                    break
+                measuring.take(frame)
+                n_shared += segment.end_pts is not None and frame.pts >= segment.end_pts
+                if n_shared == CONTEXT:
+                    last_pts = frame.pts
+                if n_shared >= OVERLAP and frame.pts > (last_pts or 0) + settled_ticks:
+                    break
+        if report.is_damaged:
+            raise NotInSegmentsError(WholeReason.DAMAGED)
+        if report.n_repaired_pts:
+            raise NotInSegmentsError(WholeReason.NO_TIMESTAMPS)
+        if measuring.measurer is None:
+            raise NotInSegmentsError(WholeReason.INDEX_LIES)
+        track = measuring.track(source_id, "")
+        measuring.account(spent)
+        return track
+
+
+def settled_s(config: AnalyzeConfig) -> float:
+    """Seconds after a frame in which all that a sample on it needs has come: twice at most."""
+    return 1 / config.samples_per_s + 2 * config.motion_pair_s
+
+
+def join_segments(tracks: Sequence[Track], sha256: str, header: HeaderClaims) -> Track:
+    """Joins the tracks of all segments of a source.
+
+    Args:
+        tracks: From `analyze_segment`, in order.
+        sha256: Of the whole source.
+        header: What its container promises.
+
+    Returns:
+        The track that `analyze_source` would give; probabilities within 0.0001.
+
+    Raises:
+        NotInSegmentsError: INDEX_LIES, if neighbours did not decode the same frames.
+    """
+    begins = [0]
+    for left, right in pairwise(tracks):
+        begins.append(begins[-1] + _shared_from(left, right))
+    n_frames = begins[-1] + tracks[-1].n_frames
+    ends = [*(min(begin + CONTEXT, n_frames) for begin in begins[1:]), n_frames]
+    owned = [(begins[0], ends[0]), *pairwise(ends)]
+    pieces = [
+        _piece(track, begin, *span)
+        for track, begin, span in zip(tracks, begins, owned, strict=True)
+    ]
+    columns: dict[str, Any] = {
+        name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]
+    }
+    changes, signals = (_taken(columns, prefix) for prefix in (_CHANGE, _SIGNAL))
+    first, last = tracks[0], tracks[-1]
+    loudness_first, loudness_db, is_proved = _loudness(tracks)
+    joined = replace(
+        first,
+        sha256=sha256,
+        end_pts=last.end_pts,
+        is_interlaced=any(track.is_interlaced for track in tracks),
+        is_hdr=any(track.is_hdr for track in tracks),
+        notes=_notes(tracks, *(() if is_proved else (Note.AUDIO_UNPROVEN,))),
+        loudness_first=loudness_first,
+        loudness_db=loudness_db,
+        thumbnails=tuple(t for track, begin, span in zip(tracks, begins, owned, strict=True)
+                         for t in _thumbnails(track, begin, *span)),
+        changes=changes,
+        signals=signals,
+        **columns,
+    )  # fmt: skip
+    return replace(joined, notes=header.notes(joined))
+
+
+def _shared_from(left: Track, right: Track) -> int:
+    """Index in the left track of the right one's first frame; both have the same from there."""
+    start = int(np.searchsorted(left.frame_pts, right.frame_pts[0]))
+    n_shared = left.n_frames - start
+    if n_shared < min(OVERLAP, right.n_frames) or n_shared > right.n_frames:
+        raise NotInSegmentsError(WholeReason.INDEX_LIES)
+    same = np.array_equal(left.frame_pts[start:], right.frame_pts[:n_shared])
+    for name in ("luma_mean", "luma_spread"):
+        difference = getattr(left, name)[start:] - getattr(right, name)[:n_shared]
+        same = same and bool(np.abs(difference).max() <= _LUMA_TOLERANCE)
+    sized = (left.width, left.height, left.rotation_deg, left.time_base)
+    if not same or sized != (right.width, right.height, right.rotation_deg, right.time_base):
+        raise NotInSegmentsError(WholeReason.INDEX_LIES)
+    return start
+
+
+def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[Any]]:
+    """Columns of the frames [start, end) of the source, from a track whose first is `begin`."""
+    frames = slice(start - begin, end - begin)
+    sample_frame = track.sample_frame + begin
+    samples = (sample_frame >= start) & (sample_frame < end)
+    thumbnail_frame = track.thumbnail_frame + begin
+    shown = (thumbnail_frame >= start) & (thumbnail_frame < end)
+    look_frame = track.look_frame + begin
+    looks = (look_frame >= start) & (look_frame < end)
+    next_frame = track.look_next_frame
+    text_frame = track.text_frame + begin
+    lines = (text_frame >= start) & (text_frame < end)
+    clip_frame = track.clip_frame + begin
+    seen = (clip_frame >= start) & (clip_frame < end)
+    return {
+        **{name: getattr(track, name)[frames] for name in _FRAMES},
+        "clip_frame": clip_frame[seen],
+        "clip_embedding": track.clip_embedding[seen],
+        **{f"{_CHANGE}{name}": values[frames] for name, values in track.changes.items()},
+        "look_frame": look_frame[looks],
+        "look_next_frame": np.where(next_frame < 0, -1, next_frame + begin)[looks],
+        "look_edges": track.look_edges[looks],
+        "look_lines": track.look_lines[looks],
+        "look_standing": track.look_standing[looks],
+        "look_moved": track.look_moved[looks],
+        "text_frame": text_frame[lines],
+        "text_line": track.text_line[lines],
+        "descriptor": track.descriptor[samples],
+        **{f"{_SIGNAL}{name}": values[samples] for name, values in track.signals.items()},
+        "sample_frame": sample_frame[samples],
+        "sample_pair_frame": (track.sample_pair_frame + begin)[samples],
+        "thumbnail_frame": thumbnail_frame[shown],
+    }
+
+
+def _taken(columns: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Takes the columns with a prefix out of a dictionary; gives them without it."""
+    names = [name for name in columns if name.startswith(prefix)]
+    return {name.removeprefix(prefix): columns.pop(name) for name in names}
+
+
+def _thumbnails(track: Track, begin: int, start: int, end: int) -> list[bytes]:
+    frames = (int(frame) + begin for frame in track.thumbnail_frame)
+    shown = zip(frames, track.thumbnails, strict=True)
+    return [jpeg for frame, jpeg in shown if start <= frame < end]
+
+
+def _loudness(tracks: Sequence[Track]) -> tuple[int, Levels, bool]:
+    """First cell and levels beside the frames of the whole source, and whether all is proved."""
+    first, levels, is_proved = join_levels([(t.loudness_first, t.loudness_db) for t in tracks])
+    time_base = tracks[0].time_base
+    start = first_cell(int(tracks[0].frame_pts[0]) * time_base)
+    end = end_cell(tracks[-1].end_pts * time_base)
+    return (*within(first, levels, start, end), is_proved)
+
+
+def _notes(tracks: Sequence[Track], *more: Note) -> tuple[Note, ...]:
+    found = {note for track in tracks for note in track.notes} | set(more)
+    return tuple(note for note in Note if note in found)

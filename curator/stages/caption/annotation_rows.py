@@ -1,0 +1,216 @@
+"""Brings annotations into the rows of clips, the table `annotations` and the samples."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any, Self
+
+import orjson
+import pyarrow as pa
+
+from curator.records import Reason
+from curator.stages.caption.caption_decisions import Rejection, caption_of, rejection_of
+from curator.stages.caption.caption_records import Annotation, Answer, Known, Window
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.prompt_files import load_prompt
+from curator.stages.caption.dialogs.question_answers import Span, questions_of
+from curator.stages.caption.previous_annotations import annotation_key, answers_stamp
+from curator.stages.shard.sample_plan import reject
+from curator.tables.clip_rows import Row
+from curator.tables.parts import rows_to_table
+from curator.tables.schemas import ANNOTATIONS_SCHEMA
+
+_REASONS = {"failed": Reason.NOT_ANNOTATED, "judge_score": Reason.JUDGED_TOO_LOW}
+ANSWERED = ("short", "medium", "long", "structured", "content_type", "answers", "safety", "extra")
+"""Fields of an answer."""
+_ROWS_AT_ONCE = 4096
+
+
+SPAN = ("start_frame", "end_frame", "start_s", "end_s")
+"""Columns of `clips`, and with `clip_` before them of `annotations`, that say where a clip lies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedSpan:
+    """Where a clip as it was asked about lies in its source: frames half-open, and seconds."""
+
+    start_frame: int
+    end_frame: int
+    start_s: float
+    end_s: float
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """Of a row of `clips`."""
+        return cls(**{name: row[name] for name in SPAN})
+
+
+def apply_annotations(clip: Row, windows: Sequence[Annotation], config: CaptionConfig) -> None:
+    """Writes the caption of a kept clip, and rejects it if the recipe does for its annotations.
+
+    Args:
+        clip: Row of `clips`.
+        windows: Annotations of its windows, in their order.
+        config: What is rejected, and which text becomes the caption.
+    """
+    caption = caption_of(windows, config)
+    clip.update(
+        {
+            "caption": caption.text,
+            "caption_model": config.name,
+            "caption_failure": caption.problem or None,
+        }
+    )
+    against = rejection_of(windows, config)
+    if against is not None:
+        reject(clip, _REASONS.get(against.field, Reason.ANSWER_UNWANTED), detail=_told(against))
+
+
+def sample_annotation(
+    clip: Mapping[str, Any], windows: Sequence[Annotation], span: AskedSpan, config: CaptionConfig
+) -> dict[str, Any]:
+    """What a sample tells of a clip: answers of each window, in frames as written.
+
+    Args:
+        clip: Row of `clips` with the facts of what was written.
+        windows: Annotations of its windows, in their order.
+        span: Where the clip as it was asked about lies in its source.
+        config: Who was asked what.
+    """
+    shift = clip["start_frame"] - span.start_frame
+    return {
+        "model": config.name,
+        "prompt": config.prompt if config.asks else None,
+        "judge": config.judge.name if config.judge is not None else None,
+        "windows": [_window(annotation, shift, clip["n_frames"]) for annotation in windows],
+    }
+
+
+def annotations_tables(
+    clips: Iterable[tuple[Mapping[str, Any], Sequence[Annotation], AskedSpan]],
+    config: CaptionConfig,
+) -> Iterator[pa.Table]:
+    """Rows of `annotations` in the order of the clips and their windows, some at a time.
+
+    Args:
+        clips: Rows of `clips` with the facts of what was written, each with the annotations of its
+            windows in their order, and where it as it was asked about lies in its source.
+        config: Who was asked what.
+    """
+    judge = config.judge
+    prompts = {
+        "prompt_fingerprint": load_prompt(config.prompt).fingerprint if config.asks else None,
+        "judge_prompt_fingerprint": load_prompt(judge.prompt).fingerprint if judge else None,
+    }
+    stamp = answers_stamp(config)
+    rows = (
+        {
+            "annotation_key": annotation_key(annotation.task, stamp),
+            **_row(clip, annotation, span.start_frame, config),
+            **prompts,
+            **{f"clip_{name}": getattr(span, name) for name in SPAN},
+        }
+        for clip, windows, span in clips
+        for annotation in windows
+    )
+    while some := list(islice(rows, _ROWS_AT_ONCE)):
+        yield rows_to_table(some, ANNOTATIONS_SCHEMA)
+
+
+def _told(against: Rejection) -> str:
+    return f"{against.field} is {against.value} in window {against.window}"
+
+
+def _window(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]:
+    """A window for a sample's JSON; a copy may begin later and end earlier than was asked about."""
+    window = annotation.task.window
+    answer, known = annotation.answer, annotation.task.known
+    said = {} if answer is None else {name: getattr(answer, name) for name in ANSWERED}
+    return {
+        "start_frame": min(max(window.start_frame - shift, 0), n_frames),
+        "end_frame": min(max(window.end_frame - shift, 0), n_frames),
+        **{name: value for name, value in said.items() if value not in (None, {})},
+        **({"metadata": _metadata(known)} if known is not None else {}),
+        **({} if annotation.failure is None else {"failure": str(annotation.failure)}),
+    }
+
+
+def _metadata(known: Known) -> dict[str, Any]:
+    told = {"caption": known.caption, "label": known.label, "problems": list(known.problems)}
+    return {name: value for name, value in told.items() if value}
+
+
+def _row(
+    clip: Mapping[str, Any], annotation: Annotation, start: int, config: CaptionConfig
+) -> dict[str, Any]:
+    window: Window = annotation.task.window
+    answer, known = annotation.answer, annotation.task.known
+    questions = questions_of(annotation, config, _span(clip, annotation, start))
+    return {
+        "clip_id": clip["clip_id"],
+        "source_id": clip["source_id"],
+        "window": window.index,
+        "start_frame": window.start_frame,
+        "end_frame": window.end_frame,
+        "shown": list(window.shown),
+        "model": config.name,
+        "prompt": config.prompt if config.asks else None,
+        "label": known.label if known is not None else None,
+        "known": _json(asdict(known)) if known is not None else None,
+        "questions": _json([asdict(question) for question in questions]),
+        "facts": annotation.task.facts,
+        **(_answered(answer) if answer is not None else {}),
+        "failure": None if annotation.failure is None else str(annotation.failure),
+        "failure_detail": annotation.detail or None,
+        "set_aside": _json(annotation.set_aside),
+        "lost": _json(annotation.lost),
+        "n_unscored": annotation.n_unscored,
+        "judge": config.judge.name if config.judge is not None else None,
+        "candidates": _json(
+            [
+                {
+                    **{name: getattr(candidate.answer, name) for name in ANSWERED},
+                    "faithfulness": candidate.faithfulness,
+                    "completeness": candidate.completeness,
+                    "correctness": candidate.correctness,
+                    "score": candidate.score,
+                    "why": candidate.why,
+                    "reply": candidate.reply_key,
+                }
+                for candidate in annotation.candidates
+                if len(annotation.candidates) > 1 or candidate.score is not None
+            ]
+        ),
+        "tokens_in": annotation.tokens_in,
+        "tokens_out": annotation.tokens_out,
+        "request_keys": list(annotation.request_keys),
+    }
+
+
+def _span(clip: Mapping[str, Any], annotation: Annotation, start: int) -> Span:
+    """Where a window lies in a clip as it was written."""
+    window, fps, n_frames = annotation.task.window, annotation.task.fps, clip["n_frames"]
+    begin, end = (
+        min(max(frame - (clip["start_frame"] - start), 0), n_frames) / fps
+        for frame in (window.start_frame, window.end_frame)
+    )
+    return Span(start_s=begin, end_s=end, clip_s=n_frames / fps, clip_start_s=clip["start_s"])
+
+
+def _answered(answer: Answer) -> dict[str, Any]:
+    return {
+        "short": answer.short,
+        "medium": answer.medium,
+        "long": answer.long,
+        "structured": _json(answer.structured),
+        "content_type": answer.content_type,
+        "answers": _json(answer.answers),
+        "safety": answer.safety,
+        "extra": _json(answer.extra),
+    }
+
+
+def _json(value: object) -> str | None:
+    if not value:
+        return None
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()

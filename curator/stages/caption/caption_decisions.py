@@ -1,0 +1,101 @@
+"""What annotations decide about a clip: whether it is rejected, and what its caption is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from curator.stages.caption.caption_records import Annotation, Answer
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.custom_fields import has_value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """An answer for which a clip is rejected."""
+
+    field: str
+    """`content_type`, `safety`, a question or field of the prompt, `failed` or `judge_score`."""
+    value: str | bool | int | None
+    """What was answered; for `failed` the reason, for `judge_score` None where none was given."""
+    window: int
+    """The first window that says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipCaption:
+    """The caption of a clip, or why it has none."""
+
+    text: str | None
+    problem: str = ""
+    """Empty for a clip with a caption."""
+
+
+def rejection_of(annotations: Sequence[Annotation], config: CaptionConfig) -> Rejection | None:
+    """Whether answers reject a clip, and which.
+
+    Args:
+        annotations: Of all windows of one clip.
+        config: `reject`, `failed` and `judge.min_score`.
+
+    Returns:
+        The first answer for which the clip is rejected, windows in their order; answers count
+        before what is lacking. None for a clip that is kept.
+    """
+    in_order = sorted(annotations, key=lambda annotation: annotation.task.window.index)
+    for annotation in in_order:
+        for name, values in config.reject.items():
+            answered = _field(annotation.answer, name, config)
+            wanted = [value for value in values if has_value(answered, value)]
+            if wanted:
+                return Rejection(field=name, value=wanted[0], window=annotation.task.window.index)
+    if config.failed == "reject":
+        for annotation in in_order:
+            if (lack := _lack(annotation, config)) is not None:
+                return lack
+    return None
+
+
+def caption_of(annotations: Sequence[Annotation], config: CaptionConfig) -> ClipCaption:
+    """The caption of a clip: those of its windows, of the length `config.text`, in their order.
+
+    Windows around events count where a clip has no others. A clip with a window that has none, or
+    one that the judge found too bad, has no caption.
+    """
+    if not annotations:
+        return ClipCaption(text=None, problem="it has no annotation")
+    texts = []
+    has_even = any(not annotation.task.window.is_event for annotation in annotations)
+    for annotation in sorted(annotations, key=lambda a: a.task.window.index):
+        if (lack := _lack(annotation, config)) is not None:
+            said = str(lack.value) if lack.field == "failed" else f"judged {lack.value}"
+            detail = f": {annotation.detail}" if annotation.detail else ""
+            return ClipCaption(text=None, problem=f"window {lack.window} {said}{detail}")
+        if annotation.task.window.is_event and has_even:
+            continue
+        texts.append(getattr(annotation.answer, config.text) or "")
+    return ClipCaption(text=" ".join(text for text in texts if text))
+
+
+def judge_score(annotation: Annotation) -> int | None:
+    """The score of the answer that was kept; None without a judge's."""
+    kept = [c for c in annotation.candidates if c.answer is annotation.answer]
+    kept = kept or [c for c in annotation.candidates if c.answer == annotation.answer]
+    return kept[0].score if kept else None
+
+
+def _lack(annotation: Annotation, config: CaptionConfig) -> Rejection | None:
+    index = annotation.task.window.index
+    if annotation.failure is not None:
+        return Rejection(field="failed", value=str(annotation.failure), window=index)
+    if config.judge is not None and config.judge.min_score > 1:
+        score = judge_score(annotation)
+        if score is None or score < config.judge.min_score:
+            return Rejection(field="judge_score", value=score, window=index)
+    return None
+
+
+def _field(answer: Answer | None, name: str, config: CaptionConfig) -> object:
+    if answer is None:
+        return None
+    if name in ("content_type", "safety"):
+        return getattr(answer, name)
+    return (answer.answers if name in config.questions else answer.extra).get(name)

@@ -1,0 +1,167 @@
+"""Embeddings of captions: made once per distinct caption, stored, and put into samples."""
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curator.executor.attempts import CpuClock
+from curator.executor.engine import Engine
+from curator.executor.worker import Resources, Step
+from curator.models.catalogue import ModelEntry
+from curator.models.text_encoder import each_caption, text_hash
+from curator.models.weight_store import ModelStore
+from curator.recipe import Recipe
+from curator.stages.shard.shard_plan import TextVector
+from curator.storage import Store
+from curator.tables.clip_rows import values
+from curator.tables.parts import Parts, fingerprint, rows_to_table
+
+TEXT_EMBEDDINGS = "text_embeddings"
+UNIT_CAPTIONS = 256
+"""Captions of a unit and of a part: 100 MB of T5-11B's at 200 tokens each."""
+ENCODER_BYTES = 4 << 30
+
+TEXT_EMBEDDINGS_SCHEMA = pa.schema(
+    [("text_hash", pa.string()), ("n_bytes", pa.int64()), ("npy", pa.binary())]
+)
+"""A row per distinct caption: SHA-256 of its text (32 hex digits), and its embedding as a NumPy
+file: float32 [D] of unit length, or float16 [tokens, D]."""
+
+
+def text_stamp(entry: ModelEntry, store: ModelStore) -> str:
+    """Fingerprint of embeddings by a model."""
+    return fingerprint("text embeddings", store.fingerprint(entry), entry.pooling, entry.max_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """A part that a worker wrote."""
+
+    part: str
+    cpu_s: Mapping[str, float]
+
+
+class EmbedStep:
+    """Embeds captions in this process; the model is loaded with the first unit.
+
+    Args:
+        store: Output root.
+        stamp: Fingerprint of the parts.
+        entry: The model.
+        models: Where its weights lie.
+    """
+
+    def __init__(self, *, store: Store, stamp: str, entry: ModelEntry, models: ModelStore) -> None:
+        self._parts = Parts(store, TEXT_EMBEDDINGS, stamp)
+        self._entry = entry
+        self._models = models
+        self._clock = CpuClock()
+
+    def __call__(self, captions: Sequence[str]) -> Embedded:
+        """Embeds captions, and stores them as one part."""
+        spent = self._clock.begin()
+        rows = []
+        for name, vector in each_caption(captions, self._entry, self._models):
+            npy = io.BytesIO()
+            np.lib.format.write_array(npy, np.ascontiguousarray(vector), allow_pickle=False)
+            data = npy.getvalue()
+            rows.append({"text_hash": name, "n_bytes": len(data), "npy": data})
+        table = rows_to_table(rows, TEXT_EMBEDDINGS_SCHEMA)
+        keys = [str(row["text_hash"]) for row in rows]
+        part = self._parts.write(table, keys, one_row_groups=True)
+        return Embedded(part=part, cpu_s=self._clock.end(spent, rest="embed_captions"))
+
+
+class TextVectors:
+    """Embeddings of the captions of a run.
+
+    Args:
+        store: Output root.
+        entry: The model.
+        models: Where its weights lie.
+        engine: Where they are made.
+    """
+
+    def __init__(self, store: Store, entry: ModelEntry, models: ModelStore, engine: Engine) -> None:
+        self.stamp = text_stamp(entry, models)
+        self._parts = Parts(store, TEXT_EMBEDDINGS, self.stamp)
+        self._entry = entry
+        self._models = models
+        self._engine = engine
+        self._known: dict[str, TextVector] = {}
+        self.n_made = 0
+        """Captions that had to be embedded."""
+        self.cpu_s: Counter[str] = Counter()
+        """CPU-seconds of the workers, by what they did."""
+
+    def make(self, captions: Iterable[str]) -> None:
+        """Embeds the captions that no run has embedded yet."""
+        for name in self._parts.names():
+            self._know(name)
+        wanted = {text_hash(text): text for text in captions if text.strip()}
+        missing = [text for name, text in sorted(wanted.items()) if name not in self._known]
+        self.n_made = len(missing)
+        if not missing:
+            return
+        # Captions of one length are computed together.
+        missing.sort(key=lambda text: (len(text), text))
+        starts = range(0, len(missing), UNIT_CAPTIONS)
+        units = [missing[start : start + UNIT_CAPTIONS] for start in starts]
+        engine = self._engine
+        gpus = 1.0 if engine.n_gpus() >= 1 else 0.0
+        step = Step(
+            make=EmbedStep,
+            settings={
+                "store": self._parts.store,
+                "stamp": self.stamp,
+                "entry": self._entry,
+                "models": self._models,
+            },
+            resources=Resources(cpus=1, gpus=gpus, memory_bytes=ENCODER_BYTES),
+            keeps_state=True,
+        )
+        small = not gpus and engine.is_small(len(units), 0.0)
+        for embedded in engine.run([step], units, small=small):
+            self._know(embedded.part)
+            self.cpu_s.update(embedded.cpu_s)
+
+    def find(self, caption: str) -> TextVector | None:
+        """Where a caption's embedding lies; None for an empty one."""
+        return self._known.get(text_hash(caption))
+
+    def _know(self, part: str) -> None:
+        rows: list[dict[str, Any]] = self._parts.read(part, ("text_hash", "n_bytes")).to_pylist()
+        for number, row in enumerate(rows):
+            self._known[row["text_hash"]] = TextVector(
+                name=part,
+                row=number,
+                n_bytes=row["n_bytes"],
+                n_dims=2 if self._entry.pooling == "tokens" else 1,
+                digest=f"{self.stamp} {row['text_hash']}",
+            )
+
+
+def text_vectors_of(
+    recipe: Recipe, clips: Sequence[Mapping[str, Any]], store: Store, engine: Engine
+) -> TextVectors | None:
+    """Embeddings of the captions of kept clips; None where the recipe names no encoder.
+
+    Args:
+        recipe: Settings.
+        clips: Rows of `clips`, with captions.
+        store: Output root.
+        engine: Where they are made.
+    """
+    name = recipe.caption.embedding
+    if name is None:
+        return None
+    models = ModelStore.at(recipe.models)
+    vectors = TextVectors(store, models.catalogue.find(name, "text"), models, engine)
+    told = zip(values(clips, "decision"), values(clips, "caption"), strict=True)
+    vectors.make(caption or "" for decision, caption in told if decision == "kept")
+    return vectors

@@ -1,0 +1,1 @@
+"""Captioners: vision-language models behind a server or in the worker."""

@@ -1,0 +1,211 @@
+"""Requests as the tensors that a vision-language model takes, by its own processor.
+
+Frames go in as images, or as the processor's video input where there is one (`frames_as`), with the
+times at which they are shown: Qwen's models and SmolVLM make timestamps of them. Which frames are
+shown was decided before; the processor samples none.
+
+Words of a request are words: what looks like a model's control token in them, such as `<|im_end|>`
+or `<image>` read from a picture, gets a space after its first character, so that no text can end a
+turn or stand for a picture. (`sanitize_control_tokens` of transformers does that too, and fails for
+Idefics3, which counts such words as pictures.)
+"""
+
+import io
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from curator.stages.caption.caption_records import Frames, Request
+
+Size = tuple[int, int]
+"""Width and height in pixels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request with its frames and its length."""
+
+    request: Request
+    frames: Frames = field(repr=False)
+    n_tokens: int
+    """Of the prompt with its pictures, to within a few."""
+    sizes: tuple[Size, ...]
+    """Of the pictures."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of prompt and longest answer."""
+        return self.n_tokens + self.request.sampling.max_tokens
+
+
+class Chat:
+    """A processor with its chat template.
+
+    Args:
+        processor: Of `AutoProcessor`; its padding is set to the left.
+        frames_as: Images, or one video.
+    """
+
+    def __init__(self, processor: Any, frames_as: Literal["images", "video"] = "images") -> None:  # noqa: ANN401
+        self.processor = processor
+        self.tokenizer = processor.tokenizer
+        self.frames_as = frames_as
+        self.tokenizer.padding_side = "left"
+        if self.tokenizer.pad_token_id is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        self._control = _control_tokens(processor)
+        self._of_pictures: dict[tuple[Size, ...], int] = {}
+        # A tokenizer's padding is its state: no two threads may use it at once.
+        self._lock = threading.Lock()
+        self.has_system_role = self._renders_system()
+        """Without, the system prompt stands before the user's first words."""
+
+    def asked(self, request: Request, frames: Frames) -> Asked:
+        """Counts the tokens of a request.
+
+        What pictures add depends on their sizes alone, and is found out once for each set of sizes,
+        with black pictures.
+
+        Raises:
+            ValueError: The processor takes no such pictures, or they are no JPEGs.
+        """
+        sizes = tuple(_size(jpeg) for jpeg in frames.jpegs)
+        with self._lock:
+            words = self._rendered(self._messages(request, 0))
+            n_tokens = len(self.tokenizer(words, add_special_tokens=False)["input_ids"])
+            if sizes and sizes not in self._of_pictures:
+                shown = self._inputs([request], [_black(sizes)])
+                self._of_pictures[sizes] = int(shown["input_ids"].shape[1]) - n_tokens
+        n_tokens += self._of_pictures[sizes] if sizes else 0
+        return Asked(request=request, frames=frames, n_tokens=n_tokens, sizes=sizes)
+
+    def inputs(self, batch: Sequence[Asked]) -> dict[str, Any]:
+        """Tensors of a batch, padded on the left, on the CPU.
+
+        Args:
+            batch: All with pictures or all without; as video, with pictures of the same sizes.
+
+        Raises:
+            ValueError: The processor does not take one of them, or a frame is no JPEG.
+        """
+        pictures = [[_decoded(jpeg) for jpeg in asked.frames.jpegs] for asked in batch]
+        with self._lock:
+            return self._inputs([asked.request for asked in batch], pictures)
+
+    def decoded(self, tokens: Sequence[int]) -> str:
+        """The words of an answer."""
+        with self._lock:
+            text: str = self.tokenizer.decode(
+                tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        return text.strip()
+
+    def _inputs(self, requests: Sequence[Request], pictures: list[list[Any]]) -> dict[str, Any]:
+        import numpy as np
+
+        text = [
+            self._rendered(self._messages(request, len(shown)))
+            for request, shown in zip(requests, pictures, strict=True)
+        ]
+        begin = self.tokenizer.bos_token
+        more: dict[str, Any] = {}
+        if begin is not None and text[0].startswith(begin):
+            # The template has written it; the tokenizer would do so again.
+            more["add_special_tokens"] = False
+        if any(pictures) and self.frames_as == "video":
+            more["videos"] = [np.stack([np.asarray(p) for p in shown]) for shown in pictures]
+            more["video_metadata"] = [_metadata(request) for request in requests]
+            more["do_sample_frames"] = False
+        elif any(pictures):
+            more["images"] = pictures
+        return dict(self.processor(text=text, padding=True, return_tensors="pt", **more))
+
+    def _rendered(self, messages: list[dict[str, Any]]) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            text: str = self.processor.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False
+            )
+        except TemplateError as error:
+            raise ValueError(f"the model's chat template refuses the turns: {error}") from error
+        return text
+
+    def _renders_system(self) -> bool:
+        mark = "A system prompt."
+        turns = [{"role": role, "content": [self._words(mark)]} for role in ("system", "user")]
+        try:
+            return self._rendered(turns).count(mark) == len(turns)
+        except ValueError:
+            return False
+
+    def _messages(self, request: Request, n_pictures: int) -> list[dict[str, Any]]:
+        """The conversation; the pictures stand before the first words of the user."""
+        messages: list[dict[str, Any]] = []
+        before = request.system
+        if before and self.has_system_role:
+            messages.append({"role": "system", "content": [self._words(before)]})
+            before = ""
+        n_left = n_pictures
+        for turn in request.turns:
+            content: list[dict[str, str]] = []
+            if turn.role == "user" and n_left:
+                is_video = self.frames_as == "video"
+                content += [{"type": "video"}] if is_video else [{"type": "image"}] * n_left
+                n_left = 0
+            text = f"{before}\n\n{turn.text}" if before else turn.text
+            before = ""
+            messages.append({"role": turn.role, "content": [*content, self._words(text)]})
+        return messages
+
+    def _words(self, text: str) -> dict[str, str]:
+        plain = self._control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+        return {"type": "text", "text": plain}
+
+
+def _control_tokens(processor: Any) -> re.Pattern[str]:  # noqa: ANN401
+    added = processor.tokenizer.added_tokens_decoder.values()
+    names = {token.content for token in added if token.special}
+    names |= {getattr(processor, f"{kind}_token", None) or "" for kind in ("image", "video")}
+    words = sorted((name for name in names if len(name.strip()) > 1), key=len, reverse=True)
+    return re.compile("|".join(re.escape(word) for word in words) or r"(?!)")
+
+
+def _metadata(request: Request) -> dict[str, Any]:
+    """What processors make timestamps and rates of; times count from the clip's start."""
+    window = request.task.window
+    return {
+        "total_num_frames": window.end_frame - window.start_frame,
+        "fps": request.task.fps,
+        "duration": window.end_frame / request.task.fps,
+        "frames_indices": list(window.shown),
+    }
+
+
+def _opened(jpeg: bytes) -> Any:  # noqa: ANN401
+    from PIL import Image
+
+    try:
+        return Image.open(io.BytesIO(jpeg), formats=("JPEG",))
+    except OSError as error:
+        raise ValueError(f"a frame of {len(jpeg)} bytes is no JPEG") from error
+
+
+def _size(jpeg: bytes) -> Size:
+    width, height = _opened(jpeg).size
+    return width, height
+
+
+def _decoded(jpeg: bytes) -> Any:  # noqa: ANN401
+    try:
+        return _opened(jpeg).convert("RGB")
+    except OSError as error:
+        raise ValueError(f"a frame cannot be decoded: {error}") from error
+
+
+def _black(sizes: Sequence[Size]) -> list[Any]:
+    from PIL import Image
+
+    return [Image.new("RGB", size) for size in sizes]

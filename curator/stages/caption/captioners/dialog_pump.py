@@ -1,0 +1,390 @@
+"""Drives many dialogs at once with servers, and keeps the servers busy.
+
+One thread with an event loop: while a request waits for its answer, others are sent, and frames of
+the next few windows are loaded. What is held in memory is the frames of windows that are asked
+about, and of `read_ahead` more.
+"""
+
+import asyncio
+import queue
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from curator.errors import CuratorError
+from curator.stages.caption.caption_records import (
+    Annotation,
+    Frames,
+    Reply,
+    Request,
+    Role,
+    Task,
+    Unanswered,
+)
+from curator.stages.caption.captioners.request_slots import Turns
+from curator.stages.caption.dialogs.dialog import Dialogs
+
+Loader = Callable[[], Frames]
+"""Gets the frames of a window; called once in a thread of its own, when their turn comes."""
+Keep = Callable[[Request, Reply], None]
+"""Stores a reply durably; called by several threads at once, each with another request's reply."""
+
+
+class Client(Protocol):
+    """Somebody who answers, such as `ServerClient`."""
+
+    turns: Turns
+
+    async def __aenter__(self) -> Self:
+        """Begins."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Ends."""
+
+    async def ask(
+        self,
+        request: Request,
+        frames: Frames,
+        *,
+        deadline: float | Callable[[], float] | None = None,
+    ) -> Reply:
+        """As `ServerClient.ask`."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Job:
+    """A window that is asked about, in the loop's thread."""
+
+    task: Task
+    source: Frames | Loader | None
+    frames: asyncio.Future[Frames] | None = None
+    has_turn: bool = False
+    """One of its requests was sent, so that another window may be prepared."""
+
+
+@dataclass(slots=True)
+class _Clip:
+    """What the windows of a clip share."""
+
+    n_open: int = 0
+    deadline: float | None = None
+
+
+class Pump:
+    """Asks about windows in a thread of its own: a context manager, which ends it.
+
+    Args:
+        dialogs: Begins the dialog about a task; called in the pump's thread.
+        clients: By role; one may have several roles.
+        replies: Stored ones by key, which are not asked for again. Looked up when a request is
+            wanted, in the pump's thread: what `keep` adds is found.
+        keep: Called for each final reply (`Reply.is_final`) before its dialog goes on.
+        budget_s: Longest time for one clip, from when the first request about it is sent, as long
+            as a window of it is open.
+        read_ahead: Windows whose frames are loaded before there is a turn for them.
+        loaders: Threads that load frames: from object storage a clip's take 50 to 100 ms.
+        keepers: Threads that store replies: a PUT to object storage takes 20 to 50 ms.
+    """
+
+    def __init__(
+        self,
+        dialogs: Dialogs,
+        clients: Mapping[Role, Client],
+        *,
+        replies: Mapping[str, Reply],
+        keep: Keep,
+        budget_s: float,
+        read_ahead: int = 8,
+        loaders: int = 8,
+        keepers: int = 8,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        """Requests: `asked` of a server, `known` from `replies`, `shared` with an equal one."""
+        self._dialogs = dialogs
+        self._clients = clients
+        self._replies = replies
+        self._keep = keep
+        self._budget_s = budget_s
+        self._read_ahead = read_ahead
+        distinct = {id(client): client for client in clients.values()}
+        self._distinct = list(distinct.values())
+        self._most_jobs = sum(client.turns.most for client in self._distinct) + read_ahead
+        self._backlog: deque[_Job] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._n_preparing = 0
+        self._asked: dict[str, asyncio.Future[Reply]] = {}
+        self._clips: dict[str, _Clip] = {}
+        self._clips_lock = threading.Lock()
+        self._results: queue.SimpleQueue[Annotation | None] = queue.SimpleQueue()
+        self._n_open = 0
+        self._has_ended = False
+        self._loaders = ThreadPoolExecutor(loaders, "caption-frames")
+        self._keepers = ThreadPoolExecutor(keepers, "caption-replies")
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="caption-pump", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        """The pump runs from when it is made."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stops."""
+        self.stop()
+
+    @property
+    def n_open(self) -> int:
+        """Windows that were submitted and not yet returned."""
+        return self._n_open
+
+    def submit(self, task: Task, frames: Frames | Loader) -> None:
+        """Takes a window; does not wait.
+
+        Args:
+            task: What is asked about.
+            frames: Of its window, or what loads them. Loading that raises a `CuratorError` or an
+                `OSError` makes the reply `Unanswered.NO_FRAMES`; any other error ends the pump.
+
+        Raises:
+            RuntimeError: The pump was stopped.
+            Exception: As `poll`, if that has ended it.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._has_ended or not self._thread.is_alive():
+            raise RuntimeError("this pump has ended")
+        with self._clips_lock:
+            self._clips.setdefault(task.clip_id, _Clip()).n_open += 1
+        self._n_open += 1
+        self._loop.call_soon_threadsafe(self._enqueue, _Job(task=task, source=frames))
+
+    def poll(self, timeout: float | None = None) -> list[Annotation]:
+        """Annotations that are there since the last call, in the order in which they ended.
+
+        Args:
+            timeout: Seconds to wait for the first; None for as long as it takes.
+
+        Returns:
+            None of them if nothing is open, or none ended in time.
+
+        Raises:
+            CuratorError: The server cannot be used as configured; the pump has ended.
+            Exception: What `keep`, a dialog or a loader raised; the pump has ended.
+        """
+        found: list[Annotation] = []
+        try:
+            while self._n_open and not self._has_ended:
+                try:
+                    result = self._results.get(block=not found, timeout=timeout)
+                except queue.Empty:
+                    break
+                if result is None:
+                    self._has_ended = True
+                else:
+                    self._n_open -= 1
+                    found.append(result)
+        except BaseException:
+            self.stop()
+            raise
+        if self._has_ended and self._error is not None and not found:
+            raise self._error
+        return found
+
+    def finish(self) -> list[Annotation]:
+        """Waits for all windows that are open, and ends the pump.
+
+        Returns:
+            Annotations that `poll` has not given.
+
+        Raises:
+            CuratorError: As `poll`.
+            Exception: As `poll`.
+        """
+        found: list[Annotation] = []
+        while some := self.poll():
+            found += some
+        self.stop()
+        if self._error is not None:
+            raise self._error
+        return found
+
+    def stop(self) -> None:
+        """Ends the thread at once.
+
+        Requests under way are broken off; replies that have come are kept.
+        """
+        # A loop that is closed has ended by itself.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        self._has_ended = True
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._main())
+        except BaseException as error:  # noqa: BLE001 -- raised again where the caller polls
+            self._error = self._error or error
+        self._loaders.shutdown(wait=False, cancel_futures=True)
+        self._results.put(None)
+
+    async def _main(self) -> None:
+        async with AsyncExitStack() as stack:
+            for client in self._distinct:
+                await stack.enter_async_context(client)
+            try:
+                await self._stopping.wait()
+            finally:
+                others = asyncio.all_tasks() - {asyncio.current_task()}
+                for task in others:
+                    task.cancel()
+                await asyncio.gather(*others, return_exceptions=True)
+                # Before the loop closes, which the replies' threads report to.
+                self._keepers.shutdown(wait=True)
+                await asyncio.sleep(0)
+
+    def _enqueue(self, job: _Job) -> None:
+        self._backlog.append(job)
+        self._prepare_more()
+
+    def _prepare_more(self) -> None:
+        """Begins with more windows while few are ready for the next turn."""
+        while (
+            self._backlog
+            and self._n_preparing < self._n_wanted()
+            and len(self._running) < self._most_jobs
+            and not self._stopping.is_set()
+        ):
+            job = self._backlog.popleft()
+            self._n_preparing += 1
+            running = self._loop.create_task(self._drive(job))
+            self._running.add(running)
+            running.add_done_callback(self._ended)
+
+    def _n_wanted(self) -> int:
+        """Windows that may be on their way to a turn: those free now, and a few more."""
+        turns = self._clients["captioner"].turns
+        return max(0, int(turns.limit) - turns.n_taken) + self._read_ahead
+
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        self._running.discard(running)
+        if not running.cancelled() and (error := running.exception()) is not None:
+            self._error = self._error or error
+            self._stopping.set()
+        self._prepare_more()
+
+    async def _drive(self, job: _Job) -> None:
+        try:
+            annotation = await self._dialog(job)
+            if annotation.task != job.task:
+                raise RuntimeError(f"dialog about {job.task} gave one about {annotation.task}")
+        finally:
+            self._moved_on(job)
+            if job.frames is not None:
+                job.frames.cancel()
+            with self._clips_lock:
+                clip = self._clips[job.task.clip_id]
+                clip.n_open -= 1
+                if clip.n_open == 0:
+                    del self._clips[job.task.clip_id]
+        self._results.put(annotation)
+
+    async def _dialog(self, job: _Job) -> Annotation:
+        dialog = self._dialogs(job.task)
+        try:
+            requests = next(dialog)
+            while True:
+                replies = await asyncio.gather(*(self._reply(job, each) for each in requests))
+                requests = dialog.send(list(replies))
+        except StopIteration as end:
+            annotation: Annotation = end.value
+            return annotation
+        finally:
+            dialog.close()
+
+    async def _reply(self, job: _Job, request: Request) -> Reply:
+        """The reply that is stored, that another window waits for, or that the server gives."""
+        key = request.key
+        while True:
+            if (known := self._replies.get(key)) is not None:
+                self.counts["known"] += 1
+                return known
+            if (asked := self._asked.get(key)) is None:
+                break
+            self._moved_on(job)
+            reply = await asyncio.shield(asked)
+            # Another clip's budget or bad luck is not this one's.
+            if reply.is_final:
+                self.counts["shared"] += 1
+                return reply
+        asked = self._asked[key] = self._loop.create_future()
+        try:
+            reply = await self._ask(job, request)
+            if reply.is_final:
+                # Shielded: a reply that has come is stored, even when the pump is stopped.
+                await asyncio.shield(
+                    self._loop.run_in_executor(self._keepers, self._keep, request, reply)
+                )
+        except BaseException:
+            asked.cancel()
+            raise
+        finally:
+            del self._asked[key]
+        asked.set_result(reply)
+        return reply
+
+    async def _ask(self, job: _Job, request: Request) -> Reply:
+        try:
+            frames = await self._frames(job)
+        except (CuratorError, OSError) as error:
+            return Reply(failure=Unanswered.NO_FRAMES, detail=str(error), n_tries=0)
+        self.counts["asked"] += 1
+        return await self._clients[request.role].ask(
+            request, frames, deadline=lambda: self._sent(job)
+        )
+
+    def _sent(self, job: _Job) -> float:
+        """Notes that a request is sent now; the time at which its clip's budget ends."""
+        self._moved_on(job)
+        clip = self._clips[job.task.clip_id]
+        if clip.deadline is None:
+            clip.deadline = time.monotonic() + self._budget_s
+        return clip.deadline
+
+    def _moved_on(self, job: _Job) -> None:
+        if not job.has_turn:
+            job.has_turn = True
+            self._n_preparing -= 1
+            self._prepare_more()
+
+    async def _frames(self, job: _Job) -> Frames:
+        """The job's frames, loaded once."""
+        if job.frames is None:
+            source, job.source = job.source, None
+            if isinstance(source, Frames):
+                job.frames = self._loop.create_future()
+                job.frames.set_result(source)
+            elif source is not None:
+                job.frames = self._loop.run_in_executor(self._loaders, source)
+            else:
+                raise RuntimeError("frames are loaded once")
+        # Shielded: several requests of one dialog wait for the same frames.
+        return await asyncio.shield(job.frames)

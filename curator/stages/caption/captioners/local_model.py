@@ -1,0 +1,326 @@
+"""A vision-language model in the worker: `captioner: transformers`.
+
+Requests are sorted by length and put into batches whose tokens, padding and longest answers
+included, stay below `batch_tokens`; `generate` answers a batch, and each row is picked by its own
+request (`words.py`). So an answer depends on its request alone, but for rounding: other rows change
+sums in their last bits, and in bfloat16 two words that are nearly as likely may change places.
+
+Guidance by a JSON Schema is not available here: models are told the schema in words, and a broken
+answer gets the one request to mend it.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
+from curator.stages.caption.captioners.chat_tensors import Asked
+from curator.stages.caption.captioners.model_loading import Device, Loaded, load
+from curator.stages.caption.captioners.token_sampling import RowSampler
+from curator.stages.caption.config import ModelConfig
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a model has done since it was loaded."""
+
+    n_batches: int = 0
+    n_halved: int = 0
+    """Batches that did not fit the device's memory, and were halved."""
+    n_apart: int = 0
+    """Batches that failed together, and were asked one by one."""
+    tokens_in: int = 0
+    tokens_padded: int = 0
+    """Tokens of prompts with their padding."""
+    tokens_out: int = 0
+    prepare_s: float = 0.0
+    generate_s: float = 0.0
+
+
+class LocalModel:
+    """A model that answers in this process; one per worker.
+
+    Args:
+        config: Model, revision, `frames_as`, `batch_tokens`.
+        device: Where; `auto` is a GPU if there is one.
+        prepares_ahead: Prepare the next batch in a thread while one is answered; None for doing so
+            on a GPU.
+        loaded: A model that is loaded already.
+
+    Raises:
+        ModelError: It cannot be loaded; the message says what is missing.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        device: Device = "auto",
+        prepares_ahead: bool | None = None,
+        loaded: Loaded | None = None,
+    ) -> None:
+        self._loaded = load(config, device=device) if loaded is None else loaded
+        self._chat = self._loaded.chat
+        self.batch_tokens = config.batch_tokens
+        """Budget of a batch; smaller than the setting's once memory ran out."""
+        self.counts = Counts()
+        if prepares_ahead is None:
+            prepares_ahead = self._loaded.device == "cuda"
+        self._pool = ThreadPoolExecutor(1, "prepare") if prepares_ahead else None
+        self._ahead: tuple[list[Asked], Future[dict[str, Any]]] | None = None
+
+    @property
+    def arithmetic(self) -> str:
+        """Device and type of numbers, such as `cuda, bfloat16`."""
+        dtype = str(self._loaded.model.dtype).removeprefix("torch.")
+        return f"{self._loaded.device}, {dtype}"
+
+    def ask(self, asked: Sequence[tuple[Request, Frames]]) -> list[Reply]:
+        """Answers requests, in batches.
+
+        Args:
+            asked: Requests, each with the frames of its window.
+
+        Returns:
+            One reply per request, in their order; what cannot be answered has its failure.
+        """
+        looked = [self.look_at(request, frames) for request, frames in asked]
+        replies = {i: found for i, found in enumerate(looked) if isinstance(found, Reply)}
+        places = {id(found): i for i, found in enumerate(looked)}
+        pending = Pending(self)
+        for found in looked:
+            if isinstance(found, Asked):
+                pending.add(found)
+        while batch := pending.take():
+            for done, reply in self.answer(batch):
+                replies[places[id(done)]] = reply
+        return [replies[i] for i in range(len(asked))]
+
+    def look_at(self, request: Request, frames: Frames) -> Asked | Reply:
+        """Counts a request's tokens.
+
+        Returns:
+            What can be answered, or the reply to what cannot: pictures that the processor does not
+            take, or more tokens than the model's context.
+        """
+        try:
+            asked = self._chat.asked(request, frames)
+        except ValueError as error:
+            return _refused(str(error))
+        context = self._loaded.context
+        if context is not None and asked.longest > context:
+            return _refused(
+                f"{asked.n_tokens} tokens and an answer of {request.sampling.max_tokens}; the "
+                f"model's context has {context}: show fewer or smaller frames"
+            )
+        return asked
+
+    def batch_of(self, pending: Sequence[Asked]) -> tuple[list[Asked], list[Asked]]:
+        """Takes the next batch: the longest request, and as many next to it as the budget allows.
+
+        A request that is longer than the budget is a batch of its own.
+
+        Returns:
+            The batch, and what is left: nothing is left of requests that do not fill one.
+        """
+        if not pending:
+            return [], []
+        ordered = sorted(pending, key=_length, reverse=True)
+        group = self._group(ordered[0])
+        batch: list[Asked] = []
+        left: list[Asked] = []
+        for asked in ordered:
+            if self._group(asked) == group and self.fits([*batch, asked]):
+                batch.append(asked)
+            else:
+                left.append(asked)
+        return batch, left
+
+    def prepare(self, batch: list[Asked]) -> None:
+        """Begins to prepare a batch that will be answered after the one at hand."""
+        if self._pool is not None:
+            self._ahead = batch, self._pool.submit(self._chat.inputs, batch)
+
+    def answer(self, batch: list[Asked]) -> Iterator[tuple[Asked, Reply]]:
+        """Answers a batch, in parts where memory is too small for it.
+
+        Yields:
+            Requests with their replies, as soon as they are there.
+        """
+        begun_s = time.monotonic()
+        failure: tuple[Unanswered, str] | None = None
+        try:
+            replies = self._generated(batch)
+        except ValueError as error:
+            failure = Unanswered.REFUSED_REQUEST, _line(error)
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            failure = Unanswered.OUT_OF_MEMORY, _line(error)
+        # Outside of the handlers, whose errors hold on to what was allocated.
+        if failure is None:
+            yield from zip(batch, replies, strict=True)
+            return
+        if failure[0] == Unanswered.OUT_OF_MEMORY:
+            self._free()
+        if len(batch) == 1:
+            seconds = time.monotonic() - begun_s
+            yield batch[0], Reply(failure=failure[0], detail=failure[1], seconds=seconds)
+            return
+        size = 1
+        if failure[0] == Unanswered.OUT_OF_MEMORY:
+            size = (len(batch) + 1) // 2
+            self.counts.n_halved += 1
+            self.batch_tokens = min(self.batch_tokens, _cost(batch[:size]))
+        else:
+            self.counts.n_apart += 1
+        for begin in range(0, len(batch), size):
+            yield from self.answer(batch[begin : begin + size])
+
+    def _generated(self, batch: list[Asked]) -> list[Reply]:
+        import torch
+        from transformers import LogitsProcessorList
+
+        loaded = self._loaded
+        begun_s = time.monotonic()
+        inputs = self._inputs(batch)
+        for name in inputs:
+            # Others, such as seconds between frames, would lose digits.
+            if name.startswith("pixel_values") and inputs[name].is_floating_point():
+                inputs[name] = inputs[name].to(loaded.model.dtype)
+        prepared_s = time.monotonic()
+        requests = [asked.request for asked in batch]
+        ends = loaded.model.generation_config.eos_token_id
+        sampler = RowSampler(requests, end_token=ends[0], device=loaded.device)
+        with torch.no_grad():
+            tokens = loaded.model.generate(
+                **{name: self._placed(value) for name, value in inputs.items()},
+                max_new_tokens=max(request.sampling.max_tokens for request in requests),
+                logits_processor=LogitsProcessorList([sampler]),
+            )
+        length = inputs["input_ids"].shape[1]
+        answers = tokens[:, length:].tolist()
+        ended_s = time.monotonic()
+        replies = [
+            self._reply(request, int(n_in), answer, ends, ended_s - begun_s)
+            for request, n_in, answer in zip(
+                requests, inputs["attention_mask"].sum(dim=1), answers, strict=True
+            )
+        ]
+        counts = self.counts
+        counts.n_batches += 1
+        counts.tokens_in += sum(reply.tokens_in for reply in replies)
+        counts.tokens_padded += inputs["input_ids"].numel()
+        counts.tokens_out += sum(reply.tokens_out for reply in replies)
+        counts.prepare_s += prepared_s - begun_s
+        counts.generate_s += ended_s - prepared_s
+        return replies
+
+    def _reply(
+        self, request: Request, n_in: int, answer: list[int], ends: list[int], seconds: float
+    ) -> Reply:
+        """The end counts as a token, as servers count it."""
+        answer = answer[: request.sampling.max_tokens]
+        n_out = next((i for i, token in enumerate(answer) if token in ends), None)
+        return Reply(
+            text=self._chat.decoded(answer[:n_out]),
+            is_whole=n_out is not None,
+            tokens_in=n_in,
+            tokens_out=len(answer) if n_out is None else n_out + 1,
+            seconds=seconds,
+        )
+
+    def _inputs(self, batch: list[Asked]) -> dict[str, Any]:
+        if self._ahead is not None:
+            prepared, future = self._ahead
+            self._ahead = None
+            if [id(asked) for asked in prepared] == [id(asked) for asked in batch]:
+                return future.result()
+        return self._chat.inputs(batch)
+
+    def _placed(self, value: Any) -> Any:  # noqa: ANN401
+        return value.to(self._loaded.device) if hasattr(value, "to") else value
+
+    def fits(self, batch: Sequence[Asked]) -> bool:
+        """Whether a batch is within the budget, or cannot be smaller."""
+        return len(batch) == 1 or _cost(batch) <= self.batch_tokens
+
+    def _group(self, asked: Asked) -> object:
+        """What may share a batch. Processors pad videos to the longest and largest of a batch."""
+        return asked.sizes if self._chat.frames_as == "video" else bool(asked.sizes)
+
+    def _free(self) -> None:
+        if self._loaded.device == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+
+
+class Pending:
+    """Requests to one model that wait for their batch.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: LocalModel) -> None:
+        self._model = model
+        self._waiting: list[Asked] = []
+        self._next: list[Asked] | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._next or ())
+
+    @property
+    def fills_batch(self) -> bool:
+        """Whether a batch can be taken that no further request would fit into."""
+        return self._next is not None or bool(self._model.batch_of(self._waiting)[1])
+
+    def add(self, asked: Asked) -> None:
+        """Takes a request."""
+        self._waiting.append(asked)
+
+    def take(self) -> list[Asked]:
+        """The next batch, empty if nothing waits; a full one after it begins to be prepared."""
+        batch, self._next = self._next, None
+        if batch is not None and not self._model.fits(batch):
+            self._waiting += batch
+            batch = None
+        if batch is None:
+            batch, self._waiting = self._model.batch_of(self._waiting)
+        following, left = self._model.batch_of(self._waiting)
+        if left:
+            self._next, self._waiting = following, left
+            self._model.prepare(following)
+        return batch
+
+
+def _length(asked: Asked) -> tuple[int, int]:
+    return asked.request.sampling.max_tokens, asked.n_tokens
+
+
+def _cost(batch: Sequence[Asked]) -> int:
+    """Tokens of a batch, padding and longest answers included."""
+    longest = max(asked.request.sampling.max_tokens for asked in batch)
+    return len(batch) * (max(asked.n_tokens for asked in batch) + longest)
+
+
+def _refused(detail: str) -> Reply:
+    return Reply(failure=Unanswered.REFUSED_REQUEST, detail=detail)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    import torch
+
+    text = str(error)
+    return (
+        isinstance(error, torch.OutOfMemoryError | MemoryError)
+        or "can't allocate memory" in text
+        or "out of memory" in text
+    )
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -1,0 +1,482 @@
+"""Settings of annotation: who is asked, what, about which frames, and what answers decide."""
+
+from collections.abc import Mapping
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from curator.stages.caption.dialogs.custom_fields import Value, has_value, own_fields, wrong_values
+from curator.tables.parts import fingerprint
+
+ANNOTATE_VERSION = 1
+"""Raised when the same replies would give other annotations."""
+
+Captioner = Literal["measured", "metadata", "openai", "transformers"]
+METADATA_MODEL = "curate/metadata-1"
+"""Told as the model of captions that come from metadata."""
+CaptionLength = Literal["short", "medium", "long"]
+
+
+class ModelConfig(BaseModel):
+    """A model that is asked, and how."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str | None = Field(
+        None,
+        description="openai: the model's name at the server; transformers: repository at the hub, "
+        "or folder with its files",
+        json_schema_extra={"unit": "name"},
+    )
+    revision: str | None = Field(
+        None,
+        description="of the model's repository, such as a commit; part of what makes an answer "
+        "another one",
+        json_schema_extra={"unit": "name"},
+    )
+    url: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="openai: base address of the server, such as http://vlm:8000/v1",
+        json_schema_extra={"unit": "address"},
+    )
+    # From the environment only, so that no recipe, table or log can hold it.
+    key_from: str = Field(
+        "OPENAI_API_KEY",
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="openai: environment variable that has the server's key; not set for no key",
+        json_schema_extra={"unit": "name"},
+    )
+    prompt: str = Field(
+        "describe",
+        description="file of pipelines/prompts without its suffix, or the path of a YAML file",
+        json_schema_extra={"unit": "name"},
+    )
+    max_tokens: int = Field(
+        1024,
+        ge=16,
+        description="longest answer; one that ends here is set aside as cut off",
+        json_schema_extra={"unit": "tokens"},
+    )
+    # 0.2: close to the likeliest words, and yet another answer for another seed.
+    temperature: float = Field(
+        0.2,
+        ge=0,
+        le=2,
+        description="0 takes the likeliest word each time",
+        json_schema_extra={"unit": "1"},
+    )
+    top_p: float = Field(0.9, gt=0, le=1, description="share of likely words that are drawn from")
+    seed: int = Field(0, ge=0, description="another one draws other words")
+
+    # 32 windows keep a server with one large GPU busy; benchmarks/captions.py.
+    in_flight: int = Field(
+        32,
+        ge=1,
+        le=4096,
+        description="openai: requests under way at a time; fewer while the server says 429",
+        json_schema_extra={"unit": "requests"},
+    )
+    timeout_s: float = Field(
+        180.0,
+        gt=0,
+        description="openai: longest wait for one answer",
+        json_schema_extra={"unit": "s"},
+    )
+    tries: int = Field(
+        6,
+        ge=1,
+        description="openai: tries of a request that meets 429, 5xx, a time-out or a broken "
+        "connection, with growing waits between them",
+    )
+    frames_as: Literal["images", "video"] = Field(
+        "images",
+        description="openai: send frames as JPEG images, or as one MP4 in a video_url, which vLLM "
+        "and SGLang take; transformers: by the processor's input for images or for video",
+        json_schema_extra={"unit": "name"},
+    )
+    guided: bool = Field(
+        True,
+        description="openai: send the JSON Schema as response_format, which keeps answers in form "
+        "where the server can; where it refuses that, it is asked without",
+        json_schema_extra={"unit": "true or false"},
+    )
+    batch_tokens: int = Field(
+        16_384,
+        ge=256,
+        description="transformers: tokens of a batch, prompt and longest answer together, padding "
+        "counted; halved when memory runs out",
+        json_schema_extra={"unit": "tokens"},
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _has_no_secret(cls, url: str | None) -> str | None:
+        # A recipe is written to summary.json, config.json and the report.
+        parts = urlsplit(url or "")
+        if "@" in parts.netloc or parts.query:
+            raise ValueError(
+                "has a user, a password or a query, which would be written with the recipe; "
+                "expected the address alone, and the key in the environment (key_from)"
+            )
+        return url
+
+    @property
+    def name(self) -> str:
+        """Model and revision, as they are told in tables."""
+        return f"{self.model}@{self.revision}" if self.revision is not None else str(self.model)
+
+
+class JudgeConfig(ModelConfig):
+    """A model that scores answers."""
+
+    captioner: Literal["openai", "transformers"] = Field(
+        "openai", description="how the judge is reached", json_schema_extra={"unit": "name"}
+    )
+    prompt: str = Field(
+        "judge",
+        description="file of pipelines/prompts without its suffix, or the path of a YAML file",
+        json_schema_extra={"unit": "name"},
+    )
+    # 1 to 5 on faithfulness, completeness and correctness, kept by the minimum: Cosmos 3.
+    min_score: int = Field(
+        1,
+        ge=1,
+        le=5,
+        description="clips with a window whose best answer scores less are treated as "
+        "caption.failed says",
+        json_schema_extra={"unit": "1 to 5"},
+    )
+
+
+class CaptionConfig(ModelConfig):
+    """How clips are annotated."""
+
+    enabled: bool = Field(
+        True,
+        description="write captions; without, the text member is empty",
+        json_schema_extra={"unit": "true or false"},
+    )
+    captioner: Captioner = Field(
+        "measured",
+        description="measured puts a caption together from what was measured, and asks no model; "
+        "metadata from a file beside the source and from what was measured, and asks none either; "
+        "openai asks a server that speaks OpenAI's protocol (vLLM, SGLang, NIM, hosted); "
+        "transformers loads the model in the worker",
+        json_schema_extra={"unit": "name"},
+    )
+
+    # 256 frames with a remainder of 128: cosmos-curate; 8 frames: Cosmos (arXiv 2501.03575).
+    window_frames: int = Field(
+        256,
+        ge=1,
+        description="frames of the clip that are asked about at a time",
+        json_schema_extra={"unit": "frames"},
+    )
+    window_remainder: int = Field(
+        128,
+        ge=1,
+        description="fewest frames of a window of their own at a clip's end; fewer belong to the "
+        "window before",
+        json_schema_extra={"unit": "frames"},
+    )
+    window_s: float | None = Field(
+        None,
+        gt=0,
+        description="seconds of a window, in place of window_frames; a remainder of less than half "
+        "belongs to the window before; Cosmos Predict2.5 takes 5",
+        json_schema_extra={"unit": "s"},
+    )
+    frames: int = Field(
+        8,
+        ge=1,
+        description="frames of a window that the model is shown, evenly spread",
+        json_schema_extra={"unit": "frames"},
+    )
+    frames_per_s: float | None = Field(
+        None,
+        gt=0,
+        description="frames per second that the model is shown, in place of frames; cosmos-curate "
+        "takes 2",
+        json_schema_extra={"unit": "frames/s"},
+    )
+    max_frames: int = Field(
+        64,
+        ge=1,
+        description="most frames of a window that the model is shown",
+        json_schema_extra={"unit": "frames"},
+    )
+    # 448: the side of one tile of many models; 8 frames are then about 2,000 tokens.
+    frame_px: int = Field(
+        448,
+        ge=64,
+        le=4096,
+        description="longer side of the frames that the model is shown; smaller ones stay",
+        json_schema_extra={"unit": "px"},
+    )
+
+    lengths: tuple[CaptionLength, ...] = Field(
+        ("short", "medium", "long"),
+        min_length=1,
+        description="lengths of captions that are asked for",
+        json_schema_extra={"unit": "names"},
+    )
+    text: CaptionLength = Field(
+        "medium",
+        description="the caption that becomes the text member; those of several windows follow "
+        "each other",
+        json_schema_extra={"unit": "name"},
+    )
+    structured: bool = Field(
+        False,
+        description="ask for subjects, actions, setting, camera, style and text as JSON too",
+        json_schema_extra={"unit": "true or false"},
+    )
+    content_types: tuple[str, ...] = Field(
+        (),
+        description="content types to choose one of; none for not asking",
+        json_schema_extra={"unit": "names"},
+    )
+    questions: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="questions that are answered by yes or no, by name",
+        json_schema_extra={"unit": "questions"},
+    )
+    safety: bool = Field(
+        False,
+        description="ask for safe, sensitive or unsafe",
+        json_schema_extra={"unit": "true or false"},
+    )
+    reject: Mapping[str, tuple[Value, ...]] = Field(
+        default_factory=dict,
+        description="answers for which a clip is rejected, before it is cut, if one of its windows "
+        "has them: by content_type, safety, the name of a question, or a field of the prompt's own",
+        json_schema_extra={"unit": "answers"},
+    )
+    failed: Literal["keep", "reject"] = Field(
+        "keep",
+        description="what becomes of a clip with a window that has no annotation; a kept one has "
+        "no caption then, and its JSON the reason",
+        json_schema_extra={"unit": "name"},
+    )
+    language: str | None = Field(
+        "en",
+        pattern=r"^[a-z]{2}$",
+        description="language in which captions must be; null for any",
+        json_schema_extra={"unit": "ISO 639-1"},
+    )
+    allow_meta: bool = Field(
+        False,
+        description="take captions that speak of the image or the video itself",
+        json_schema_extra={"unit": "true or false"},
+    )
+    candidates: int = Field(
+        1,
+        ge=1,
+        le=16,
+        description="answers asked for per window; a judge picks the best",
+        json_schema_extra={"unit": "answers"},
+    )
+    judge: JudgeConfig | None = Field(None, description="model that scores answers; null for none")
+
+    tell_facts: bool = Field(
+        True,
+        description="tell the model camera motion, length and tags as measured",
+        json_schema_extra={"unit": "true or false"},
+    )
+    read_text: bool = Field(
+        True,
+        description="read text in the pictures (OCR) where there is some, and tell the model",
+        json_schema_extra={"unit": "true or false"},
+    )
+    sidecar: bool = Field(
+        True,
+        description="tell the model what a .json file of the source's name beside it says",
+        json_schema_extra={"unit": "true or false"},
+    )
+    events: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="classes of events with what each means, the gravest first; events in the "
+        "sidecar of a source have one of them as label",
+        json_schema_extra={"unit": "names"},
+    )
+    no_event: str | None = Field(
+        None,
+        description="class of events for windows in which a sidecar that lists events has none "
+        "near; null for not saying so",
+        json_schema_extra={"unit": "name"},
+    )
+    event_window_s: float | None = Field(
+        None,
+        gt=0,
+        description="seconds of a window around each event, half before its start and half after "
+        "its end; null for no such windows",
+        json_schema_extra={"unit": "s"},
+    )
+    event_windows: Literal["instead", "beside"] = Field(
+        "instead",
+        description="whether windows around events stand in place of the others in clips with "
+        "events, or after them",
+        json_schema_extra={"unit": "name"},
+    )
+    open_questions: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="questions for training data, by the name of the value in the sidecar or of "
+        "the field in the prompt's own schema that answers them",
+        json_schema_extra={"unit": "questions"},
+    )
+    budget_s: float = Field(
+        900.0,
+        gt=0,
+        description="longest time for one clip, all its requests and tries together",
+        json_schema_extra={"unit": "s"},
+    )
+    embedding: str | None = Field(
+        None,
+        description="text encoder of `curate models list` whose embedding of the caption becomes a "
+        "member of the sample; null for none",
+        json_schema_extra={"unit": "name"},
+    )
+
+    @field_validator("questions", "events", "open_questions")
+    @classmethod
+    def _plain_names(cls, questions: Mapping[str, str]) -> Mapping[str, str]:
+        for name in questions:
+            if not name.isidentifier() or name in ("content_type", "safety"):
+                raise ValueError(f"{name!r}; expected a plain name such as has_people")
+        return questions
+
+    @field_validator("questions", "open_questions")
+    @classmethod
+    def _are_asked(cls, questions: Mapping[str, str]) -> Mapping[str, str]:
+        for name, question in questions.items():
+            if not question.strip():
+                raise ValueError(f"{name} is empty; expected a question in words")
+        return questions
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> Self:
+        self._check_unasked()
+        if self.captioner in ("openai", "transformers") and self.model is None:
+            raise ValueError(f"captioner is {self.captioner}; expected model to name a model")
+        if self.captioner == "openai" and self.url is None:
+            raise ValueError("captioner is openai; expected url, such as http://vlm:8000/v1")
+        self._check_events()
+        if self.text not in self.lengths:
+            raise ValueError(
+                f"text is {self.text}, and lengths are [{', '.join(self.lengths)}]; set "
+                f"caption.text={self.lengths[-1]}, or add {self.text} to caption.lengths"
+            )
+        self._check_rejects()
+        judge = self.judge
+        if judge is not None and judge.captioner != self.captioner:
+            raise ValueError(
+                f"judge.captioner is {judge.captioner} and captioner {self.captioner}; expected "
+                "the same: one place drives the conversation with both"
+            )
+        if judge is not None and judge.model is None:
+            raise ValueError("judge.model is missing; set caption.judge.model to name a model")
+        if judge is not None and judge.captioner == "openai" and judge.url is None:
+            raise ValueError(
+                "judge.url is missing; set caption.judge.url, such as http://vlm:8000/v1"
+            )
+        if self.candidates > 1 and judge is None:
+            raise ValueError(f"candidates is {self.candidates}; expected a judge to pick the best")
+        return self
+
+    def _check_rejects(self) -> None:
+        known = {"content_type": self.content_types, "safety": ("safe", "sensitive", "unsafe")}
+        for name, values in self.reject.items():
+            if name in self.questions:
+                allowed: tuple[str | bool, ...] = (True, False)
+            elif name in known and (name != "safety" or self.safety):
+                allowed = known[name]
+            else:
+                self._check_own_reject(name, values)
+                continue
+            for value in values:
+                if not has_value(allowed, value):
+                    raise ValueError(f"reject.{name}: {value!r}; expected some of {list(allowed)}")
+
+    def _check_own_reject(self, name: str, values: tuple[Value, ...]) -> None:
+        """A prompt that is gone is no error here: a finished run's recipe can still be read."""
+        fields = own_fields(self.prompt) if self.asks else {}
+        if fields is None:
+            return
+        if name not in fields:
+            asked = [*self.questions, *(["safety"] if self.safety else []), "content_type"]
+            raise ValueError(f"reject.{name} is not asked for; expected one of {[*asked, *fields]}")
+        if (problem := wrong_values(name, fields[name], values)) is not None:
+            raise ValueError(problem)
+
+    def _check_unasked(self) -> None:
+        """Refuses what only models answer where none is asked, so that nobody waits for it."""
+        if not self.enabled or self.captioner != "measured":
+            return
+        wanted = {
+            "questions": bool(self.questions),
+            "reject": bool(self.reject),
+            "judge": self.judge is not None,
+            "candidates": self.candidates > 1,
+        }
+        if "captioner" not in self.model_fields_set:
+            # Who says `measured` may leave the server of a recipe standing.
+            wanted["url"] = self.url is not None
+        for key, is_wanted in wanted.items():
+            if is_wanted:
+                raise ValueError(
+                    f"caption.{key} is set, and caption.captioner is measured, which asks no "
+                    "model; set caption.captioner to openai or transformers"
+                )
+
+    def _check_events(self) -> None:
+        if self.no_event is not None and self.no_event not in self.events:
+            raise ValueError(
+                f"no_event is {self.no_event!r}; expected one of events {list(self.events)}"
+            )
+        if self.events and self.content_types and set(self.content_types) != set(self.events):
+            raise ValueError(
+                f"content_types are {list(self.content_types)}; expected the names of events "
+                f"{list(self.events)}, or none: models tell the class where metadata does not"
+            )
+        if both := sorted(set(self.events) & set(self.questions)):
+            raise ValueError(f"{both[0]!r} is in events and in questions; expected two names")
+        if self.captioner == "metadata" and (self.candidates > 1 or self.judge is not None):
+            raise ValueError("captioner is metadata; expected neither candidates nor a judge")
+        if self.event_window_s is not None and not self.events:
+            raise ValueError("event_window_s needs events; expected classes with their meaning")
+
+    @property
+    def name(self) -> str:
+        """Model and revision, as they are told in tables."""
+        return METADATA_MODEL if self.captioner == "metadata" else super().name
+
+    @property
+    def annotates(self) -> bool:
+        """Whether clips get annotations, by a model or from metadata."""
+        return self.enabled and self.captioner != "measured"
+
+    @property
+    def knows(self) -> bool:
+        """Whether values of sidecars become captions, classes or answers themselves."""
+        return bool(self.events or self.open_questions) or self.captioner == "metadata"
+
+    @property
+    def asks(self) -> bool:
+        """Whether a model is asked."""
+        return self.annotates and self.captioner != "metadata"
+
+    @property
+    def decides(self) -> bool:
+        """Whether answers may reject a clip, so that they are wanted before it is cut."""
+        return self.annotates and (bool(self.reject) or self.failed == "reject")
+
+
+def frames_fingerprint(config: CaptionConfig) -> str:
+    """Fingerprint of the pictures that are shown, and of the text that is read in them."""
+    names = ("window_frames", "window_remainder", "window_s", "frames", "frames_per_s")
+    chosen = [getattr(config, name) for name in (*names, "max_frames", "frame_px", "read_text")]
+    if config.event_window_s is not None:
+        chosen += [config.event_window_s, config.event_windows]
+    return fingerprint("caption frames", ANNOTATE_VERSION, chosen)

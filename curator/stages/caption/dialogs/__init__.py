@@ -1,0 +1,1 @@
+"""What is asked about a window of a clip, and how answers are read."""

@@ -1,0 +1,272 @@
+# ruff: noqa: RUF001 - signs of many languages
+"""Rules against the known failures of captioners: pure functions of texts.
+
+Each finds one failure and says where. They were developed on the captions of
+`tests/captions/test_caption_rules.py` and scored on those of `benchmarks/caption_rules.yaml`.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from curator.stages.caption.caption_records import Answer, Unanswered
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.answer_language import other_language
+from curator.stages.caption.dialogs.refusal_phrases import (
+    IS_STILL,
+    META,
+    META_ALWAYS,
+    PLACEHOLDER,
+    REFUSAL,
+    SHOWING_MOVING,
+    SHOWING_STILL,
+    UNFINISHED,
+)
+
+# Longer quotations are more likely a loop in reading text than text.
+_MAX_QUOTED = 80
+_QUOTED = re.compile(
+    rf"\"[^\"]{{1,{_MAX_QUOTED}}}\"|“[^”]{{1,{_MAX_QUOTED}}}”|„[^“”]{{1,{_MAX_QUOTED}}}[“”]"
+    rf"|«[^»]{{1,{_MAX_QUOTED}}}»|「[^」]{{1,{_MAX_QUOTED}}}」|『[^』]{{1,{_MAX_QUOTED}}}』"
+    # An apostrophe within a word opens and ends nothing.
+    rf"|(?<!\w)'[^\n]{{1,{_MAX_QUOTED}}}?'(?!\w)|(?<!\w)‘[^\n]{{1,{_MAX_QUOTED}}}?’(?!\w)"
+)
+# Scripts without spaces between words: each sign counts as a word.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+)
+_TOKEN = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+_RUN = re.compile(r"(\S{1,12}?)\1{9,}")
+_SENTENCE = re.compile(r"[^.!?。！？\n]+[.!?。！？]?")
+_ENDS = (".", "!", "?", "。", "！", "？", "।", "…", '"', "'", "”", "’", ")", "」", "』", "»", "*")
+_MAX_UNIT = 60
+_MIN_TIMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why an answer is set aside."""
+
+    reason: Unanswered
+    field: str
+    """Of the answer, such as `short`."""
+    said: str
+    """What was found, in one line that a prompt can name."""
+
+
+def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
+    """The first rule that an answer breaks, fields in the order of `caption.lengths`.
+
+    Args:
+        answer: As it was read.
+        config: `language`, `allow_meta`, and the lengths that were asked for.
+    """
+    captions = [(name, getattr(answer, name) or "") for name in config.lengths]
+    for length, text in captions:
+        if (reason_said := _wrong_caption(text, config)) is not None:
+            return Problem(reason_said[0], length, reason_said[1])
+    for name, text in (*_strings("structured", answer.structured), *_strings("", answer.extra)):
+        if (found := refusal_in(text)) is not None:
+            return Problem(Unanswered.REFUSAL, name, f"it declines to answer: {found!r}")
+        # What signs say may be said again and again.
+        is_read = name.startswith("structured.text")
+        if not is_read and (found := repeated_in(text)) is not None:
+            return Problem(Unanswered.REPEATED, name, f"{name} repeats {found!r}")
+    for name, items in _lists("structured", answer.structured):
+        if (found := _repeated_item(items, 10 if name == "structured.text" else 4)) is not None:
+            return Problem(Unanswered.REPEATED, name, f"{name} repeats {found!r}")
+    return None
+
+
+def problem_of_text(text: str, *, is_whole: bool) -> Problem | None:
+    """What is wrong with an answer before it is read.
+
+    Args:
+        text: As the model gave it.
+        is_whole: False for one that ended at the longest length.
+    """
+    if not text.strip():
+        return Problem(Unanswered.EMPTY, "answer", "it was empty")
+    if not is_whole:
+        if (found := repeated_in(text)) is not None:
+            return Problem(Unanswered.REPEATED, "answer", f"it repeated {found!r}")
+        return Problem(Unanswered.CUT_OFF, "answer", "it was too long and was cut off; be shorter")
+    if "{" not in text and (found := refusal_in(text)) is not None:
+        return Problem(Unanswered.REFUSAL, "answer", f"it declined to answer: {found!r}")
+    return None
+
+
+def _wrong_caption(text: str, config: CaptionConfig) -> tuple[Unanswered, str] | None:
+    if is_empty(text):
+        return Unanswered.EMPTY, "it was empty"
+    if (found := refusal_in(text)) is not None:
+        return Unanswered.REFUSAL, f"it declined to answer: {found!r}"
+    if (found := repeated_in(text)) is not None:
+        return Unanswered.REPEATED, f"it repeated {found!r}"
+    if (found := cut_off_at(text, config.language)) is not None:
+        return Unanswered.CUT_OFF, f"it broke off at {found!r}"
+    if not config.allow_meta and (found := meta_phrase_in(text)) is not None:
+        said = f"it spoke of the image or video, in {found!r}; speak of what is seen"
+        return Unanswered.META_PHRASE, said
+    if config.language is not None:
+        found = other_language(without_quotations(text), config.language)
+        if found is not None:
+            return Unanswered.WRONG_LANGUAGE, f"it was in another language ({found})"
+    return None
+
+
+def is_empty(text: str) -> bool:
+    """Whether a text has no words, or one that stands for none, such as `N/A`."""
+    words = "".join(c for c in text if unicodedata.category(c)[0] in "LN" or c in " /")
+    return not words.strip(" /") or PLACEHOLDER.fullmatch(text.strip()) is not None
+
+
+def without_quotations(text: str) -> str:
+    """A text with a mark in the place of each quotation that is not long."""
+    return _QUOTED.sub("\u00a4", text)
+
+
+def refusal_in(text: str) -> str | None:
+    """The words by which a model declines to answer; None if it does not."""
+    found = REFUSAL.search(_plain(text))
+    return found[0][:60] if found is not None else None
+
+
+def meta_phrase_in(text: str) -> str | None:
+    """The words that speak of the image or the video itself; None for none.
+
+    A picture that is in the scene, printed or on a screen, may be spoken of in the sentence that
+    names it and in the next one.
+    """
+    plain = _plain(text)
+    if (found := META_ALWAYS.search(plain)) is not None:
+        return found[0]
+    for found in META.finditer(plain):
+        is_still = IS_STILL.fullmatch(found["subject"] or found["place"] or found["start"])
+        showing = SHOWING_STILL if is_still else SHOWING_MOVING
+        # In the sentence, or in the one before.
+        if showing.search(_last_two_sentences(plain[: found.start()])) is None:
+            return found[0].lstrip(".!?, ")
+    return None
+
+
+def _last_two_sentences(text: str) -> str:
+    """The sentence that a text ends in, and the one before it."""
+    last = max(text.rfind(end) for end in ".!?")
+    return text[max(text.rfind(end, 0, max(last, 0)) for end in ".!?") + 1 :]
+
+
+def _plain(text: str) -> str:
+    return " ".join(without_quotations(text).replace("’", "'").split())
+
+
+def cut_off_at(text: str, language: str | None) -> str | None:
+    """The end of a text that breaks off in a sentence; None if it does not.
+
+    Args:
+        text: A caption.
+        language: `en` knows words that end no sentence; in others, only punctuation tells.
+    """
+    text = text.strip()
+    if not text:
+        return None
+    end = text[-24:]
+    if text.endswith((",", ";", ":", "(", "[", "—", "–", "-", "...", "、", "，")):
+        return end
+    if text.endswith(_ENDS):
+        return None
+    if language == "en" and UNFINISHED.search(text) is not None:
+        return end
+    # Whoever has ended two sentences ends the third.
+    ended = re.findall(r"[a-z]{3}[.!?](?=\s+\S)|[。！？](?=\S)", text)
+    return end if len(ended) >= 2 else None
+
+
+def repeated_in(text: str) -> str | None:
+    """The phrase that a text repeats without need; None for none.
+
+    A phrase of a word or two is a loop from its fifth time in a row, a longer one from its third; a
+    sentence of five words or more from its third time anywhere, or its second time in a row; and
+    pieces of six words that stand there three times may not make up half of a text.
+    """
+    text = without_quotations(text)
+    if (run := _RUN.search(text)) is not None and len(run[0]) >= 15:
+        return run[1]
+    tokens = [token.casefold() for token in _TOKEN.findall(text)]
+    if (found := _loop(tokens)) is not None:
+        return _joined(found)
+    sentences = [" ".join(_TOKEN.findall(s.casefold())) for s in _SENTENCE.findall(text)]
+    sentences = [sentence for sentence in sentences if sentence]
+    for i, sentence in enumerate(sentences):
+        if len(sentence.split()) >= 5:
+            in_a_row = i > 0 and sentences[i - 1] == sentence
+            if in_a_row or sentences.count(sentence) >= 3:
+                return sentence
+    return _mostly_repeated(tokens)
+
+
+def _loop(tokens: Sequence[str]) -> Sequence[str] | None:
+    """The unit of the first run of equal units that is too long for chance."""
+    for size in range(1, min(_MAX_UNIT, len(tokens) // 2) + 1):
+        length = 0
+        for i in range(len(tokens) - size):
+            length = length + 1 if tokens[i] == tokens[i + size] else 0
+            if length >= (_MIN_TIMES - 1) * size:
+                unit = tokens[i + 1 : i + 1 + size]
+                if length >= (_times(unit) - 1) * size:
+                    return unit
+    return None
+
+
+def _times(unit: Sequence[str]) -> int:
+    """How often a phrase must stand in a row to be a loop."""
+    # Four signs of Chinese or Thai say about as much as three words.
+    weight = sum(0.75 if re.match(f"[{_UNSPACED}]", token) else 1.0 for token in unit)
+    if weight < 1:
+        return 8
+    return 5 if weight < 3 else _MIN_TIMES
+
+
+def _mostly_repeated(tokens: Sequence[str], size: int = 6, times: int = 3) -> str | None:
+    grams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+    counts: dict[tuple[str, ...], int] = {}
+    for gram in grams:
+        counts[gram] = counts.get(gram, 0) + 1
+    covered: set[int] = set()
+    for i, gram in enumerate(grams):
+        if counts[gram] >= times:
+            covered.update(range(i, i + size))
+    if len(covered) * 2 <= len(tokens):
+        return None
+    return _joined(max(counts.items(), key=lambda item: item[1])[0])
+
+
+def _joined(tokens: Sequence[str]) -> str:
+    is_unspaced = any(re.match(f"[{_UNSPACED}]", token) for token in tokens)
+    return ("" if is_unspaced else " ").join(tokens)[:60]
+
+
+def _repeated_item(items: Sequence[object], times: int) -> str | None:
+    words = [str(item).casefold() for item in items]
+    return next((word[:60] for word in words if words.count(word) >= times), None)
+
+
+def _strings(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """All texts of a value, with where they stand."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _strings(f"{name}.{key}".lstrip("."), inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(name, inner)
+
+
+def _lists(name: str, value: object) -> Iterator[tuple[str, Sequence[object]]]:
+    if isinstance(value, list):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _lists(f"{name}.{key}", inner)

@@ -1,0 +1,347 @@
+"""Answers of models: the schema that they must meet, and how they are read.
+
+Reading is tolerant of what stands around the JSON and of trailing commas, and of nothing else: a
+value is what the model wrote, or there is no answer.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from curator.errors import RecipeError
+from curator.stages.caption.caption_records import Answer
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.prompt_files import USUAL_FIELDS, Prompt, as_data
+
+SCORES = ("faithfulness", "completeness", "correctness")
+"""What a judge scores, 1 to 5."""
+
+_LENGTHS = {
+    "short": "One sentence of 8 to 20 words: the main subject, what it does, and where.",
+    "medium": "Two to four sentences, 40 to 80 words: subjects, actions in their order, setting.",
+    "long": "One paragraph of 100 to 200 words: all of that, with looks, positions, movements, "
+    "light and camera; shorter if there is no more to see.",
+}
+_LISTS = {
+    "subjects": "People, animals and things that matter, each with what can be seen of it.",
+    "actions": "What happens, in the order in which it happens; empty if nothing does.",
+}
+_PROSE = {
+    "setting": "Place, time of day, weather, surroundings.",
+    "camera": "Size and angle of the shot, and how the camera moves.",
+    "style": "Light, colours, and the kind of picture: live action, animation, screen recording.",
+}
+_TEXT = "Text that can be read in the frames, each piece as it is written; empty for none."
+_SAFETY = (
+    "unsafe: sexual acts or nudity, grave injury, cruelty, self-harm. sensitive: weapons in use, "
+    "fights, blood, drugs, little clothing. safe: all else."
+)
+_STRING: Mapping[str, Any] = {"type": "string"}
+_STRINGS: Mapping[str, Any] = {"type": "array", "items": _STRING}
+
+_MAX_OBJECTS = 32
+_MAX_ERRORS = 8
+_BEGUN = re.compile(r"\{\s*[\"\'}]")
+_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])', re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class BadAnswerError(ValueError):
+    """An answer is not what was asked for; the message is one line that says how."""
+
+
+def answer_schema(config: CaptionConfig, prompt: Prompt) -> dict[str, Any] | None:
+    """JSON Schema of the answer about a window.
+
+    Only keywords that servers guide by are used: type, properties, required, enum, items.
+
+    Args:
+        config: What is asked for.
+        prompt: Its own fields come last.
+
+    Returns:
+        The schema, with a description for each field; None for an answer in plain text.
+
+    Raises:
+        RecipeError: More is asked for than a plain text can say.
+    """
+    if prompt.answer == "text":
+        _refuse_fields(config)
+        return None
+    fields: dict[str, Any] = {
+        name: {**_STRING, "description": _LENGTHS[name]} for name in config.lengths
+    }
+    if config.structured:
+        parts = {name: {**_STRINGS, "description": why} for name, why in _LISTS.items()}
+        parts |= {name: {**_STRING, "description": why} for name, why in _PROSE.items()}
+        fields["structured"] = _object(parts | {"text": {**_STRINGS, "description": _TEXT}})
+    if config.content_types:
+        fields["content_type"] = {"type": "string", "enum": list(config.content_types)}
+    if config.questions:
+        asked = config.questions.items()
+        fields["answers"] = _object(
+            {name: {"type": "boolean", "description": question} for name, question in asked}
+        )
+    if config.safety:
+        words = ["safe", "sensitive", "unsafe"]
+        fields["safety"] = {"type": "string", "enum": words, "description": _SAFETY}
+    ordered = {name: fields[name] for name in USUAL_FIELDS if name in fields}
+    own = prompt.own_schema
+    schema = _object(ordered | dict(own.get("properties", {})))
+    schema["required"] = [*ordered, *own.get("required", own.get("properties", ()))]
+    return schema
+
+
+def _refuse_fields(config: CaptionConfig) -> None:
+    if tuple(config.lengths) != (config.text,):
+        raise RecipeError(
+            f"caption.lengths is {list(config.lengths)}, and the prompt {config.prompt!r} answers "
+            f"in plain text, which is one caption; set caption.lengths to [{config.text}]"
+        )
+    for name in ("structured", "content_types", "questions", "safety"):
+        if getattr(config, name):
+            raise RecipeError(
+                f"caption.{name} is asked for, and the prompt {config.prompt!r} answers in plain "
+                "text; use a prompt that answers in JSON, such as describe"
+            )
+
+
+def judge_schema(prompt: Prompt) -> dict[str, Any]:
+    """JSON Schema of a judge's answer: why, and three scores of 1 to 5.
+
+    Raises:
+        RecipeError: The prompt answers in plain text, or does not tell the candidate.
+    """
+    if prompt.answer != "json" or "{candidate}" not in prompt.user or prompt.own_schema:
+        raise RecipeError(
+            "caption.judge.prompt: expected a prompt whose answer is json and whose user has "
+            "{candidate}, without a schema of its own"
+        )
+    said = "One line: the gravest fault, or none. It comes before the scores."
+    scores = {name: {"type": "integer", "enum": [1, 2, 3, 4, 5]} for name in SCORES}
+    return _object({"why": {**_STRING, "description": said}} | scores)
+
+
+def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(fields),
+        "required": list(fields),
+        "additionalProperties": False,
+    }
+
+
+def format_of(schema: Mapping[str, Any], indent: str = "") -> str:
+    """The fields of a schema in words, a line each, for a prompt."""
+    required = schema.get("required", ())
+    lines = []
+    for name, field in schema["properties"].items():
+        may = "" if name in required else ", may be left out"
+        said = field.get("description", "")
+        lines.append(f'{indent}- "{name}": {_kind(field)}{may}{". " if said else ""}{said}')
+        inner = field if field.get("properties") else field.get("items", {})
+        if isinstance(inner, Mapping) and inner.get("properties"):
+            lines.append(format_of(inner, indent + "  "))
+    return "\n".join(lines)
+
+
+def _kind(field: Mapping[str, Any]) -> str:
+    if "enum" in field:
+        return "one of " + ", ".join(json.dumps(v, ensure_ascii=False) for v in field["enum"])
+    kind = field.get("type", "value")
+    if kind == "array":
+        items = field.get("items")
+        return f"array of {_kind(items)}s" if isinstance(items, Mapping) else "array"
+    return "true or false" if kind == "boolean" else str(kind)
+
+
+def read_json(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON object of an answer.
+
+    Args:
+        text: As the model gave it, with code fences, thoughts or words around the object.
+        schema: What the object must meet.
+
+    Raises:
+        BadAnswerError: There is none that meets the schema, or several that differ.
+    """
+    text = text.rpartition("</think>")[2]
+    found, broken = _objects(text)
+    errors = [_errors(value, schema) for value in found]
+    whole = [value for value, wrong in zip(found, errors, strict=True) if not wrong]
+    if len(whole) > 1:
+        raise BadAnswerError(f"found {len(whole)} different JSON objects; expected one")
+    if whole:
+        return whole[0]
+    if broken is not None or not found:
+        raise BadAnswerError(broken or f"found {shown(text)!r}; expected a JSON object")
+    # The one that comes nearest to what was asked is the one to mend.
+    raise BadAnswerError("; ".join(sorted(errors, key=len)[0]))
+
+
+def _objects(text: str) -> tuple[list[dict[str, Any]], str | None]:
+    """Distinct outermost JSON objects of a text, and what is wrong with the first broken one."""
+    found: dict[str, dict[str, Any]] = {}
+    broken = None
+    start = text.find("{")
+    for _ in range(_MAX_OBJECTS):
+        if start < 0:
+            break
+        end = 1
+        try:
+            value, end = _decode(text[start:])
+        except (ValueError, RecursionError) as error:
+            if broken is None and _BEGUN.match(text, start):
+                broken = f"found JSON that cannot be read: {_told(error)}"
+        else:
+            found.setdefault(json.dumps(value, sort_keys=True), value)
+        start = text.find("{", start + end)
+    return list(found.values()), broken
+
+
+def _decode(text: str) -> tuple[dict[str, Any], int]:
+    """The object at the start of a text, and the length of what it was read from."""
+    decoder = json.JSONDecoder(
+        strict=False, parse_constant=_no_constant, object_pairs_hook=_once_each
+    )
+    try:
+        value, end = decoder.raw_decode(text)
+    except json.JSONDecodeError as error:
+        mended = _COMMA.sub(lambda found: "" if found[0] == "," else found[0], text)
+        if mended == text:
+            raise
+        try:
+            value, end = decoder.raw_decode(mended)
+        except json.JSONDecodeError:
+            raise error from None
+        end = _end_before_mending(text, end)
+    json.dumps(value, ensure_ascii=False).encode()
+    return value, end
+
+
+def _end_before_mending(text: str, end: int) -> int:
+    """Where a place in the mended text lies in the text with its trailing commas."""
+    for found in _COMMA.finditer(text):
+        if found[0] == "," and found.start() < end:
+            end += 1
+    return end
+
+
+def _no_constant(word: str) -> object:
+    raise ValueError(f"{word} is no value in JSON")
+
+
+def _once_each(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {shown(twice)} stands twice")
+    return value
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        near = error.doc[max(0, error.pos - 12) : error.pos + 12]
+        return f"{error.msg} at line {error.lineno}, column {error.colno}, near {shown(near)}"
+    if isinstance(error, UnicodeEncodeError):
+        return "half of a surrogate pair; expected whole characters"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _errors(value: object, schema: Mapping[str, Any]) -> list[str]:
+    """What of a value does not meet a schema, a line each; empty for nothing."""
+    # Imported here: 0.3 CPU-seconds that no run without captions should take.
+    from jsonschema import Draft202012Validator
+    from referencing import Registry
+
+    validator = Draft202012Validator(schema, registry=Registry())
+    lines: list[str] = []
+    for error in sorted(validator.iter_errors(value), key=lambda e: [str(p) for p in e.path]):
+        lines.extend(line for line in _lines_of(error) if line not in lines)
+    return lines[:_MAX_ERRORS]
+
+
+def _lines_of(error: Any) -> Iterator[str]:  # noqa: ANN401 - jsonschema has no types here
+    path = [str(part) for part in error.absolute_path]
+    if error.validator == "required":
+        for name in error.validator_value:
+            if name not in error.instance:
+                kind = _kind(error.schema["properties"].get(name, {}))
+                yield f"{'.'.join([*path, name])}: missing; expected {kind}"
+    elif error.validator == "additionalProperties":
+        known = list(error.schema.get("properties", {}))
+        for name in error.instance:
+            if name not in known:
+                at = ".".join([*path, as_data(str(name))[:40]])
+                yield f"{at}: not asked for; expected only {', '.join(known)}"
+    else:
+        found = shown(json.dumps(error.instance, ensure_ascii=False))
+        kind = _kind(error.schema) if error.validator in ("type", "enum") else error.validator
+        wanted = f"{kind} {error.validator_value}" if kind == error.validator else kind
+        yield f"{'.'.join(path) or 'answer'}: found {found}; expected {wanted}"
+
+
+def shown(text: str, limit: int = 60) -> str:
+    """A piece of a model's text for one line of a message."""
+    line = " ".join(as_data(text).split())
+    return line if len(line) <= limit else line[:limit] + "…"
+
+
+def read_answer(
+    text: str, config: CaptionConfig, prompt: Prompt, schema: Mapping[str, Any] | None
+) -> Answer:
+    """The typed answer in a model's text.
+
+    Args:
+        text: As the model gave it.
+        config: What was asked for.
+        prompt: What it was asked with.
+        schema: Of `answer_schema`.
+
+    Raises:
+        BadAnswerError: It is not what was asked for.
+    """
+    if schema is None:
+        said: dict[str, Any] = {config.text: _clean(text.rpartition("</think>")[2])}
+        return Answer(**said)
+    value = _cleaned(read_json(text, schema))
+    own = {name: value[name] for name in prompt.own_schema.get("properties", {}) if name in value}
+    usual = {name: value[name] for name in USUAL_FIELDS if name in value}
+    return Answer(**usual, extra=own)
+
+
+def read_scores(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, int], str]:
+    """A judge's scores by name, 1 to 5, and its line of why.
+
+    Raises:
+        BadAnswerError: It is not what was asked for.
+    """
+    value = read_json(text, schema)
+    return {name: int(value[name]) for name in SCORES}, " ".join(_clean(value["why"]).split())
+
+
+def answer_text(answer: Answer, config: CaptionConfig, prompt: Prompt) -> str:
+    """An answer as a model would write it: JSON in the order of its fields, or plain text."""
+    if prompt.answer == "text":
+        return str(getattr(answer, config.text))
+    said = {name: getattr(answer, name) for name in USUAL_FIELDS}
+    fields = {name: value for name, value in said.items() if value is not None and value != {}}
+    return json.dumps(fields | dict(answer.extra), ensure_ascii=False, indent=1)
+
+
+def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any value of JSON
+    if isinstance(value, str):
+        return _clean(value)
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _cleaned(item) for name, item in value.items()}
+    return value
+
+
+def _clean(text: str) -> str:
+    """A text without control characters and without blanks around it."""
+    text = text.encode(errors="replace").decode()
+    return _CONTROL.sub(" ", text.replace("\r\n", "\n")).strip()

@@ -1,0 +1,116 @@
+"""What was measured or is known of a clip, as lines of text for a prompt.
+
+Only what a model cannot see, or is known to invent: it is shown a few still frames, and takes
+things that move for a camera that does. Whatever stands in the pictures, in metadata or in names is
+quoted as JSON, on one line: it is told as data.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from curator.stages.caption.dialogs.sidecar_values import Sidecar, quoted
+
+MAX_CHARACTERS = 4000
+
+CAMERA_WORDS = {
+    "static": "stands still",
+    "pan_left": "pans left",
+    "pan_right": "pans right",
+    "tilt_up": "tilts up",
+    "tilt_down": "tilts down",
+    "zoom_in": "zooms in or moves forward",
+    "zoom_out": "zooms out or moves back",
+    "roll": "rolls about the line of sight",
+    "handheld": "is held in hands",
+    "shaky": "shakes",
+}
+"""Words for the tags of `stages.scores.camera`. Two pictures alone do not tell a zoom from a camera
+that moves along its line of sight."""
+_MOVES = ("pan_left", "pan_right", "tilt_up", "tilt_down", "zoom_in", "zoom_out", "roll")
+# Short sides per second, mean over the picture: at 0.1 it takes ten seconds to leave the frame.
+_SPEEDS = ((0.1, "slowly"), (0.5, "at a moderate speed"), (float("inf"), "fast"))
+
+
+def facts_of(
+    clip_row: Mapping[str, Any],
+    *,
+    text_lines: Sequence[str] = (),
+    sidecar: Sidecar | None = None,
+    known_lines: Sequence[str] = (),
+    is_source_events_told: bool = True,
+    bad_keys: Collection[str] = (),
+) -> str:
+    """Lines of text for a prompt; the same for the same arguments.
+
+    Args:
+        clip_row: Of `clips` or `candidates`; columns that it lacks are not told.
+        text_lines: What was read in the clip's pictures, from `models.read_text.merged`.
+        sidecar: What the file beside the source says.
+        known_lines: What is known of the window alone, a line each.
+        is_source_events_told: Whether `events` of the sidecar are told, in seconds of the source.
+        bad_keys: Keys of the sidecar that are not told, such as `SourceEvents.bad_keys`.
+
+    Returns:
+        At most `MAX_CHARACTERS` characters; what does not fit is left out from the end, whole
+        lines at a time. Empty for nothing.
+    """
+    lines = list(known_lines)
+    lines += [f"- {line}" for line in (_camera(clip_row), _form(clip_row)) if line]
+    if kind := clip_row.get("content_type"):
+        lines.append(f"- Content type, as a classifier guesses: {quoted(str(kind), 60)}")
+    if text_lines:
+        lines.append("- Text in the picture, read by OCR, letters may be wrong:")
+        lines += [f"  - {quoted(text)}" for text in text_lines]
+    untold = {*bad_keys, *(() if is_source_events_told else ("events",))}
+    if sidecar is not None and untold:
+        rest = {key: value for key, value in sidecar.data.items() if key not in untold}
+        sidecar = Sidecar(uri=sidecar.uri, data=rest)
+    if sidecar is not None and (told := sidecar.lines):
+        lines.append("- Metadata of the whole source video, from its owner:")
+        lines += [f"  - {line}" for line in told]
+    kept: list[str] = []
+    n_left = MAX_CHARACTERS
+    for line in lines:
+        n_left -= len(line) + 1
+        if n_left < 0:
+            break
+        kept.append(line)
+    return "\n".join(kept)
+
+
+def camera_words(tags: Sequence[str], speed: float | None) -> str | None:
+    """What the camera does, in words.
+
+    Args:
+        tags: Of the clip; those that are not the camera's are passed over.
+        speed: `camera_motion`, in short sides per second; None where it was not measured.
+
+    Returns:
+        A sentence without its end; None where nothing is known.
+    """
+    moves = [CAMERA_WORDS[tag] for tag in _MOVES if tag in tags]
+    if moves and speed is not None:
+        moves[-1] += " " + next(word for limit, word in _SPEEDS if speed < limit)
+    holds = [CAMERA_WORDS[tag] for tag in ("static", "handheld", "shaky") if tag in tags]
+    if moves or holds:
+        parts = [*moves, *holds]
+        return "the camera " + (", ".join(parts[:-1]) + " and " if parts[1:] else "") + parts[-1]
+    if speed is None:
+        return None
+    return "no steady pan, tilt, zoom or roll of the camera was found"
+
+
+def _camera(row: Mapping[str, Any]) -> str | None:
+    if "tags" not in row and "camera_motion" not in row:
+        return None
+    words = camera_words(row.get("tags") or (), row.get("camera_motion"))
+    return f"Camera, measured over the whole clip: {words or 'its motion is not known'}"
+
+
+def _form(row: Mapping[str, Any]) -> str | None:
+    n_frames, fps = row.get("n_frames"), row.get("fps")
+    if not n_frames or not fps:
+        return None
+    width, height = row.get("width"), row.get("height")
+    size = f", {width}x{height} pixels" if width and height else ""
+    return f"The whole clip: {n_frames / fps:.1f} seconds, {fps:.4g} frames per second{size}"

@@ -1,0 +1,240 @@
+"""Prompts: YAML files whose words a model is asked with."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from curator.errors import RecipeError, unknown_key
+from curator.strict_yaml import StrictYamlError, load_yaml
+from curator.tables.parts import fingerprint
+
+PLACEHOLDERS: Mapping[str, str] = {
+    "candidate": "the answer that a judge is to score",
+    "duration": "seconds of the window",
+    "error": "what is wrong with the form of an answer",
+    "facts": "what is known about the clip",
+    "format": "fields of the answer, a line each",
+    "language": "the sentence that names the language of captions; empty for any",
+    "n_frames": "number of frames that are shown",
+    "problem": "why an answer was set aside",
+    "questions": "questions by name, a line each",
+    "times": "seconds at which the frames are shown, from the window's start",
+}
+"""What `{name}` in a prompt is replaced by."""
+
+USUAL_FIELDS = (
+    "structured",
+    "long",
+    "medium",
+    "short",
+    "content_type",
+    "answers",
+    "safety",
+)
+"""Fields of an answer in JSON, in the order in which they are asked for, if they are: what was
+looked at closely is summed up."""
+
+_ASKED = frozenset({"duration", "facts", "format", "language", "n_frames", "questions", "times"})
+_KNOWN = {
+    "system": _ASKED,
+    "user": _ASKED | {"candidate"},
+    "repair": frozenset({"error", "format"}),
+    "retry": frozenset({"problem"}),
+}
+# Only a name in braces is a placeholder, so that braces of JSON stay what they are.
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# What chat templates and processors read as their own: <|im_end|>, <image>, </facts>, [INST].
+_MARKUP = re.compile("<(?=[|\uff5c/!A-Za-z])")
+_BRACKETED = re.compile(r"\[(/?[A-Z][A-Z_]+)\]")
+_HIDDEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
+)
+
+
+_given: "dict[str, Prompt]" = {}
+"""Those of `give_prompts`."""
+
+
+class Prompt(BaseModel):
+    """The words of one prompt."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    about: str = Field("", description="what the prompt is for")
+    system: str = Field("", description="system prompt; empty for none")
+    user: str = Field(min_length=1, description="what is asked, below the frames")
+    repair: str = Field("", description="asks for an answer in form, once; json only")
+    retry: str = Field("", description="stands below the question when it is asked again")
+    answer: Literal["json", "text"] = Field(description="form of the answer")
+    own_schema: Mapping[str, Any] = Field(
+        default_factory=dict,
+        alias="schema",
+        description="JSON Schema with properties that the answer has beside the usual ones",
+    )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        for field, known in _KNOWN.items():
+            for name in placeholders(getattr(self, field)):
+                if name not in known:
+                    raise ValueError(
+                        f"{field}: unknown placeholder {{{name}}}; known: "
+                        + ", ".join(f"{{{k}}}" for k in sorted(known))
+                    )
+        asked = placeholders(self.system) | placeholders(self.user)
+        if self.answer == "json":
+            if "format" not in asked:
+                raise ValueError("user: has no {format}; expected it where answer is json")
+            if "error" not in placeholders(self.repair):
+                raise ValueError("repair: has no {error}; expected it where answer is json")
+        elif self.repair or self.own_schema or asked & {"format", "questions"}:
+            raise ValueError(
+                "answer: is text; expected neither repair, schema, {format} nor {questions}"
+            )
+        if self.retry and "problem" not in placeholders(self.retry):
+            raise ValueError("retry: has no {problem}; expected it to name what was wrong")
+        return self
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all that a model may be told; `about` is for people."""
+        said = [getattr(self, name) for name in ("system", "user", "repair", "retry", "answer")]
+        return fingerprint("prompt-1", said, self.own_schema)
+
+
+def placeholders(text: str) -> set[str]:
+    """Names in braces of a text."""
+    return set(_PLACEHOLDER.findall(text))
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """Puts values in the place of their names, once: braces in a value stay.
+
+    Args:
+        text: With `{name}` for each value.
+        values: By name.
+
+    Raises:
+        KeyError: A name has no value.
+    """
+    return _PLACEHOLDER.sub(lambda found: values[found[1]], text).strip()
+
+
+def as_data(text: str) -> str:
+    """Text of unknown origin, without what could end its place in a prompt.
+
+    Marks of chat templates, tags and image tokens become plain text (`<` becomes a quotation
+    mark, `[INST]` becomes `(INST)`), and characters that cannot be seen go. What it says stays.
+    """
+    text = _HIDDEN.sub("", text)
+    return _BRACKETED.sub(r"(\1)", _MARKUP.sub("\u2039", text))
+
+
+def prompt_folder() -> Path:
+    """Where the prompts of this installation lie: in the package, or beside it in a checkout."""
+    packaged = Path(__file__).parents[3] / "pipelines"
+    recipes = packaged if packaged.is_dir() else packaged.parent.parent / "pipelines"
+    return recipes / "prompts"
+
+
+def prompt_names() -> list[str]:
+    """Names that a recipe may give for a prompt, sorted."""
+    return sorted(path.stem for path in prompt_folder().glob("*.yaml"))
+
+
+def load_prompt(name: str) -> Prompt:
+    """Reads and checks a prompt.
+
+    Args:
+        name: One of `prompt_names`, or the path of a YAML file.
+
+    Raises:
+        RecipeError: Naming the file, the key, what is wrong and what is known.
+    """
+    if name in _given:
+        return _given[name]
+    path = _find(name)
+    try:
+        data = load_yaml(path.read_text(encoding="utf-8"))
+    except (StrictYamlError, UnicodeDecodeError, OSError) as error:
+        said = " ".join(str(error).split())
+        raise RecipeError(f"prompt {path} cannot be read as YAML: {said}") from error
+    if not isinstance(data, dict):
+        raise RecipeError(f"prompt {path} is a {type(data).__name__}; expected keys and values")
+    try:
+        prompt = Prompt.model_validate(data)
+    except ValidationError as error:
+        raise RecipeError(f"prompt {path}: {_explain(error)}") from error
+    if (problem := _wrong_schema(prompt.own_schema)) is not None:
+        raise RecipeError(f"prompt {path}: schema: {problem}")
+    return prompt
+
+
+def give_prompts(prompts: Mapping[str, Prompt]) -> None:
+    """Lets this process know prompts by name, whatever files it has.
+
+    A worker on another machine has no file of the user's.
+
+    Args:
+        prompts: By the name or path that the recipe gives.
+    """
+    _given.update(prompts)
+
+
+def _find(name: str) -> Path:
+    if name in (known := prompt_names()):
+        return prompt_folder() / f"{name}.yaml"
+    if Path(name).suffix in (".yaml", ".yml") or "/" in name:
+        if not Path(name).is_file():
+            raise RecipeError(f"prompt file {name!r} does not exist; known: {', '.join(known)}")
+        return Path(name)
+    raise RecipeError(unknown_key(name, known, "prompt"))
+
+
+def _explain(error: ValidationError) -> str:
+    # A key that is wrongly spelled is missing too; its spelling is what to mend.
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    key = ".".join(str(part) for part in first["loc"])
+    known = [info.alias or name for name, info in Prompt.model_fields.items()]
+    if first["type"] == "extra_forbidden":
+        return unknown_key(key, known, "key")
+    if first["type"] == "missing":
+        return f"{key}: missing; expected {Prompt.model_fields[key].description}"
+    if not key:
+        return first["msg"].removeprefix("Value error, ")
+    return f"{key}: {first['msg']}; got {first['input']!r}"
+
+
+def _wrong_schema(schema: Mapping[str, Any]) -> str | None:
+    """What is wrong with a prompt's own schema; None for nothing."""
+    if not schema:
+        return None
+    from jsonschema import Draft202012Validator, SchemaError
+
+    if not isinstance(schema.get("properties"), Mapping) or not schema["properties"]:
+        return f"has the keys {list(schema)}; expected properties, with a field each"
+    if other := sorted(set(schema) - {"type", "properties", "required"}):
+        return f"has {other[0]}; expected only type, properties and required"
+    if schema.get("type", "object") != "object":
+        return f"type is {schema['type']!r}; expected object"
+    # A reference could make the check of an answer read files or addresses.
+    if any(key in ("$ref", "$dynamicRef") for key in _keys(schema)):
+        return "has $ref; expected the fields to be written out"
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        return f"{'.'.join(str(part) for part in error.absolute_path)}: {error.message}"
+    if taken := [name for name in schema["properties"] if name in USUAL_FIELDS]:
+        return f"has {taken[0]!r}, which is a usual field of answers; expected another name"
+    if strange := sorted(set(schema.get("required", ())) - set(schema["properties"])):
+        return f"required names {strange[0]!r}, which properties lacks"
+    return None
+
+
+def _keys(node: object) -> set[str]:
+    if isinstance(node, Mapping):
+        return {str(key) for key in node}.union(*map(_keys, node.values()))
+    return set().union(*map(_keys, node)) if isinstance(node, list) else set()

@@ -1,0 +1,299 @@
+"""Events that a sidecar names, and what they and other metadata say of a window.
+
+```
+{"events": [{"time_s": 12.4, "end_s": 13.1, "label": "near_collision", "about": "a van cuts in"}],
+ "speed_kmh": 48, "weather": "rain", "light": "night", "road": "city street"}
+```
+
+Values beside `events` hold for the whole source, those in an event for windows with that event. A
+bad value is a problem with a message and costs that value alone. An empty list says that nothing
+happens; without a list, or with an entry that cannot be read, nobody knows what else happens, and
+no window is said to be without events.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeGuard
+
+from curator.stages.caption.caption_records import Event, Known, Window
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.prompt_facts import camera_words
+from curator.stages.caption.dialogs.prompt_files import as_data
+from curator.stages.caption.windows import Moment, frames_of
+
+WORDS = ("weather", "light", "road")
+"""Keys of sidecars whose values are words."""
+SPEED = "speed_kmh"
+_MAX_SPEED_KMH = 1000.0
+_MAX_CHARACTERS = 200
+_MAX_EVENTS = 1000
+
+
+class EventCode(StrEnum):
+    """What of a sidecar cannot be used. Public: counted in `summary.json`."""
+
+    NOT_A_LIST = "not_a_list"
+    """`events` is no list."""
+    NOT_AN_OBJECT = "not_an_object"
+    """An event is no object with keys and values."""
+    BAD_TIME = "bad_time"
+    """`time_s` is no number from 0."""
+    BAD_END = "bad_end"
+    """`end_s` is no number from `time_s`."""
+    UNKNOWN_LABEL = "unknown_label"
+    """`label` is none of `caption.events`."""
+    BAD_VALUE = "bad_value"
+    """Another key has no value of its kind."""
+    TOO_MANY = "too_many"
+    """More than a thousand events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventProblem:
+    """A value that cannot be used."""
+
+    code: EventCode
+    message: str
+    key: str = ""
+    """Of the sidecar, with dots."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceEvents:
+    """What the sidecar of a source says about events, and the values that describe it."""
+
+    events: tuple[Event, ...] = ()
+    """By their start."""
+    lists_all: bool = False
+    """Whether there is a list of events each of which could be read."""
+    values: Mapping[str, str | float | bool]
+    problems: tuple[EventProblem, ...] = ()
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """Start and end of each event, in seconds of the source."""
+        return tuple((event.start_s, event.end_s) for event in self.events)
+
+    @property
+    def bad_keys(self) -> frozenset[str]:
+        """Keys of the whole source whose values cannot be used, and are not to be told either."""
+        bad = [problem.key for problem in self.problems if problem.code is EventCode.BAD_VALUE]
+        return frozenset(key for key in bad if "." not in key)
+
+
+NOTHING = SourceEvents(values={})
+"""What a source without a sidecar says."""
+
+
+def events_of(data: Mapping[str, Any], config: CaptionConfig) -> SourceEvents:
+    """Reads what a sidecar says about events.
+
+    Args:
+        data: As it stands there.
+        config: `events` names the labels; `questions` and `open_questions` name values.
+
+    Returns:
+        What can be used, and what cannot; nothing is raised.
+    """
+    problems: list[EventProblem] = []
+    value_problems: list[EventProblem] = []
+    listed = data.get("events")
+    events: list[Event] = []
+    if isinstance(listed, list):
+        for index, entry in enumerate(listed[:_MAX_EVENTS]):
+            found = _event(entry, f"events.{index}", config, value_problems)
+            if isinstance(found, Event):
+                events.append(found)
+            else:
+                problems.append(found)
+        if len(listed) > _MAX_EVENTS:
+            said = f"events has {len(listed)} entries; expected at most {_MAX_EVENTS}"
+            problems.append(EventProblem(code=EventCode.TOO_MANY, message=said))
+    elif listed is not None:
+        problems.append(_problem(EventCode.NOT_A_LIST, "events", listed, "a list"))
+    lists_all = isinstance(listed, list) and not problems
+    values = _values(data, "", config, value_problems)
+    return SourceEvents(
+        events=tuple(sorted(events, key=lambda event: (event.start_s, event.end_s, event.label))),
+        lists_all=lists_all,
+        values=values,
+        problems=(*problems, *value_problems),
+    )
+
+
+def count_event_problems(sources: Iterable[SourceEvents]) -> dict[str, int]:
+    """How many values of sidecars could not be used, by code, sorted."""
+    counts = Counter(problem.code.value for one in sources for problem in one.problems)
+    return dict(sorted(counts.items()))
+
+
+def event_counts(sources: Collection[SourceEvents], n_in_windows: int) -> dict[str, int]:
+    """Events that sidecars name, those that lie in a window, and problems, for the summary."""
+    return {
+        "events": sum(len(source.events) for source in sources),
+        "events_in_windows": n_in_windows,
+        **{f"events_{name}": n for name, n in count_event_problems(sources).items()},
+    }
+
+
+def known_of(
+    window: Window,
+    fps: float,
+    start_s: float,
+    source: SourceEvents,
+    config: CaptionConfig,
+    clip_row: Mapping[str, Any],
+) -> Known:
+    """What is known of a window without a model.
+
+    Its class is that of the gravest event in it. Without one it is `caption.no_event`, where the
+    sidecar lists all events and none is nearer than half an event's window.
+
+    Args:
+        window: Frames of the clip.
+        fps: Rate of the clip as written.
+        start_s: Where the clip begins in the source.
+        source: What its sidecar says.
+        config: Classes of events.
+        clip_row: With `tags` and `camera_motion` as measured; for the caption.
+    """
+    near = round((config.event_window_s or 0.0) * fps / 2)
+    inside = tuple(e for e in source.events if _lies_in(e, window, fps, start_s))
+    gravest = sorted(inside, key=lambda event: list(config.events).index(event.label))
+    label = gravest[0].label if gravest else None
+    values = {**source.values, **(gravest[0].values if gravest else {})}
+    if label is None and source.lists_all:
+        is_clear = not any(_lies_in(e, window, fps, start_s, near) for e in source.events)
+        label = config.no_event if is_clear else None
+    seconds = (window.end_frame - window.start_frame) / fps
+    return Known(
+        label=label,
+        events=inside,
+        lists_all=source.lists_all,
+        values=values,
+        caption=_caption(label, inside, values, seconds, config, clip_row),
+        problems=tuple(problem.message for problem in source.problems),
+    )
+
+
+def known_lines(known: Known, window: Window, fps: float, start_s: float) -> list[str]:
+    """Lines for a prompt: the class of a window, and when its events happen from its start on."""
+    if known.label is None:
+        return []
+    lines = [f"- Class of this piece, from its owner: {known.label}"]
+    begin_s = start_s + window.start_frame / fps
+    for event in known.events:
+        about = f": {event.about}" if event.about else ""
+        at_s = max(0.0, event.start_s - begin_s)
+        lines.append(f"  - {event.label} at {at_s:.1f} s{about}")
+    return lines
+
+
+def in_words(name: str) -> str:
+    """A name as words: `near_collision` is near collision."""
+    return name.replace("_", " ")
+
+
+def _lies_in(event: Event, window: Window, fps: float, start_s: float, near: int = 0) -> bool:
+    first, end = frames_of((event.start_s, event.end_s), fps, start_s)
+    return first < window.end_frame + near and end > window.start_frame - near
+
+
+def _caption(
+    label: str | None,
+    events: Sequence[Event],
+    values: Mapping[str, str | float | bool],
+    seconds: float,
+    config: CaptionConfig,
+    clip_row: Mapping[str, Any],
+) -> str:
+    sentences = []
+    if label is not None:
+        meaning = config.events[label]
+        sentences.append(f"{in_words(label).capitalize()}: {meaning}" if meaning else label)
+    sentences += [event.about for event in events if event.about]
+    sentences += [f"{name.capitalize()}: {values[name]}" for name in WORDS if name in values]
+    if SPEED in values:
+        sentences.append(f"Speed: {values[SPEED]:.4g} km/h")
+    camera = camera_words(clip_row.get("tags") or (), clip_row.get("camera_motion"))
+    if camera is not None and camera.startswith("the camera"):
+        sentences.append(camera.capitalize())
+    sentences.append(f"{seconds:.1f} seconds of video")
+    return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences)
+
+
+def _event(
+    entry: object, key: str, config: CaptionConfig, value_problems: list[EventProblem]
+) -> Event | EventProblem:
+    if not isinstance(entry, dict):
+        return _problem(EventCode.NOT_AN_OBJECT, key, entry, "an object with time_s and label")
+    start, end, label = entry.get("time_s"), entry.get("end_s"), entry.get("label")
+    if not _is_number(start) or start < 0:
+        return _problem(EventCode.BAD_TIME, f"{key}.time_s", start, "seconds from 0")
+    if end is not None and (not _is_number(end) or end < start):
+        return _problem(EventCode.BAD_END, f"{key}.end_s", end, f"seconds from {start}")
+    if not isinstance(label, str) or label not in config.events:
+        known = ", ".join(config.events) or "none"
+        return _problem(EventCode.UNKNOWN_LABEL, f"{key}.label", label, f"one of {known}")
+    about = entry.get("about")
+    return Event(
+        start_s=float(start),
+        end_s=float(start if end is None else end),
+        label=label,
+        about=_plain(about) if isinstance(about, str) else "",
+        values=_values(entry, f"{key}.", config, value_problems),
+    )
+
+
+def _values(
+    data: Mapping[str, Any], prefix: str, config: CaptionConfig, problems: list[EventProblem]
+) -> dict[str, str | float | bool]:
+    """Values of known names; what is bad goes to the problems."""
+    values: dict[str, str | float | bool] = {}
+    for name in dict.fromkeys((SPEED, *WORDS, *config.questions, *config.open_questions)):
+        if data.get(name) is not None:
+            value = _value(name, prefix + name, data[name], config)
+            if isinstance(value, EventProblem):
+                problems.append(value)
+            else:
+                values[name] = value
+    return values
+
+
+def _value(
+    name: str, key: str, value: object, config: CaptionConfig
+) -> str | float | bool | EventProblem:
+    if name == SPEED:
+        if _is_number(value) and 0 <= value <= _MAX_SPEED_KMH:
+            return float(value)
+        return _problem(EventCode.BAD_VALUE, key, value, f"a number from 0 to {_MAX_SPEED_KMH:g}")
+    if name in config.questions:
+        if isinstance(value, bool):
+            return value
+        return _problem(EventCode.BAD_VALUE, key, value, "true or false")
+    if isinstance(value, str) and (words := _plain(value)):
+        return words
+    if name not in WORDS and _is_number(value):
+        return float(value)
+    return _problem(EventCode.BAD_VALUE, key, value, "words")
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a finite number; true and false are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < 1e9 and math.isfinite(value)
+
+
+def _plain(text: str) -> str:
+    """Untrusted text as words on one line, without marks of chat templates."""
+    words = " ".join(as_data(text.encode(errors="replace").decode()).split())
+    return words if len(words) <= _MAX_CHARACTERS else words[: _MAX_CHARACTERS - 1].rstrip() + "…"
+
+
+def _problem(code: EventCode, key: str, value: object, expected: str) -> EventProblem:
+    shown = _plain(repr(value))[:60]
+    return EventProblem(code=code, message=f"{key} is {shown}; expected {expected}", key=key)

@@ -1,0 +1,333 @@
+"""The dialog about a window: candidates, repair, retry and judgement, without anybody who answers.
+
+```
+ candidate 0   ask ─ (repair) ─ rules ─ (retry ─ (repair) ─ rules) ─ judge ─ (repair) ─┐
+ candidate 1   ask ─ …                                                                ─┼─ best
+```
+
+Candidates go side by side: what each of them asks next is asked together. Nothing here depends on
+time or chance, so the same replies give the same requests and the same annotation.
+"""
+
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from curator.errors import RecipeError
+from curator.stages.caption.caption_records import (
+    TRANSIENT,
+    Annotation,
+    Answer,
+    Candidate,
+    Reply,
+    Request,
+    Role,
+    Sampling,
+    Task,
+    Turn,
+    Unanswered,
+)
+from curator.stages.caption.config import CaptionConfig, ModelConfig
+from curator.stages.caption.dialogs.answer_language import NAMES, check_language
+from curator.stages.caption.dialogs.answer_rules import Problem, problem_of, problem_of_text
+from curator.stages.caption.dialogs.answers import (
+    BadAnswerError,
+    answer_schema,
+    answer_text,
+    format_of,
+    judge_schema,
+    read_answer,
+    read_scores,
+)
+from curator.stages.caption.dialogs.dialog import Dialog, Dialogs
+from curator.stages.caption.dialogs.prompt_files import Prompt, as_data, fill, load_prompt
+
+
+@dataclass(slots=True, kw_only=True)
+class _Course:
+    """What came of one candidate."""
+
+    candidate: Candidate | None = None
+    failure: Unanswered | None = None
+    detail: str = ""
+    set_aside: Counter[str] = field(default_factory=Counter)
+    is_unscored: bool = False
+
+
+_Steps = Generator[Request, Reply, _Course]
+
+
+def make_dialogs(config: CaptionConfig) -> Dialogs:
+    """What begins the dialog about a window.
+
+    Args:
+        config: With a model to ask, or without one for captions from metadata.
+
+    Raises:
+        RecipeError: A prompt is wrong, or does not fit what is asked for.
+    """
+    return Asker(config).dialog if config.asks else partial(_told, config)
+
+
+def _told(config: CaptionConfig, task: Task) -> Dialog:
+    """A dialog that asks nobody: what metadata says is the answer."""
+    yield from ()
+    assert task.known is not None
+    said: dict[str, str] = {config.text: task.known.caption}
+    return Annotation(task=task, answer=Answer(**said, content_type=task.known.label))  # type: ignore[arg-type]
+
+
+class Asker:
+    """Begins dialogs by one configuration.
+
+    Args:
+        config: With a model to ask.
+
+    Raises:
+        RecipeError: A prompt is wrong, or does not fit what is asked for.
+    """
+
+    def __init__(self, config: CaptionConfig) -> None:
+        if config.candidates > 1 and config.temperature == 0:
+            raise RecipeError(
+                f"caption.candidates is {config.candidates} and caption.temperature 0, at which "
+                "all answers are one; set caption.temperature above 0"
+            )
+        if config.language is not None:
+            check_language(config.language)
+        self.config = config
+        self.prompt = _prompt_of(config, "caption.prompt")
+        self.schema = answer_schema(config, self.prompt)
+        if "{candidate}" in self.prompt.user:
+            raise RecipeError(
+                f"caption.prompt {config.prompt!r} has {{candidate}}: it is a judge's"
+            )
+        if not self.prompt.retry:
+            raise RecipeError(f"caption.prompt {config.prompt!r} has no retry; expected one")
+        if config.judge is not None:
+            self.judge_prompt = _prompt_of(config.judge, "caption.judge.prompt")
+            self.judge_schema = judge_schema(self.judge_prompt)
+
+    def dialog(self, task: Task) -> Dialog:
+        """The dialog about a window: yields requests, takes replies, returns the annotation."""
+        courses = [self._course(task, i) for i in range(self.config.candidates)]
+        told: dict[str, Reply] = {}
+        ended = yield from _together(courses, told)
+        return self._annotation(task, ended, told)
+
+    def first_request(self, task: Task) -> Request:
+        """What is asked first about a window."""
+        return self._request(task, self._words(task), self.config.seed)
+
+    def _course(self, task: Task, number: int) -> _Steps:
+        """One candidate, from its first request to its scores."""
+        config, course = self.config, _Course()
+        words = self._words(task)
+        result, key = yield from self._answer(
+            self._request(task, words, config.seed + number), course
+        )
+        if isinstance(result, Problem):
+            course.set_aside[result.reason] += 1
+            retry = fill(self.prompt.retry, {"problem": as_data(result.said)})
+            request = self._request(
+                task, f"{words}\n\n{retry}", config.seed + config.candidates + number
+            )
+            result, key = yield from self._answer(request, course)
+        if isinstance(result, Problem):
+            course.failure, course.detail = result.reason, f"{result.field}: {result.said}"
+        elif isinstance(result, Reply):
+            course.failure, course.detail = result.failure, result.detail
+        else:
+            course.candidate = Candidate(answer=result, reply_key=key)
+            if config.judge is not None:
+                yield from self._judgement(task, course)
+        return course
+
+    def _answer(
+        self, request: Request, course: _Course
+    ) -> Generator[Request, Reply, tuple[Answer | Problem | Reply, str]]:
+        """An answer with the key of its reply, what is wrong with it, or a reply without any."""
+        repaired = False
+        while True:
+            reply = yield request
+            if reply.failure is not None:
+                return reply, request.key
+            problem = problem_of_text(reply.text, is_whole=reply.is_whole)
+            if problem is not None:
+                return problem, request.key
+            try:
+                answer = read_answer(reply.text, self.config, self.prompt, self.schema)
+            except BadAnswerError as error:
+                if repaired:
+                    failed = Reply(failure=Unanswered.BAD_ANSWER, detail=str(error))
+                    return failed, request.key
+                repaired = True
+                course.set_aside[Unanswered.BAD_ANSWER] += 1
+                request = _repair(request, reply, str(error), self.prompt)
+                continue
+            return problem_of(answer, self.config) or answer, request.key
+
+    def _judgement(self, task: Task, course: _Course) -> Generator[Request, Reply, None]:
+        """Scores a candidate, or counts it as unscored."""
+        judge, candidate = self.config.judge, course.candidate
+        assert judge is not None
+        assert candidate is not None
+        said = answer_text(candidate.answer, self.config, self.prompt)
+        values = self._values(task) | {
+            "candidate": as_data(said),
+            "format": format_of(self.judge_schema),
+        }
+        request = _request(
+            "judge", judge, judge.seed, task, self.judge_prompt, values, self.judge_schema
+        )
+        if judge.frames_as != self.config.frames_as:
+            request = replace(request, frames_as=judge.frames_as)
+        for is_repair in (False, True):
+            reply = yield request
+            if reply.failure is not None or not reply.is_whole:
+                break
+            try:
+                scores, why = read_scores(reply.text, self.judge_schema)
+            except BadAnswerError as error:
+                if not is_repair:
+                    request = _repair(request, reply, str(error), self.judge_prompt)
+                continue
+            course.candidate = Candidate(
+                answer=candidate.answer, reply_key=candidate.reply_key, why=why, **scores
+            )
+            return
+        course.is_unscored = True
+
+    def _annotation(
+        self, task: Task, courses: Sequence[_Course], told: Mapping[str, Reply]
+    ) -> Annotation:
+        """The best of the candidates, or why there is none."""
+        whole = [course.candidate for course in courses if course.candidate is not None]
+        failed = [course for course in courses if course.failure is not None]
+        set_aside = sum((course.set_aside for course in courses), Counter[str]())
+        # Of equal ones, max takes the first: the lowest seed.
+        best = max(whole, key=lambda candidate: candidate.score or 0) if whole else None
+        # Where another run may bring an answer, that is what is said of the window.
+        worst = next((c for c in failed if c.failure in TRANSIENT), failed[0] if failed else None)
+        return Annotation(
+            task=task,
+            answer=best.answer if best is not None else None,
+            failure=worst.failure if best is None and worst is not None else None,
+            detail=worst.detail if best is None and worst is not None else "",
+            candidates=tuple(whole),
+            set_aside=_counts(set_aside),
+            lost=_counts(Counter(str(c.failure) for c in failed)) if best is not None else {},
+            n_unscored=sum(course.is_unscored for course in courses),
+            request_keys=tuple(told),
+            tokens_in=sum(reply.tokens_in for reply in told.values()),
+            tokens_out=sum(reply.tokens_out for reply in told.values()),
+        )
+
+    def _words(self, task: Task) -> str:
+        return fill(self.prompt.user, self._values(task))
+
+    def _request(self, task: Task, words: str, seed: int) -> Request:
+        values = self._values(task)
+        return _request(
+            "captioner", self.config, seed, task, self.prompt, values, self.schema, words
+        )
+
+    def _values(self, task: Task) -> dict[str, str]:
+        """What stands in the places of a prompt."""
+        window, config = task.window, self.config
+        times_s = [(frame - window.start_frame) / task.fps for frame in window.shown]
+        language = config.language
+        name = NAMES.get(language, f"the language {language}") if language is not None else ""
+        return {
+            "facts": as_data(task.facts).strip() or "(nothing)",
+            "format": format_of(self.schema) if self.schema is not None else "",
+            "questions": "\n".join(
+                f"- {name}: {asked}" for name, asked in config.questions.items()
+            ),
+            "duration": f"{(window.end_frame - window.start_frame) / task.fps:.1f}",
+            "n_frames": str(len(window.shown)),
+            "times": ", ".join(f"{time_s:.1f}" for time_s in times_s),
+            "language": f"- Write in {name}.\n" if name else "",
+        }
+
+
+def _prompt_of(model: ModelConfig, key: str) -> Prompt:
+    try:
+        return load_prompt(model.prompt)
+    except RecipeError as error:
+        raise RecipeError(f"{key}: {error}") from error
+
+
+def _request(
+    role: Role,
+    model: ModelConfig,
+    seed: int,
+    task: Task,
+    prompt: Prompt,
+    values: Mapping[str, str],
+    schema: Mapping[str, Any] | None,
+    words: str | None = None,
+) -> Request:
+    return Request(
+        role=role,
+        model=model.name,
+        task=task,
+        system=fill(prompt.system, values),
+        turns=(Turn(role="user", text=words if words is not None else fill(prompt.user, values)),),
+        sampling=Sampling(
+            max_tokens=model.max_tokens,
+            temperature=model.temperature,
+            top_p=model.top_p,
+            seed=seed,
+        ),
+        schema=schema,
+    )
+
+
+def _repair(request: Request, reply: Reply, error: str, prompt: Prompt) -> Request:
+    """The conversation with one more turn, that names what is wrong."""
+    assert request.schema is not None
+    values = {"error": as_data(error), "format": format_of(request.schema)}
+    turns = (
+        *request.turns,
+        Turn(role="assistant", text=as_data(reply.text)),
+        Turn(role="user", text=fill(prompt.repair, values)),
+    )
+    return replace(request, turns=turns)
+
+
+def _counts(counter: Counter[str]) -> dict[str, int]:
+    return {str(name): counter[name] for name in sorted(counter)}
+
+
+def _together(
+    courses: Sequence[_Steps], told: dict[str, Reply]
+) -> Generator[list[Request], list[Reply], list[_Course]]:
+    """Goes on with all courses side by side, asking the same question once.
+
+    Args:
+        courses: At their start.
+        told: Takes all replies, by the key of their request, in the order of asking.
+    """
+    ended: dict[int, _Course] = {}
+    asked: dict[int, Request] = {}
+
+    def go_on(i: int, reply: Reply | None) -> None:
+        try:
+            asked[i] = next(courses[i]) if reply is None else courses[i].send(reply)
+        except StopIteration as end:
+            asked.pop(i, None)
+            ended[i] = end.value
+
+    for i in range(len(courses)):
+        go_on(i, None)
+    while asked:
+        new = {request.key: request for request in asked.values() if request.key not in told}
+        if new:
+            replies = yield list(new.values())
+            told.update(zip(new, replies, strict=True))
+        for i, request in list(asked.items()):
+            go_on(i, told[request.key])
+    return [ended[i] for i in range(len(courses))]

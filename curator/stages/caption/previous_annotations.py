@@ -1,0 +1,164 @@
+"""Annotations of the last finished run, taken over where nothing that makes them has changed.
+
+Telling a dialog its stored replies takes 1 to 4 ms a window, most of it for rules on captions: a
+rerun over many clips reads what came of it instead, in 0.04. A candidate that was neither judged
+nor one of several is not stored, and so not there again.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from curator.stages.caption.caption_records import (
+    TRANSIENT,
+    Annotation,
+    Answer,
+    Candidate,
+    Task,
+    Unanswered,
+)
+from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig
+from curator.stages.caption.dialogs.prompt_files import load_prompt
+from curator.storage import Store
+from curator.tables.disk_records import Keyed
+from curator.tables.parts import columns_to_rows, fingerprint
+
+_REACHED = {"url", "key_from", "in_flight", "timeout_s", "tries", "guided", "batch_tokens"}
+"""How a model is reached; changes no annotation."""
+_DECIDED = {"enabled", "reject", "failed", "budget_s", "embedding", "text"}
+"""What becomes of annotations."""
+_COLUMNS = (
+    "annotation_key", "short", "medium", "long", "structured", "content_type", "answers", "safety",
+    "extra", "failure", "failure_detail", "set_aside", "lost", "n_unscored", "candidates",
+    "tokens_in", "tokens_out", "request_keys",
+)  # fmt: skip
+_ROWS_AT_ONCE = 2048
+
+
+def answers_stamp(config: CaptionConfig) -> str:
+    """Fingerprint of all settings and words that make the same replies other annotations."""
+    asked = [config, *filter(None, [config.judge])]
+    exclude: Any = {name: True for name in _REACHED | _DECIDED} | {
+        "judge": _REACHED | {"min_score"}
+    }
+    return fingerprint(
+        "annotations",
+        ANNOTATE_VERSION,
+        config.model_dump(mode="json", exclude=exclude),
+        [load_prompt(one.prompt).fingerprint for one in asked] if config.asks else [],
+    )
+
+
+def annotation_key(task: Task, stamp: str) -> str:
+    """What an annotation is known by in the table `annotations`.
+
+    Args:
+        task: The window.
+        stamp: From `answers_stamp`.
+    """
+    window = task.window
+    asked = [task.content, window.start_frame, window.end_frame, window.shown, task.facts]
+    return fingerprint(stamp, asked)
+
+
+class Answered:
+    """Annotations of the last finished run, by key.
+
+    Args:
+        store: Output root.
+        names: Parts of its table `annotations`; none for no such run.
+    """
+
+    def __init__(self, store: Store, names: Iterable[str]) -> None:
+        self._store = store
+        self._groups: list[tuple[str, int]] = []
+        self._rows = Keyed(self._read)
+        keys = []
+        for name in names:
+            with store.open(name) as reader:
+                file = pq.ParquetFile(reader)
+                if not set(_COLUMNS) <= set(file.schema_arrow.names):
+                    # Written by an older version.
+                    continue
+                for group in range(file.num_row_groups):
+                    table = file.read_row_group(group, ["annotation_key", "failure"])
+                    keys.append(table.filter(_lasts(table))["annotation_key"].to_pylist())
+                    self._groups.append((name, group))
+        self._rows.expect_all(keys)
+
+    def find(self, task: Task, stamp: str) -> Annotation | None:
+        """The annotation of a window; None for one that has none yet.
+
+        Args:
+            task: The window.
+            stamp: From `answers_stamp`.
+        """
+        if not self._groups:
+            return None
+        key = annotation_key(task, stamp)
+        record = self._rows.get(key)
+        row = {} if record is None else orjson.loads(record)
+        if row.get("annotation_key") != key:
+            return None
+        failure = row["failure"]
+        return Annotation(
+            task=task,
+            answer=_answer(row) if failure is None else None,
+            failure=None if failure is None else Unanswered(failure),
+            detail=row["failure_detail"] or "",
+            candidates=tuple(_candidate(one) for one in _loaded(row["candidates"], [])),
+            set_aside=_loaded(row["set_aside"], {}),
+            lost=_loaded(row["lost"], {}),
+            n_unscored=row["n_unscored"],
+            request_keys=tuple(row["request_keys"]),
+            tokens_in=row["tokens_in"],
+            tokens_out=row["tokens_out"],
+        )
+
+    def _read(self, number: int) -> Iterator[tuple[str, bytes]]:
+        """Keys and rows of a row group."""
+        name, group = self._groups[number]
+        with self._store.open(name) as reader:
+            file = pq.ParquetFile(reader)
+            for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=_COLUMNS):
+                table = pa.Table.from_batches([batch])
+                for row in columns_to_rows(table.filter(_lasts(table))):
+                    yield row["annotation_key"], orjson.dumps(row)
+
+
+def _lasts(table: pa.Table) -> pa.ChunkedArray:
+    """Which annotations need not be asked for again."""
+    passing = pa.array(sorted(map(str, TRANSIENT)), pa.string())
+    return pc.invert(pc.is_in(table["failure"], value_set=passing))
+
+
+def _answer(row: Mapping[str, Any]) -> Answer:
+    return Answer(
+        short=row["short"],
+        medium=row["medium"],
+        long=row["long"],
+        structured=_loaded(row["structured"], None),
+        content_type=row["content_type"],
+        answers=_loaded(row["answers"], {}),
+        safety=row["safety"],
+        extra=_loaded(row["extra"], {}),
+    )
+
+
+def _candidate(stored: Mapping[str, Any]) -> Candidate:
+    scores = {name: stored[name] for name in ("faithfulness", "completeness", "correctness")}
+    fields = ("short", "medium", "long", "structured", "content_type", "answers", "safety", "extra")
+    return Candidate(
+        answer=Answer(**{name: stored[name] for name in fields}),
+        reply_key=stored["reply"],
+        why=stored["why"],
+        **scores,
+    )
+
+
+def _loaded(stored: str | None, absent: Any) -> Any:  # noqa: ANN401
+    return absent if stored is None else orjson.loads(stored)

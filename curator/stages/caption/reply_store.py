@@ -1,0 +1,256 @@
+"""What models answered, stored by the key of the request: no finished request is made twice.
+
+A reply is an object of its own from the moment it is there; many of them become one part now and
+then, and when a run ends. Both are found by the next run, whatever became of this one.
+"""
+
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from curator.errors import StorageError
+from curator.stages.caption.caption_records import Reply, Unanswered
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.prompt_files import load_prompt
+from curator.storage import Store
+from curator.tables.disk_records import Keyed
+from curator.tables.parts import columns_to_rows, fingerprint, read_parquet, to_parquet
+
+REPLIES = "replies"
+PACK_FROM = 512
+"""Loose replies that become a part: more would make the next start slow, fewer many parts."""
+_READERS = 16
+_PART = ".parquet"
+
+REPLY_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("text", pa.string()),
+        ("is_whole", pa.bool_()),
+        ("tokens_in", pa.int32()),
+        ("tokens_out", pa.int32()),
+        ("seconds", pa.float64()),
+        ("n_tries", pa.int32()),
+        ("failure", pa.string()),
+        ("detail", pa.string()),
+    ]
+)
+"""A row per request that was answered, or refused for good."""
+
+
+def replies_stamp(config: CaptionConfig) -> str:
+    """Names the replies that a run may use: those of its models and prompts."""
+    asked = [config, *filter(None, [config.judge])]
+    named = [(one.name, load_prompt(one.prompt).fingerprint) for one in asked]
+    return fingerprint("replies", named)
+
+
+class Replies(Mapping[str, Reply]):
+    """Replies of one model and prompt.
+
+    What a reply says lies on the local disk once it is asked for, and memory has its key alone.
+
+    Args:
+        store: Output root.
+        stamp: Names whose they are; a run reads no others.
+        packs: Whether this process makes parts of loose replies; one of all does.
+    """
+
+    def __init__(self, store: Store, stamp: str, *, packs: bool = True) -> None:
+        self.store = store
+        self._packs = packs
+        self._stamp = stamp
+        self._parts: list[str] = []
+        self._known = Keyed(self._rows)
+        self._loose: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, key: str) -> Reply:
+        """The reply to a request.
+
+        Raises:
+            StorageError: It is stored, and cannot be read.
+        """
+        record = self._known.get(key)
+        row = {} if record is None else orjson.loads(record)
+        if row.pop("key", None) != key:
+            raise KeyError(key)
+        return _reply(row)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a request was answered."""
+        return isinstance(key, str) and key in self._known
+
+    def __iter__(self) -> Iterator[str]:
+        """Keys of requests."""
+        return (orjson.loads(record)["key"] for record in self._known.records())
+
+    def __len__(self) -> int:
+        """Replies that are known."""
+        return len(self._known)
+
+    def load(self) -> None:
+        """Finds what is stored.
+
+        Raises:
+            StorageError: An object is not what was written.
+        """
+        read: set[str] = set()
+        with ThreadPoolExecutor(_READERS) as pool:
+            while True:
+                names = [info.key for info in self.store.list(f"{REPLIES}/{self._stamp}-")]
+                new = [name for name in names if name not in read]
+                found = list(pool.map(self._keys, new))
+                for name, keys in zip(new, found, strict=True):
+                    if isinstance(keys, dict):
+                        self._known.add(keys["key"], orjson.dumps(keys))
+                        self._loose[keys["key"]] = name
+                begin = len(self._parts)
+                parts = {n: k for n, k in zip(new, found, strict=True) if isinstance(k, list)}
+                self._parts += parts
+                self._known.expect_all(list(parts.values()), begin)
+                read |= {name for name, keys in zip(new, found, strict=True) if keys is not None}
+                # What went meanwhile was made part of another, which the next listing has.
+                if None not in found:
+                    return
+
+    def _keys(self, name: str) -> list[str] | dict[str, Any] | None:
+        """Keys of a part, or the row of a loose reply; None for what is gone since the listing."""
+        try:
+            if name.endswith(_PART):
+                keys: list[str] = read_parquet(self.store, name, ["key"])["key"].to_pylist()
+                return keys
+            row: dict[str, Any] = orjson.loads(self.store.read(name))
+            _reply({field: value for field, value in row.items() if field != "key"})
+            return {"key": row["key"], **row}
+        except StorageError:
+            if self.store.exists(name):
+                raise
+            return None
+        except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+            raise self._broken(name, error) from error
+
+    def _rows(self, number: int) -> Iterator[tuple[str, bytes]]:
+        """Keys and rows of a part."""
+        name = self._parts[number]
+        try:
+            rows = columns_to_rows(read_parquet(self.store, name, REPLY_SCHEMA.names))
+        except (pa.ArrowInvalid, KeyError) as error:
+            raise self._broken(name, error) from error
+        return ((row["key"], orjson.dumps(row)) for row in rows)
+
+    def _broken(self, name: str, error: Exception) -> StorageError:
+        return StorageError(
+            f"{self.store.uri}/{name} is no stored reply ({error}); delete it, its "
+            "requests are made again"
+        )
+
+    def keep(self, key: str, reply: Reply) -> None:
+        """Stores a reply: when this returns, no later run makes its request again.
+
+        Args:
+            key: Of its request.
+            reply: One that is final.
+        """
+        self._note(key, reply, store_reply(self.store, self._stamp, key, reply))
+
+    def add(self, key: str, reply: Reply) -> None:
+        """Knows a reply in this run, without storing it."""
+        self._known.add(key, orjson.dumps({"key": key, **_row(reply)}))
+
+    def added_elsewhere(self, key: str, reply: Reply) -> None:
+        """Knows a reply that another process has stored as `keep` does."""
+        self._note(key, reply, loose_name(self._stamp, key))
+
+    def pack(self) -> None:
+        """Makes one part of all loose replies."""
+        with self._lock:
+            packed = self._take_loose()
+        self._pack(packed)
+
+    def _note(self, key: str, reply: Reply, name: str) -> None:
+        with self._lock:
+            self.add(key, reply)
+            self._loose[key] = name
+            is_much = self._packs and len(self._loose) >= PACK_FROM
+            packed = self._take_loose() if is_much else {}
+        self._pack(packed)
+
+    def _take_loose(self) -> dict[str, str]:
+        taken, self._loose = self._loose, {}
+        return taken
+
+    def _pack(self, loose: Mapping[str, str]) -> None:
+        if not loose:
+            return
+        rows = [{"key": key, **_row(self[key])} for key in sorted(loose)]
+        named = hashlib.sha256("\n".join(sorted(loose)).encode()).hexdigest()[:16]
+        table = pa.Table.from_pylist(rows, schema=REPLY_SCHEMA)
+        # The part before its pieces go: a run that ends between the two finds them twice.
+        self.store.write(f"{REPLIES}/{self._stamp}-{named}.parquet", to_parquet(table))
+        self.store.delete(list(loose.values()))
+
+
+class UnitReplies(Mapping[str, Reply]):
+    """Replies that a worker needs for one unit.
+
+    Args:
+        store: Output root.
+        stamp: Names whose they are.
+        told: Those that were there when the unit was made.
+        looks: Whether a worker that died over the unit may have stored more of them since.
+    """
+
+    def __init__(self, store: Store, stamp: str, told: Mapping[str, Reply], *, looks: bool) -> None:
+        self._store = store
+        self._stamp = stamp
+        self._told = dict(told)
+        self._looks = looks
+
+    def __getitem__(self, key: str) -> Reply:
+        """The reply to a request."""
+        if key not in self._told and self._looks:
+            name = loose_name(self._stamp, key)
+            if self._store.exists(name):
+                row = orjson.loads(self._store.read(name))
+                self._told[key] = _reply({k: v for k, v in row.items() if k != "key"})
+        return self._told[key]
+
+    def __iter__(self) -> Iterator[str]:
+        """Keys of those that are known so far."""
+        return iter(self._told)
+
+    def __len__(self) -> int:
+        """Number of those that are known so far."""
+        return len(self._told)
+
+    def keep(self, key: str, reply: Reply) -> None:
+        """Stores a reply as `Replies.keep` does."""
+        store_reply(self._store, self._stamp, key, reply)
+        self._told[key] = reply
+
+
+def loose_name(stamp: str, key: str) -> str:
+    """Name of a reply that is an object of its own."""
+    return f"{REPLIES}/{stamp}-{key}.json"
+
+
+def store_reply(store: Store, stamp: str, key: str, reply: Reply) -> str:
+    """Stores a reply as an object of its own; returns its name."""
+    name = loose_name(stamp, key)
+    store.write(name, orjson.dumps({"key": key, **_row(reply)}))
+    return name
+
+
+def _row(reply: Reply) -> dict[str, object]:
+    return {name: getattr(reply, name) for name in REPLY_SCHEMA.names if name != "key"}
+
+
+def _reply(row: dict[str, object]) -> Reply:
+    failure = row.pop("failure")
+    return Reply(failure=None if failure is None else Unanswered(str(failure)), **row)  # type: ignore[arg-type]

@@ -1,0 +1,93 @@
+"""What lies beside the sources of a run, kept with its tables.
+
+Questions depend on it, and with them the keys of what was answered. `curate recaption` needs no
+source: what lay beside one that is gone is what it was in the run before.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from curator.errors import SourceError
+from curator.stages.caption.dialogs.sidecar_values import Sidecar, SidecarProblem, read_sidecars
+from curator.storage import Store, stat_source
+from curator.tables.parts import read_parquet, rows_to_table
+from curator.tables.schemas import SIDECARS_SCHEMA
+
+Beside = Mapping[str, Sidecar | SidecarProblem]
+
+SIDECARS = "sidecars"
+"""Name of the table."""
+_THREADS = 16
+_LOOKED_AT = 100
+"""Sources that are looked for where no run kept what lay beside them."""
+
+logger = logging.getLogger(__name__)
+
+
+def sidecars_table(beside: Beside) -> pa.Table:
+    """Rows of `sidecars`, by source; what could not be read has none."""
+    rows = [
+        # In ASCII: JSON can name characters that no text may hold.
+        {"source_uri": uri, "uri": found.uri, "json": json.dumps(found.data)}
+        for uri, found in sorted(beside.items())
+        if isinstance(found, Sidecar)
+    ]
+    return rows_to_table(rows, SIDECARS_SCHEMA)
+
+
+class KeptBeside:
+    """Tells what lies beside sources, or lay there if a source cannot be reached any more.
+
+    Args:
+        store: Output root.
+        parts: Of the table `sidecars` of the last finished run; None if it has none.
+    """
+
+    def __init__(self, store: Store, parts: Sequence[str] | None) -> None:
+        self._store = store
+        self._parts = parts
+        self.n_kept = 0
+        """Sidecars that came from the table."""
+
+    def read(self, uris: Collection[str]) -> Beside:
+        """As `read_sidecars`.
+
+        Args:
+            uris: Of sources.
+        """
+        found = dict(read_sidecars(uris))
+        missed = sorted(uri for uri in uris if not isinstance(found.get(uri), Sidecar))
+        if self._parts is None:
+            if any(_are_gone(missed[:_LOOKED_AT])):
+                logger.warning(
+                    "sources cannot be reached, and the last run kept nothing of what lay beside "
+                    "them: captions are made without, and may change; `curate run` with the "
+                    "sources keeps it"
+                )
+            return found
+        kept = {
+            row["source_uri"]: Sidecar(uri=row["uri"], data=json.loads(row["json"]))
+            for part in self._parts
+            for row in read_parquet(self._store, part).to_pylist()
+        }
+        missed = [uri for uri in missed if uri in kept]
+        gone = [uri for uri, is_gone in zip(missed, _are_gone(missed), strict=True) if is_gone]
+        self.n_kept = len(gone)
+        return found | {uri: kept[uri] for uri in gone}
+
+
+def _are_gone(uris: Collection[str]) -> list[bool]:
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="source") as pool:
+        return list(pool.map(_is_gone, uris))
+
+
+def _is_gone(uri: str) -> bool:
+    try:
+        stat_source(uri)
+    except SourceError:
+        return True
+    return False

@@ -1,0 +1,500 @@
+"""The driver's side of annotation: gets frames only for what is not answered, and keeps replies.
+
+Asking goes on beside the cutting that brings the frames. What a run is told is stored at once, so
+that the next run begins where this one ended, however it did.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from curator.executor.attempts import FULL_HD, SourceRef
+from curator.executor.engine import Engine
+from curator.executor.packing import pack
+from curator.executor.progress import Progress
+from curator.executor.worker import Resources, Step
+from curator.models.text_reader import READ_MODEL, Line, merged
+from curator.recipe import Recipe
+from curator.stages.caption.alignment_store import Alignments
+from curator.stages.caption.annotation_rows import (
+    AskedSpan,
+    annotations_tables,
+    apply_annotations,
+    sample_annotation,
+)
+from curator.stages.caption.annotation_store import Told, ToldClips
+from curator.stages.caption.caption_records import Annotation, Reply, Task, Unanswered
+from curator.stages.caption.captioner_dispatch import Asking, asking_of, check_asking
+from curator.stages.caption.config import frames_fingerprint
+from curator.stages.caption.dialogs.dialog import retold
+from curator.stages.caption.dialogs.prompt_facts import facts_of
+from curator.stages.caption.dialogs.sidecar_values import Sidecar, count_problems, read_sidecars
+from curator.stages.caption.dialogs.source_events import (
+    NOTHING,
+    SourceEvents,
+    event_counts,
+    events_of,
+    known_lines,
+    known_of,
+)
+from curator.stages.caption.dialogs.window_dialog import make_dialogs
+from curator.stages.caption.frame_store import (
+    FrameParts,
+    LookedClip,
+    LookWrittenStep,
+    WrittenClip,
+    content_of,
+    pictures_key,
+)
+from curator.stages.caption.previous_annotations import Answered, answers_stamp
+from curator.stages.caption.reply_store import Replies, replies_stamp
+from curator.stages.caption.sidecar_table import Beside, sidecars_table
+from curator.stages.caption.windows import Moment, windows_of
+from curator.stages.cut.cut_driver import Cutting, Looks
+from curator.stages.shard.sample_plan import Vectors
+from curator.stages.shard.shard_plan import Location
+from curator.storage import Store
+from curator.tables.clip_rows import Row, kept_rows, plain, values
+from curator.tables.parts import fingerprint
+
+WRITTEN_UNIT = 16
+"""Written clips of a unit that are looked at."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Clip:
+    """A clip that is asked about."""
+
+    span: AskedSpan
+    n_windows: int = 0
+    annotations: dict[int, Annotation] = field(default_factory=dict)
+    """By the window's index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A clip as it is shown to who is asked."""
+
+    content: str
+    row: Mapping[str, Any]
+
+
+class Captioning:
+    """Annotates the clips of a run.
+
+    Args:
+        store: Output root.
+        recipe: Settings, of which `caption` asks a model.
+        engine: Where frames are taken, and models in workers run.
+        progress: Where it is shown.
+        checks: Whether a server is asked a first question before the others; else it was.
+        asking: Whom to ask; None for whom the recipe names.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        recipe: Recipe,
+        engine: Engine,
+        progress: Progress,
+        *,
+        checks: bool,
+        asking: Asking | None = None,
+    ) -> None:
+        self._checks = checks
+        self._store = store
+        self._config = recipe.caption
+        self._engine = engine
+        self._progress = progress
+        self._asking = asking
+        self._dialogs = make_dialogs(self._config)
+        self._replies = Replies(store, replies_stamp(self._config))
+        self._parts = FrameParts(store, self._config)
+        self._sidecars: Beside = {}
+        self._events: dict[str, SourceEvents] = {}
+        self._told = ToldClips(())
+        self._asked_before: Mapping[str, AskedSpan] = {}
+        self._stamp = answers_stamp(self._config)
+        self._answered = Answered(store, ())
+        self._clips: dict[str, _Clip] = {}
+        """Those of which windows are still open."""
+        self._n_answered = 0
+        self.n_asked = 0
+        """Windows for which a model was asked something."""
+        self.cpu_s: Counter[str] = Counter()
+        """CPU-seconds of the workers, by what they did."""
+
+    @property
+    def looks(self) -> Looks:
+        """For cutting: takes the pictures of clips that are being written."""
+        return Looks(
+            config=self._config,
+            reads_text=self._reads_text,
+            take=self._take,
+            moments=self._moments,
+        )
+
+    def begin(
+        self,
+        clips: Sequence[Row],
+        asked_before: Mapping[str, AskedSpan] | None = None,
+        answered: Iterable[str] = (),
+        beside: Callable[[Collection[str]], Beside] = read_sidecars,
+    ) -> None:
+        """Reads what earlier runs were told, and what lies beside the sources.
+
+        Args:
+            clips: Rows of `clips`; those that are kept will be asked about.
+            asked_before: Where clips as they were asked about before they were cut lie in their
+                sources, by id: what was answered then counts.
+            answered: Parts of the table `annotations` of the last finished run.
+            beside: Tells what lies beside sources, by their URIs.
+        """
+        self._asked_before = asked_before or {}
+        self._answered = Answered(self._store, answered)
+        self._replies.load()
+        self._told = ToldClips(clips)
+        if self._is_told_sidecars:
+            of = zip(values(clips, "source_uri"), values(clips, "decision"), strict=True)
+            self._sidecars = beside(sorted({uri for uri, decision in of if decision == "kept"}))
+        if self._config.knows:
+            self._events = {
+                uri: events_of(beside.data, self._config)
+                for uri, beside in self._sidecars.items()
+                if isinstance(beside, Sidecar)
+            }
+
+    @property
+    def _is_told_sidecars(self) -> bool:
+        return self._config.sidecar or self._config.knows
+
+    @property
+    def sidecars(self) -> pa.Table | None:
+        """Rows of `sidecars`; None where nobody wants to know what they say."""
+        return sidecars_table(self._sidecars) if self._is_told_sidecars else None
+
+    def before_cut(
+        self,
+        cutting: Cutting,
+        sources: Mapping[str, SourceRef],
+        track_part: Mapping[str, str],
+    ) -> None:
+        """Annotates clips as they were proposed, and rejects those whose answers say so.
+
+        Args:
+            cutting: Looks at clips that are not written.
+            sources: The source of each source id.
+            track_part: The part of `tracks` that has each source id.
+        """
+        cutting.refuse_hdr(self._told.clips)
+        missing = self._unanswered()
+        cutting.look(missing, sources, track_part, self.looks)
+        self._finish()
+
+    def after_cut(self, locations: Mapping[str, Location]) -> None:
+        """Annotates written clips whose pictures cutting did not bring.
+
+        Args:
+            locations: Where the written clips are.
+        """
+        missing = self._unanswered()
+        if missing:
+            self._look_at_written(missing, locations)
+        self._finish()
+
+    def apply(self, clips: Sequence[Row]) -> None:
+        """Writes captions into kept clips, and rejects those whose answers say so."""
+        for clip in kept_rows(clips):
+            told = self._told[clip["clip_id"]]
+            apply_annotations(clip, told.annotations, self._config)
+
+    def align(self, clips: Sequence[Row], found: Alignments, vectors: Vectors) -> None:
+        """Writes into kept clips how well their captions fit them."""
+        captions = {}
+        for clip in kept_rows(clips):
+            name, caption = clip["clip_id"], clip["caption"]
+            if caption:
+                windows = self._told[name].annotations
+                short = [one.answer.short for one in windows if one.answer and one.answer.short]
+                captions[name] = " ".join(short) or caption
+        cosines = found.of(captions, vectors)
+        for clip in kept_rows(clips):
+            if (cosine := cosines.get(clip["clip_id"])) is not None:
+                clip["caption_alignment"] = cosine
+        self.cpu_s.update(found.cpu_s)
+
+    def sample(self, clip: Mapping[str, Any]) -> dict[str, Any]:
+        """What the sample of a kept clip tells of each window."""
+        told = self._told[clip["clip_id"]]
+        return sample_annotation(clip, told.annotations, told.span, self._config)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Rows of `annotations`, some at a time."""
+        found = ((plain(row), told.annotations, told.span) for row, told in self._told.items())
+        return annotations_tables(found, self._config)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Windows, those for which a model was asked, and failures by reason, for the summary."""
+        told, counts = self._told, self._told.counts
+
+        def named(prefix: str) -> dict[str, int]:
+            return {name: counts[name] for name in sorted(counts) if name.startswith(prefix)}
+
+        return {
+            "caption_windows": counts["caption_windows"],
+            "caption_windows_asked": self.n_asked,
+            "caption_tokens_in": counts["caption_tokens_in"],
+            "caption_tokens_out": counts["caption_tokens_out"],
+            **named("caption_failed_"),
+            **{f"sidecars_{name}": n for name, n in count_problems(self._sidecars).items()},
+            **(event_counts(self._events.values(), len(told.events)) if self._config.knows else {}),
+            **named("caption_set_aside_"),
+        }
+
+    def close(self) -> None:
+        """Ends what asks, and makes one part of this run's replies."""
+        if self._asking is not None:
+            self._asking.close()
+        self._replies.pack()
+
+    def _unanswered(self) -> list[Row]:
+        """Kept clips that stored replies do not answer and that no stored pictures show."""
+        missing = []
+        for row in kept_rows(self._told.clips):
+            name = row["clip_id"]
+            # What was asked about stays, whatever cutting makes of the row.
+            is_known = name in self._clips or name in self._told
+            if not is_known and not any(map(self._is_retold, self._as_asked(plain(row)))):
+                missing.append(row)
+        stored = self._parts.stored() if missing else {}
+        if not stored:
+            return missing
+        found = {}
+        for row in missing:
+            clip = plain(row)
+            key = pictures_key(content_of(clip), self._moments(clip))
+            if key in stored:
+                name = clip["clip_id"]
+                found[name] = replace(stored[key], clip_id=name, content=content_of(clip))
+        self._take(list(found.values()), {})
+        return [row for row in missing if row["clip_id"] not in found]
+
+    def _as_asked(self, row: Mapping[str, Any]) -> Iterator[_Asked]:
+        """A clip as it may have been asked about: before it was cut, or as it is."""
+        span = self._asked_before.get(row["clip_id"])
+        if span is not None:
+            # A copy may begin later and end earlier than was proposed.
+            n_frames = span.end_frame - span.start_frame
+            is_trimmed = row.get("cut_mode") == "copy" and n_frames > row["n_frames"]
+            is_before = span.start_frame <= row["start_frame"]
+            if is_trimmed and is_before and row["end_frame"] <= span.end_frame:
+                asked = {**row, **asdict(span), "n_frames": n_frames}
+                yield _Asked(content=content_of(asked), row=asked)
+        yield _Asked(content=content_of(row), row=row)
+
+    def _is_retold(self, clip: _Asked) -> bool:
+        """Whether stored replies tell all about a clip; it is known then."""
+        lines: Mapping[str, Any] = {}
+        if self._reads_text(clip.row):
+            read = self._replies.get(self._text_key(clip))
+            if read is None:
+                return False
+            lines = orjson.loads(read.text or "{}")
+        annotations = []
+        for task in self._tasks(clip, int(clip.row["n_frames"]), lines):
+            annotation = self._known(task)
+            if annotation is None:
+                return False
+            annotations.append(annotation)
+        name = clip.row["clip_id"]
+        self._told.add(name, Told(span=AskedSpan.of(clip.row), annotations=annotations))
+        return True
+
+    def _known(self, task: Task) -> Annotation | None:
+        """The annotation of a window, if nobody needs to be asked for it."""
+        found = self._answered.find(task, self._stamp)
+        # Who deletes replies wants to ask anew.
+        if found is not None and all(key in self._replies for key in found.request_keys):
+            return found
+        return retold(self._dialogs(task), self._replies)
+
+    def _take(self, looked: Sequence[LookedClip], written: Mapping[str, Mapping[str, Any]]) -> None:
+        """Asks about clips whose pictures are there.
+
+        Args:
+            looked: Where the pictures are.
+            written: Facts of clips that have just been written, by id.
+        """
+        for where in looked:
+            name = where.clip_id
+            row = {**plain(self._told.row(name)), **written.get(name, {})}
+            content = where.content if where.error is None else content_of(row)
+            asked = _Asked(content=content, row=row)
+            clip = self._clips[name] = _Clip(span=AskedSpan.of(row))
+            if where.error is not None:
+                tasks = self._tasks(asked, int(row["n_frames"]), {})
+            else:
+                if self._reads_text(row):
+                    self._keep_text(asked, where.text)
+                tasks = self._tasks(asked, where.n_frames, orjson.loads(where.text or "{}"))
+            clip.n_windows = len(tasks)
+            for task in tasks:
+                annotation = (
+                    self._known(task)
+                    if where.error is None
+                    else Annotation(task=task, failure=Unanswered.NO_FRAMES, detail=where.error)
+                )
+                if annotation is None:
+                    self.n_asked += 1
+                    self._asked().submit(task, where)
+                else:
+                    clip.annotations[task.window.index] = annotation
+            self._close_clip(name)
+        if self._asking is not None:
+            self._note(self._asking.poll())
+
+    def _close_clip(self, name: str) -> None:
+        """Puts away what came of a clip, once all its windows have come to their end."""
+        clip = self._clips[name]
+        if len(clip.annotations) == clip.n_windows:
+            del self._clips[name]
+            ordered = [clip.annotations[index] for index in sorted(clip.annotations)]
+            self._told.add(name, Told(span=clip.span, annotations=ordered))
+
+    def _asked(self) -> Asking:
+        """Whom to ask, from the first question on."""
+        if self._asking is None:
+            if self._checks:
+                check_asking(self._config)
+            self._asking = asking_of(
+                self._config,
+                dialogs=self._dialogs,
+                replies=self._replies,
+                parts=self._parts,
+                engine=self._engine,
+            )
+        return self._asking
+
+    def _finish(self) -> None:
+        """Waits for all that was asked."""
+        if self._asking is None:
+            return
+        self._progress.work(self.n_asked, 0.0)
+        with self._progress.polling(lambda: (self._n_answered, 0.0)):
+            for annotations in self._asking.finish():
+                self._note(annotations)
+        self.cpu_s.update(self._asking.cpu_s)
+        self._asking.cpu_s.clear()
+
+    def _note(self, annotations: Iterable[Annotation]) -> None:
+        for annotation in annotations:
+            task = annotation.task
+            self._clips[task.clip_id].annotations[task.window.index] = annotation
+            self._n_answered += 1
+            self._close_clip(task.clip_id)
+
+    def _look_at_written(
+        self, missing: Sequence[Mapping[str, Any]], locations: Mapping[str, Location]
+    ) -> None:
+        engine = self._engine
+        clips = [
+            WrittenClip(
+                clip_id=row["clip_id"],
+                content=content_of(row),
+                location=locations[row["clip_id"]],
+                n_frames=int(row["n_frames"]),
+                fps=float(row["fps"]),
+                reads_text=self._reads_text(row),
+                start_s=float(row["start_s"]),
+                moments=self._moments(row),
+            )
+            for row in missing
+        ]
+        frames = sum(row["n_frames"] * row["width"] * row["height"] for row in missing)
+        small = engine.is_small(len(clips), frames / FULL_HD)
+        most = max(1, min(WRITTEN_UNIT, len(clips) // (4 * engine.n_workers(len(clips))) or 1))
+        units = list(pack(clips, max_items=most))
+        workers = 1 if small else engine.n_workers(len(units))
+        step = Step(
+            make=LookWrittenStep,
+            settings={
+                "store": self._store,
+                "config": self._config,
+                "threads": max(1, engine.n_cpus() // workers),
+            },
+            resources=Resources(cpus=1),
+            keeps_state=True,
+        )
+        if not small:
+            engine.ledger()
+        for unit in engine.run([step], units, small=small):
+            self.cpu_s.update(unit.cpu_s)
+            self._take(unit.looked, {})
+
+    def _tasks(
+        self, clip: _Asked, n_frames: int, lines: Mapping[str, Sequence[Any]]
+    ) -> tuple[Task, ...]:
+        config, row = self._config, clip.row
+        read = [[_line(line) for line in lines[frame]] for frame in sorted(lines, key=int)]
+        beside = self._sidecars.get(row["source_uri"]) if config.sidecar else None
+        source = self._events.get(row["source_uri"], NOTHING)
+        fps, start_s = float(row["fps"]), float(row["start_s"])
+        # What is seen depends on the size and form in which it is shown, too.
+        content = fingerprint("shown", clip.content, fps, config.frame_px, config.frames_as)
+        tasks = []
+        for window in windows_of(n_frames, fps, config, source.moments, start_s):
+            known = None
+            if config.knows:
+                known = known_of(window, fps, start_s, source, config, row)
+            facts = facts_of(
+                {**row, "n_frames": n_frames} if config.tell_facts else {},
+                text_lines=merged(read),
+                sidecar=beside if isinstance(beside, Sidecar) else None,
+                known_lines=known_lines(known, window, fps, start_s) if known is not None else (),
+                is_source_events_told=not config.events,
+                bad_keys=source.bad_keys,
+            )
+            tasks.append(
+                Task(
+                    clip_id=row["clip_id"],
+                    content=content,
+                    window=window,
+                    fps=fps,
+                    facts=facts,
+                    known=known,
+                )
+            )
+        return tuple(tasks)
+
+    def _moments(self, row: Mapping[str, Any]) -> tuple[Moment, ...]:
+        """Events of a clip's source around which windows are made."""
+        if self._config.event_window_s is None:
+            return ()
+        return self._events.get(row["source_uri"], NOTHING).moments
+
+    def _reads_text(self, row: Mapping[str, Any]) -> bool:
+        """Whether text in a clip's pictures is read: where some was found, or nobody looked."""
+        areas = (row["text_area"], row["overlay_text_area"])
+        is_wanted = self._config.read_text and self._config.asks
+        return is_wanted and any(area is None or area > 0 for area in areas)
+
+    def _text_key(self, clip: _Asked) -> str:
+        pictures = pictures_key(clip.content, self._moments(clip.row))
+        return fingerprint("text", READ_MODEL, pictures, frames_fingerprint(self._config))
+
+    def _keep_text(self, clip: _Asked, text: str) -> None:
+        """Stores what was read as a reply of its own: prompts depend on it."""
+        key = self._text_key(clip)
+        if key not in self._replies:
+            self._replies.keep(key, Reply(text=text))
+
+
+def _line(stored: Mapping[str, Any]) -> Line:
+    """A line of text as it was stored."""
+    a, b, c, d = (tuple(corner) for corner in stored["box"])
+    return Line(text=stored["text"], confidence=stored["confidence"], box=(a, b, c, d))

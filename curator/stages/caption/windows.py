@@ -1,0 +1,98 @@
+"""Which frames of a clip a model is asked about, and which of them it is shown."""
+
+import math
+from collections.abc import Sequence
+
+from curator.stages.caption.caption_records import Window
+from curator.stages.caption.config import CaptionConfig
+
+Moment = tuple[float, float]
+"""Start and end of an event, in seconds from the source's first frame."""
+# A time that is a frame's own is that frame's, whatever its float was rounded to.
+_SLACK_FRAMES = 1e-6
+
+
+def windows_of(
+    n_frames: int,
+    fps: float,
+    config: CaptionConfig,
+    moments: Sequence[Moment] = (),
+    start_s: float = 0.0,
+) -> list[Window]:
+    """Divides a clip into windows.
+
+    Args:
+        n_frames: Of the clip as written.
+        fps: Its rate.
+        config: `window_s`, or `window_frames` and `window_remainder`; `frames` or `frames_per_s`;
+            `event_window_s` and `event_windows`.
+        moments: Of the source's events; those outside the clip count for nothing.
+        start_s: Where the clip begins in the source.
+
+    Returns:
+        Windows that cover the clip, each frame once: a remainder that is too short for a window of
+        its own belongs to the last one. In clips with events, windows around these stand in their
+        place or after them, by start and end.
+    """
+    around = _around(n_frames, fps, config, moments, start_s)
+    spans = [] if around and config.event_windows == "instead" else _even(n_frames, fps, config)
+    return [
+        Window(
+            index=i,
+            start_frame=start,
+            end_frame=end,
+            shown=_shown(start, end, fps, config),
+            is_event=i >= len(spans),
+        )
+        for i, (start, end) in enumerate([*spans, *around])
+    ]
+
+
+def frames_of(moment: Moment, fps: float, start_s: float) -> tuple[int, int]:
+    """Frames of a clip that are on screen during an event, which may lie outside it.
+
+    Args:
+        moment: Of the event.
+        fps: Rate of the clip as written.
+        start_s: Where the clip begins in the source.
+
+    Returns:
+        Half-open; the frame that is on screen at a moment is one frame.
+    """
+    first, last = (math.floor((at - start_s) * fps + _SLACK_FRAMES) for at in moment)
+    return first, last + 1
+
+
+def _even(n_frames: int, fps: float, config: CaptionConfig) -> list[tuple[int, int]]:
+    length, least = config.window_frames, config.window_remainder
+    if config.window_s is not None:
+        length = max(1, round(config.window_s * fps))
+        least = max(1, length // 2)
+    starts = list(range(0, n_frames, length)) or [0]
+    if len(starts) > 1 and n_frames - starts[-1] < least:
+        starts.pop()
+    return list(zip(starts, [*starts[1:], n_frames], strict=True))
+
+
+def _around(
+    n_frames: int, fps: float, config: CaptionConfig, moments: Sequence[Moment], start_s: float
+) -> list[tuple[int, int]]:
+    """Spans around the events of a clip, each once."""
+    if config.event_window_s is None:
+        return []
+    half = max(1, round(config.event_window_s * fps / 2))
+    spans = set()
+    for moment in moments:
+        first, end = frames_of(moment, fps, start_s)
+        if first < n_frames and end > 0:
+            spans.add((max(0, first - half), min(n_frames, end - 1 + half)))
+    return sorted(spans)
+
+
+def _shown(start: int, end: int, fps: float, config: CaptionConfig) -> tuple[int, ...]:
+    """Frames in the middle of as many equal pieces; none twice."""
+    n_shown = config.frames
+    if config.frames_per_s is not None:
+        n_shown = max(1, round((end - start) / fps * config.frames_per_s))
+    n_shown = min(n_shown, end - start, config.max_frames)
+    return tuple(start + (2 * i + 1) * (end - start) // (2 * n_shown) for i in range(n_shown))

@@ -1,0 +1,1 @@
+"""Makes the results of a run visible to readers."""

@@ -1,0 +1,255 @@
+"""Commits a run: tables, report and `summary.json`, then the removal of what no longer counts."""
+
+import itertools
+import json
+import logging
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import pyarrow as pa
+
+import curator
+from curator.errors import StorageError
+from curator.recipe import Recipe
+from curator.report import render_report, shown_clips
+from curator.stages.filter.judging import RuleCount
+from curator.stages.shard.shard_plan import SHARDS
+from curator.storage import Store
+from curator.tables.clip_rows import Row, table_of, values
+from curator.tables.out_layout import CONFIG, OWN_FOLDERS, TABLES, is_own, remove
+from curator.tables.parts import SUMMARY, write_table, write_table_part, write_tables
+from curator.tables.schemas import ANNOTATIONS_SCHEMA, CLIPS_SCHEMA
+from curator.tables.source_table import SourceTable, SourceTotals
+
+logger = logging.getLogger(__name__)
+
+VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """All that a finished run leaves behind."""
+
+    store: Store
+    recipe: Recipe
+    sources: SourceTable
+    shots: pa.Table
+    clips: Sequence[Row]
+    rules: Sequence[RuleCount]
+    embeddings: pa.Table
+    clip_embeddings: pa.Table | None = None
+    """Embeddings by the CLIP model; None where the recipe names none."""
+    annotations: Iterable[pa.Table] | None = None
+    """Rows of `annotations`, some at a time; None where no model was asked."""
+    sidecars: pa.Table | None = None
+    """Rows of `sidecars`; None where nobody was told what they say."""
+    pictures: Callable[[Iterable[str]], Mapping[str, bytes]]
+    """Gives thumbnails by the ids of clips."""
+    candidates: Set[str]
+    """Objects of stored candidates, and of what was found by comparing them, that stay."""
+    shards: list[dict[str, Any]]
+    shard_files: Mapping[str, bytes]
+    """What describes all shards, by name, in the order in which it is written."""
+    shard_names: Set[str]
+    """Objects under `shards/` that stay."""
+    n_skipped_names: int
+    seconds: Mapping[str, float]
+    counts: Mapping[str, int]
+    long_whole: Mapping[str, int]
+    cpu_s: Callable[[], Mapping[str, float]]
+    """CPU-seconds of the run up to the call, by what they went into."""
+    cut: Mapping[str, Any]
+    stamps: Mapping[str, str]
+
+
+def read_summary(store: Store) -> dict[str, Any]:
+    """Summary of the last finished run, or an empty one."""
+    if not store.exists(SUMMARY):
+        return {}
+    summary: dict[str, Any] = json.loads(store.read(SUMMARY))
+    return summary
+
+
+def commit_run(run: Commit) -> dict[str, Any]:
+    """Writes what readers see, `summary.json` last, and removes what an older run left.
+
+    Returns:
+        The summary.
+    """
+    kept = kept_by_source(run.clips)
+    totals = SourceTotals()
+    names: dict[str, list[str]] = {"sources": []}
+    for number, rows in enumerate(run.sources.rows(kept)):
+        names["sources"].append(write_table_part(run.store, "sources", number, rows))
+        totals.add(rows)
+    tables = {
+        "shots": run.shots,
+        "clips": table_of(run.clips, CLIPS_SCHEMA),
+        "embeddings": run.embeddings,
+    }
+    if run.clip_embeddings is not None:
+        # A table of its own: the length of a vector is part of a column's type.
+        tables["clip_embeddings"] = run.clip_embeddings
+    if run.sidecars is not None:
+        tables["sidecars"] = run.sidecars
+    names |= {name: write_table(run.store, name, table) for name, table in tables.items()}
+    if run.annotations is not None:
+        names["annotations"] = write_tables(
+            run.store, "annotations", run.annotations, ANNOTATIONS_SCHEMA
+        )
+    summary = _summary(run, totals, names)
+    page = render_report(
+        summary=summary,
+        sources=totals.failed_rows,
+        clips=run.clips,
+        thumbnails=run.pictures(shown_clips(run.clips)),
+    )
+    run.store.write("report/index.html", page.encode())
+    run.store.write(CONFIG, to_json(_config(run)))
+    write_shard_files(run.store, run.shard_files)
+    run.store.write(SUMMARY, to_json(summary))
+    remove(run.store, _leftovers(run, names))
+    try:
+        run.store.clean_temporary(("", *OWN_FOLDERS), is_own)
+    except StorageError as error:
+        # What killed writers left costs space, not correctness.
+        logger.warning("unfinished objects were not all removed: %s", error)
+    return summary
+
+
+def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
+    """Writes what describes the shards, the manifest last; what has these bytes stays.
+
+    Args:
+        store: Output root.
+        files: By name, in the order in which they are to be written.
+    """
+    sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
+    for name, data in files.items():
+        if sizes.get(name) != len(data) or store.read(name) != data:
+            store.write(name, data)
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that results may depend on."""
+    return {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}}
+
+
+def clip_counts(clips: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What became of the clips, for `counts` of the summary."""
+    columns = ("decision", "reason", "reasons", "tags", "cut_mode")
+    table = {name: values(clips, name) for name in columns}
+    is_kept = [decision == "kept" for decision in table["decision"]]
+    reason, tags = table["reason"], [found or () for found in table["tags"]]
+    modes = itertools.compress(table["cut_mode"], is_kept)
+    rejected = (one for one, kept in zip(reason, is_kept, strict=True) if not kept)
+    alone = zip(reason, table["reasons"], strict=True)
+    return {
+        "clips": len(clips),
+        "kept": sum(is_kept),
+        "rejected": len(clips) - sum(is_kept),
+        "by_reason": _count(rejected),
+        "by_cut_mode": _count(modes),
+        "by_any_reason": _count(itertools.chain.from_iterable(table["reasons"])),
+        "by_only_reason": _count(one for one, against in alone if len(against) == 1),
+        "by_tag": _count(itertools.chain.from_iterable(tags)),
+        "by_tag_kept": _count(itertools.chain.from_iterable(itertools.compress(tags, is_kept))),
+    }
+
+
+def kept_by_source(clips: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Clips that are kept of each source id."""
+    of = zip(values(clips, "source_id"), values(clips, "decision"), strict=True)
+    return Counter(source for source, decision in of if decision == "kept")
+
+
+def kept_seconds(clips: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds of the clips that are kept, to the millisecond."""
+    spans = zip(values(clips, "start_s"), values(clips, "end_s"), strict=True)
+    kept = (decision == "kept" for decision in values(clips, "decision"))
+    seconds: float = sum(end_s - start_s for start_s, end_s in itertools.compress(spans, kept))
+    return round(seconds, 3)
+
+
+def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]]) -> dict[str, Any]:
+    return {
+        "curate_version": curator.__version__,
+        "recipe": run.recipe.model_dump(mode="json"),
+        "fingerprints": dict(run.stamps),
+        "counts": {
+            "sources": sources.n_sources,
+            "done": sources.n_sources - sources.n_failed,
+            "failed": sources.n_failed,
+            "skipped_names": run.n_skipped_names,
+            "by_error": _count(sources.by_error),
+            "by_note": _count(sources.by_note),
+            **clip_counts(run.clips),
+        },
+        "rules": [_rule(rule, run.recipe) for rule in run.rules],
+        "work": dict(run.counts),
+        "long_sources_analyzed_whole": dict(run.long_whole),
+        "cut": dict(run.cut),
+        "video_s": round(sources.video_s, 3),
+        "source_bytes": sources.n_bytes,
+        "kept_s": kept_seconds(run.clips),
+        "stage_seconds": dict(run.seconds),
+        "cpu_seconds": dict(run.cpu_s()),
+        "shards": run.shards,
+        "tables": dict(names),
+        "versions": versions(),
+    }
+
+
+def _rule(rule: RuleCount, recipe: Recipe) -> dict[str, Any]:
+    """A rule as it was applied, with bounds as numbers, and what it did before later stages."""
+    bounds = rule.bounds
+    facts: dict[str, Any] = {"rule": rule.rule}
+    if bounds is not None:
+        config = recipe.filters.root[rule.rule]
+        facts |= {
+            "score": bounds.score,
+            "severity": bounds.severity,
+            "min": bounds.min,
+            "max": bounds.max,
+            "drop_lowest": config.drop_lowest,
+            "drop_highest": config.drop_highest,
+            "n_measured": bounds.n_measured,
+        }
+    return facts | {"first": rule.n_first, "alone": rule.n_alone, "any": rule.n_any}
+
+
+def _count(values: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(Counter(values).items(), key=lambda item: (-item[1], item[0])))
+
+
+def _config(run: Commit) -> dict[str, Any]:
+    return {"recipe": run.recipe.model_dump(mode="json"), "fingerprints": dict(run.stamps)}
+
+
+def to_json(value: object) -> bytes:
+    """JSON as this package writes it for people and programs."""
+    return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def _leftovers(run: Commit, names: Mapping[str, list[str]]) -> list[str]:
+    """Objects of older runs: other parts of tables, other fingerprints, shards no longer named.
+
+    Encoded clips lie in the shards now and segments in whole tracks, so that no part of `cuts` and
+    of `segments` stays, and pictures for a captioner have been looked at.
+    """
+    store = run.store
+    current = {part for parts in names.values() for part in parts}
+    current |= run.shard_names | run.candidates
+    folders = (*TABLES, SHARDS, "candidates", "alike")
+    old = [i.key for name in folders for i in store.list(f"{name}/") if i.key not in current]
+    old += [
+        info.key for stage in ("cuts", "segments", "frames") for info in store.list(f"{stage}/")
+    ]
+    for stage in ("scan", "tracks"):
+        prefix = f"{stage}/{run.stamps[stage]}-"
+        old += [i.key for i in store.list(f"{stage}/") if not i.key.startswith(prefix)]
+    return old

@@ -1,0 +1,428 @@
+"""Writes the clips that survived: exactly the frames of their spans, verified by decoding.
+
+A clip whose source is in the form that the recipe accepts is copied: its packets are written as
+they are, from the first key frame in the span on. All others are encoded.
+
+Each clip seeks to the key frame before its span. What a seek brings is compared with the timestamps
+that the analysis saw: a frame that is missing, extra or damaged sends the clip to an earlier seek,
+and in the end to the start of the file.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from types import TracebackType
+from typing import BinaryIO, Self, TypeVar
+
+import av
+import av.container
+import av.error
+import av.video.frame
+import av.video.stream
+from av.audio.stream import AudioStream
+
+from curator.cut_records import AudioMode, CutClip, CutRequest, Looked, NotCopied
+from curator.errors import CutError
+from curator.media.clip_audio import add_audio, audio_of_span
+from curator.media.container import demuxed, open_container, pixel_aspect_of, video_stream
+from curator.media.decode import FrameReader, upright_size
+from curator.media.encode import Encoder, EncodeSettings, Upright, encode_mp4, refuse_without_nvenc
+from curator.media.frame_tap import Tap
+from curator.media.packet_copy import (
+    CannotCopyError,
+    PacketSpan,
+    VideoPacket,
+    mux_copy,
+    packets_of_span,
+    refuse_stream,
+)
+from curator.stages.cut.config import CutConfig
+from curator.stages.cut.copy_check import check_copy, check_encoded, give_up_ticks, refuse_request
+from curator.stages.cut.output_form import frame_plan, target_n_frames
+from curator.stages.cut.span_frames import WrongFramesError, at_constant_rate, exact_frames
+
+EARLIER_S = (0.0, 2.0, 10.0)
+"""How long before a span seeks aim, one after the other, before the file is read from its start."""
+SMALL_BYTES = 1 << 16
+"""A clip this small may be large beside its source: its index counts for more than its pictures."""
+MAX_COARSER = 10
+"""Most that the guard against large clips adds to the CRF: a third of the size."""
+
+MakeTap = Callable[[int, int], Tap]
+"""Makes the tap of a clip, by the number of frames that it will have, and the first of the
+request's frames that it holds."""
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Encoded:
+    mp4: bytes
+    n_frames: int
+    width: int
+    height: int
+    crf: int
+    looked: Looked | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pictures:
+    """Frames of a clip as they are to be written; `upright` knows their size."""
+
+    upright: Upright
+    frames: Iterator[av.video.frame.VideoFrame]
+
+
+class ClipCutter:
+    """Cuts the clips of one source; a context manager, which closes the container.
+
+    Args:
+        reader: The source, seekable.
+        uri: Name for messages.
+        n_bytes: Its size.
+        config: Settings.
+        max_pixels: Largest frame, in pixels.
+        decoder_threads: Threads of the decoder; changes no result.
+    """
+
+    def __init__(
+        self,
+        reader: BinaryIO,
+        uri: str,
+        *,
+        n_bytes: int,
+        config: CutConfig,
+        max_pixels: int,
+        decoder_threads: int,
+    ) -> None:
+        self._reader = reader
+        self._uri = uri
+        self._n_bytes = n_bytes
+        self._config = config
+        self._max_pixels = max_pixels
+        self._threads = decoder_threads
+        self._container: av.container.InputContainer | None = None
+        self._stack = ExitStack()
+        if config.encoder == "nvenc":
+            refuse_without_nvenc()
+        self.n_from_start = 0
+        """Clips for which no seek gave the right frames."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def _opened(self) -> av.container.InputContainer:
+        """The container, which stays open for the next clip as long as nothing goes wrong."""
+        if self._container is None:
+            self._container = self._stack.enter_context(
+                open_container(self._reader, self._uri, n_bytes=self._n_bytes)
+            )
+        return self._container
+
+    def _close(self) -> None:
+        self._container = None
+        self._stack.close()
+
+    def cut(self, request: CutRequest, make_tap: MakeTap | None = None) -> CutClip:
+        """Writes one clip: a copy if the recipe wants one and it holds, else encoded.
+
+        Args:
+            request: The clip.
+            make_tap: Takes frames of it on the way; None for none.
+
+        Raises:
+            CutError: The frames of the span cannot be had again, or what was written does not
+                decode to what was meant.
+            SourceError: The source cannot be read any more.
+        """
+        try:
+            return self._cut(request, make_tap)
+        except BaseException:
+            # Where the demuxer stands is unknown now.
+            self._close()
+            raise
+
+    def look(self, request: CutRequest, make_tap: MakeTap) -> Looked:
+        """Takes frames of a clip without writing it.
+
+        Args:
+            request: The clip.
+            make_tap: Takes them.
+
+        Raises:
+            CutError: The frames of the span cannot be had again.
+            SourceError: The source cannot be read any more.
+        """
+
+        def see(pictures: _Pictures) -> Looked:
+            tap = make_tap(target_n_frames(request), 0)
+            for picture in pictures.frames:
+                tap.see(picture)
+            return tap.looked()
+
+        try:
+            return self._trying(request, see)
+        except BaseException:
+            self._close()
+            raise
+
+    def _cut(self, request: CutRequest, make_tap: MakeTap | None) -> CutClip:
+        not_copied: NotCopied | None = None
+        copy_frames: int | None = None
+        if self._config.mode == "auto":
+            try:
+                return self._copied(request, make_tap)
+            except CannotCopyError as error:
+                not_copied, copy_frames = error.reason, error.n_frames
+        encoded = self._encoded(request, make_tap)
+        start = request.frame_pts[0] * request.time_base
+        try:
+            mp4, audio = self._with_audio(encoded.mp4, start, encoded.n_frames, request.fps)
+        except av.error.FFmpegError as error:
+            raise CutError(f"{self._uri}: clip {request.clip_id}: audio: {error}") from error
+        self._verify(mp4, request, encoded)
+        return CutClip(
+            clip_id=request.clip_id,
+            mp4=mp4,
+            mode="encode",
+            first=0,
+            end=len(request.frame_pts),
+            n_frames=encoded.n_frames,
+            fps=request.fps,
+            width=encoded.width,
+            height=encoded.height,
+            sha256=hashlib.sha256(mp4).hexdigest(),
+            not_copied=not_copied,
+            copy_frames=copy_frames,
+            crf=encoded.crf,
+            audio=audio,
+            looked=encoded.looked,
+        )
+
+    def _copied(self, request: CutRequest, make_tap: MakeTap | None) -> CutClip:
+        stream = video_stream(self._opened(), self._uri)
+        refuse_stream(stream, self._config.copy_codecs)
+        refuse_request(request, stream)
+        span = self._packets(stream, request)
+        if span.n_frames < request.min_frames:
+            raise CannotCopyError(NotCopied.TOO_FEW_FRAMES, n_frames=span.n_frames)
+        mp4 = mux_copy(stream, span, request.fps)
+        start = request.frame_pts[span.first] * request.time_base
+        try:
+            mp4, audio = self._with_audio(mp4, start, span.n_frames, request.fps)
+        except av.error.FFmpegError as error:
+            self._close()
+            raise CannotCopyError(NotCopied.DAMAGED) from error
+        tap = make_tap(span.n_frames, span.first) if make_tap is not None else None
+        check_copy(mp4, request, span, threads=self._threads, max_pixels=self._max_pixels, tap=tap)
+        return CutClip(
+            clip_id=request.clip_id,
+            mp4=mp4,
+            mode="copy",
+            first=span.first,
+            end=span.end,
+            n_frames=span.n_frames,
+            fps=request.fps,
+            width=stream.width,
+            height=stream.height,
+            sha256=hashlib.sha256(mp4).hexdigest(),
+            not_copied=None,
+            copy_frames=None,
+            crf=None,
+            audio=audio,
+            looked=tap.looked() if tap is not None else None,
+        )
+
+    def _with_audio(
+        self, mp4: bytes, start: Fraction, n_frames: int, fps: Fraction
+    ) -> tuple[bytes, AudioMode]:
+        """The clip with the audio that the recipe wants beside it."""
+        if self._config.audio == "drop":
+            return mp4, "dropped"
+        container = self._opened()
+        video = video_stream(container, self._uri)
+        stream = container.streams.best("audio", related=video)
+        # A stream in a codec that FFmpeg does not know has no context.
+        is_known = getattr(stream, "codec_context", None) is not None
+        if not (isinstance(stream, AudioStream) and is_known):
+            return mp4, "none"
+        audio = audio_of_span(
+            container,
+            stream,
+            start=start,
+            seconds=n_frames / fps,
+            may_copy=self._config.audio == "copy",
+            max_offset_s=1 / (2 * fps),
+        )
+        return (mp4, "none") if audio is None else (add_audio(mp4, audio), audio.mode)
+
+    def _packets(self, stream: av.video.stream.VideoStream, request: CutRequest) -> PacketSpan:
+        limit = give_up_ticks(
+            request,
+            at_most_s=self._config.copy_give_up_s,
+            at_most_share=self._config.copy_give_up_share,
+        )
+        try:
+            return packets_of_span(
+                self._packets_from(stream, request),
+                frame_pts=request.frame_pts,
+                end_pts=request.end_pts,
+                give_up_ticks=limit,
+                extradata=stream.codec_context.extradata,
+            )
+        except av.error.FFmpegError as error:
+            self._close()
+            raise CannotCopyError(NotCopied.DAMAGED) from error
+
+    def _packets_from(
+        self, stream: av.video.stream.VideoStream, request: CutRequest
+    ) -> Iterator[VideoPacket]:
+        """Packets from a place before which no copy of the span can begin."""
+        container = self._opened()
+        for earlier_s in EARLIER_S:
+            target = request.start_pts - round(earlier_s / request.time_base)
+            container.seek(target, stream=stream, backward=True)
+            packets = demuxed(container, [stream])
+            first = next(packets, None)
+            # MPEG-TS is sought by decoding time, which may lie behind the span's first key frame.
+            # Whatever follows an IDR picture is shown after it.
+            if first is not None and first.pts is not None and first.pts <= request.start_pts:
+                break
+        if first is not None:
+            yield first
+        yield from packets
+
+    def _encoded(self, request: CutRequest, make_tap: MakeTap | None) -> _Encoded:
+        """The clip, encoded once more if it is large beside its source."""
+        encoded = self._at_quality(request, self._config.crf, make_tap)
+        most = self._most_bytes(request, encoded)
+        if most is None or len(encoded.mp4) <= max(most, SMALL_BYTES):
+            return encoded
+        # x264's sizes halve with every 6 steps of the CRF.
+        coarser = math.ceil(6 * math.log2(len(encoded.mp4) / most))
+        crf = min(51, self._config.crf + min(coarser, MAX_COARSER))
+        again = replace(self._at_quality(request, crf, None), looked=encoded.looked)
+        return again if len(again.mp4) < len(encoded.mp4) else encoded
+
+    def _most_bytes(self, request: CutRequest, encoded: _Encoded) -> float | None:
+        factor, density = self._config.max_size_factor, request.source_bits_per_pixel
+        if factor is None or density is None:
+            return None
+        return factor * density / 8 * encoded.width * encoded.height * encoded.n_frames
+
+    def _at_quality(self, request: CutRequest, crf: int, make_tap: MakeTap | None) -> _Encoded:
+        def encode(pictures: _Pictures) -> _Encoded:
+            config, upright = self._config, pictures.upright
+            encoder: Encoder = "nvenc" if config.encoder == "nvenc" else "x264"
+            tap = make_tap(target_n_frames(request), 0) if make_tap is not None else None
+            mp4, n_frames = encode_mp4(
+                pictures.frames if tap is None else tap.passing(pictures.frames),
+                width=upright.width,
+                height=upright.height,
+                fps=request.fps,
+                settings=EncodeSettings(crf=crf, preset=config.preset, encoder=encoder),
+            )
+            return _Encoded(
+                mp4=mp4,
+                n_frames=n_frames,
+                width=upright.width,
+                height=upright.height,
+                crf=crf,
+                looked=tap.looked() if tap is not None else None,
+            )
+
+        return self._trying(request, encode)
+
+    def _trying(self, request: CutRequest, make: Callable[[_Pictures], _Made]) -> _Made:
+        """What is made of a clip's frames, by the first seek that gives the right ones."""
+        for earlier_s in (*EARLIER_S, None):
+            try:
+                made = make(self._pictures(request, earlier_s))
+            except WrongFramesError as wrong:
+                self._close()
+                if earlier_s is not None:
+                    continue
+                raise CutError(f"{self._uri}: clip {request.clip_id}: {wrong}") from wrong
+            except av.error.FFmpegError as error:
+                raise CutError(
+                    f"{self._uri}: clip {request.clip_id}: FFmpeg cannot write it: {error}"
+                ) from error
+            if earlier_s is None:
+                self.n_from_start += 1
+                self._close()
+            return made
+        raise AssertionError("the last attempt returns or raises")
+
+    def _pictures(self, request: CutRequest, earlier_s: float | None) -> _Pictures:
+        container = self._opened()
+        stream = video_stream(container, self._uri)
+        frames = FrameReader(
+            container,
+            stream,
+            self._uri,
+            threads=1 if earlier_s is None else self._threads,
+            max_pixels=self._max_pixels,
+        )
+        if earlier_s is not None:
+            self._seek(container, frames, request, earlier_s)
+        exact = exact_frames(frames, request, tolerant=earlier_s is None)
+        first = next(exact)
+        aspect = pixel_aspect_of(stream, request.rotation_deg)
+        crop = request.crop
+        if crop is None:
+            coded = (first.picture.width, first.picture.height)
+            size = upright_size(*coded, request.rotation_deg, aspect)
+        else:
+            size = upright_size(crop.width, crop.height, 0, aspect)
+        if min(request.size or size) < 2:
+            raise CutError(
+                f"{self._uri}: clip {request.clip_id} is {size[0]}x{size[1]} px; H.264 in 4:2:0 "
+                "takes 2x2 at least; reject it by filters.short_side_px.min"
+            )
+        upright = Upright(
+            *size,
+            rotation_deg=request.rotation_deg,
+            crop=crop,
+            deinterlace=request.is_interlaced,
+            cover=request.size,
+        )
+        pictures = at_constant_rate(upright, first, exact, frame_plan(request))
+        return _Pictures(upright=upright, frames=pictures)
+
+    def _seek(
+        self,
+        container: av.container.InputContainer,
+        frames: FrameReader,
+        request: CutRequest,
+        earlier_s: float,
+    ) -> None:
+        target = request.start_pts - round(earlier_s / frames.time_base)
+        try:
+            container.seek(target, stream=frames.stream, backward=True)
+        except av.error.FFmpegError as error:
+            raise WrongFramesError(f"no seek to {target}") from error
+
+    def _verify(self, mp4: bytes, request: CutRequest, encoded: _Encoded) -> None:
+        drawn = int(hashlib.sha256(request.clip_id.encode()).hexdigest()[:8], 16) / (1 << 32)
+        meant = target_n_frames(request)
+        wrong = check_encoded(
+            mp4,
+            n_frames=meant,
+            size=(encoded.width, encoded.height),
+            fps=request.fps,
+            decodes=drawn < self._config.verify_share,
+            threads=self._threads,
+        )
+        if wrong is not None or encoded.n_frames != meant:
+            problem = wrong or f"has {encoded.n_frames} frames, expected {meant}"
+            raise CutError(f"{self._uri}: clip {request.clip_id} {problem}")

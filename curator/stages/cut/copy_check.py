@@ -1,0 +1,210 @@
+"""Decides whether a clip may be copied, and checks what was written by decoding it.
+
+A copy costs a read and one decode of the clip, an encoded clip a decode, an encode and the same
+check: see docs/design.md for both.
+"""
+
+import io
+from fractions import Fraction
+from itertools import islice
+
+import av
+import av.container
+import av.error
+import av.video.stream
+import numpy as np
+from av.sidedata.sidedata import Type as SideData
+from numpy.typing import NDArray
+
+from curator.cut_records import CutRequest, NotCopied
+from curator.errors import DecodeError
+from curator.media.container import pixel_aspect_of
+from curator.media.decode import FrameReader
+from curator.media.frame_tap import Tap
+from curator.media.packet_copy import CannotCopyError, PacketSpan
+from curator.stages.analyze.frame_views import tiny_scaler
+from curator.stages.analyze.measurer import needs_smoothing, tiny_luma
+
+EDGE_FRAMES = 4
+"""Frames at each end whose luma is compared with what the analysis measured."""
+LUMA_TOLERANCE = 0.01
+"""Of 0 to 1. The same bits decode to the same luma; this leaves room for another scaler."""
+NEIGHBOUR_TOLERANCE = 0.001
+"""How much better the luma of neighbouring frames must fit for a copy to be off by one."""
+
+
+def refuse_request(request: CutRequest, stream: av.video.stream.VideoStream) -> None:
+    """Checks what the analysis found against what a copy can be.
+
+    Raises:
+        CannotCopyError: SHAPE, BORDERS, INTERLACED, HIGH_DYNAMIC_RANGE, VARIABLE_RATE, FIXED_RATE
+            or FIXED_SIZE.
+    """
+    if request.rotation_deg or pixel_aspect_of(stream, 0) != 1:
+        raise CannotCopyError(NotCopied.SHAPE)
+    if request.crop is not None:
+        raise CannotCopyError(NotCopied.BORDERS)
+    if request.is_interlaced:
+        raise CannotCopyError(NotCopied.INTERLACED)
+    if request.is_hdr:
+        raise CannotCopyError(NotCopied.HIGH_DYNAMIC_RANGE)
+    if request.is_vfr:
+        raise CannotCopyError(NotCopied.VARIABLE_RATE)
+    if request.is_resampled:
+        raise CannotCopyError(NotCopied.FIXED_RATE)
+    if request.size not in (None, (stream.width, stream.height)):
+        raise CannotCopyError(NotCopied.FIXED_SIZE)
+
+
+def give_up_ticks(request: CutRequest, *, at_most_s: float, at_most_share: float) -> int:
+    """Most time of a clip that a copy may leave out at both ends together, in `time_base`."""
+    share = int((request.end_pts - request.start_pts) * at_most_share)
+    return min(int(at_most_s / request.time_base), share)
+
+
+def check_copy(
+    mp4: bytes,
+    request: CutRequest,
+    span: PacketSpan,
+    *,
+    threads: int,
+    max_pixels: int,
+    tap: Tap | None = None,
+) -> None:
+    """Decodes a copy and compares it with what was meant.
+
+    Args:
+        mp4: The copy.
+        request: The clip.
+        span: Which of its frames were copied.
+        threads: Decoder threads.
+        max_pixels: Largest frame, in pixels.
+        tap: Takes frames of the copy as they pass; None for none.
+
+    Raises:
+        CannotCopyError: CHECK_FAILED, for another number of frames or other times, a first frame
+            that is no key frame, damage or concealment, another form, or other pictures at the
+            ends; SHAPE, for a picture that is mirrored.
+    """
+    try:
+        with av.open(io.BytesIO(mp4), mode="r") as container:
+            luma = _checked_luma(container, request, span, threads, max_pixels, tap)
+    except (av.error.FFmpegError, DecodeError) as error:
+        raise CannotCopyError(NotCopied.CHECK_FAILED) from error
+    meant = request.frame_luma[span.first : span.end]
+    if not all(is_same_luma(luma, meant, at) for at in _edges(span.n_frames)):
+        raise CannotCopyError(NotCopied.CHECK_FAILED)
+
+
+def _edges(n_frames: int) -> tuple[range, range]:
+    length = min(EDGE_FRAMES, n_frames)
+    return range(length), range(n_frames - length, n_frames)
+
+
+def _checked_luma(
+    container: av.container.InputContainer,
+    request: CutRequest,
+    span: PacketSpan,
+    threads: int,
+    max_pixels: int,
+    tap: Tap | None,
+) -> NDArray[np.float32]:
+    """Luma of the frames at the edges, NaN for the others; raises for what else is wrong."""
+    stream = container.streams.video[0]
+    frames = FrameReader(
+        container,
+        stream,
+        "the copy",
+        threads=threads,
+        max_pixels=max_pixels,
+        smooths_all=needs_smoothing(stream),
+    )
+    tick = 1 / (request.fps * frames.time_base)
+    scaler = tiny_scaler(0)
+    luma = np.full(span.n_frames, np.nan, np.float32)
+    edges = {position for edge in _edges(span.n_frames) for position in edge}
+    n_frames = 0
+    for frame in islice(frames, span.n_frames + 1):
+        picture = frame.picture
+        is_right = frame.index < span.n_frames and frame.pts == frame.index * tick
+        is_right &= picture.format.name == "yuv420p"
+        is_right &= frame.index > 0 or bool(picture.key_frame)
+        if not is_right:
+            raise CannotCopyError(NotCopied.CHECK_FAILED)
+        if picture.side_data.get(SideData.DISPLAYMATRIX.name) is not None:
+            # A mirrored picture has one, though its rotation is 0.
+            raise CannotCopyError(NotCopied.SHAPE)
+        if frame.index in edges:
+            luma[frame.index], _ = tiny_luma(scaler.rgb_HWC(picture))
+        if tap is not None:
+            tap.see(picture)
+        n_frames += 1
+    report = frames.report
+    is_odd = report.is_damaged or report.is_interlaced or report.is_hdr or len(report.sizes) > 1
+    if is_odd or report.n_repaired_pts or n_frames != span.n_frames:
+        raise CannotCopyError(NotCopied.CHECK_FAILED)
+    return luma
+
+
+def is_same_luma(luma: NDArray[np.float32], meant: NDArray[np.float32], at: range) -> bool:
+    """Whether frames are those meant, and not rather their neighbours.
+
+    Args:
+        luma: [n] mean luma of the copy's frames; only those `at` count.
+        meant: [n] luma as analyzed.
+        at: Positions to compare.
+    """
+    here = np.array(at)
+    if not np.all(np.abs(luma[here] - meant[here]) <= LUMA_TOLERANCE):
+        return False
+    for shift in (-1, 1):
+        inner = here[(here + shift >= 0) & (here + shift < len(meant))]
+        own = np.abs(luma[inner] - meant[inner]).sum()
+        beside = np.abs(luma[inner] - meant[inner + shift]).sum()
+        if beside + NEIGHBOUR_TOLERANCE < own:
+            return False
+    return True
+
+
+def check_encoded(
+    mp4: bytes,
+    *,
+    n_frames: int,
+    size: tuple[int, int],
+    fps: Fraction,
+    decodes: bool,
+    threads: int,
+) -> str | None:
+    """Compares an encoded clip with what was meant.
+
+    Args:
+        mp4: The clip.
+        n_frames: Its frames.
+        size: Width and height.
+        fps: Its rate; frame `i` is at `i / fps`.
+        decodes: Whether to decode it; otherwise packets are counted.
+        threads: Decoder threads.
+
+    Returns:
+        What is wrong, or None.
+    """
+    try:
+        with av.open(io.BytesIO(mp4), mode="r") as container:
+            stream = container.streams.video[0]
+            stream.codec_context.thread_count = threads
+            if (stream.width, stream.height) != size:
+                return f"is {stream.width}x{stream.height}, expected {size[0]}x{size[1]}"
+            if decodes:
+                times = [frame.pts for frame in container.decode(stream)]
+            else:
+                times = [packet.pts for packet in container.demux(stream) if packet.size]
+            assert stream.time_base is not None
+            tick = 1 / (fps * stream.time_base)
+    except av.error.FFmpegError as error:
+        return f"does not decode: {error}"
+    if len(times) != n_frames or times != [index * tick for index in range(n_frames)]:
+        return (
+            f"decodes to {len(times)} frames from time {times[0] if times else None}; expected "
+            f"{n_frames} from 0, {tick} ticks apart"
+        )
+    return None

@@ -1,0 +1,449 @@
+"""The driver's side of cutting: which survivors have no clip yet, and where the others lie."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curator.cut_records import ClipForm
+from curator.executor.attempts import FULL_HD, SourceRef
+from curator.executor.engine import Engine
+from curator.executor.packing import pack
+from curator.executor.progress import Progress
+from curator.executor.worker import Resources, Step
+from curator.recipe import Recipe
+from curator.records import Reason, Span
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.frame_store import LookedClip, content_of
+from curator.stages.caption.windows import Moment
+from curator.stages.cut.config import CutConfig, cut_fingerprint
+from curator.stages.cut.stage import CUT_SCHEMA, ClipToCut, CutGroup, CutOutcome, CutStep, LookStep
+from curator.stages.propose.candidate_row import least_frames
+from curator.stages.shard.sample_plan import reject
+from curator.stages.shard.shard_plan import Location
+from curator.storage import Store
+from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Locations
+from curator.tables.clip_rows import ClipRows, Row, floats, kept_rows, numbers_where
+from curator.tables.parts import Parts, column_values, columns_to_rows
+from curator.tables.schemas import CLIPS_SCHEMA, CROP_COLUMNS, crop_columns
+
+CUT_UNIT_S = 30.0
+CUT_UNIT_CLIPS = 16
+UNITS_PER_WORKER = 4
+"""Few clips make smaller units, so that no core waits for another one's last unit."""
+CUT_FACTS = tuple(name for name in CUT_SCHEMA.names if name not in ("clip_id", "mp4"))
+"""Columns of `clips` that say what was written."""
+_FACT_TYPES = {name: CLIPS_SCHEMA.field(name).type for name in CUT_FACTS}
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What a written clip must be to serve: `crop` holds its `CROP_COLUMNS`."""
+
+    min_frames: int
+    crop: tuple[int | None, ...]
+    form: ClipForm | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """Who wants pictures of clips, and which."""
+
+    config: CaptionConfig
+    reads_text: Callable[[Mapping[str, Any]], bool]
+    """Whether text in the pictures of a clip is read, by its row."""
+    take: Callable[[Sequence[LookedClip], Mapping[str, Mapping[str, Any]]], None]
+    """Is told where pictures are as soon as they are there, with the facts of written clips."""
+    moments: Callable[[Mapping[str, Any]], tuple[Moment, ...]] = lambda row: ()
+    """Events of a clip's source, by the clip's row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    chain: tuple[list[Step], list[list[CutGroup]]]
+    is_small: bool
+
+
+class Cutting:
+    """Cuts what survived and has not been cut.
+
+    Args:
+        store: Output root.
+        recipe: Settings.
+        engine: Where work is done.
+        progress: Where it is shown.
+        track_stamp: Fingerprint of the tracks.
+        previous: Summary of the last finished run.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        recipe: Recipe,
+        engine: Engine,
+        progress: Progress,
+        *,
+        track_stamp: str,
+        previous: Mapping[str, Any],
+    ) -> None:
+        self._store = store
+        self._recipe = recipe
+        self._engine = engine
+        self._progress = progress
+        self._track_stamp = track_stamp
+        self._previous = previous
+        self.stamp = cut_fingerprint(recipe.cut)
+        self.n_cut = 0
+        """Clips that had to be cut."""
+        self.work = cut_facts((), recipe.cut.crf)
+        """How they were written."""
+        self.cpu_s: Counter[str] = Counter()
+        """CPU-seconds of the workers, by what they did."""
+
+    def cut(
+        self,
+        clips: ClipRows,
+        sources: Mapping[str, SourceRef],
+        track_part: Mapping[str, str],
+        looks: Looks | None = None,
+    ) -> Mapping[str, Location]:
+        """Cuts the survivors that no part or shard has yet.
+
+        Args:
+            clips: Rows of `clips`; those that are kept get the facts of what was written, or are
+                rejected if it could not be.
+            sources: The source of each source id.
+            track_part: The part of `tracks` that has each source id.
+            looks: Takes pictures of clips that are written now; None for nobody.
+
+        Returns:
+            Where each clip is.
+        """
+        self.refuse_hdr(clips)
+        written = _Written(clips)
+        self._find_written(written)
+        missing = [clip for clip in kept_rows(clips) if clip.number not in written]
+        self.n_cut = len(missing)
+        outcomes: dict[str, CutOutcome] = {}
+        if missing:
+            wanted = {clip["clip_id"]: self._wanted(clip) for clip in missing}
+            work = self._work_of(missing, wanted, sources, track_part, looks)
+            with self._progress.polling(self._engine.progress):
+                for unit in self._engine.run(*work.chain, small=work.is_small):
+                    outcomes |= {outcome.clip_id: outcome for outcome in unit.outcomes}
+                    self.cpu_s.update(unit.cpu_s)
+                    if looks is not None:
+                        looks.take(
+                            unit.looked, {o.clip_id: _outcome_facts(o) for o in unit.outcomes}
+                        )
+            self._find_cut(written, wanted)
+            for clip in missing:
+                outcome = outcomes[clip["clip_id"]]
+                if outcome.error is not None:
+                    reject(clip, Reason.CUT_FAILED, detail=outcome.error)
+        self.work = cut_facts(outcomes.values(), self._recipe.cut.crf)
+        return written.apply(self.stamp)
+
+    def look(
+        self,
+        clips: Sequence[Row],
+        sources: Mapping[str, SourceRef],
+        track_part: Mapping[str, str],
+        looks: Looks,
+    ) -> None:
+        """Takes pictures of clips before they are cut, and encodes nothing.
+
+        Args:
+            clips: Rows of `clips` as proposed.
+            sources: The source of each source id.
+            track_part: The part of `tracks` that has each source id.
+            looks: Takes the pictures.
+        """
+        if not clips:
+            return
+        wanted = {clip["clip_id"]: self._wanted(clip) for clip in clips}
+        work = self._work_of(clips, wanted, sources, track_part, looks, before=True)
+        for unit in self._engine.run(*work.chain, small=work.is_small):
+            self.cpu_s.update(unit.cpu_s)
+            looks.take(unit.looked, {})
+
+    def refuse_hdr(self, clips: Sequence[Row]) -> None:
+        """Rejects PQ and HLG where the recipe does not map them."""
+        if self._recipe.cut.hdr == "reject":
+            for number in np.flatnonzero(np.nan_to_num(floats(clips, "hdr"))).tolist():
+                if clips[number]["decision"] == "kept":
+                    reject(clips[number], Reason.HIGH_DYNAMIC_RANGE, detail="cut.hdr is reject")
+
+    def _wanted(self, clip: Mapping[str, Any]) -> "_Wanted":
+        recipe = self._recipe
+        least = least_frames(clip, min_s=recipe.propose.min_s, shard=recipe.shard)
+        return _Wanted(
+            # A copy must have all the frames that the recipe asks for, an encoded clip has.
+            min_frames=recipe.cut.length_frames or least,
+            crop=tuple(clip[name] for name in CROP_COLUMNS),
+            form=_form(clip, recipe.cut) if recipe.cut.has_form else None,
+        )
+
+    def _work_of(
+        self,
+        clips: Sequence[Row],
+        wanted: Mapping[str, _Wanted],
+        sources: Mapping[str, SourceRef],
+        track_part: Mapping[str, str],
+        looks: Looks | None,
+        *,
+        before: bool = False,
+    ) -> _Work:
+        engine = self._engine
+        total_s = sum(clip["end_s"] - clip["start_s"] for clip in clips)
+        unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
+        groups = _groups(clips, wanted, sources, track_part, unit_s, looks)
+        units = list(
+            pack(
+                groups,
+                max_items=CUT_UNIT_CLIPS,
+                weight=lambda g: sum(clip.span.n_frames for clip in g.clips),
+                max_weight=unit_s * 30,
+            )
+        )
+        self._progress.work(len(clips), 0.0)
+        small = engine.is_small(len(clips), _frames(clips))
+        workers = 1 if small else engine.n_workers(len(units))
+        step = Step(
+            make=LookStep if before else CutStep,
+            settings={
+                "store": self._store,
+                "stamp": self.stamp,
+                "track_stamp": self._track_stamp,
+                "config": self._recipe.cut,
+                "crop_borders": self._recipe.propose.crop_borders,
+                "max_pixels": self._recipe.analyze.max_pixels,
+                "threads": max(1, engine.n_cpus() // workers),
+                "log": engine.ledger(small=small),
+                "captions": looks.config if looks is not None else None,
+            },
+            resources=Resources(cpus=1),
+            keeps_state=True,
+        )
+        return _Work(chain=([step], units), is_small=small)
+
+    def _find_written(self, written: "_Written") -> None:
+        """Finds clips that are written: in parts of `cuts`, or in shards of the last run."""
+        self._find_cut(written)
+        standing = {info.key: info.bytes for info in self._store.list("shards/")}
+        columns = ("clip_id", *CUT_FACTS, "shard", "mp4_offset", "cut_fingerprint")
+        if self._previous.get("fingerprints", {}).get("cuts") != self.stamp:
+            # Written otherwise, and perhaps before these columns were there.
+            return
+        for name in self._previous.get("tables", {}).get("clips", []):
+            table = Parts(self._store, "clips", "").read(name, columns)
+            table = table.filter(pc.equal(table["cut_fingerprint"], self.stamp))
+
+            def is_whole(row: Mapping[str, Any]) -> bool:
+                # A tar may be gone, or torn, since.
+                size = standing.get(row["shard"])
+                return size is not None and size >= row["mp4_offset"] + row["mp4_bytes"]
+
+            written.add(
+                table,
+                lambda row, clip: is_whole(row) and _still_holds(row, self._wanted(clip)),
+                name=table["shard"],
+                offset=table["mp4_offset"],
+            )
+
+    def _find_cut(self, written: "_Written", only: Mapping[str, _Wanted] | None = None) -> None:
+        """Finds clips in parts of `cuts`; all that are kept, or only some."""
+
+        def holds(row: Mapping[str, Any], clip: Row) -> bool:
+            if only is None:
+                return _still_holds(row, self._wanted(clip))
+            return row["clip_id"] in only and _still_holds(row, only[row["clip_id"]])
+
+        parts = Parts(self._store, "cuts", self.stamp)
+        for name in parts.names():
+            table = parts.read(name, ("clip_id", *CUT_FACTS))
+            numbers = pa.array(range(table.num_rows), pa.int64())
+            names = pa.array([name] * table.num_rows, pa.string())
+            written.add(table, holds, name=names, row=numbers)
+
+
+class _Written:
+    """Clips of a run that are written: which, what they are, and where.
+
+    Args:
+        clips: Rows of `clips`; those that are kept count.
+    """
+
+    def __init__(self, clips: ClipRows) -> None:
+        self._clips = clips
+        self._kept = np.array(numbers_where(clips, "decision", "kept"), np.int64)
+        ids = clips.column("clip_id").take(pa.array(self._kept))
+        self._rows = KeyRows(ids)
+        self._is_found = np.zeros(len(clips), np.bool_)
+        self._numbers: list[NDArray[np.int64]] = []
+        self._tables: list[pa.Table] = []
+
+    def __contains__(self, number: int) -> bool:
+        """Whether the clip of a row is written."""
+        return bool(self._is_found[number])
+
+    def add(
+        self,
+        table: pa.Table,
+        holds: Callable[[Mapping[str, Any], Row], bool],
+        **place: pa.Array | pa.ChunkedArray,
+    ) -> None:
+        """Adds clips; one that is added again is where it was added last.
+
+        Args:
+            table: Rows with `clip_id` and `CUT_FACTS`.
+            holds: Whether a clip of the table is what the run's clip is to be.
+            place: Fields of `Location`.
+        """
+        found = self._rows.find_all(column_values(table["clip_id"]))
+        there = np.flatnonzero(found >= 0)
+        numbers, rows = [], []
+        for start in range(0, len(there), _ROWS_AT_ONCE):
+            some = there[start : start + _ROWS_AT_ONCE]
+            facts = columns_to_rows(table.take(pa.array(some)))
+            of = self._kept[found[some]].tolist()
+            for at, number, row in zip(some.tolist(), of, facts, strict=True):
+                if holds(row, self._clips[number]):
+                    numbers.append(number)
+                    rows.append(at)
+        if not rows:
+            return
+        columns = {name: table[name].cast(_FACT_TYPES[name]) for name in CUT_FACTS}
+        columns |= {"clip_id": table["clip_id"], "in_name": place["name"]}
+        for name in ("row", "offset"):
+            given = place.get(name)
+            columns[f"in_{name}"] = pa.nulls(table.num_rows, pa.int64()) if given is None else given
+        self._numbers.append(np.array(numbers, np.int64))
+        self._tables.append(pa.table(columns).take(pa.array(rows)))
+        self._is_found[self._numbers[-1]] = True
+
+    def apply(self, stamp: str) -> Locations:
+        """Gives kept clips the facts of what was written; returns where it lies.
+
+        Args:
+            stamp: What wrote it.
+        """
+        if not self._tables:
+            return Locations(LOCATION_SCHEMA.empty_table())
+        numbers = np.concatenate(self._numbers)
+        _, last = np.unique(numbers[::-1], return_index=True)
+        last = len(numbers) - 1 - last
+        table = pa.concat_tables(self._tables).take(pa.array(last))
+        self._numbers, self._tables = [], []
+        stamps = pa.array([stamp], pa.string()).take(pa.array(np.zeros(len(last), np.int8)))
+        facts = table.select(CUT_FACTS).append_column("cut_fingerprint", stamps)
+        self._clips.scatter(numbers[last], facts)
+        columns = ("clip_id", "in_name", "in_row", "in_offset", "mp4_bytes")
+        return Locations(table.select(columns).rename_columns(LOCATION_SCHEMA.names))
+
+
+def _form(clip: Mapping[str, Any], cut: CutConfig) -> ClipForm:
+    """Of a row that has the size, rate and length that are to be written."""
+    return ClipForm(
+        size=None if cut.size is None else (clip["width"], clip["height"]),
+        fps=cut.rate,
+        n_frames=cut.length_frames,
+    )
+
+
+def _frames(clips: Sequence[Mapping[str, Any]]) -> float:
+    """Frames of 1080p to decode and to encode, about: an encoder takes twice as long."""
+    pixels = sum(clip["n_frames"] * clip["width"] * clip["height"] for clip in clips)
+    return 3.0 * float(pixels) / FULL_HD
+
+
+def _still_holds(row: Mapping[str, Any], now: "_Wanted") -> bool:
+    """Whether a clip would be written the same way now.
+
+    `min_frames` and the crop come from settings that are in no fingerprint of `cuts`: with them,
+    each of their changes would cut everything anew.
+    """
+    if now.crop != tuple(row[name] for name in CROP_COLUMNS):
+        return False
+    size = None if now.form is None else now.form.size
+    if size is not None and size != (row["width"], row["height"]):
+        return False
+    if row["cut_mode"] == "copy":
+        return bool(row["n_frames"] >= now.min_frames)
+    return row["copy_frames"] is None or bool(row["copy_frames"] < now.min_frames)
+
+
+def cut_facts(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
+    """How a run's clips were written, for the summary.
+
+    Args:
+        outcomes: Of the clips that were cut.
+        crf: What the recipe asks for.
+    """
+    written = [outcome for outcome in outcomes if outcome.error is None]
+    copied = [outcome for outcome in written if outcome.cut_mode == "copy"]
+    encoded = [outcome for outcome in written if outcome.cut_mode == "encode"]
+    reasons = Counter(str(o.not_copied) for o in encoded if o.not_copied is not None)
+    return {
+        "copied": len(copied),
+        "encoded": len(encoded),
+        "copied_s": round(sum(o.end_s - o.start_s for o in copied), 3),
+        "encoded_s": round(sum(o.end_s - o.start_s for o in encoded), 3),
+        "copy_worker_s": round(sum(o.worker_s for o in copied), 3),
+        "encode_worker_s": round(sum(o.worker_s for o in encoded), 3),
+        "not_copied": dict(sorted(reasons.items())),
+        "encoded_coarser": sum(o.crf is not None and o.crf > crf for o in encoded),
+        "audio": dict(sorted(Counter(str(o.audio) for o in written).items())),
+    }
+
+
+def _groups(
+    missing: Sequence[Row],
+    wanted: Mapping[str, _Wanted],
+    sources: Mapping[str, SourceRef],
+    track_part: Mapping[str, str],
+    unit_s: float,
+    looks: Looks | None,
+) -> list[CutGroup]:
+    groups: list[CutGroup] = []
+    by_source: dict[str, list[Row]] = {}
+    for clip in missing:
+        by_source.setdefault(clip["source_id"], []).append(clip)
+    for source_id, clips in by_source.items():
+        for chunk in pack(
+            clips,
+            max_items=CUT_UNIT_CLIPS,
+            weight=lambda clip: clip["end_s"] - clip["start_s"],
+            max_weight=unit_s,
+        ):
+            to_cut = tuple(
+                ClipToCut(
+                    clip_id=clip["clip_id"],
+                    span=Span(
+                        start_frame=clip["start_frame"],
+                        end_frame=clip["end_frame"],
+                        shot=clip["shot"],
+                    ),
+                    min_frames=wanted[clip["clip_id"]].min_frames,
+                    form=wanted[clip["clip_id"]].form,
+                    reads_text=looks is not None and looks.reads_text(clip),
+                    content=content_of(clip) if looks is not None else "",
+                    moments=looks.moments(clip) if looks is not None else (),
+                )
+                for clip in chunk
+            )
+            groups.append(
+                CutGroup(source=sources[source_id], track_part=track_part[source_id], clips=to_cut)
+            )
+    return groups
+
+
+def _outcome_facts(outcome: CutOutcome) -> dict[str, Any]:
+    own = {name: getattr(outcome, name) for name in CUT_FACTS if hasattr(outcome, name)}
+    return own | crop_columns(outcome.crop)

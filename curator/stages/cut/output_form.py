@@ -1,0 +1,135 @@
+"""The form that a recipe asks of clips: size, frame rate and length, and which frames they take."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from curator.cut_records import ClipForm, CutRequest
+from curator.stages.cut.config import SIZE_STEP_PX, CutConfig
+from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.shard_plan import Bucket, bucket_of
+
+
+def target_n_frames(request: CutRequest) -> int:
+    """Frames that the clip will have: its own, or those of a constant rate over its time."""
+    return len(frame_plan(request))
+
+
+def frame_plan(request: CutRequest) -> NDArray[np.int64]:
+    """For each frame written, the index of the source's frame on screen at that time.
+
+    Args:
+        request: The clip; with a variable or another rate, frames are repeated or left out so that
+            each output time shows what the source showed.
+    """
+    n_source = len(request.frame_pts)
+    if not (request.is_vfr or request.is_resampled):
+        return np.arange(n_source)
+    ticks = float(1 / (request.fps * request.time_base))
+    span = request.end_pts - int(request.frame_pts[0])
+    n_frames = max(1, round(span / ticks))
+    times = request.frame_pts[0] + (np.arange(n_frames) + 0.25) * ticks
+    plan = np.searchsorted(request.frame_pts, times, side="right") - 1
+    within: NDArray[np.int64] = np.clip(plan, 0, n_source - 1)
+    return within
+
+
+def formed(request: CutRequest, form: ClipForm | None) -> CutRequest:
+    """The request for a clip in a certain form.
+
+    Args:
+        request: The clip as its source has it.
+        form: What is asked for; the length must be there.
+    """
+    if form is None:
+        return request
+    if form.fps is not None and form.fps != request.fps:
+        request = replace(request, fps=form.fps, is_resampled=True)
+    if form.size is not None:
+        request = replace(request, size=form.size)
+    return request if form.n_frames is None else _first_frames(request, form.n_frames)
+
+
+def _first_frames(request: CutRequest, n_frames: int) -> CutRequest:
+    plan = frame_plan(request)
+    if len(plan) < n_frames:
+        raise ValueError(f"clip {request.clip_id} has {len(plan)} frames of {n_frames} wanted")
+    if len(plan) == n_frames:
+        return replace(request, min_frames=n_frames)
+    n_source = int(plan[n_frames - 1]) + 1
+    end_pts = request.end_pts
+    if request.is_vfr or request.is_resampled:
+        end_pts = int(request.frame_pts[0]) + round(n_frames / (request.fps * request.time_base))
+    elif n_source < len(request.frame_pts):
+        end_pts = int(request.frame_pts[n_source])
+    return replace(
+        request,
+        frame_pts=request.frame_pts[:n_source],
+        frame_luma=request.frame_luma[:n_source],
+        end_pts=end_pts,
+        min_frames=n_frames,
+    )
+
+
+def as_written(clips: pa.Table, cut: CutConfig, shard: ShardConfig) -> pa.Table:
+    """Candidates with the size, rate and number of frames that they would be written with.
+
+    Rules still judge the source's picture; buckets are those of the written clip.
+
+    Args:
+        clips: Columns of `CANDIDATES_SCHEMA`.
+        cut: Settings.
+        shard: Buckets.
+    """
+    if not cut.has_form:
+        return clips
+    names = ("start_pts", "end_pts", "time_base", "fps_fraction", "is_vfr", "width", "height",
+             "n_frames")  # fmt: skip
+    sizes, counts, rates = [], [], []
+    for row in clips.select(names).to_pylist():
+        rate, n_frames = Fraction(row["fps_fraction"]), row["n_frames"]
+        if cut.rate is not None and cut.rate != rate:
+            rate = cut.rate
+            ticks = float(1 / (rate * Fraction(row["time_base"])))
+            n_frames = max(1, round((row["end_pts"] - row["start_pts"]) / ticks))
+        if cut.length_frames is not None:
+            n_frames = min(n_frames, cut.length_frames)
+        sizes.append(_size(row["width"], row["height"], n_frames, cut, shard))
+        counts.append(n_frames)
+        rates.append(rate)
+    columns = {
+        "n_frames": counts,
+        "fps": [float(rate) for rate in rates],
+        "fps_fraction": [str(rate) for rate in rates],
+        "width": [width for width, _ in sizes],
+        "height": [height for _, height in sizes],
+    }
+    for name, values in columns.items():
+        field = clips.schema.field(name)
+        at = clips.schema.get_field_index(name)
+        clips = clips.set_column(at, field, pa.array(values, field.type))
+    return clips
+
+
+def _size(
+    width: int, height: int, n_frames: int, cut: CutConfig, shard: ShardConfig
+) -> tuple[int, int]:
+    if isinstance(cut.size, tuple):
+        return cut.size
+    bucket = bucket_of(width, height, n_frames, shard) if cut.size == "bucket" else None
+    return (width, height) if bucket is None else bucket_size(bucket)
+
+
+def bucket_size(bucket: Bucket) -> tuple[int, int]:
+    """Width and height of all clips of a bucket, multiples of 16.
+
+    The shorter side is rounded up, so that a clip stays in its class of resolution.
+    """
+    wide, high = (int(number) for number in bucket.aspect.split(","))
+    short = -(-bucket.resolution // SIZE_STEP_PX) * SIZE_STEP_PX
+    ratio = max(wide, high) / min(wide, high)
+    long = max(short, round(bucket.resolution * ratio / SIZE_STEP_PX) * SIZE_STEP_PX)
+    return (long, short) if wide >= high else (short, long)

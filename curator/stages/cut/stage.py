@@ -1,0 +1,329 @@
+"""The steps that write clips of the survivors, and that look at them before."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from curator.cut_records import AudioMode, ClipForm, CutClip, CutMode, CutRequest, NotCopied
+from curator.errors import CutError, SourceError
+from curator.executor.attempts import (
+    MAX_ATTEMPTS,
+    AttemptLog,
+    CpuClock,
+    SourceRef,
+    internal_failure,
+)
+from curator.records import Crop, Span, Track
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.frame_store import (
+    FrameParts,
+    LookedClip,
+    LookUnitResult,
+    Taken,
+    Taps,
+    content_of,
+)
+from curator.stages.caption.windows import Moment
+from curator.stages.cut.clip_cutter import ClipCutter, MakeTap
+from curator.stages.cut.config import CutConfig
+from curator.stages.cut.output_form import formed
+from curator.stages.propose.candidate_row import cut_request
+from curator.storage import Store, open_source
+from curator.tables.parts import Parts, rows_to_table
+from curator.tables.schemas import CROP_COLUMNS, crop_columns
+from curator.tables.track_table import table_to_tracks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipToCut:
+    """A clip that survived and is not written yet."""
+
+    clip_id: str
+    span: Span
+    min_frames: int
+    """Fewest frames with which a copy of it is of use."""
+    form: ClipForm | None = None
+    """What the recipe asks of it; None where nothing."""
+    reads_text: bool = False
+    """Whether text in its pictures is read for a captioner."""
+    content: str = ""
+    """`content_of` the clip as proposed, where it is looked at before it is cut."""
+    moments: tuple[Moment, ...] = ()
+    """Of the source's events, around which a captioner wants pictures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutGroup:
+    """Clips of one source to cut, and the part of `tracks` that has its timestamps."""
+
+    source: SourceRef
+    track_part: str
+    clips: tuple[ClipToCut, ...]
+    """In order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutOutcome:
+    """A clip that was written to a part of `cuts`, or why it was not.
+
+    The span is the one that was written: the clip's own, or for a copy what lies within it.
+    """
+
+    clip_id: str
+    error: str | None = None
+    worker_s: float = 0.0
+    not_copied: NotCopied | None = None
+    cut_mode: CutMode | None = None
+    copy_frames: int | None = None
+    crf: int | None = None
+    audio: AudioMode | None = None
+    start_frame: int = 0
+    end_frame: int = 0
+    start_s: float = 0.0
+    end_s: float = 0.0
+    start_pts: int = 0
+    end_pts: int = 0
+    n_frames: int = 0
+    width: int = 0
+    height: int = 0
+    crop: Crop | None = None
+    mp4_bytes: int = 0
+    mp4_sha256: str = ""
+
+
+_Result = tuple[CutOutcome, CutClip | None]
+"""What became of a clip, and the clip itself where it was written."""
+_Made = TypeVar("_Made")
+
+
+CUT_SCHEMA = pa.schema(
+    [
+        ("clip_id", pa.string()),
+        ("cut_mode", pa.string()),
+        ("copy_frames", pa.int32()),
+        ("crf", pa.int32()),
+        ("audio", pa.string()),
+        ("start_frame", pa.int64()),
+        ("end_frame", pa.int64()),
+        ("start_s", pa.float64()),
+        ("end_s", pa.float64()),
+        ("start_pts", pa.int64()),
+        ("end_pts", pa.int64()),
+        ("n_frames", pa.int32()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        *((name, pa.int32()) for name in CROP_COLUMNS),
+        ("mp4_bytes", pa.int64()),
+        ("mp4_sha256", pa.string()),
+        ("mp4", pa.binary()),
+    ]
+)
+"""Row of `cuts`: one row group per clip, so that one can be read without the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutUnitResult:
+    """One outcome for each clip of a unit, and the worker's CPU-seconds by what they went into."""
+
+    outcomes: list[CutOutcome]
+    cpu_s: Mapping[str, float]
+    looked: Sequence[LookedClip] = ()
+    """Where pictures for a captioner are; for clips that were written and none else."""
+
+
+class CutStep:
+    """Writes the clips of a unit and stores them as one part of `cuts`."""
+
+    _stage = "cut"
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        stamp: str,
+        track_stamp: str,
+        config: CutConfig,
+        crop_borders: bool,
+        max_pixels: int,
+        threads: int,
+        log: AttemptLog | None,
+        captions: CaptionConfig | None = None,
+    ) -> None:
+        self._frames = FrameParts(store, captions) if captions is not None else None
+        self._taps = Taps(captions) if captions is not None else None
+        self._crop_borders = crop_borders
+        self._parts = Parts(store, "cuts", stamp)
+        self._tracks = Parts(store, "tracks", track_stamp)
+        self._config = config
+        self._max_pixels = max_pixels
+        self._threads = threads
+        self._log = log
+        self._clock = CpuClock()
+
+    def __call__(self, unit: Sequence[CutGroup]) -> CutUnitResult:
+        """Writes the clips of a unit."""
+        spent = self._clock.begin()
+        outcomes: list[CutOutcome] = []
+        rows: list[dict[str, Any]] = []
+        taken: list[Taken] = []
+        moments = {clip.clip_id: clip.moments for group in unit for clip in group.clips}
+        for group in unit:
+            for outcome, clip in self._each(group, self._clip, _failed):
+                outcomes.append(outcome)
+                if clip is not None:
+                    own = (name for name in CUT_SCHEMA.names if hasattr(outcome, name))
+                    facts = {name: getattr(outcome, name) for name in own}
+                    facts |= crop_columns(outcome.crop)
+                    rows.append(facts | {"mp4": clip.mp4})
+                    if clip.looked is not None:
+                        content = content_of(facts)
+                        taken.append(
+                            Taken(
+                                clip_id=outcome.clip_id,
+                                content=content,
+                                looked=clip.looked,
+                                moments=moments[outcome.clip_id],
+                            )
+                        )
+        # Pictures first: a clip that is found written is not decoded again for them.
+        looked = self._frames.write(taken) if self._frames is not None else []
+        if rows:
+            table = rows_to_table(rows, CUT_SCHEMA)
+            self._parts.write(table, table["clip_id"].to_pylist(), one_row_groups=True)
+        cpu_s = self._clock.end(spent, rest="cut")
+        return CutUnitResult(outcomes=outcomes, cpu_s=cpu_s, looked=looked)
+
+    def _each(
+        self,
+        group: CutGroup,
+        do: Callable[[ClipCutter, Track, ClipToCut], _Made],
+        failed: Callable[[ClipToCut, str], _Made],
+    ) -> Iterator[_Made]:
+        """What is made of each clip of a source, or of its failure."""
+        source = group.source
+        source_id = str(source.source_id)
+        table = self._tracks.read(group.track_part)
+        ((_, track),) = table_to_tracks(table, {source_id: source.uri})
+        if not isinstance(track, Track):
+            raise TypeError(f"{source.uri} has clips and no track")
+        with ExitStack() as stack:
+            cutter: ClipCutter | None = None
+            for clip in group.clips:
+                key = f"{self._stage} {clip.clip_id}"
+                if self._log is not None and self._log.begin(key) > MAX_ATTEMPTS:
+                    made = failed(clip, "the worker died twice while working on it")
+                else:
+                    try:
+                        cutter = cutter or self._cutter(source, stack)
+                        made = do(cutter, track, clip)
+                    except (CutError, SourceError) as error:
+                        cutter, made = None, failed(clip, str(error))
+                    except Exception as error:  # noqa: BLE001 - becomes the clip's outcome
+                        failure = internal_failure(source.uri, self._stage, error)
+                        cutter, made = None, failed(clip, failure.message)
+                yield made
+                if self._log is not None:
+                    start = track.seconds(int(track.frame_pts[clip.span.start_frame]))
+                    end = track.seconds(track.pts_of_end(clip.span.end_frame))
+                    self._log.end(key, end - start)
+
+    def _cutter(self, source: SourceRef, stack: ExitStack) -> ClipCutter:
+        """Opens a source, for all of its clips unless one fails; `stack` closes it."""
+        reader = stack.enter_context(open_source(source.uri, expected_version=source.version))
+        cutter = ClipCutter(
+            reader,
+            source.uri,
+            n_bytes=source.n_bytes,
+            config=self._config,
+            max_pixels=self._max_pixels,
+            decoder_threads=self._threads,
+        )
+        return stack.enter_context(cutter)
+
+    def _clip(self, cutter: ClipCutter, track: Track, clip: ClipToCut) -> _Result:
+        span, start = clip.span, time.monotonic()
+        request = self._request(track, clip)
+        make_tap = None
+        if self._taps is not None:
+            make_tap = self._tap(self._taps, request, track, clip)
+        cut = cutter.cut(request, make_tap)
+        start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
+        start_pts, end_pts = int(track.frame_pts[start_frame]), track.pts_of_end(end_frame)
+        outcome = CutOutcome(
+            clip_id=clip.clip_id,
+            worker_s=time.monotonic() - start,
+            not_copied=cut.not_copied,
+            cut_mode=cut.mode,
+            copy_frames=cut.copy_frames,
+            crf=cut.crf,
+            audio=cut.audio,
+            start_frame=start_frame,
+            end_frame=end_frame,
+            start_s=track.seconds(start_pts),
+            end_s=track.seconds(end_pts),
+            start_pts=start_pts,
+            end_pts=end_pts,
+            n_frames=cut.n_frames,
+            width=cut.width,
+            height=cut.height,
+            crop=request.crop,
+            mp4_bytes=len(cut.mp4),
+            mp4_sha256=cut.sha256,
+        )
+        return outcome, cut
+
+    def _tap(self, taps: Taps, request: CutRequest, track: Track, clip: ClipToCut) -> MakeTap:
+        def start_s(first: int) -> float:
+            return track.seconds(int(track.frame_pts[clip.span.start_frame + first]))
+
+        return taps.of(
+            request.fps, reads_text=clip.reads_text, moments=clip.moments, start_s=start_s
+        )
+
+    def _request(self, track: Track, clip: ClipToCut) -> CutRequest:
+        request = cut_request(
+            track,
+            clip.clip_id,
+            clip.span,
+            crop_borders=self._crop_borders,
+            min_frames=clip.min_frames,
+        )
+        return formed(request, clip.form)
+
+
+class LookStep(CutStep):
+    """Takes frames of clips that are not written yet, and encodes nothing."""
+
+    _stage = "look"
+
+    def __call__(self, unit: Sequence[CutGroup]) -> LookUnitResult:  # type: ignore[override]
+        """Takes the frames of a unit's clips."""
+        spent, start = self._clock.begin(), time.monotonic()
+        assert self._frames is not None
+        made = [one for group in unit for one in self._each(group, self._look, _not_looked)]
+        looked = self._frames.write([one for one in made if isinstance(one, Taken)])
+        return LookUnitResult(
+            looked=[*looked, *(one for one in made if isinstance(one, LookedClip))],
+            cpu_s=self._clock.end(spent, rest="look"),
+            seconds=time.monotonic() - start,
+        )
+
+    def _look(self, cutter: ClipCutter, track: Track, clip: ClipToCut) -> Taken | LookedClip:
+        assert self._taps is not None
+        request = self._request(track, clip)
+        looked = cutter.look(request, self._tap(self._taps, request, track, clip))
+        return Taken(
+            clip_id=clip.clip_id, content=clip.content, looked=looked, moments=clip.moments
+        )
+
+
+def _not_looked(clip: ClipToCut, error: str) -> Taken | LookedClip:
+    return LookedClip(clip_id=clip.clip_id, error=error)
+
+
+def _failed(clip: ClipToCut, error: str) -> _Result:
+    return CutOutcome(clip_id=clip.clip_id, error=error), None

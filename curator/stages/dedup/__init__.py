@@ -1,0 +1,1 @@
+"""Rejects clips that show the footage of a better clip."""

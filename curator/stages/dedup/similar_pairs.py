@@ -1,0 +1,179 @@
+"""All pairs of clips that are alike, so that a rerun searches only what no run compared before.
+
+Which clip of a pair is retained depends on the rules, which a rerun changes; whether the two are
+alike does not. So pairs are kept: with them the search for duplicates among any of the clips that
+were compared is arithmetic on a few numbers, and a clip that is new is compared with the others.
+
+Shape letters: N clips, D embedding dimensions, P pairs.
+"""
+# ruff: noqa: N803, N806 - shape letters
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curator.stages.dedup.retention import (
+    SLACK,
+    Duplicates,
+    RankKey,
+    check_rank_keys,
+    check_vectors,
+    normalised,
+    rounded_cosines,
+)
+
+_BATCH = 1024
+PAIRS_PER_CLIP = 32
+"""Pairs for each clip beyond which they are not kept: a corpus of copies of a few clips."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlikePairs:
+    """Clips that were compared with each other, and which of them are alike.
+
+    Attributes:
+        ids: string[N], the clips.
+        least: Cosine similarity from which pairs are held.
+        first: int64[P], position of a clip in `ids`.
+        second: int64[P], position of a clip that stands before it.
+        cosine: float64[P], their cosine similarity, rounded to six digits.
+    """
+
+    ids: pa.Array
+    least: float
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    cosine: NDArray[np.float64]
+
+    def among(self, ids: pa.Array) -> "AlikePairs":
+        """The pairs of some clips alone, which then stand in the order of `ids`.
+
+        Raises:
+            ValueError: One of them was not compared.
+        """
+        found = pc.index_in(ids, value_set=self.ids)
+        if found.null_count:
+            raise ValueError(f"{found.null_count} clips were not compared with the others")
+        position = np.full(len(self.ids), -1, dtype=np.int64)
+        position[found.to_numpy()] = np.arange(len(ids))
+        a, b = position[self.first], position[self.second]
+        both = (a >= 0) & (b >= 0)
+        a, b = a[both], b[both]
+        return AlikePairs(
+            ids=ids,
+            least=self.least,
+            first=np.maximum(a, b),
+            second=np.minimum(a, b),
+            cosine=self.cosine[both],
+        )
+
+
+def no_pairs(least: float) -> AlikePairs:
+    """Nothing compared yet."""
+    none = np.zeros(0, dtype=np.int64)
+    return AlikePairs(
+        ids=pa.array([], pa.string()),
+        least=least,
+        first=none,
+        second=none,
+        cosine=none.astype(np.float64),
+    )
+
+
+def compare(
+    known: AlikePairs, ids: pa.Array, vectors_ND: NDArray[np.float32] | NDArray[np.float16]
+) -> AlikePairs | None:
+    """Compares clips that are new with those that were compared before, and with each other.
+
+    Args:
+        known: What was compared: its clips are the first of `ids`, in the same order.
+        ids: All clips, each once.
+        vectors_ND: float32 or float16 [N, D], L2-normalised embedding of each.
+
+    Returns:
+        All pairs; None if there are more than `PAIRS_PER_CLIP` for each clip.
+
+    Raises:
+        ValueError: The vectors are not finite or not normalised.
+    """
+    import faiss
+
+    check_vectors(vectors_ND)
+    vectors_ND = normalised(vectors_ND)
+    n_old, n = len(known.ids), len(ids)
+    index = faiss.IndexFlatIP(vectors_ND.shape[1])
+    index.add(vectors_ND[:n_old])
+    found, n_pairs = [np.zeros((0, 2), dtype=np.int64)], len(known.first)
+    for start in range(n_old, n, _BATCH):
+        batch = vectors_ND[start : start + _BATCH]
+        limits, _, near = index.range_search(batch, known.least - SLACK)
+        rows = np.repeat(np.arange(len(batch)), (limits[1:] - limits[:-1]).astype(np.int64)) + start
+        own = np.argwhere(np.tril(batch @ batch.T, -1) >= known.least - SLACK) + start
+        found += [np.stack([rows, near.astype(np.int64)], axis=1), own]
+        n_pairs += len(rows) + len(own)
+        if n_pairs > PAIRS_PER_CLIP * n:
+            return None
+        index.add(batch)
+    first, second = np.concatenate(found).T
+    cosine = rounded_cosines(vectors_ND, first, second)
+    held = cosine >= known.least
+    return replace(
+        known,
+        ids=ids,
+        first=np.concatenate([known.first, first[held]]),
+        second=np.concatenate([known.second, second[held]]),
+        cosine=np.concatenate([known.cosine, cosine[held]]),
+    )
+
+
+def duplicates_of(
+    pairs: AlikePairs, rank_keys: Sequence[RankKey], *, similarity: float
+) -> Duplicates:
+    """Finds the clips whose footage a better clip shows, as `find_duplicates` does.
+
+    Args:
+        pairs: Pairs of exactly these clips.
+        rank_keys: N unique tuples that sort ascending from best to worst.
+        similarity: Cosine similarity from which two clips are duplicates.
+
+    Returns:
+        One entry per clip, in the order of `pairs.ids`.
+
+    Raises:
+        ValueError: Pairs of that similarity were not held, or the keys repeat.
+    """
+    n = len(pairs.ids)
+    check_rank_keys(rank_keys, n)
+    if similarity < pairs.least:
+        raise ValueError(f"pairs are held from {pairs.least}, {similarity} was asked for")
+    order = np.array(sorted(range(n), key=rank_keys.__getitem__), dtype=np.int64)
+    rank = np.empty(n, dtype=np.int64)
+    rank[order] = np.arange(n)
+    near = pairs.cosine >= similarity
+    cosine = pairs.cosine[near]
+    a, b = rank[pairs.first[near]], rank[pairs.second[near]]
+    worse, better = np.maximum(a, b), np.minimum(a, b)
+    # For each clip, from best to worst: the most similar first, of equals the better ranked.
+    sequence = np.lexsort((better, -cosine, worse))
+    is_duplicate = np.zeros(n, dtype=np.bool_)
+    of, score = np.arange(n, dtype=np.int64), np.ones(n, dtype=np.float32)
+    listed = zip(
+        worse[sequence].tolist(), better[sequence].tolist(), cosine[sequence].tolist(), strict=True
+    )
+    for item, other, alike in listed:
+        if not is_duplicate[item] and not is_duplicate[other]:
+            is_duplicate[item] = True
+            of[item], score[item] = other, alike
+    found = Duplicates(
+        is_duplicate=np.empty_like(is_duplicate),
+        duplicate_of=np.empty_like(of),
+        similarity=np.empty_like(score),
+    )
+    found.is_duplicate[order] = is_duplicate
+    found.duplicate_of[order] = order[of]
+    found.similarity[order] = score
+    return found

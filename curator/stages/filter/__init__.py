@@ -1,0 +1,1 @@
+"""Judges candidate clips by the rules of the recipe."""

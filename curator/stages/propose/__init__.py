@@ -1,0 +1,1 @@
+"""Turns measurements into shots and candidate clips with scores."""

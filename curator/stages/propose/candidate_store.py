@@ -1,0 +1,288 @@
+"""Candidate clips with their scores as earlier runs stored them, so that a rerun only judges.
+
+Scores follow from tracks, from how clips are proposed and from how samples become scores: bounds of
+rules are no part of their fingerprint. A few large objects hold what thousands of tracks gave:
+
+    candidates/sources   what was found of each source, and which part of `tracks` it came from
+    candidates/clips     CANDIDATES_SCHEMA
+    candidates/shots     SHOTS_SCHEMA
+    candidates/vectors   embeddings_schema
+    candidates/clip_vectors  embeddings_schema, where the recipe names a CLIP model
+    candidates/pictures  PICTURES_SCHEMA, by id in small row groups: few are looked at
+
+`sources` is written last. What it says of a source holds as long as the part of `tracks` is there
+with the same size; else the source's clips are proposed again.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import curator
+from curator.executor.packing import pack
+from curator.recipe import Recipe
+from curator.stages.analyze.stage import ProposedUnit, like_vectors
+from curator.storage import Store
+from curator.tables.parts import fingerprint, read_parquet, to_parquet
+from curator.tables.schemas import PICTURES_SCHEMA, SOURCES_SCHEMA
+
+FOLDER = "candidates"
+FLUSH_CLIPS = 50_000
+"""Clips that are held until they are written."""
+SMALL_CLIPS = FLUSH_CLIPS // 2
+"""Clips of a source that is asked for below which a part is a small one."""
+MAX_PARTS = 16
+"""Small parts beyond which they are put together."""
+PICTURES_PER_GROUP = 64
+
+_KINDS = ("clips", "shots", "vectors", "clip_vectors", "pictures", "sources")
+_VECTORS = ("vectors", "clip_vectors")
+
+
+def candidates_fingerprint(track_stamp: str, recipe: Recipe, heads_stamp: str | None = None) -> str:
+    """Fingerprint of candidates: what they are made of, how, and this package's code.
+
+    The shortest length is left out: shorter spans are proposed too, and rejected by a rule. So is
+    which content types are rejected.
+
+    Args:
+        track_stamp: Fingerprint of the tracks.
+        recipe: Settings.
+        heads_stamp: What says what reads CLIP embeddings; None for nothing.
+    """
+    propose = recipe.propose.model_dump(mode="json", exclude={"min_s"})
+    scores = recipe.scores.model_dump()
+    return fingerprint(FOLDER, track_stamp, propose, scores, heads_stamp, _code())
+
+
+@cache
+def _code() -> str:
+    """Hash of this package: a score that is computed otherwise must not be taken from a store."""
+    root, digest = Path(curator.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+class Candidates:
+    """The candidates of a run: those that were stored, and those that are new.
+
+    Args:
+        store: Output root.
+        track_stamp: Fingerprint of the tracks.
+        recipe: Settings.
+        heads_stamp: What says what reads CLIP embeddings; None for nothing.
+    """
+
+    def __init__(
+        self, store: Store, track_stamp: str, recipe: Recipe, heads_stamp: str | None = None
+    ) -> None:
+        self._store = store
+        self._track_stamp = track_stamp
+        self.stamp = candidates_fingerprint(track_stamp, recipe, heads_stamp)
+        has_clip = recipe.analyze.clip is not None
+        self._kinds = [kind for kind in _KINDS if kind != "clip_vectors" or has_clip]
+        self._parts: list[str] = []
+        """Names without folders of the parts that count."""
+        self._new: list[ProposedUnit] = []
+        self._n_new = 0
+        self.track_part: dict[str, str] = {}
+        """The part of `tracks` that has each source."""
+
+    def load(self, uris: Mapping[str, str]) -> ProposedUnit | None:
+        """Reads what is stored of some sources.
+
+        Args:
+            uris: Address of each source id.
+
+        Returns:
+            Their rows, under these addresses; None if nothing is stored.
+        """
+        prefix = f"{FOLDER}/sources/"
+        stored = [info.key for info in self._store.list(f"{prefix}{self.stamp}-")]
+        if not stored or not uris:
+            return None
+        self._parts = [key.removeprefix(prefix) for key in stored]
+        sizes = self._track_sizes()
+        seen: set[str] = set()
+        units: dict[str, ProposedUnit] = {}
+        for part in self._parts:
+            sources = self._read("sources", part)
+            ids = sources["source_id"].to_pylist()
+            tracks = (sources[name].to_pylist() for name in ("track_part", "track_bytes"))
+            valid = [
+                source_id in uris and source_id not in seen and sizes.get(track) == n_bytes
+                for source_id, track, n_bytes in zip(ids, *tracks, strict=True)
+            ]
+            if any(valid):
+                seen.update(i for i, is_valid in zip(ids, valid, strict=True) if is_valid)
+                units[part] = self._unit(part, sources, pa.array(valid))
+        if not units:
+            return None
+        self._put_together(units)
+        merged = _merged(list(units.values()))
+        self._note_parts(merged.sources)
+        return _moved(merged, uris)
+
+    def add(self, unit: ProposedUnit) -> None:
+        """Takes new candidates, and writes them when there are many."""
+        if unit.part is None:
+            return
+        self._new.append(unit)
+        self._n_new += unit.clips.num_rows
+        for source_id in unit.sources["source_id"].drop_null().to_pylist():
+            self.track_part[source_id] = unit.part
+        if self._n_new >= FLUSH_CLIPS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what was added."""
+        if not self._new:
+            return
+        merged = _merged([_placed(unit) for unit in self._new])
+        merged = replace(merged, **{k: getattr(merged, k).combine_chunks() for k in _KINDS})
+        self._new, self._n_new = [], 0
+        self._write(merged, self._track_sizes())
+
+    def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
+        """Thumbnails of some clips; a clip may have none."""
+        return read_pictures(
+            self._store, [f"{FOLDER}/pictures/{part}" for part in self._parts], clip_ids
+        )
+
+    def names(self) -> set[str]:
+        """Objects that count."""
+        return {f"{FOLDER}/{kind}/{part}" for part in self._parts for kind in self._kinds}
+
+    def _track_sizes(self) -> dict[str, int]:
+        return {i.key: i.bytes for i in self._store.list(f"tracks/{self._track_stamp}-")}
+
+    def _note_parts(self, sources: pa.Table) -> None:
+        ids, parts = sources["source_id"].to_pylist(), sources["track_part"].to_pylist()
+        self.track_part |= zip(ids, parts, strict=True)
+
+    def _read(self, kind: str, part: str) -> pa.Table:
+        return read_parquet(self._store, f"{FOLDER}/{kind}/{part}")
+
+    def _unit(self, part: str, sources: pa.Table, valid: pa.Array) -> ProposedUnit:
+        clips, shots = (self._read(kind, part) for kind in ("clips", "shots"))
+        vectors = {kind: self._read(kind, part) for kind in _VECTORS if kind in self._kinds}
+        if pc.all(valid).as_py() is not True:
+            sources = sources.filter(valid)
+            clips, shots = (_only(table, "source_id", sources) for table in (clips, shots))
+            vectors = {kind: _only(table, "clip_id", clips) for kind, table in vectors.items()}
+        return ProposedUnit(
+            part=None,
+            sources=sources,
+            shots=shots,
+            clips=clips,
+            pictures=PICTURES_SCHEMA.empty_table(),
+            **vectors,
+        )
+
+    def _put_together(self, units: Mapping[str, ProposedUnit]) -> None:
+        """Writes small parts as fewer, where they are many; what no source needs is let go."""
+        large = [name for name, unit in units.items() if unit.clips.num_rows >= SMALL_CLIPS]
+        if len(self._parts) - len(large) <= MAX_PARTS:
+            return
+        self._parts = large
+        small = [name for name in units if name not in large]
+        groups = pack(
+            small,
+            max_items=len(small),
+            weight=lambda name: units[name].clips.num_rows,
+            max_weight=FLUSH_CLIPS,
+        )
+        for group in list(groups):
+            merged = _merged([units[name] for name in group])
+            merged = replace(merged, **{k: getattr(merged, k).combine_chunks() for k in _KINDS})
+            pictures = pa.concat_tables([self._read("pictures", name) for name in group])
+            pictures = _only(pictures, "clip_id", merged.clips)
+            self._write(replace(merged, pictures=pictures), self._track_sizes())
+
+    def _write(self, unit: ProposedUnit, sizes: Mapping[str, int]) -> None:
+        parts = unit.sources["track_part"].to_pylist()
+        n_bytes = pa.array([sizes[part] for part in parts], pa.int64())
+        at = unit.sources.schema.get_field_index("track_bytes")
+        ids = sorted(unit.sources["source_id"].to_pylist())
+        part = f"{self.stamp}-{hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:16]}.parquet"
+        tables = {
+            "clips": unit.clips,
+            "shots": unit.shots,
+            "vectors": unit.vectors,
+            "clip_vectors": unit.clip_vectors,
+            "pictures": unit.pictures.sort_by("clip_id"),
+            "sources": unit.sources.set_column(at, "track_bytes", n_bytes),
+        }
+        for kind in self._kinds:
+            rows = PICTURES_PER_GROUP if kind == "pictures" else None
+            data = to_parquet(tables[kind], rows_per_group=rows)
+            self._store.write(f"{FOLDER}/{kind}/{part}", data)
+        self._parts.append(part)
+
+
+def read_pictures(store: Store, names: Sequence[str], clip_ids: Iterable[str]) -> dict[str, bytes]:
+    """Reads thumbnails from objects of `candidates/pictures`, no more of each than it must."""
+    missing = set(clip_ids)
+    found: dict[str, bytes] = {}
+    for name in names:
+        if not missing:
+            break
+        with store.open(name) as reader:
+            file = pq.ParquetFile(reader)
+            ids = file.read(["clip_id"])["clip_id"]
+            rows = pc.indices_nonzero(pc.is_in(ids, value_set=pa.array(sorted(missing))))
+            groups = np.unique(rows.to_numpy() // PICTURES_PER_GROUP)
+            for table in (file.read_row_group(int(group)) for group in groups):
+                pairs = zip(table["clip_id"].to_pylist(), table["jpeg"], strict=True)
+                found |= {clip_id: jpeg.as_py() for clip_id, jpeg in pairs if clip_id in missing}
+        missing -= found.keys()
+    return found
+
+
+_TRACK = [pa.field("track_part", pa.string()), pa.field("track_bytes", pa.int64())]
+_SOURCES = pa.schema([*SOURCES_SCHEMA, *_TRACK])
+
+
+def _placed(unit: ProposedUnit) -> ProposedUnit:
+    """The unit with what holds for good, and where it came from."""
+    rows = unit.sources.filter(pc.is_valid(unit.sources["source_id"]))
+    known = {name: rows[name] for name in rows.column_names}
+    known["track_part"] = pa.array([unit.part] * rows.num_rows, pa.string())
+    nulls = {f.name: pa.nulls(rows.num_rows, f.type) for f in _SOURCES if f.name not in known}
+    columns = known | nulls
+    return replace(unit, sources=pa.table([columns[f.name] for f in _SOURCES], schema=_SOURCES))
+
+
+def _merged(units: Sequence[ProposedUnit]) -> ProposedUnit:
+    """The rows of several units, whose columns stay in pieces: nothing is copied."""
+    if len(units) == 1:
+        return units[0]
+
+    def joined(kind: str) -> pa.Table:
+        tables = [getattr(unit, kind) for unit in units]
+        return pa.concat_tables(like_vectors(tables) if kind in _VECTORS else tables)
+
+    return ProposedUnit(part=None, **{kind: joined(kind) for kind in _KINDS})
+
+
+def _only(table: pa.Table, column: str, of: pa.Table) -> pa.Table:
+    """Rows whose value of a column another table has too."""
+    return table.filter(pc.is_in(table[column], value_set=of[column].combine_chunks()))
+
+
+def _moved(unit: ProposedUnit, uris: Mapping[str, str]) -> ProposedUnit:
+    """The rows under the addresses that the sources have now."""
+    ids = unit.sources["source_id"].combine_chunks()
+    now = pa.array([uris[source_id] for source_id in ids.to_pylist()], pa.string())
+    of_clip = now.take(pc.index_in(unit.clips["source_id"], value_set=ids))
+    at = unit.clips.schema.get_field_index("source_uri")
+    sources = unit.sources.set_column(unit.sources.schema.get_field_index("uri"), "uri", now)
+    return replace(unit, sources=sources, clips=unit.clips.set_column(at, "source_uri", of_clip))

@@ -1,0 +1,1 @@
+"""Probes sources without decoding them."""

@@ -1,0 +1,159 @@
+"""Probes each source without decoding: identity, container, size, timing, audio."""
+
+from fractions import Fraction
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from curator.errors import ErrorCode, SourceError
+from curator.media.container import open_container, pixel_aspect_of, video_stream
+from curator.media.decode import HDR_TRANSFERS
+from curator.media.rotation import header_rotation_deg
+from curator.records import Failure, Probe
+from curator.storage import content_id, open_source
+from curator.tables.parts import fingerprint
+
+SCAN_VERSION = 1
+"""Raised when the same source would give another probe."""
+
+SCAN_SCHEMA = pa.schema(
+    [
+        ("uri", pa.string()),
+        ("bytes", pa.int64()),
+        ("version", pa.string()),
+        ("source_id", pa.string()),
+        ("container", pa.string()),
+        ("codec", pa.string()),
+        ("pixel_format", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("rotation_deg", pa.int16()),
+        ("pixel_aspect", pa.string()),
+        ("time_base", pa.string()),
+        ("fps", pa.string()),
+        ("is_vfr", pa.bool_()),
+        ("header_duration_s", pa.float64()),
+        ("header_n_frames", pa.int64()),
+        ("has_audio", pa.bool_()),
+        ("is_hdr", pa.bool_()),
+        ("error_stage", pa.string()),
+        ("error_code", pa.string()),
+        ("error_message", pa.string()),
+    ]
+)
+"""Row of `scan`: a probe, or the error that stands in its place."""
+
+
+def scan_fingerprint() -> str:
+    """Fingerprint of probes."""
+    return fingerprint("scan", SCAN_VERSION)
+
+
+def scan_key(uri: str, version: str) -> str:
+    """Key under which a probe counts as done: another version is another key."""
+    return f"{version}\t{uri}"
+
+
+def scan_source(uri: str, n_bytes: int, version: str) -> dict[str, object]:
+    """Probes one source.
+
+    Args:
+        uri: Path or `s3://bucket/key`.
+        n_bytes: Size when it was listed.
+        version: Version when it was listed.
+
+    Returns:
+        A row of `SCAN_SCHEMA`; a source that cannot be used has its error in it.
+    """
+    row: dict[str, object] = {"uri": uri, "bytes": n_bytes, "version": version}
+    try:
+        with open_source(uri, expected_version=version) as reader:
+            row["source_id"] = content_id(reader, n_bytes)
+            reader.seek(0)
+            probe = probe_source(reader, uri, str(row["source_id"]), n_bytes, version)
+    except SourceError as error:
+        failure = Failure(uri=uri, stage="scan", code=error.code, message=error.message)
+        return row | failure_columns(failure)
+    return row | {
+        name: str(value) if isinstance(value, Fraction) else value
+        for name in SCAN_SCHEMA.names
+        if (value := getattr(probe, name, None)) is not None
+    }
+
+
+def failure_columns(failure: Failure) -> dict[str, object]:
+    """The error columns that `sources` shows."""
+    return {
+        "error_stage": failure.stage,
+        "error_code": str(failure.code),
+        "error_message": failure.message,
+    }
+
+
+def probe_source(reader: BinaryIO, uri: str, source_id: str, n_bytes: int, version: str) -> Probe:
+    """Reads what a container says of its video.
+
+    Raises:
+        SourceError: EMPTY_FILE, NOT_A_VIDEO, NO_VIDEO_STREAM or UNSUPPORTED_CODEC.
+    """
+    with open_container(reader, uri, n_bytes=n_bytes) as container:
+        stream = video_stream(container, uri)
+        context = stream.codec_context
+        time_base = Fraction(stream.time_base or Fraction(1, 90_000))
+        index_pts = [e.timestamp for e in stream.index_entries if not e.is_discard]
+        has_index = bool(stream.frames) and len(index_pts) == stream.frames
+        duration_s = (
+            float(stream.duration * time_base)
+            if stream.duration
+            else container.duration / 1_000_000
+            if container.duration
+            else None
+        )
+        facts = {
+            "container": container.format.name,
+            "codec": _codec_name(context.name),
+            "pixel_format": context.pix_fmt,
+            "width": stream.width,
+            "height": stream.height,
+            "fps": stream.average_rate,
+            "is_vfr": _varies(index_pts, time_base) if has_index else None,
+            "header_n_frames": stream.frames or None,
+            "has_audio": bool(container.streams.audio),
+            "is_hdr": int(context.color_trc) in HDR_TRANSFERS,
+        }
+        aspect_stream = stream
+        if stream.width < 1 or stream.height < 1:
+            raise SourceError(
+                ErrorCode.NO_FRAMES,
+                f"{uri}: its {facts['codec']} stream names no picture size, so none of it decodes; "
+                "fetch the file again or leave it out",
+            )
+        unrotated_aspect = pixel_aspect_of(aspect_stream, 0)
+    rotation_deg = header_rotation_deg(reader, n_bytes) or 0
+    if rotation_deg % 180:
+        facts["width"], facts["height"] = facts["height"], facts["width"]
+        unrotated_aspect = 1 / unrotated_aspect
+    return Probe(
+        source_id=source_id,
+        uri=uri,
+        bytes=n_bytes,
+        version=version,
+        rotation_deg=rotation_deg,
+        pixel_aspect=unrotated_aspect,
+        time_base=time_base,
+        header_duration_s=duration_s,
+        **facts,  # type: ignore[arg-type]
+    )
+
+
+def _codec_name(decoder: str) -> str:
+    return {"libdav1d": "av1", "libvpx": "vp8", "libvpx-vp9": "vp9"}.get(decoder, decoder)
+
+
+def _varies(decode_times: list[int], time_base: Fraction) -> bool:
+    if len(decode_times) < 3:
+        return False
+    intervals = np.diff(np.array(decode_times, np.int64))
+    tolerance = max(0.002, 2 * float(time_base)) / float(time_base)
+    return bool(np.max(np.abs(intervals - np.median(intervals))) > tolerance)

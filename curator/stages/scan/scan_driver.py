@@ -1,0 +1,202 @@
+"""The driver's side of the scan: the listing streams into probes, and the probes into a table.
+
+Sources that were probed before come from the parts of `scan`, the others go out in units while the
+listing goes on. What waits in the driver is a window of the listing and the units under way.
+
+A source whose probe ends its process, by a crash or because it hangs, ends as failed. The unit that
+it was in is done again, one source at a time.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
+from time import monotonic
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curator.errors import ErrorCode
+from curator.executor.attempts import MAX_ATTEMPTS, SourceRef
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.executor.worker import Resources, Step
+from curator.stages.scan.probe import SCAN_SCHEMA, scan_fingerprint, scan_key
+from curator.stages.scan.source_listing import Listed, ListedSource, SkippedName, UnlistedSource
+from curator.stages.scan.stage import MAX_PROBE_S, ProbeStep, ScanStep, store_probes
+from curator.storage import Store
+from curator.tables.key_index import KnownKeys
+from curator.tables.parts import Parts
+from curator.tables.source_table import SourceTable
+
+FEW_SOURCES = 256
+"""New sources up to which one process probes them: done before a cluster has started."""
+UNIT_SOURCES = 64
+LARGE_UNIT_SOURCES = 256
+LARGE_AFTER = 16_384
+"""Sources after which units are large: a million must not become as many objects."""
+FIRST_WINDOW, WINDOW = 512, 16_384
+"""Listed sources that are looked up together: few at first, so that work begins soon, and more and
+more, so that a part that holds neighbours is read once."""
+READ_THREADS = 16
+
+
+class Scanning:
+    """Lists and probes.
+
+    Args:
+        store: Output root.
+        engine: Where work is done.
+        progress: Where it is shown.
+        sources: Gets a row for each source, whatever becomes of it.
+    """
+
+    def __init__(
+        self, store: Store, engine: Engine, progress: Progress, sources: SourceTable
+    ) -> None:
+        self._parts = Parts(store, "scan", scan_fingerprint())
+        self._engine = engine
+        self._progress = progress
+        self._sources = sources
+        self._remaining: Iterator[list[SourceRef]] = iter(())
+        self._head: list[list[SourceRef]] = []
+        self._is_few = True
+        self.n_skipped_names = 0
+        self.n_scanned = 0
+        """Sources that had to be probed."""
+        self.list_s = 0.0
+        """Seconds that the driver waited for the listing."""
+
+    def begin(self, listed: Iterable[Listed]) -> list[SourceRef] | None:
+        """Lists until it is known whether few sources are new; returns them if so."""
+        self._remaining = self._units(self._timed(listed))
+        n_new = 0
+        while n_new <= FEW_SOURCES and (unit := next(self._remaining, None)) is not None:
+            self._head.append(unit)
+            n_new += len(unit)
+        self._is_few = n_new <= FEW_SOURCES
+        return list(chain.from_iterable(self._head)) if self._is_few else None
+
+    def finish(self, then: Callable[[], None] = lambda: None) -> None:
+        """Lists what remains, and gives every source its row.
+
+        Args:
+            then: Called when few sources were probed, before what was found is stored.
+        """
+        self._probe(chain(self._head, self._remaining), then, few=self._is_few)
+        self._progress.sources(len(self._sources))
+
+    def _timed(self, listed: Iterable[Listed]) -> Iterator[Listed]:
+        items = iter(listed)
+        while True:
+            begun = monotonic()
+            # A few at a time: the clock would take as long as a quick listing.
+            some = list(islice(items, 64))
+            self.list_s += monotonic() - begun
+            if not some:
+                return
+            yield from some
+
+    def _units(self, listed: Iterator[Listed]) -> Iterator[list[SourceRef]]:
+        """Sources that have no probe yet; the others go into the table on the way."""
+        known = KnownKeys.of(self._parts)
+        unit: list[SourceRef] = []
+        size = FIRST_WINDOW
+        while window := list(islice(listed, size)):
+            size = min(2 * size, WINDOW)
+            for source in self._new(window, known):
+                unit.append(source)
+                if len(unit) >= (
+                    UNIT_SOURCES if self.n_scanned < LARGE_AFTER else LARGE_UNIT_SOURCES
+                ):
+                    self.n_scanned += len(unit)
+                    yield unit
+                    unit = []
+            self._progress.sources(len(self._sources))
+        if unit:
+            self.n_scanned += len(unit)
+            yield unit
+
+    def _new(self, window: Sequence[Listed], known: KnownKeys) -> Iterator[SourceRef]:
+        """Sources of a part of the listing that have no probe yet, in their order."""
+        self.n_skipped_names += sum(isinstance(item, SkippedName) for item in window)
+        unlisted = [item for item in window if isinstance(item, UnlistedSource)]
+        if unlisted:
+            self._sources.add_failed(
+                _failed(item.uri, "list", item.code, item.message) for item in unlisted
+            )
+        sources = [item for item in window if isinstance(item, ListedSource)]
+        keys = [scan_key(source.uri, source.version) for source in sources]
+        found = known.find(keys)
+        stored: dict[str, list[str]] = {}
+        for key, part in zip(keys, found, strict=True):
+            if part is not None:
+                stored.setdefault(part, []).append(key)
+        missing = self._take_stored(stored)
+        for source, key, part in zip(sources, keys, found, strict=True):
+            if part is None or key in missing:
+                yield SourceRef(uri=source.uri, n_bytes=source.bytes, version=source.version)
+
+    def _take_stored(self, stored: dict[str, list[str]]) -> set[str]:
+        """Takes probes from parts; returns the keys that their parts have not."""
+        missing: set[str] = set()
+        with ThreadPoolExecutor(max_workers=READ_THREADS) as pool:
+            tables = pool.map(self._parts.read, stored)
+            for keys, table in zip(stored.values(), tables, strict=True):
+                table = table.select(SCAN_SCHEMA.names)
+                own = pc.binary_join_element_wise(table["version"], table["uri"], "\t")
+                wanted = pa.array(keys, pa.string())
+                # A part also has rows that it does not make done, as of a file that was locked.
+                self._sources.add_probes(table.filter(pc.is_in(own, value_set=wanted)))
+                missing.update(wanted.filter(pc.invert(pc.is_in(wanted, own))).to_pylist())
+        return missing
+
+    def _probe(
+        self, units: Iterable[list[SourceRef]], then: Callable[[], None], *, few: bool
+    ) -> None:
+        limit = {"max_probe_s": MAX_PROBE_S}
+        place = {"store": self._parts.store, "stamp": self._parts.stamp}
+        resources = Resources(cpus=0.5)
+        step = (
+            Step(make=ProbeStep, settings=limit, resources=resources)
+            if few
+            else Step(make=ScanStep, settings=limit | place, resources=resources)
+        )
+        deaths: Counter[str] = Counter()
+        while True:
+            again: list[list[SourceRef]] = []
+            outcomes = self._engine.attempts(step, units, few=few)
+            if few:
+                outcomes = iter(list(outcomes))
+                then()
+            for unit, probes in outcomes:
+                if probes is not None:
+                    # One process for a few has no use for what Parquet loads; this one has it.
+                    table = store_probes(self._parts, unit, probes) if few else probes
+                    self._sources.add_probes(table)
+                elif len(unit) > 1:
+                    again += [[source] for source in unit]
+                else:
+                    (source,) = unit
+                    deaths[source.uri] += 1
+                    if deaths[source.uri] < MAX_ATTEMPTS:
+                        again.append(unit)
+                    else:
+                        self._give_up(source)
+            if not again:
+                return
+            units = again
+
+    def _give_up(self, source: SourceRef) -> None:
+        message = (
+            f"{source.uri}: the process that read its header died {MAX_ATTEMPTS} times: a crash, "
+            f"too little memory, or longer than {MAX_PROBE_S:g} s; leave the file out, or remux it"
+        )
+        row = _failed(source.uri, "scan", ErrorCode.WORKER_DIED, message)
+        self._sources.add_failed([row | {"bytes": source.n_bytes, "version": source.version}])
+
+
+def _failed(uri: str, stage: str, code: ErrorCode, message: str) -> dict[str, str | int]:
+    return {
+        "uri": uri, "error_stage": stage, "error_code": str(code), "error_message": message,
+    }  # fmt: skip

@@ -1,0 +1,318 @@
+"""Turns what the user names (files, folders, patterns, prefixes, manifests) into sources.
+
+Everything is a stream in a fixed order, so that a bucket of millions of objects neither waits nor
+takes memory. What is found is never dropped without a word: it is a source, a name that is
+clearly no video, or something that has to be accounted for as failed.
+"""
+
+import hashlib
+import os
+import stat
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TypeVar
+
+from curator.errors import ErrorCode, SourceError, StorageError, UsageError
+from curator.storage.base import has_scheme
+from curator.storage.file_walk import Found, expand, is_pattern, walk
+from curator.storage.source_manifests import absolute_path, is_manifest, manifest_uris
+from curator.storage.source_reader import local_failure, stat_source
+
+_SKIPPED = {
+    "images, and what cameras put beside videos": "jpg jpeg png webp bmp tif tiff svg heic heif "
+    "ico psd exr dpx thm xmp",
+    "sound alone": "wav mp3 flac aac opus wma aif aiff mid midi",
+    "subtitles": "srt vtt ass ssa sub idx sup lrc ttml sbv",
+    "text and documents": "txt md rst nfo log html htm pdf doc docx xls xlsx ppt pptx",
+    "data and settings": "json jsonl ndjson csv tsv parquet arrow feather xml yaml yml toml ini "
+    "cfg conf sql db sqlite",
+    "archives": "zip tar gz tgz bz2 xz zst 7z rar",
+    "arrays and weights": "npy npz pkl pt pth safetensors onnx h5",
+    "checksums, links and code": "md5 sha1 sha256 sha512 torrent url py sh js css ipynb",
+}
+SKIPPED_SUFFIXES = frozenset(f".{end}" for ends in _SKIPPED.values() for end in ends.split())
+"""Endings of names that are clearly no video.
+
+GIF can be one; so can .m4a and .ogg, whose containers also hold video.
+"""
+
+_THREADS = 16
+_BATCH = 16
+_DIGEST_BYTES = 16
+_S3 = "s3://"
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedSource:
+    """A source to be read; `version` is for `open_source(expected_version=…)`."""
+
+    uri: str
+    bytes: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedName:
+    """A file that is clearly no video by its name; it is counted, and gets no row."""
+
+    uri: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnlistedSource:
+    """Something that was named or found and cannot be read; it gets a row as failed."""
+
+    uri: str
+    code: ErrorCode
+    message: str
+
+
+Listed = ListedSource | SkippedName | UnlistedSource
+
+
+def list_sources(arguments: Sequence[str], *, limit: int | None = None) -> Iterator[Listed]:
+    """Lists the sources that the arguments name, each URI once, in the arguments' order.
+
+    An argument is one of:
+
+    - a file: a source whatever its name, or a manifest if it ends in .txt, .csv or .parquet;
+    - a folder: everything below it, sorted; names that start with a dot are left out;
+    - a pattern with `*`, `?`, `[…]` or `**`, unless something has just that name;
+    - `s3://bucket/…`: an object, a folder (`s3://b/a` is not `s3://b/ab`), or a pattern. A
+      folder that a pattern matches is listed like a folder, so `s3://b/a*` is a plain prefix.
+
+    The URIs are absolute paths, with links kept, and `s3://bucket/key`.
+
+    Args:
+        arguments: At least one.
+        limit: Ends after so many sources, readable or not; skipped names do not count.
+
+    Returns:
+        A stream. All arguments were looked up before it is returned.
+
+    Raises:
+        UsageError: An argument names nothing, or a manifest is not valid; the latter may come
+            from the stream.
+        StorageError: A listing broke off; from the stream.
+    """
+    if not arguments:
+        raise UsageError("no inputs: name files, folders, patterns, s3://… or a manifest")
+    if limit is not None and limit < 0:
+        raise UsageError(f"limit is {limit}; expected 0 or more")
+    parts = [_looked_up(argument) for argument in arguments]
+    listed: Iterator[Listed] = chain.from_iterable(parts)
+    if len(arguments) > 1 or any(part.may_repeat for part in parts):
+        listed = _without_repeats(listed)
+    return _limited(listed, limit)
+
+
+class _Part:
+    """What one argument lists; the first item was fetched already, to see that there is one."""
+
+    def __init__(self, listed: Iterator[Listed], *, may_repeat: bool = False) -> None:
+        self.may_repeat = may_repeat
+        self._listed = listed
+
+    def __iter__(self) -> Iterator[Listed]:
+        return self._listed
+
+
+def _looked_up(argument: str) -> _Part:
+    if argument.startswith(_S3):
+        return _s3_part(argument)
+    if not argument or has_scheme(argument):
+        raise UsageError(
+            f"input {argument!r} is not supported: expected a path, a pattern, "
+            "s3://bucket/… or a manifest"
+        )
+    path = absolute_path(argument)
+    try:
+        info = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if is_pattern(argument):
+            return _pattern_part(argument, path)
+        what = "is a link to nothing" if os.path.islink(path) else "does not exist"
+        raise UsageError(f"input {argument!r} {what} (looked for {path!r})") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"input {local_failure(path, error).message}") from error
+    if stat.S_ISDIR(info.st_mode):
+        try:
+            os.scandir(path).close()
+        except OSError as error:
+            raise UsageError(f"input {local_failure(path, error).message}") from error
+        return _Part(_at_least_one(map(_by_name, walk(path)), argument, "has no files in it"))
+    if not stat.S_ISREG(info.st_mode):
+        raise UsageError(f"input {argument!r} is no file and no folder")
+    if is_manifest(path):
+        return _manifest_part(argument, path)
+    return _Part(iter([_local(Found(path=path, info=info))]))
+
+
+def _manifest_part(argument: str, uri: str) -> _Part:
+    uris = _at_least_one(_readable_uris(uri), argument, "names no sources")
+    return _Part(_described(uris), may_repeat=True)
+
+
+def _readable_uris(manifest: str) -> Iterator[str]:
+    try:
+        yield from manifest_uris(manifest)
+    except SourceError as error:
+        raise UsageError(f"manifest {error.message}") from error
+
+
+def _pattern_part(argument: str, pattern: str) -> _Part:
+    return _Part(
+        _at_least_one(_pattern_files(pattern), argument, "matches no files"), may_repeat=True
+    )
+
+
+def _pattern_files(pattern: str) -> Iterator[Listed]:
+    for path in expand(pattern):
+        try:
+            info: os.stat_result | OSError = os.stat(path)
+        except OSError as error:
+            info = error
+        if not isinstance(info, OSError) and stat.S_ISDIR(info.st_mode):
+            yield from map(_by_name, walk(path))
+        else:
+            yield _by_name(Found(path=path, info=info))
+
+
+def _by_name(found: Found) -> Listed:
+    if _is_skipped(found.path):
+        return _checked_text(SkippedName(uri=found.path))
+    return _local(found)
+
+
+def _local(found: Found) -> Listed:
+    if isinstance(found.info, OSError):
+        return _failed(found.path, local_failure(found.path, found.info))
+    if not stat.S_ISREG(found.info.st_mode):
+        return _describe(found.path)
+    version = str(found.info.st_mtime_ns)
+    return _checked_text(ListedSource(uri=found.path, bytes=found.info.st_size, version=version))
+
+
+def _describe(uri: str) -> Listed:
+    try:
+        size, version = stat_source(uri)
+    except SourceError as error:
+        return _failed(uri, error)
+    return _checked_text(ListedSource(uri=uri, bytes=size, version=version))
+
+
+def _failed(uri: str, error: SourceError) -> Listed:
+    return _checked_text(UnlistedSource(uri=uri, code=error.code, message=error.message))
+
+
+def _checked_text(listed: Listed) -> Listed:
+    """Replaces what cannot be stored because its name is not text.
+
+    Linux lets a name be any bytes; Python shows those that are not UTF-8 as lone surrogates,
+    which neither Parquet nor JSON takes.
+    """
+    try:
+        listed.uri.encode()
+    except UnicodeEncodeError:
+        uri = os.fsencode(listed.uri).decode("utf-8", "backslashreplace")
+        if isinstance(listed, SkippedName):
+            return SkippedName(uri=uri)
+        return UnlistedSource(
+            uri=uri,
+            code=ErrorCode.UNREADABLE,
+            message=f"the name is not valid UTF-8: {uri!r}; rename it",
+        )
+    return listed
+
+
+def _is_skipped(uri: str) -> bool:
+    return os.path.splitext(uri)[1].lower() in SKIPPED_SUFFIXES
+
+
+def _described(uris: Iterable[str]) -> Iterator[Listed]:
+    """Looks URIs up in several threads, and yields them in their order."""
+    remaining = iter(uris)
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="list")
+    underway: deque[Future[list[Listed]]] = deque()
+    try:
+        while True:
+            while len(underway) < 2 * _THREADS and (batch := list(islice(remaining, _BATCH))):
+                underway.append(pool.submit(lambda uris: [_describe(u) for u in uris], batch))
+            if not underway:
+                return
+            yield from underway.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _s3_part(argument: str) -> _Part:
+    from curator.storage.s3_client import Cause, S3Errors, explain, head, split_uri
+
+    bucket, key = split_uri(argument)
+    if not bucket:
+        raise UsageError(f"input {argument!r} names no bucket: expected s3://bucket/…")
+    if key and not key.endswith("/"):
+        try:
+            found = head(bucket, key)
+        except S3Errors as error:
+            cause, words = explain(error, bucket)
+            # Without the right to list, a server may answer 403 for what does not exist.
+            if cause not in (Cause.MISSING, Cause.NO_BUCKET, Cause.FORBIDDEN):
+                raise UsageError(f"input {argument!r} cannot be read: {words}") from error
+        else:
+            if is_manifest(key):
+                return _manifest_part(argument, argument)
+            return _Part(
+                iter([ListedSource(uri=argument, bytes=found.bytes, version=found.version)])
+            )
+    if is_pattern(key):
+        otherwise = "matches no objects"
+    else:
+        otherwise = "has no objects under it; for a plain prefix of keys append *"
+    return _Part(_at_least_one(_s3_objects(bucket, key), argument, otherwise))
+
+
+def _s3_objects(bucket: str, key: str) -> Iterator[Listed]:
+    from curator.storage.s3_find import find_objects
+
+    for found in find_objects(bucket, key):
+        uri = f"{_S3}{bucket}/{found.key}"
+        if _is_skipped(found.key):
+            yield SkippedName(uri=uri)
+        else:
+            yield ListedSource(uri=uri, bytes=found.bytes, version=found.version)
+
+
+def _at_least_one(items: Iterator[_Item], argument: str, otherwise: str) -> Iterator[_Item]:
+    try:
+        first = next(items, None)
+    except StorageError as error:
+        raise UsageError(f"input {argument!r} cannot be listed: {error}") from error
+    if first is None:
+        raise UsageError(f"input {argument!r} {otherwise}")
+    return chain([first], items)
+
+
+def _without_repeats(listed: Iterable[Listed]) -> Iterator[Listed]:
+    seen: set[bytes] = set()
+    for item in listed:
+        digest = hashlib.blake2b(item.uri.encode(), digest_size=_DIGEST_BYTES).digest()
+        if digest not in seen:
+            seen.add(digest)
+            yield item
+
+
+def _limited(listed: Iterable[Listed], limit: int | None) -> Iterator[Listed]:
+    remaining = limit
+    if remaining == 0:
+        return
+    for item in listed:
+        yield item
+        if remaining is not None and not isinstance(item, SkippedName):
+            remaining -= 1
+            if remaining == 0:
+                return

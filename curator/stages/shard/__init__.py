@@ -1,0 +1,1 @@
+"""Packs written clips into WebDataset tars."""

@@ -1,0 +1,215 @@
+"""One sample of a shard: what a tar will hold of a clip.
+
+JSON and caption are most of a sample, some KB; of many samples they lie in a temporary file.
+"""
+
+import hashlib
+import io
+import math
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from curator.stages.shard.tar_reader import TEXT_VECTOR
+from curator.tables.spill_file import Spill
+
+BLOCK = tarfile.BLOCKSIZE
+
+Split = Literal["train", "val"]
+SPLITS: tuple[Split, ...] = ("train", "val")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """Where the bytes of an encoded clip lie under the output root."""
+
+    name: str
+    row: int | None = None
+    """Row of a part of `cuts`, or None when `offset` counts."""
+    offset: int | None = None
+    """First byte within a tar."""
+    n_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextVector:
+    """Where the embedding of a caption lies under the output root."""
+
+    name: str
+    """Part of `text_embeddings`."""
+    row: int
+    n_bytes: int
+    """As a NumPy file."""
+    n_dims: int
+    """1 for a sentence's vector, 2 for those of tokens."""
+    digest: str
+    """Names caption and model."""
+
+
+class Sample:
+    """One sample of a shard.
+
+    Args:
+        key: Letters and digits.
+        metadata: What its JSON holds.
+        caption: Text member.
+        mp4_bytes: Size of the MP4.
+        mp4_sha256: Its hash, in hex.
+        location: Where its bytes lie.
+        split: For training or validation.
+        embedding: float32 [D], or None for no member `npy`.
+        text_vector: Embedding of the caption; None for no member `text.npy`.
+        has_id: Whether there is a member `id`.
+        spill: Takes JSON and caption, which are most of a sample; None keeps them in memory.
+
+    Raises:
+        ValueError: Readers of WebDataset would split or skip the key.
+    """
+
+    __slots__ = (
+        "_begin", "_caption_bytes", "_json_bytes", "_spill", "_text", "embedding", "has_id", "key",
+        "location", "mp4_bytes", "split", "text_vector",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        key: str,
+        metadata: Mapping[str, Any],
+        caption: str,
+        mp4_bytes: int,
+        mp4_sha256: str,
+        location: Location,
+        split: Split = "train",
+        embedding: NDArray[np.float32] | None = None,
+        text_vector: TextVector | None = None,
+        has_id: bool = False,
+        spill: Spill | None = None,
+    ) -> None:
+        if not key.isalnum():
+            raise ValueError(f"key {key!r}; expected letters and digits only")
+        self.key = key
+        self.mp4_bytes = mp4_bytes
+        self.location = location
+        self.split = split
+        self.embedding = embedding
+        self.text_vector = text_vector
+        self.has_id = has_id
+        said = orjson.dumps(metadata, option=orjson.OPT_SORT_KEYS)
+        text = caption.encode()
+        self._json_bytes, self._caption_bytes = len(said), len(text)
+        whole = said + text + mp4_sha256.encode()
+        self._spill = spill
+        self._text = whole if spill is None else None
+        # With how long the hash is, so that a read is one.
+        self._begin = (0, len(whole)) if spill is None else (spill.add(whole), len(whole))
+
+    def __reduce__(self) -> tuple[Callable[..., "Sample"], tuple[dict[str, Any]]]:
+        """What another process gets: the sample with its text."""
+        own = {name: getattr(self, name) for name in _ABOUT}
+        own |= {"metadata": self.json(), "caption": self.caption}
+        return _sample_of, (own,)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the two are the same sample, embeddings aside."""
+        if not isinstance(other, Sample):
+            return NotImplemented
+        names = ("key", "mp4_bytes", "location", "split", "has_id", "_json_bytes")
+        return self._whole() == other._whole() and all(
+            getattr(self, name) == getattr(other, name) for name in names
+        )
+
+    def __hash__(self) -> int:
+        """By the key."""
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        """Names it."""
+        return f"Sample(key={self.key!r})"
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the JSON holds; made anew each time."""
+        held: Mapping[str, Any] = orjson.loads(self.json())
+        return held
+
+    @property
+    def caption(self) -> str:
+        """Text member."""
+        return self._whole()[self._json_bytes :][: self._caption_bytes].decode()
+
+    @property
+    def mp4_sha256(self) -> str:
+        """Hash of the MP4, in hex."""
+        return self._whole()[self._json_bytes + self._caption_bytes :].decode()
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that the sample takes in a tar."""
+        return sum(BLOCK + padded(size) for _, size in self.members())
+
+    @property
+    def json_bytes(self) -> int:
+        """Size of the JSON."""
+        return self._json_bytes
+
+    def members(self) -> list[tuple[str, int]]:
+        """Suffix and size of each member, in their order."""
+        members = [
+            ("json", self._json_bytes),
+            ("mp4", self.mp4_bytes),
+            ("txt", self._caption_bytes),
+        ]
+        if self.embedding is not None:
+            members.append(("npy", len(self.npy())))
+        if self.text_vector is not None:
+            members.append((TEXT_VECTOR, self.text_vector.n_bytes))
+        if self.has_id:
+            members.append(("id", len(self.id())))
+        return members
+
+    def json(self) -> bytes:
+        """The sample's metadata as canonical JSON."""
+        return self._whole()[: self._json_bytes]
+
+    def id(self) -> bytes:
+        """A whole number below 2**52 made from the key, in decimal."""
+        return str(int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:8]) >> 12).encode()
+
+    def npy(self) -> bytes:
+        """The embedding as a NumPy file, float32 [D]."""
+        assert self.embedding is not None
+        output = io.BytesIO()
+        vector = np.ascontiguousarray(self.embedding, "<f4")
+        np.lib.format.write_array(output, vector, version=(1, 0), allow_pickle=False)
+        return output.getvalue()
+
+    def texts(self) -> tuple[bytes, bytes, bytes]:
+        """JSON, caption and hash of the MP4 as bytes, by one read."""
+        whole, end = self._whole(), self._json_bytes + self._caption_bytes
+        return whole[: self._json_bytes], whole[self._json_bytes : end], whole[end:]
+
+    def _whole(self) -> bytes:
+        if self._text is not None:
+            return self._text
+        assert self._spill is not None
+        return self._spill.read(*self._begin)
+
+
+_ABOUT = (
+    "key", "mp4_bytes", "mp4_sha256", "location", "split", "embedding", "text_vector", "has_id",
+)  # fmt: skip
+
+
+def _sample_of(own: dict[str, Any]) -> Sample:
+    return Sample(**own | {"metadata": orjson.loads(own["metadata"])})
+
+
+def padded(size: int) -> int:
+    """Bytes that a member of a size takes in a tar."""
+    return math.ceil(size / BLOCK) * BLOCK

@@ -1,0 +1,270 @@
+"""Decisions over all clips at once: selection, captions, and the samples of the shards."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curator.measures.scores import SCORES
+from curator.models.perceptual import PERCEPTUAL_MODEL
+from curator.models.transnet import transnet_model_name
+from curator.recipe import Recipe
+from curator.records import Reason
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.measured_caption import MEASURED_MODEL, measured_caption
+from curator.stages.select.selection import SelectConfig, select
+from curator.stages.shard.shard_plan import (
+    Bucket,
+    Location,
+    Sample,
+    ShardPlan,
+    Split,
+    TarLayout,
+    TextVector,
+    bucket_of,
+    split_of,
+)
+from curator.tables.clip_locations import KeyRows
+from curator.tables.clip_rows import ClipRows, Row, kept_rows, plain, values
+from curator.tables.schemas import CROP_COLUMNS
+from curator.tables.spill_file import Spill
+
+
+def reject(clip: Row, reason: Reason, *, detail: str | None = None) -> None:
+    """Turns a kept clip into a rejected one."""
+    clip.update(
+        {
+            "decision": "rejected",
+            "reason": str(reason),
+            "reasons": [*clip["reasons"], str(reason)],
+            "reason_detail": detail,
+        }
+    )
+
+
+def mark_selected(clips: Sequence[Row], config: SelectConfig) -> None:
+    """Rejects clips beyond the share or the cap of their group.
+
+    Args:
+        clips: All clips; those that are kept so far are chosen from.
+        config: Settings.
+    """
+    if not config.enabled:
+        return
+    kept = kept_rows(clips)
+    for clip, chosen in zip(kept, select(kept, config), strict=True):
+        if not chosen.is_taken:
+            group = f"group {chosen.group}: " if config.by else ""
+            detail = f"{group}{chosen.quota} of {chosen.n_group} taken, this is no. {chosen.rank}"
+            reject(clip, Reason.NOT_SELECTED, detail=detail)
+            bounds = float(chosen.rank), float(chosen.quota)
+            clip.update(zip(("reason_score", "reason_threshold"), bounds, strict=True))
+
+
+def measured_captions(clips: Sequence[Row], config: CaptionConfig) -> None:
+    """Writes captions of the clips that are kept."""
+    if not config.enabled or config.annotates:
+        return
+    for clip in kept_rows(clips):
+        caption = measured_caption(
+            clip,
+            width=clip["width"],
+            height=clip["height"],
+            duration_s=clip["end_s"] - clip["start_s"],
+            fps=clip["fps"],
+        )
+        clip.update({"caption": caption, "caption_model": MEASURED_MODEL})
+
+
+class Vectors:
+    """Vectors of clips by id.
+
+    Args:
+        table: Rows of `embeddings`, sorted by `clip_id`.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self._rows = KeyRows(table["clip_id"])
+        column = table["vector"].combine_chunks()
+        flat = column.flatten().to_numpy().astype(np.float32, copy=False)
+        n = len(self._rows)
+        self._vectors_ND = flat.reshape(n, -1) if n else flat.reshape(0, 0)
+
+    def get(self, clip_id: str) -> NDArray[np.float32] | None:
+        """float32 [D], or None for a clip that could not be described."""
+        row = self._rows.find(clip_id)
+        vector: NDArray[np.float32] | None = None if row is None else self._vectors_ND[row]
+        return vector
+
+
+def plan_samples(
+    clips: Sequence[Row],
+    locations: Mapping[str, Location],
+    recipe: Recipe,
+    vectors: Vectors | None = None,
+    text_vectors: Callable[[str], TextVector | None] | None = None,
+    *,
+    annotation_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    spill: Spill | None = None,
+) -> Iterator[tuple[Bucket, Sample]]:
+    """Samples of the clips that are kept, with their buckets.
+
+    A clip that fits no bucket as it was written is rejected.
+
+    Args:
+        clips: Rows of `clips`.
+        locations: Where the written clips are.
+        recipe: Settings.
+        vectors: Embeddings for the samples; None for none.
+        text_vectors: Finds the embedding of a caption; None for none.
+        annotation_of: What a model said of a clip, by its row; None where none was asked.
+        spill: Takes the texts of samples; None keeps them in memory.
+    """
+    splits: dict[str, Split] = {}
+    for row in kept_rows(clips):
+        clip = plain(row)
+        bucket = bucket_of(
+            clip["width"],
+            clip["height"],
+            clip["n_frames"],
+            recipe.shard,
+            content_type=clip.get("content_type"),
+        )
+        if bucket is None:
+            size = f"{clip['width']}x{clip['height']}, {clip['n_frames']} frames"
+            reject(row, Reason.NO_BUCKET, detail=f"{size} as written")
+            continue
+        if clip.get("bucket") != bucket.name:
+            row["bucket"] = bucket.name
+        source, key = clip["source_id"], clip["clip_id"]
+        if source not in splits:
+            splits[source] = split_of(source, recipe.shard)
+        if annotation_of is not None:
+            clip = {**clip, "annotation": annotation_of(clip)}
+        yield (
+            bucket,
+            Sample(
+                key=key,
+                metadata=sample_metadata(clip, bucket, splits[source]),
+                caption=clip.get("caption") or "",
+                mp4_bytes=clip["mp4_bytes"],
+                mp4_sha256=clip["mp4_sha256"],
+                location=locations[key],
+                split=splits[source],
+                embedding=vectors.get(key) if vectors is not None else None,
+                text_vector=text_vectors(clip.get("caption") or "") if text_vectors else None,
+                has_id=recipe.shard.id_member,
+                spill=spill,
+            ),
+        )
+
+
+def sample_metadata(
+    clip: Mapping[str, Any], bucket: Bucket, split: Split = "train"
+) -> dict[str, Any]:
+    """What a sample's JSON holds; numbers are rounded so that it reads well.
+
+    Nothing of it changes with this program's version alone: tars that stand would not stay.
+    """
+    n_frames, fps = clip["n_frames"], Fraction(clip["fps_fraction"])
+    return {
+        "key": clip["clip_id"],
+        "clip_id": clip["clip_id"],
+        "source_id": clip["source_id"],
+        "source_uri": clip["source_uri"],
+        "source_start_s": round(clip["start_s"], 6),
+        "source_end_s": round(clip["end_s"], 6),
+        "source_start_frame": clip["start_frame"],
+        "source_end_frame": clip["end_frame"],
+        "source_start_pts": clip["start_pts"],
+        "source_end_pts": clip["end_pts"],
+        "source_time_base": clip["time_base"],
+        "source_is_vfr": clip["is_vfr"],
+        "cut_mode": clip["cut_mode"],
+        "audio": clip["audio"],
+        "n_frames": n_frames,
+        "fps": float(fps),
+        "fps_fraction": str(fps),
+        "duration": round(float(n_frames / fps), 6),
+        "width": clip["width"],
+        "height": clip["height"],
+        "bucket": {
+            "resolution": bucket.resolution,
+            "aspect": bucket.aspect,
+            "min_frames": bucket.min_frames,
+            "content": bucket.content,
+            "name": bucket.name,
+        },
+        "split": split,
+        "tags": list(clip.get("tags") or ()),
+        "crop": None
+        if clip["crop_x"] is None
+        else {name.removeprefix("crop_"): clip[name] for name in CROP_COLUMNS},
+        "scores": {
+            name: None if clip[name] is None else float(f"{clip[name]:.4g}")
+            for name in SCORES
+            if name != "fps"
+        },
+        "content_type": clip.get("content_type"),
+        "caption": clip.get("caption") or "",
+        "caption_model": clip.get("caption_model"),
+        **_annotated(clip),
+        "mp4_sha256": clip["mp4_sha256"],
+        "models": {"shots": transnet_model_name(), "descriptor": PERCEPTUAL_MODEL},
+    }
+
+
+def _annotated(clip: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model said of a clip, window by window; nothing for one that was not asked about."""
+    if "annotation" not in clip:
+        return {}
+    alignment = clip.get("caption_alignment")
+    return {
+        "annotation": clip["annotation"],
+        "caption_failure": clip.get("caption_failure"),
+        "caption_alignment": None if alignment is None else float(f"{alignment:.4g}"),
+    }
+
+
+def place_samples(shards: Sequence[tuple[ShardPlan, TarLayout]], clips: Sequence[Row]) -> None:
+    """Notes in the clips where shards hold them.
+
+    Args:
+        shards: Each with where everything lies in it.
+        clips: Rows of `clips`, of which the kept ones have a sample.
+    """
+    keys = pa.array((key for _, layout in shards for key in layout.keys), pa.string())
+    names = pa.array([plan.name for plan, _ in shards], pa.string())
+    codes = np.repeat(np.arange(len(shards)), [len(layout.keys) for _, layout in shards])
+    offsets = np.concatenate(
+        [np.zeros(0, np.int64), *(np.array(layout.mp4_starts, np.int64) for _, layout in shards)]
+    )
+    ids = pa.array(values(clips, "clip_id"), pa.string())
+    rows = pc.index_in(keys, value_set=ids).to_numpy(zero_copy_only=False)
+    placed = {"shard": names.take(pa.array(codes)), "key": keys, "mp4_offset": pa.array(offsets)}
+    if isinstance(clips, ClipRows):
+        clips.scatter(rows, pa.table(placed))
+        return
+    for row, found in zip(rows.tolist(), pa.table(placed).to_pylist(), strict=True):
+        clips[row].update(found)
+
+
+def shard_facts(plan: ShardPlan, n_bytes: int) -> dict[str, Any]:
+    """What the summary says of a shard.
+
+    Args:
+        plan: What is in it.
+        n_bytes: Its size.
+    """
+    return {
+        "name": plan.name,
+        "bucket": plan.bucket,
+        "split": plan.split,
+        "n_samples": len(plan.samples),
+        "n_frames": plan.totals[0],
+        "bytes": n_bytes,
+    }

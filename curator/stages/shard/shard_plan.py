@@ -1,0 +1,337 @@
+"""Packs written clips into WebDataset tars, one bucket and split per tar.
+
+Which clip goes where follows from the clips, their sizes, a seed, and the tars that stand already;
+not from workers, order or crashes. A tar's name ends in the hash of what is in it, so that an
+object that stands is never rewritten with other content, and one that is there already need not be
+written again. What describes the tars to readers is made in `shard_index.py`.
+"""
+
+import hashlib
+import math
+import re
+import tarfile
+from array import array
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import BinaryIO
+
+from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.sample import BLOCK as BLOCK
+from curator.stages.shard.sample import SPLITS as SPLITS
+from curator.stages.shard.sample import Location as Location
+from curator.stages.shard.sample import Sample as Sample
+from curator.stages.shard.sample import Split as Split
+from curator.stages.shard.sample import TextVector as TextVector
+from curator.stages.shard.sample import padded
+from curator.stages.shard.tar_reader import TEXT_VECTOR
+
+SHARD_VERSION = 3
+"""Raised when the same clips would give other bytes."""
+
+SHARDS = "shards"
+"""Folder of the shards under an output root."""
+
+END_BYTES = 2 * BLOCK
+"""Empty blocks that end a tar."""
+
+UNKNOWN_CONTENT = "unknown"
+"""Content type, in the name of a bucket, of a clip whose type is not told."""
+
+_TAR_NAME = re.compile(
+    rf"{SHARDS}/(?P<bucket>[^/]+)/(?P<split>train|val)-(?P<number>\d{{6,}})-[0-9a-f]{{8}}\.tar"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Clips that a trainer can put into one batch after cropping to the smallest."""
+
+    resolution: int
+    aspect: str
+    min_frames: int
+    content: str | None = None
+    """Content type, where buckets go by it."""
+
+    @property
+    def name(self) -> str:
+        """Folder under `shards/`, such as `720p_16-9_121f`, or `720p_16-9_121f_sports`."""
+        name = f"{self.resolution}p_{self.aspect.replace(',', '-')}_{self.min_frames}f"
+        if self.content is None:
+            return name
+        return f"{name}_{re.sub('[^a-z0-9]+', '-', self.content.lower()).strip('-') or 'other'}"
+
+
+def bucket_of(
+    width: int,
+    height: int,
+    n_frames: int,
+    config: ShardConfig,
+    *,
+    content_type: str | None = None,
+) -> Bucket | None:
+    """Bucket of a clip.
+
+    Args:
+        width: Pixels.
+        height: Pixels.
+        n_frames: Frames of the written clip.
+        config: Classes.
+        content_type: What the clip shows, as far as that is known.
+
+    Returns:
+        The bucket, or None for a clip below the smallest resolution or length class, and with
+        `aspects_strict` for one that is near no aspect class.
+    """
+    resolutions = [size for size in config.resolutions if size <= min(width, height)]
+    lengths = [length for length in config.lengths if length + 1 <= n_frames]
+    if not resolutions or not lengths:
+        return None
+    if config.aspects_strict and aspect_loss(width, height, config) > config.aspects_tolerance:
+        return None
+    return Bucket(
+        resolution=max(resolutions),
+        aspect=_nearest(width, height, tuple(config.aspects)),
+        min_frames=max(lengths),
+        content=(content_type or UNKNOWN_CONTENT) if config.by_content_type else None,
+    )
+
+
+def aspect_loss(width: int, height: int, config: ShardConfig) -> float:
+    """Share of the picture that a crop to the nearest aspect class would lose, 0 to 1."""
+    wanted = _ratio(_nearest(width, height, tuple(config.aspects)))
+    own = width / height
+    return 1 - min(own / wanted, wanted / own)
+
+
+def split_of(source_id: str, config: ShardConfig) -> Split:
+    """Whether the clips of a source are for training or validation.
+
+    By source and never by clip, so that no scene stands on both sides; by hash, so that the other
+    sources do not matter.
+    """
+    digest = hashlib.sha256(f"split {config.seed} {source_id}".encode()).digest()
+    share = int.from_bytes(digest[:8], "big") / 2**64
+    return "val" if share < config.val_share else "train"
+
+
+@cache
+def _nearest(width: int, height: int, aspects: tuple[str, ...]) -> str:
+    return min(aspects, key=lambda a: abs(math.log(width / height / _ratio(a))))
+
+
+def _ratio(aspect: str) -> float:
+    width, height = aspect.split(",")
+    return int(width) / int(height)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardPlan:
+    """A tar to be: its name says what is in it."""
+
+    name: str
+    bucket: str
+    split: Split
+    samples: tuple[Sample, ...]
+
+    @cached_property
+    def totals(self) -> tuple[int, float]:
+        """Frames and seconds of all samples."""
+        known = [sample.metadata for sample in self.samples]
+        return sum(own["n_frames"] for own in known), float(sum(own["duration"] for own in known))
+
+
+def plan_shards(
+    samples: Iterable[tuple[Bucket, Sample]],
+    config: ShardConfig,
+    standing: Mapping[str, Collection[str]] | None = None,
+) -> list[ShardPlan]:
+    """Groups samples into tars.
+
+    Args:
+        samples: In any order; keys are unique.
+        config: Sizes, and the seed of the order.
+        standing: Keys of the samples in each tar of the last finished run that is there, by name.
+            One stays as it is if each of its samples is wanted, in the same bucket and split and
+            with the same bytes, and if it is not too large; the other samples go into new tars.
+
+    Returns:
+        Plans sorted by name. Within a bucket and split samples are sorted by the hash of seed and
+        key, so that neighbours come from different places of the corpus.
+    """
+    groups: dict[tuple[str, Split], dict[str, Sample]] = {}
+    for bucket, sample in samples:
+        groups.setdefault((bucket.name, sample.split), {})[sample.key] = sample
+    next_number: dict[tuple[str, Split], int] = {}
+    plans = []
+    for name in sorted(standing or {}) if config.append else ():
+        kept = _kept(name, (standing or {})[name], groups, config)
+        if kept is None:
+            continue
+        plan, number = kept
+        plans.append(plan)
+        group = plan.bucket, plan.split
+        next_number[group] = max(next_number.get(group, 0), number + 1)
+        for sample in plan.samples:
+            del groups[group][sample.key]
+    for (folder, split), by_key in groups.items():
+        ordered = _shuffled(by_key.values(), config.seed)
+        first = next_number.get((folder, split), 0)
+        for number, packed in enumerate(_packed(ordered, config), first):
+            plans.append(_plan(folder, split, number, packed))
+    return sorted(plans, key=lambda plan: plan.name)
+
+
+def _kept(
+    name: str,
+    keys: Collection[str],
+    groups: Mapping[tuple[str, Split], Mapping[str, Sample]],
+    config: ShardConfig,
+) -> tuple[ShardPlan, int] | None:
+    """Plan and number of a tar that stands, if it would hold the same bytes now."""
+    match = _TAR_NAME.fullmatch(name)
+    if match is None:
+        # Named by an older version: not one of these shards.
+        return None
+    split: Split = "val" if match["split"] == "val" else "train"
+    wanted = groups.get((match["bucket"], split), {})
+    if not keys or not all(key in wanted for key in keys):
+        return None
+    ordered = _shuffled((wanted[key] for key in keys), config.seed)
+    n_bytes = END_BYTES + sum(sample.n_bytes for sample in ordered)
+    if len(ordered) > 1 and n_bytes > config.max_bytes + config.floor_bytes:
+        return None
+    number = int(match["number"])
+    plan = _plan(match["bucket"], split, number, ordered)
+    return (plan, number) if plan.name == name else None
+
+
+def _shuffled(samples: Iterable[Sample], seed: int) -> list[Sample]:
+    def place(sample: Sample) -> bytes:
+        return hashlib.sha256(f"order {seed} {sample.key}".encode()).digest()
+
+    return sorted(samples, key=place)
+
+
+def _packed(samples: Sequence[Sample], config: ShardConfig) -> list[list[Sample]]:
+    """Samples in groups of at most `max_bytes`, the last one not below the floor if it can be."""
+    groups: list[list[Sample]] = []
+    sizes: list[int] = []
+    for sample in samples:
+        n_bytes = sample.n_bytes
+        if not groups or sizes[-1] + n_bytes > config.max_bytes:
+            groups.append([])
+            sizes.append(END_BYTES)
+        groups[-1].append(sample)
+        sizes[-1] += n_bytes
+    if len(groups) > 1 and sizes[-1] < config.floor_bytes:
+        joined = sizes[-2] + sizes[-1] - END_BYTES
+        if joined <= config.max_bytes + config.floor_bytes:
+            last = groups.pop()
+            groups[-1] += last
+    return groups
+
+
+def _plan(bucket: str, split: Split, number: int, group: Sequence[Sample]) -> ShardPlan:
+    digest = hashlib.sha256(f"shard {SHARD_VERSION}\n".encode())
+    for sample in group:
+        said, text, sha256 = sample.texts()
+        for member in (sample.key.encode(), sha256, said):
+            digest.update(member + b"\n")
+        digest.update(f"{len(text.decode())} ".encode() + text + b"\n")
+        if sample.embedding is not None:
+            digest.update(sample.npy())
+        if sample.text_vector is not None:
+            digest.update(sample.text_vector.digest.encode())
+        if sample.has_id:
+            digest.update(b"id\n")
+    stamp = digest.hexdigest()[:8]
+    return ShardPlan(
+        name=f"{SHARDS}/{bucket}/{split}-{number:06d}-{stamp}.tar",
+        bucket=bucket,
+        split=split,
+        samples=tuple(group),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TarLayout:
+    """Where everything lies in a tar, in bytes from its start."""
+
+    starts: Sequence[int]
+    """First header of each sample."""
+    end: int
+    """End of the last sample."""
+    keys: tuple[str, ...]
+    mp4_starts: Sequence[int]
+    """First byte of each sample's MP4, in the order of the keys."""
+
+    @property
+    def mp4_offsets(self) -> dict[str, int]:
+        """First byte of each sample's MP4, by key."""
+        return dict(zip(self.keys, self.mp4_starts, strict=True))
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the tar."""
+        return self.end + END_BYTES
+
+
+def tar_layout(plan: ShardPlan) -> TarLayout:
+    """Where everything will lie in a tar, without writing it."""
+    starts, offsets = array("Q"), array("Q")
+    position = 0
+    for sample in plan.samples:
+        starts.append(position)
+        for suffix, size in sample.members():
+            position += BLOCK
+            if suffix == "mp4":
+                offsets.append(position)
+            position += padded(size)
+    keys = tuple(sample.key for sample in plan.samples)
+    return TarLayout(starts=starts, end=position, keys=keys, mp4_starts=offsets)
+
+
+def write_shard(
+    plan: ShardPlan,
+    output: BinaryIO,
+    read_clip: Callable[[Sample], bytes],
+    read_vector: Callable[[TextVector], bytes] | None = None,
+) -> int:
+    """Writes a tar as a stream; memory is one clip.
+
+    Args:
+        plan: What to write.
+        output: Binary stream, append only.
+        read_clip: Gives the bytes of a sample's MP4.
+        read_vector: Gives the embedding of a caption; None where no sample has one.
+
+    Returns:
+        Bytes written.
+    """
+    n_bytes = 0
+    for sample in plan.samples:
+        said, text, _ = sample.texts()
+        contents = {"json": said, "mp4": read_clip(sample), "txt": text}
+        if sample.embedding is not None:
+            contents["npy"] = sample.npy()
+        if sample.text_vector is not None and read_vector is not None:
+            contents[TEXT_VECTOR] = read_vector(sample.text_vector)
+        if sample.has_id:
+            contents["id"] = sample.id()
+        for suffix, _ in sample.members():
+            data = contents[suffix]
+            output.write(_header(f"{sample.key}.{suffix}", len(data)))
+            output.write(data)
+            output.write(b"\0" * (padded(len(data)) - len(data)))
+            n_bytes += BLOCK + padded(len(data))
+    output.write(b"\0" * END_BYTES)
+    return n_bytes + END_BYTES
+
+
+def _header(name: str, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.mtime, info.mode = size, 0, 0o644
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    return info.tobuf(format=tarfile.USTAR_FORMAT)

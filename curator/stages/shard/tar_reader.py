@@ -1,0 +1,277 @@
+"""Shards as they lie under an output root: the manifest, and tars read as streams.
+
+Nothing here trusts what it reads: a damaged object gives a `ShardError`, never another exception.
+"""
+
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from curator.errors import ShardError, UsageError
+from curator.storage import Store, open_store
+from curator.tables.parts import SUMMARY
+
+FOLDER = "shards/"
+MANIFEST = "manifest.json"
+IDX_SUFFIX = ".idx"
+TEXT_VECTOR = "text.npy"
+"""Member with a caption's embedding: readers of WebDataset decode by what follows the last dot."""
+SPLITS = ("train", "val")
+BLOCK = tarfile.BLOCKSIZE
+MAX_TEXT_BYTES = 64 << 20
+"""Largest JSON, caption or vector of a sample that is read into memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A file in a tar."""
+
+    name: str
+    offset: int
+    """Of its header."""
+    bytes: int
+
+    @property
+    def key(self) -> str:
+        """Name up to the first dot, as readers of WebDataset split it."""
+        return self.name.partition(".")[0]
+
+    @property
+    def suffix(self) -> str:
+        """Name after the first dot."""
+        return self.name.partition(".")[2]
+
+    @property
+    def data_offset(self) -> int:
+        """Of its first byte."""
+        return self.offset + BLOCK
+
+    @property
+    def end(self) -> int:
+        """Offset of the next header."""
+        return self.data_offset + -(-self.bytes // BLOCK) * BLOCK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """A tar and what its name says."""
+
+    name: str
+    """Relative to the shards' folder, such as `720p_16-9_121f/train-000000-0123abcd.tar`."""
+    facts: dict[str, Any]
+    """Its entry in the manifest; empty without one."""
+
+    @property
+    def bucket(self) -> str:
+        """Folder of the tar."""
+        return self.name.rpartition("/")[0]
+
+    @property
+    def stem(self) -> str:
+        """File name without `.tar`."""
+        return self.name.rpartition("/")[2].removesuffix(".tar")
+
+    @property
+    def split(self) -> str:
+        """`train` or `val`; tars of versions that did not split are for training."""
+        return "val" if self.stem.startswith("val-") else "train"
+
+    @property
+    def idx_name(self) -> str:
+        """Object with the offsets of its samples."""
+        return self.name + IDX_SUFFIX
+
+    @property
+    def meta_name(self) -> str:
+        """Object with the JSON of its samples, a line each."""
+        return self.name.removesuffix(".tar") + ".meta.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSet:
+    """The shards under an output root, or under a folder that they were copied to."""
+
+    store: Store
+    prefix: str
+    """`shards/`, or nothing where the tars lie in folders of the root itself."""
+    manifest: dict[str, Any] | None
+    """None where there is none, or none that can be read: see `problem`."""
+    problem: str | None
+    sizes: dict[str, int]
+    """Bytes of each object, by its name relative to the shards' folder."""
+    shards: tuple[Shard, ...]
+    """Tars that the manifest names, sorted; without a manifest all that are there."""
+
+    def key(self, name: str) -> str:
+        """Key in the store of an object of the shards' folder."""
+        return self.prefix + name
+
+    def uri(self, name: str) -> str:
+        """Address of an object of the shards' folder."""
+        return f"{self.store.uri}/{self.prefix}{name}"
+
+
+def open_shards(out: str) -> ShardSet:
+    """Looks what shards there are.
+
+    Args:
+        out: Output root of a run, or a folder with the contents of its `shards/`.
+
+    Raises:
+        UsageError: There is neither.
+    """
+    store = open_store(out)
+    prefix = FOLDER
+    sizes = _sizes(store, prefix)
+    if not sizes and not store.exists(SUMMARY):
+        prefix = ""
+        sizes = _sizes(store, prefix)
+        if not any(name.endswith(".tar") for name in sizes):
+            raise UsageError(
+                f"{store.uri} has no shards: expected OUT of a finished `curate run`, or a folder "
+                "with the contents of OUT/shards"
+            )
+    manifest, problem = _manifest(store, prefix, sizes)
+    if manifest is not None:
+        shards = tuple(
+            Shard(name=facts["name"], facts=facts)
+            for facts in sorted(manifest["shards"], key=lambda facts: str(facts["name"]))
+        )
+    else:
+        tars = sorted(name for name in sizes if name.endswith(".tar"))
+        shards = tuple(Shard(name=name, facts={}) for name in tars)
+    return ShardSet(
+        store=store,
+        prefix=prefix,
+        manifest=manifest,
+        problem=problem,
+        sizes=sizes,
+        shards=shards,
+    )
+
+
+def _sizes(store: Store, prefix: str) -> dict[str, int]:
+    return {info.key.removeprefix(prefix): info.bytes for info in store.list(prefix)}
+
+
+def _manifest(
+    store: Store, prefix: str, sizes: dict[str, int]
+) -> tuple[dict[str, Any] | None, str | None]:
+    """The manifest, or None and why there is none."""
+    if MANIFEST not in sizes:
+        return None, "there is none"
+    try:
+        manifest = orjson.loads(store.read(prefix + MANIFEST))
+    except orjson.JSONDecodeError as error:
+        return None, f"it is no JSON ({error})"
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("shards"), list):
+        return None, "it has no list `shards`"
+    for facts in manifest["shards"]:
+        name = facts.get("name") if isinstance(facts, dict) else None
+        if not isinstance(name, str) or not _is_safe(name) or not name.endswith(".tar"):
+            return None, f"it names a shard {name!r}"
+    files = manifest.get("files", {})
+    if not isinstance(files, dict):
+        return None, "its `files` is no object"
+    for name in files:
+        if not _is_safe(name):
+            return None, f"it names a file {name!r}"
+    return manifest, None
+
+
+def _is_safe(name: str) -> bool:
+    return all(segment not in ("", ".", "..") for segment in name.split("/"))
+
+
+class TarReader:
+    """Reads a tar of plain files from front to end, one member at a time.
+
+    Args:
+        read: Gives the next bytes, and fewer only at the end.
+        n_bytes: Size of the tar.
+        seek: Goes to an offset, to pass over what is not asked for; without, that is read too.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int], bytes],
+        n_bytes: int,
+        *,
+        seek: Callable[[int], object] | None = None,
+    ) -> None:
+        self._read = read
+        self._seek = seek
+        self._n_bytes = n_bytes
+        self._unread = 0
+        self.end = 0
+        """Offset behind the last member that was seen."""
+
+    def __iter__(self) -> Iterator[Member]:
+        """Yields members; what of one was not read is passed over.
+
+        Raises:
+            ShardError: A header is damaged or of another kind, or the tar ends early.
+        """
+        while True:
+            self._pass_over()
+            header = self._take(BLOCK, f"the header at {self.end}")
+            if header == bytes(BLOCK):
+                second = self._take(BLOCK, "the second of two empty blocks at the end")
+                if second != bytes(BLOCK):
+                    raise ShardError(f"at {self.end} is one empty block; expected two at the end")
+                return
+            member = self._parse(header)
+            self.end = member.end
+            self._unread = member.end - member.data_offset
+            yield member
+
+    def _parse(self, header: bytes) -> Member:
+        try:
+            info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
+        except (tarfile.HeaderError, UnicodeDecodeError) as error:
+            raise ShardError(f"the header at {self.end} is damaged ({error})") from error
+        if not info.isreg() or info.size < 0:
+            raise ShardError(
+                f"the member {info.name!r} at {self.end} is of type {info.type!r}; expected files"
+            )
+        member = Member(name=info.name, offset=self.end, bytes=info.size)
+        if member.end > self._n_bytes:
+            raise ShardError(
+                f"{info.name!r} would end at {member.end}, behind the last byte {self._n_bytes}: "
+                "the tar ends early or the header is damaged"
+            )
+        return member
+
+    def chunks(self, member: Member, *, chunk_bytes: int = 1 << 20) -> Iterator[bytes]:
+        """Yields the data of the member that was given last."""
+        left = member.bytes
+        while left:
+            data = self._take(min(left, chunk_bytes), f"data of {member.name!r}")
+            left -= len(data)
+            self._unread -= len(data)
+            yield data
+
+    def read(self, member: Member) -> bytes:
+        """The data of the member that was given last."""
+        return b"".join(self.chunks(member))
+
+    def _pass_over(self) -> None:
+        if not self._unread:
+            return
+        if self._unread >= BLOCK and self._seek is not None:
+            self._seek(self.end)
+        else:
+            self._take(self._unread, "padding")
+        self._unread = 0
+
+    def _take(self, n_bytes: int, what: str) -> bytes:
+        data = self._read(n_bytes)
+        if len(data) != n_bytes:
+            raise ShardError(
+                f"it ends within {what}: {len(data)} of {n_bytes} bytes are there; "
+                "the tar is truncated"
+            )
+        return data

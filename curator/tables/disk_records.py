@@ -1,0 +1,135 @@
+"""Records on the local disk, found by key: memory holds 28 bytes for each, whatever its size.
+
+Where a record lies may be known before it was read: then its place is a number of the owner's, who
+reads what has it when it is asked for.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.tables.key_index import hashes
+from curator.tables.spill_file import Spill
+
+_MERGE_FROM = 65_536
+"""Records whose places are in a dictionary until they are sorted among the others."""
+
+
+class Keyed:
+    """Records by key; the latest of a key counts.
+
+    Keys are held as 64 bits of their hash: who reads a record has to look whether it is the one.
+
+    Args:
+        fetch: Reads what an owner's number stands for, and gives its records with their keys.
+    """
+
+    def __init__(self, fetch: Callable[[int], Iterator[tuple[str, bytes]]]) -> None:
+        self._fetch = fetch
+        self._spill = Spill()
+        self._lock = threading.RLock()
+        self._hashes = np.zeros(0, np.uint64)
+        self._begin = np.zeros(0, np.int64)
+        self._n_bytes = np.zeros(0, np.int32)
+        self._new: dict[int, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        """Number of keys."""
+        with self._lock:
+            self._merge()
+            return len(self._hashes)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether there is a record of a key, most surely."""
+        (wanted,) = hashes([key]).tolist()
+        with self._lock:
+            return wanted in self._new or self._at(wanted) is not None
+
+    def expect_all(self, keys: Sequence[Sequence[str]], begin: int = 0) -> None:
+        """Notes where records are: of some keys each in what the owner's next number stands for.
+
+        Args:
+            keys: For each number.
+            begin: The first number.
+        """
+        found = [hashes(some) for some in keys]
+        numbers = np.repeat(np.arange(len(found)) + begin, [len(some) for some in found])
+        with self._lock:
+            self._merge()
+            self._put(
+                np.concatenate([np.zeros(0, np.uint64), *found]),
+                -1 - numbers.astype(np.int64),
+                np.zeros(len(numbers), np.int32),
+            )
+
+    def add(self, key: str, record: bytes) -> None:
+        """Adds a record."""
+        (at,) = hashes([key]).tolist()
+        with self._lock:
+            self._new[at] = self._spill.add(record), len(record)
+            if len(self._new) >= _MERGE_FROM:
+                self._merge()
+
+    def get(self, key: str) -> bytes | None:
+        """The record of a key, most surely; None for none."""
+        (wanted,) = hashes([key]).tolist()
+        with self._lock:
+            place = self._new.get(wanted)
+            if place is None:
+                at = self._at(wanted)
+                if at is None:
+                    return None
+                if self._begin[at] < 0:
+                    self._read(-1 - int(self._begin[at]))
+                    if self._begin[at] < 0:
+                        return None
+                place = int(self._begin[at]), int(self._n_bytes[at])
+            return self._spill.read(*place)
+
+    def records(self) -> Iterator[bytes]:
+        """All records, in no order."""
+        with self._lock:
+            self._merge()
+            for number in np.unique(self._begin[self._begin < 0]).tolist():
+                self._read(-1 - number)
+            places = list(zip(self._begin.tolist(), self._n_bytes.tolist(), strict=True))
+        return (self._spill.read(*place) for place in places if place[0] >= 0)
+
+    def _read(self, number: int) -> None:
+        """Takes over all that an owner's number stands for: it is read once."""
+        for key, record in self._fetch(number):
+            (wanted,) = hashes([key]).tolist()
+            at = self._at(wanted)
+            if at is not None and self._begin[at] == -1 - number:
+                self._begin[at] = self._spill.add(record)
+                self._n_bytes[at] = len(record)
+
+    def _at(self, wanted: int) -> int | None:
+        at = int(np.searchsorted(self._hashes, np.uint64(wanted)))
+        return at if at < len(self._hashes) and int(self._hashes[at]) == wanted else None
+
+    def _merge(self) -> None:
+        if self._new:
+            new, self._new = self._new, {}
+            places = list(new.values())
+            self._put(
+                np.fromiter(new, np.uint64, len(new)),
+                np.array([begin for begin, _ in places], np.int64),
+                np.array([n_bytes for _, n_bytes in places], np.int32),
+            )
+
+    def _put(
+        self, found: NDArray[np.uint64], begin: NDArray[np.int64], n_bytes: NDArray[np.int32]
+    ) -> None:
+        every = np.concatenate([self._hashes, found])
+        order = np.argsort(every, kind="stable")
+        every = every[order]
+        # Stable, so that of several with a key the last is the latest.
+        is_last = np.ones(len(every), np.bool_)
+        is_last[:-1] = every[1:] != every[:-1]
+        kept = order[is_last]
+        self._hashes = every[is_last]
+        self._begin = np.concatenate([self._begin, begin])[kept]
+        self._n_bytes = np.concatenate([self._n_bytes, n_bytes])[kept]

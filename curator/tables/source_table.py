@@ -1,0 +1,311 @@
+"""What a run knows of its sources: a row each in Arrow columns, a few hundred bytes per source.
+
+A row of Python objects takes some 3 KB, and a run may have a million. Rows come in any order, what
+is measured of them later still, and the two are put together and sorted when readers' rows are
+made, a batch at a time.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curator.executor.attempts import SourceRef
+from curator.records import Note
+from curator.report import MAX_PER_GROUP
+from curator.tables.parts import ROWS_PER_TABLE_PART
+from curator.tables.schemas import SOURCES_SCHEMA
+
+_FEW_VALUES = frozenset(
+    {"container", "codec", "pixel_format", "pixel_aspect", "outcome", "error_stage", "error_code"}
+)
+_LONG = frozenset({"uri", "error_message"})
+"""Columns that may have more than 2 GiB of text together."""
+_HEADER = (
+    "uri", "bytes", "version", "source_id", "container", "codec", "pixel_format", "width", "height",
+    "rotation_deg", "pixel_aspect", "is_vfr", "header_duration_s", "header_n_frames", "has_audio",
+    "is_hdr", "outcome", "error_stage", "error_code", "error_message",
+)  # fmt: skip
+_MEASURED = (
+    "uri", "sha256", "width", "height", "rotation_deg", "pixel_aspect", "duration_s", "n_frames",
+    "fps", "is_vfr", "is_hdr", "is_interlaced", "n_decode_errors", "n_shots", "n_clips", "notes",
+    "outcome", "error_stage", "error_code", "error_message",
+)  # fmt: skip
+MEASURED_SCHEMA = pa.schema([SOURCES_SCHEMA.field(name) for name in ("source_id", *_MEASURED)])
+"""What analysis finds of a source."""
+_OWN = ("uri", "bytes", "version")
+"""What sources with the same bytes do not share."""
+_REF = (
+    "uri", "bytes", "version", "source_id", "header_duration_s", "header_n_frames", "width",
+    "height",
+)  # fmt: skip
+_REF_ROWS = 4096
+_NO_LEADER = -1
+
+
+class _Columns:
+    """Rows that only grow; small tables are packed together as they come."""
+
+    PACK_TABLES = 256
+    PACK_ROWS = 16_384
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.schema = pa.schema([_held(SOURCES_SCHEMA.field(name)) for name in names])
+        self._packed: list[pa.Table] = []
+        self._loose: list[pa.Table] = []
+        self._n_loose = 0
+        self.n_rows = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Adds rows; columns that are not there are null."""
+        nulls = table.num_rows
+        columns = [
+            table[field.name].cast(field.type)
+            if field.name in table.schema.names
+            else pa.nulls(nulls, field.type)
+            for field in self.schema
+        ]
+        self._loose.append(pa.table(columns, schema=self.schema))
+        self.n_rows += nulls
+        self._n_loose += nulls
+        if len(self._loose) >= self.PACK_TABLES or self._n_loose >= self.PACK_ROWS:
+            self._pack()
+
+    def whole(self) -> pa.Table:
+        """All rows, with one chunk per column."""
+        self._pack()
+        if len(self._packed) > 1:
+            self._packed.append(_joined(self._packed))
+        return self._packed[0] if self._packed else self.schema.empty_table()
+
+    def _pack(self) -> None:
+        if self._loose:
+            self._packed.append(_joined(self._loose))
+            self._n_loose = 0
+
+
+class SourceTable:
+    """The sources of a run; each URI is added once."""
+
+    def __init__(self) -> None:
+        self._header = _Columns(_HEADER)
+        self._measured = _Columns(_MEASURED)
+        self._leaders: NDArray[np.int64] | None = None
+        self._order: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        """Number of sources."""
+        return self._header.n_rows
+
+    def add_probes(self, probes: pa.Table) -> None:
+        """Adds sources with what their headers say.
+
+        Args:
+            probes: Rows of `SCAN_SCHEMA`.
+        """
+        failed = pc.is_valid(probes["error_code"])
+        outcome = pc.if_else(failed, "failed", pa.scalar(None, pa.string()))
+        self._header.add(probes.append_column("outcome", outcome))
+        self._leaders = self._order = None
+
+    def add_failed(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Adds sources that failed before they were probed.
+
+        Args:
+            rows: `uri`, what is known of `bytes` and `version`, and the error columns.
+        """
+        schema = pa.schema([SOURCES_SCHEMA.field(name) for name in _HEADER])
+        failed = [{**row, "outcome": "failed"} for row in rows]
+        self._header.add(pa.Table.from_pylist(failed, schema=schema))
+        self._leaders = self._order = None
+
+    def measured(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> None:
+        """Notes what analysis found; a later row of the same URI counts.
+
+        Args:
+            rows: `uri`, `outcome`, and columns of `sources`.
+        """
+        if not isinstance(rows, pa.Table):
+            rows = pa.Table.from_pylist(list(rows), schema=MEASURED_SCHEMA)
+        self._measured.add(rows)
+
+    def to_analyze(self) -> Iterator[SourceRef]:
+        """Sources that have not failed, by URI, the first of each content alone."""
+        order, leaders = self._sorted()
+        first = order[leaders[order] == order]
+        for start in range(0, len(first), _REF_ROWS):
+            yield from self._refs(first[start : start + _REF_ROWS])
+
+    def first_error(self) -> str:
+        """What is said of the first source that failed before it was analyzed; empty for none."""
+        messages = self._header.whole()["error_message"].drop_null()
+        return str(messages[0]) if len(messages) else ""
+
+    def find(self, source_ids: Iterable[str]) -> dict[str, SourceRef]:
+        """The source that is analyzed for each content."""
+        order, leaders = self._sorted()
+        first = order[leaders[order] == order]
+        wanted = pa.array(sorted(set(source_ids)), pa.string())
+        ids = self._header.whole()["source_id"].take(pa.array(first))
+        rows = first[pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False)]
+        return {str(ref.source_id): ref for ref in self._refs(rows)}
+
+    def rows(self, n_kept: Mapping[str, int]) -> Iterator[pa.Table]:
+        """Rows of `sources`, by URI, in tables of the size of a part; at least one table.
+
+        Args:
+            n_kept: Clips that are kept of each content.
+        """
+        order, leaders = self._sorted()
+        header, measured = self._header.whole(), self._measured.whole()
+        last = pa.array(np.arange(measured.num_rows)[::-1])
+        lookup = measured["uri"].take(last)
+        kept = pa.array(sorted(n_kept), pa.string())
+        counts = pa.array([n_kept[source_id] for source_id in kept.to_pylist()], pa.int32())
+        for start in range(0, max(1, len(order)), ROWS_PER_TABLE_PART):
+            rows = order[start : start + ROWS_PER_TABLE_PART]
+            leads = leaders[rows]
+            like = np.where(leads == _NO_LEADER, rows, leads)
+            own = header.select(_OWN).take(pa.array(rows))
+            shared = header.take(pa.array(like))
+            found = last.take(pc.index_in(shared["uri"], value_set=lookup))
+            batch = _overlaid(own, shared, measured.take(found))
+            yield _counted(batch, is_copy=like != rows, kept=kept, counts=counts)
+
+    def _refs(self, rows: NDArray[np.int64]) -> Iterator[SourceRef]:
+        for row in self._header.whole().select(_REF).take(pa.array(rows)).to_pylist():
+            width, height = row.pop("width"), row.pop("height")
+            yield SourceRef(n_bytes=row.pop("bytes"), n_pixels=width * height, **row)
+
+    def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Row numbers by URI, and for each row the one that is analyzed for its content."""
+        if self._order is None or self._leaders is None:
+            header = self._header.whole()
+            order = pc.sort_indices(header["uri"]).to_numpy().astype(np.int64)
+            self._leaders = _leaders(header, order)
+            self._order = order
+        return self._order, self._leaders
+
+
+class SourceTotals:
+    """Sums over the rows of `sources`, and some failed ones to show."""
+
+    def __init__(self) -> None:
+        self.n_sources = 0
+        self.n_failed = 0
+        self.n_bytes = 0
+        self.video_s = 0.0
+        self.by_error: Counter[str] = Counter()
+        self.by_note: Counter[str] = Counter()
+        self.failed_rows: list[dict[str, Any]] = []
+        """The first by URI of each error code, as many as a report shows."""
+
+    def add(self, rows: pa.Table) -> None:
+        """Adds the next rows by URI."""
+        failed = rows.filter(pc.equal(rows["outcome"], "failed"))
+        self.n_sources += rows.num_rows
+        self.n_failed += failed.num_rows
+        self.n_bytes += pc.sum(rows["bytes"]).as_py() or 0
+        self.video_s += pc.sum(rows["duration_s"]).as_py() or 0.0
+        self.by_note.update(_value_counts(pc.list_flatten(rows["notes"])))
+        for code, n_failed in _value_counts(failed["error_code"]).items():
+            room = max(0, MAX_PER_GROUP - self.by_error[code])
+            shown = failed.filter(pc.equal(failed["error_code"], code)).slice(0, room)
+            self.failed_rows += shown.to_pylist()
+            self.by_error[code] += n_failed
+
+
+def _value_counts(column: pa.ChunkedArray) -> dict[str, int]:
+    return {pair["values"]: pair["counts"] for pair in pc.value_counts(column).to_pylist()}
+
+
+def _leaders(header: pa.Table, order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The first row by URI that can be used, of those with the same content."""
+    leaders = np.full(header.num_rows, _NO_LEADER, np.int64)
+    if not header.num_rows:
+        return leaders
+    coded = header["source_id"].combine_chunks().dictionary_encode()
+    codes = coded.indices.fill_null(_NO_LEADER).to_numpy()
+    usable = pc.is_null(header["outcome"]).to_numpy()
+    candidates = order[(usable & (codes != _NO_LEADER))[order]]
+    first_of = np.full(len(coded.dictionary), _NO_LEADER, np.int64)
+    # Assigned backwards, so that the first by URI is the last to be written.
+    first_of[codes[candidates][::-1]] = candidates[::-1]
+    known = codes != _NO_LEADER
+    leaders[known] = first_of[codes[known]]
+    return leaders
+
+
+def _overlaid(own: pa.Table, shared: pa.Table, measured: pa.Table) -> pa.Table:
+    columns = []
+    for field in SOURCES_SCHEMA:
+        name, kind = field.name, field.type
+        if name in _OWN:
+            column = own[name].cast(kind)
+        elif name in measured.schema.names and name in shared.schema.names:
+            column = pc.coalesce(measured[name].cast(kind), shared[name].cast(kind))
+        elif name in measured.schema.names:
+            column = measured[name].cast(kind)
+        elif name in shared.schema.names:
+            column = shared[name].cast(kind)
+        else:
+            column = pa.nulls(own.num_rows, kind)
+        columns.append(column)
+    return pa.table(columns, schema=SOURCES_SCHEMA).combine_chunks()
+
+
+def _counted(
+    table: pa.Table, *, is_copy: NDArray[np.bool_], kept: pa.Array, counts: pa.Array
+) -> pa.Table:
+    """Adds the number of kept clips, and says of copies that their clips stand elsewhere."""
+    copies = pa.array(is_copy)
+    done = pc.equal(table["outcome"], "done")
+    found = counts.take(pc.index_in(table["source_id"], value_set=kept))
+    n_kept = pc.if_else(done, pc.fill_null(found, 0), pa.scalar(None, pa.int32()))
+    zero = pa.scalar(0, pa.int32())
+    for name, column in (
+        ("n_shots", table["n_shots"]),
+        ("n_clips", table["n_clips"]),
+        ("n_kept", n_kept),
+    ):
+        table = _with(table, name, pc.if_else(copies, zero, column))
+    if is_copy.any():
+        marked = pc.and_(copies, done).to_pylist()
+        notes = [
+            [*(old or ()), str(Note.SAME_BYTES)] if mark else old
+            for mark, old in zip(marked, table["notes"].to_pylist(), strict=True)
+        ]
+        table = _with(table, "notes", pa.array(notes, table.schema.field("notes").type))
+    return table
+
+
+def _with(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    index = table.schema.get_field_index(name)
+    return table.set_column(index, table.schema.field(index), column)
+
+
+def _held(field: pa.Field) -> pa.Field:
+    """The field as it is held in memory."""
+    if field.name in _LONG:
+        return field.with_type(pa.large_string())
+    if field.name in _FEW_VALUES:
+        return field.with_type(pa.dictionary(pa.int32(), pa.string()))
+    return field
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    """Rows of several tables in one chunk per column; empties the list.
+
+    The chunks of a column go before the next column is joined, so that all is not held twice.
+    """
+    whole = pa.concat_tables(tables).unify_dictionaries()
+    tables.clear()
+    schema, columns = whole.schema, whole.columns
+    del whole
+    for index in range(len(columns)):
+        columns[index] = pa.chunked_array([columns[index].combine_chunks()])
+    return pa.table(columns, schema=schema)

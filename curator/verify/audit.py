@@ -1,0 +1,403 @@
+"""The order of the checks, in threads, with memory for facts and no more than a clip per thread."""
+
+import hashlib
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from curator.errors import CuratorError
+from curator.stages.shard.tar_reader import FOLDER, MANIFEST, SPLITS, Shard, ShardSet, open_shards
+from curator.tables.parts import SUMMARY
+from curator.verify.findings import REMAKE, RERUN, Code, Finding, Findings
+from curator.verify.index_check import (
+    ENERGON,
+    ENERGON_FILES,
+    check_energon,
+    check_idx,
+    check_wids,
+    wids_entries,
+    wids_name,
+)
+from curator.verify.table_check import DATASET, check_clips, check_dataset
+from curator.verify.tar_check import TarCheck, TarFacts
+
+FramesToDecode = int | Literal["all", "none"]
+MAX_WORKERS = 16
+"""Threads by default at most: more wait for one disk or one network connection."""
+ENERGON_OWN = ("index.sqlite", "index.uuid")
+"""What Megatron-Energon itself may add to `.nv-meta`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What was checked and what was found."""
+
+    uri: str
+    findings: list[Finding]
+    """The first of each code; `counts` has all."""
+    counts: dict[str, int]
+    n_shards: int
+    n_samples: int
+    n_decoded: int
+    n_bytes: int
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing was found but warnings."""
+        return all(finding.is_warning for finding in self.findings)
+
+
+def verify(
+    out: str,
+    *,
+    frames: FramesToDecode = 100,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Callable[[int, int, int], None] = lambda n_shards, n_samples, n_bytes: None,
+) -> Verified:
+    """Checks the shards under an output root, their indexes and the tables that name them.
+
+    Args:
+        out: Folder or `s3://bucket/prefix` of a run, or a folder with the contents of `shards/`.
+        frames: How many clips to decode: a number of them, chosen by `seed`, all or none. Bytes of
+            all are read and hashed in any case.
+        seed: Chooses which.
+        workers: Shards under way at once; by default one per core, at most `MAX_WORKERS`.
+        progress: Called with the shards, clips and bytes of MP4s that were read so far.
+
+    Returns:
+        What was found; damage is never an exception.
+
+    Raises:
+        UsageError: There are no shards.
+        StorageError: The root cannot be listed.
+    """
+    findings = Findings()
+    shards = open_shards(out)
+    summary = _summary(shards, findings)
+    present = _check_objects(shards, summary, findings)
+    n_workers = workers or min(MAX_WORKERS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(n_workers) as pool:
+        list(pool.map(lambda n: _check_hash(shards, n[0], n[1], findings), _hashed(shards)))
+        tars = _check_tars(shards, present, frames, seed, pool, findings, progress)
+    for tar in tars:
+        check_idx(shards, tar, findings)
+        _check_facts(shards, tar, findings)
+    _check_sums(shards, tars, findings)
+    _check_keys(shards, tars, findings)
+    _check_splits(shards, tars, findings)
+    check_energon(shards, tars, findings)
+    for split in SPLITS:
+        check_wids(shards, split, wids_entries(shards, split, findings), tars, findings)
+    check_dataset(shards, tars, findings)
+    if summary is not None:
+        check_clips(shards, summary, tars, findings)
+    _check_unnamed(shards, findings)
+    return Verified(
+        uri=shards.store.uri,
+        findings=findings.sorted(),
+        counts={str(code): n for code, n in sorted(findings.counts.items())},
+        n_shards=len(tars),
+        n_samples=sum(len(tar.keys) for tar in tars),
+        n_decoded=sum(tar.n_decoded for tar in tars),
+        n_bytes=sum(tar.bytes for tar in tars),
+    )
+
+
+def _summary(shards: ShardSet, findings: Findings) -> dict[str, Any] | None:
+    """Summary of the run, or None where only shards lie here or it cannot be read."""
+    if not shards.prefix:
+        return None
+    where = f"{shards.store.uri}/{SUMMARY}"
+    try:
+        if shards.store.exists(SUMMARY):
+            summary = json.loads(shards.store.read(SUMMARY))
+            if isinstance(summary, dict):
+                return summary
+            raise ValueError("no object")
+        found = "missing"
+    except (CuratorError, ValueError) as error:
+        found = f"it cannot be read ({error})"
+    findings.add(
+        Code.MISSING, where, found=found, expected="the summary of a finished run", remedy=RERUN
+    )
+    return None
+
+
+def _check_objects(
+    shards: ShardSet, summary: Mapping[str, Any] | None, findings: Findings
+) -> list[Shard]:
+    """Looks whether all that is named is there, with its size; returns the tars that are."""
+    if shards.problem is not None:
+        missing = MANIFEST not in shards.sizes
+        findings.add(
+            Code.MANIFEST_MISSING if missing else Code.MANIFEST_WRONG,
+            shards.uri(MANIFEST),
+            found=shards.problem,
+            expected="the manifest of a finished run; what is there is checked without it",
+            remedy=RERUN,
+        )
+    named = {shard.name: shard.facts.get("bytes") for shard in shards.shards}
+    if shards.manifest is not None:
+        for shard in shards.shards:
+            named |= {shard.idx_name: None, shard.meta_name: None}
+        named |= dict.fromkeys(wids_name(shard.split) for shard in shards.shards)
+        named[DATASET] = None
+        for name, facts in _files(shards).items():
+            named[name] = facts.get("bytes")
+    elif summary is not None:
+        for entry in summary.get("shards") or ():
+            if isinstance(entry, dict) and isinstance(entry.get("name"), str):
+                named[entry["name"].removeprefix(FOLDER)] = entry.get("bytes")
+    for name, n_bytes in sorted(named.items()):
+        if name not in shards.sizes:
+            findings.add(
+                Code.MISSING, shards.uri(name), found="missing", expected="an object", remedy=REMAKE
+            )
+        elif n_bytes is not None and shards.sizes[name] != n_bytes:
+            findings.add(
+                Code.SIZE,
+                shards.uri(name),
+                found=f"{shards.sizes[name]} bytes",
+                expected=f"{n_bytes} bytes",
+                remedy=REMAKE,
+            )
+    return [shard for shard in shards.shards if shard.name in shards.sizes]
+
+
+def _files(shards: ShardSet) -> dict[str, dict[str, Any]]:
+    files = (shards.manifest or {}).get("files")
+    if not isinstance(files, dict):
+        return {}
+    return {name: facts if isinstance(facts, dict) else {} for name, facts in files.items()}
+
+
+def _hashed(shards: ShardSet) -> Iterator[tuple[str, str]]:
+    """Small objects that are there and have a hash in the manifest."""
+    for shard in shards.shards:
+        for name, field in ((shard.idx_name, "idx_sha256"), (shard.meta_name, "meta_sha256")):
+            if name in shards.sizes and shard.facts.get(field) is not None:
+                yield name, str(shard.facts[field])
+    for name, facts in _files(shards).items():
+        if name in shards.sizes and facts.get("sha256") is not None:
+            yield name, str(facts["sha256"])
+
+
+def _check_hash(shards: ShardSet, name: str, expected: str, findings: Findings) -> None:
+    digest = hashlib.sha256()
+    try:
+        with shards.store.open(shards.key(name)) as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+    except (CuratorError, OSError) as error:
+        findings.add(
+            Code.UNREADABLE,
+            shards.uri(name),
+            found=str(error),
+            expected="a readable object",
+            remedy=REMAKE,
+        )
+        return
+    _expect_hash(shards, name, digest.hexdigest(), expected, findings)
+
+
+def _expect_hash(
+    shards: ShardSet, name: str, found: str, expected: str, findings: Findings
+) -> None:
+    if found != expected:
+        findings.add(
+            Code.HASH,
+            shards.uri(name),
+            found=f"sha256 {found}",
+            expected=expected,
+            remedy=REMAKE,
+        )
+
+
+def _check_tars(
+    shards: ShardSet,
+    present: Sequence[Shard],
+    frames: FramesToDecode,
+    seed: int,
+    pool: ThreadPoolExecutor,
+    findings: Findings,
+    progress: Callable[[int, int, int], None],
+) -> list[TarFacts]:
+    decoded = _chosen(shards, present, frames, seed)
+    quiet = Findings()
+    with_md5 = {
+        name
+        for split in SPLITS
+        for name, entry in wids_entries(shards, split, quiet).items()
+        if "md5sum" in entry
+    }
+    # Counted by several threads without a lock: it is only shown.
+    seen = [0, 0, 0]
+
+    def note(n_bytes: int) -> None:
+        seen[1] += 1
+        seen[2] += n_bytes
+        progress(*seen)
+
+    n_cpus = os.cpu_count() or 1
+    threads = max(1, n_cpus // max(1, min(len(present), n_cpus)))
+    check = TarCheck(shards, findings, threads=threads, seen=note)
+
+    def one(shard: Shard) -> TarFacts:
+        facts = check.check(
+            shard,
+            decoded=None if decoded is None else decoded.get(shard.name, frozenset()),
+            with_md5=shard.name in with_md5,
+        )
+        seen[0] += 1
+        return facts
+
+    return list(pool.map(one, present))
+
+
+def _chosen(
+    shards: ShardSet, present: Sequence[Shard], frames: FramesToDecode, seed: int
+) -> dict[str, Set[int]] | None:
+    """Positions of the samples to decode, by shard; None for all."""
+    if frames == "all":
+        return None
+    if frames == "none":
+        return {}
+    counts = [_n_samples(shards, shard) for shard in present]
+    total = sum(counts)
+    # A seed of the standard library's generator, so that the choice is the same everywhere.
+    numbers = sorted(random.Random(seed).sample(range(total), min(frames, total)))
+    chosen: dict[str, Set[int]] = {}
+    begin, at = 0, 0
+    for shard, count in zip(present, counts, strict=True):
+        own = set()
+        while at < len(numbers) and numbers[at] < begin + count:
+            own.add(numbers[at] - begin)
+            at += 1
+        chosen[shard.name] = own
+        begin += count
+    return chosen
+
+
+def _n_samples(shards: ShardSet, shard: Shard) -> int:
+    """Samples of a shard by what is said about it."""
+    samples = shard.facts.get("samples")
+    if isinstance(samples, int) and 0 <= samples <= shards.sizes[shard.name] // 512:
+        return samples
+    if shard.idx_name in shards.sizes:
+        return max(0, shards.sizes[shard.idx_name] // 8 - 1)
+    # Without a manifest and an index: the first few are among those chosen from.
+    return 1 + shards.sizes[shard.name] // (64 << 20)
+
+
+def _check_facts(shards: ShardSet, tar: TarFacts, findings: Findings) -> None:
+    """Compares a tar with its entry in the manifest."""
+    facts = tar.shard.facts
+    if facts.get("sha256") is not None and tar.sha256:
+        _expect_hash(shards, tar.shard.name, tar.sha256, str(facts["sha256"]), findings)
+    if not tar.is_whole:
+        return
+    if not len(tar.keys):
+        _count(shards, tar.shard.name, "no sample", "at least one", findings)
+    for name, found in {"samples": len(tar.keys), "frames": tar.n_frames}.items():
+        if name in facts and facts[name] != found:
+            _count(shards, tar.shard.name, f"{found} {name}", f"{facts[name]} {name}", findings)
+    for name, value in {"split": tar.shard.split, "bucket": tar.shard.bucket}.items():
+        if name in facts and facts[name] != value:
+            findings.add(
+                Code.MANIFEST_WRONG,
+                f"{shards.uri(MANIFEST)}#{tar.shard.name}",
+                found=f"{name} {facts[name]!r}",
+                expected=repr(value),
+                remedy=RERUN,
+            )
+
+
+def _count(shards: ShardSet, name: str, found: str, expected: str, findings: Findings) -> None:
+    findings.add(Code.COUNT, shards.uri(name), found=found, expected=expected, remedy=REMAKE)
+
+
+def _check_sums(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
+    """Compares the manifest's sums with those of the tars."""
+    counts = (shards.manifest or {}).get("counts")
+    if not isinstance(counts, dict) or not all(tar.is_whole for tar in tars):
+        return
+    if len(tars) < len(shards.shards):
+        return
+    sums = {
+        "samples": sum(len(tar.keys) for tar in tars),
+        "frames": sum(tar.n_frames for tar in tars),
+    }
+    for name, found in sums.items():
+        if name in counts and counts[name] != found:
+            findings.add(
+                Code.MANIFEST_WRONG,
+                f"{shards.uri(MANIFEST)}#counts",
+                found=f"{counts[name]} {name}",
+                expected=f"{found}, the sum of the shards",
+                remedy=RERUN,
+            )
+
+
+def _check_keys(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
+    """Looks for keys that two samples have."""
+    filled = [tar for tar in tars if len(tar.keys)]
+    if not filled:
+        return
+    keys = np.concatenate([tar.keys for tar in filled])
+    owner = np.repeat(np.arange(len(filled)), [len(tar.keys) for tar in filled])
+    order = np.argsort(keys, kind="stable")
+    twice = np.flatnonzero(keys[order][1:] == keys[order][:-1])
+    for at in twice:
+        first, second = (filled[owner[order[at + n]]].shard.name for n in (0, 1))
+        key = keys[order[at]].decode("utf-8", "replace")
+        findings.add(
+            Code.KEY_TWICE,
+            f"{shards.uri(second)}#{key}",
+            found=f"the same key in {first}",
+            expected="keys that are unique over all shards",
+            remedy=REMAKE,
+        )
+
+
+def _check_splits(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
+    """Looks for sources with clips in both splits."""
+    sources = {
+        split: frozenset().union(*(tar.sources for tar in tars if tar.shard.split == split))
+        for split in SPLITS
+    }
+    for source in sorted(sources["train"] & sources["val"]):
+        findings.add(
+            Code.SPLIT,
+            f"{shards.uri('')}#source {source.decode('utf-8', 'replace')}",
+            found="clips in train and in val",
+            expected="one split",
+            remedy="delete OUT/shards and run `curate run` again with the same recipe",
+        )
+
+
+def _check_unnamed(shards: ShardSet, findings: Findings) -> None:
+    """Lists objects that nothing names; without a manifest there is nothing to compare with."""
+    if shards.manifest is None:
+        return
+    named = {MANIFEST, DATASET, *map(wids_name, SPLITS), *_files(shards)}
+    folders = Counter(shard.bucket for shard in shards.shards)
+    for folder in ("", *(f"{bucket}/" for bucket in folders)):
+        named |= {f"{folder}{ENERGON}/{file}" for file in (*ENERGON_FILES, *ENERGON_OWN)}
+    for shard in shards.shards:
+        named |= {shard.name, shard.idx_name, shard.meta_name}
+    for name in sorted(shards.sizes.keys() - named):
+        findings.add(
+            Code.UNNAMED,
+            shards.uri(name),
+            found=f"{shards.sizes[name]} bytes",
+            expected="only what the manifest names",
+            remedy="readers that list the folder would take it for a part of the data; delete it",
+        )

@@ -1,0 +1,228 @@
+"""Checks the indexes beside the tars against what the tars hold."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import yaml
+from numpy.typing import NDArray
+
+from curator.errors import CuratorError
+from curator.stages.shard.tar_reader import ShardSet
+from curator.verify.findings import EXPORT, REMAKE, Code, Findings
+from curator.verify.tar_check import TarFacts
+
+ENERGON = ".nv-meta"
+ENERGON_FILES = ("dataset.yaml", "split.yaml", ".info.json")
+
+
+def wids_name(split: str) -> str:
+    """Name of the wids index of a split."""
+    return f"wids-{split}.json"
+
+
+def read_offsets(shards: ShardSet, name: str) -> NDArray[np.int64] | None:
+    """Offsets of a `.tar.idx`, or None where its size is none of such a file.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    data = shards.store.read(shards.key(name))
+    if len(data) % 8:
+        return None
+    return np.frombuffer(data, "<u8").astype(np.int64)
+
+
+def check_idx(shards: ShardSet, facts: TarFacts, findings: Findings) -> None:
+    """Compares a shard's `.tar.idx` with its real headers."""
+    name = facts.shard.idx_name
+    if name not in shards.sizes or not facts.is_whole:
+        return
+    path = shards.uri(name)
+    try:
+        found = read_offsets(shards, name)
+    except CuratorError as error:
+        findings.add(
+            Code.UNREADABLE, path, found=str(error), expected="a readable object", remedy=REMAKE
+        )
+        return
+    expected = np.append(facts.offsets, facts.end)
+    words = ""
+    if found is None:
+        words = f"{shards.sizes[name]} bytes, which is no multiple of 8"
+    elif len(found) != len(expected):
+        words = f"{len(found)} offsets"
+    elif (found != expected).any():
+        at = int((found != expected).argmax())
+        words = f"offset {found[at]} at position {at}"
+        expected = expected[at : at + 1]
+    if words:
+        wanted = f"{expected[0]}" if len(expected) == 1 else f"{len(expected)} offsets"
+        findings.add(
+            Code.INDEX, path, found=words, expected=wanted, remedy=EXPORT.format("energon")
+        )
+
+
+def wids_entries(shards: ShardSet, split: str, findings: Findings) -> dict[str, dict[str, Any]]:
+    """Entries of a wids index by the name of the tar; none where it is missing or unreadable."""
+    name = wids_name(split)
+    if name not in shards.sizes:
+        return {}
+    index = _load(shards, name, Code.WIDS, findings, "wids")
+    entries = index.get("shardlist") if isinstance(index, dict) else None
+    if index is not None and (
+        not isinstance(entries, list) or index.get("__kind__") != "wids-shard-index-v1"
+    ):
+        findings.add(
+            Code.WIDS,
+            shards.uri(name),
+            found="no index of wids",
+            expected="`__kind__` wids-shard-index-v1 and a `shardlist`",
+            remedy=EXPORT.format("wids"),
+        )
+        return {}
+    base = index.get("base_path") if isinstance(index, dict) else None
+    named: dict[str, dict[str, Any]] = {}
+    for entry in entries or ():
+        if isinstance(entry, dict) and isinstance(entry.get("url"), str):
+            url = entry["url"] if base is None else f"{base}/{entry['url']}"
+            named[url.removeprefix(shards.uri("")).removeprefix("./")] = entry
+    return named
+
+
+def check_wids(
+    shards: ShardSet,
+    split: str,
+    entries: Mapping[str, Mapping[str, Any]],
+    tars: Sequence[TarFacts],
+    findings: Findings,
+) -> None:
+    """Compares a wids index with the tars of its split."""
+    name = wids_name(split)
+    if name not in shards.sizes:
+        return
+    facts = {tar.shard.name: tar for tar in tars if tar.shard.split == split}
+    for url in sorted({*entries, *facts}):
+        tar, entry = facts.get(url), entries.get(url)
+        if tar is None or entry is None:
+            found, expected = ("not listed", "listed") if tar else ("listed", f"no tar of {split}")
+            _differs(findings, Code.WIDS, shards.uri(name), url, found, expected, "wids")
+            continue
+        if not tar.is_whole:
+            continue
+        values = {"nsamples": len(tar.keys), "filesize": tar.bytes, "md5sum": tar.md5}
+        for field, value in values.items():
+            if field in entry and entry[field] != value:
+                found, expected = f"{field} {entry[field]!r}", repr(value)
+                _differs(findings, Code.WIDS, shards.uri(name), url, found, expected, "wids")
+
+
+def check_energon(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
+    """Compares the `.nv-meta` of all shards and of each bucket with the tars."""
+    buckets = sorted({tar.shard.bucket for tar in tars if tar.shard.bucket})
+    for folder in ("", *(f"{bucket}/" for bucket in buckets)):
+        own = {
+            tar.shard.name[len(folder) :]: tar for tar in tars if tar.shard.name.startswith(folder)
+        }
+        names = [f"{folder}{ENERGON}/{file}" for file in ENERGON_FILES]
+        there = [name for name in names if name in shards.sizes]
+        if shards.manifest is None and not there:
+            continue
+        for name in names:
+            if name not in there:
+                findings.add(
+                    Code.ENERGON,
+                    shards.uri(name),
+                    found="missing",
+                    expected="an index for Megatron-Energon",
+                    remedy=EXPORT.format("energon"),
+                )
+        if len(there) == len(names):
+            _check_energon_folder(shards, names, own, findings)
+
+
+def _check_energon_folder(
+    shards: ShardSet, names: Sequence[str], own: Mapping[str, TarFacts], findings: Findings
+) -> None:
+    dataset, split, info = (
+        _load(shards, name, Code.ENERGON, findings, "energon") for name in names
+    )
+    if dataset is not None and not isinstance(dataset, dict):
+        _differs(
+            findings, Code.ENERGON, shards.uri(names[0]), "", "no mapping", "a mapping", "energon"
+        )
+    counts = info.get("shard_counts") if isinstance(info, dict) else None
+    parts = split.get("split_parts") if isinstance(split, dict) else None
+    if info is not None:
+        expected = {name: len(tar.keys) for name, tar in own.items()}
+        damaged = {name for name, tar in own.items() if not tar.is_whole}
+        _compare(findings, shards.uri(names[2]), _mapping(counts), expected, damaged)
+    if split is not None:
+        listed = {
+            name: part
+            for part, listing in _mapping(parts).items()
+            for name in _expanded(listing if isinstance(listing, list) else ())
+        }
+        wanted = {name: tar.shard.split for name, tar in own.items()}
+        _compare(findings, shards.uri(names[1]), listed, wanted, set())
+
+
+def _compare(
+    findings: Findings,
+    path: str,
+    found: Mapping[str, object],
+    expected: Mapping[str, object],
+    passed_over: set[str],
+) -> None:
+    for name in sorted({*found, *expected} - passed_over):
+        if found.get(name) != expected.get(name):
+            a = repr(found[name]) if name in found else "not listed"
+            b = repr(expected[name]) if name in expected else "no such tar"
+            _differs(findings, Code.ENERGON, path, name, a, b, "energon")
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
+
+
+def _expanded(names: Iterable[object]) -> Iterator[str]:
+    """Names with ranges such as `{000000..000003}` written out."""
+    for name in names:
+        head, brace, tail = str(name).partition("{")
+        span, closing, rest = tail.partition("}")
+        first, dots, last = span.partition("..")
+        if not (brace and closing and dots and first.isdigit() and last.isdigit()):
+            yield str(name)
+            continue
+        for number in range(int(first), min(int(last), int(first) + 1_000_000) + 1):
+            yield from _expanded([f"{head}{number:0{len(first)}d}{rest}"])
+
+
+def _load(shards: ShardSet, name: str, code: Code, findings: Findings, format: str) -> Any:  # noqa: ANN401 - whatever the file holds
+    """Contents of a JSON or YAML object, or None, and a finding, where there are none."""
+    try:
+        data = shards.store.read(shards.key(name))
+        return orjson.loads(data) if name.endswith(".json") else yaml.safe_load(data)
+    except (CuratorError, ValueError, yaml.YAMLError) as error:
+        words = f"it cannot be read ({str(error).splitlines()[0]})"
+        findings.add(
+            code,
+            shards.uri(name),
+            found=words,
+            expected="JSON" if name.endswith(".json") else "YAML",
+            remedy=EXPORT.format(format),
+        )
+        return None
+
+
+def _differs(
+    findings: Findings, code: Code, path: str, name: str, found: str, expected: str, format: str
+) -> None:
+    findings.add(
+        code,
+        f"{path}#{name}" if name else path,
+        found=found,
+        expected=expected,
+        remedy=EXPORT.format(format),
+    )

@@ -1,0 +1,237 @@
+"""Checks that the tables for readers say what the tars hold."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from curator.errors import CuratorError, ShardError
+from curator.stages.shard.tar_reader import FOLDER, MAX_TEXT_BYTES, ShardSet, TarReader
+from curator.tables.parts import SUMMARY
+from curator.verify.findings import REMAKE, RERUN, Code, Findings
+from curator.verify.tar_check import REPEATED, TarFacts, columns_digest, json_columns
+
+DATASET = "dataset.parquet"
+BATCH_ROWS = 4096
+DERIVED = ("aspect_ratio", "resolution")
+
+
+class SampleLookup:
+    """Finds samples by shard and key among the facts of all tars; knows which were asked for."""
+
+    def __init__(self, tars: Sequence[TarFacts]) -> None:
+        self._tars = {tar.shard.name: tar for tar in tars}
+        self._order = {name: np.argsort(tar.keys) for name, tar in self._tars.items()}
+        self._seen = {name: np.zeros(len(tar.keys), np.bool_) for name, tar in self._tars.items()}
+
+    def tar(self, shard: str) -> TarFacts | None:
+        """Facts of a tar."""
+        return self._tars.get(shard)
+
+    def find(self, shard: str, key: str) -> int | None:
+        """Position of a sample in its tar."""
+        tar, order = self._tars[shard], self._order[shard]
+        wanted = np.bytes_(key.encode("utf-8", "replace"))
+        at = int(np.searchsorted(tar.keys, wanted, sorter=order)) if len(order) else 0
+        if at == len(order) or tar.keys[order[at]] != wanted:
+            return None
+        position = int(order[at])
+        self._seen[shard][position] = True
+        return position
+
+    def was_seen(self, shard: str, key: str) -> bool:
+        """Whether `find` gave this sample before."""
+        tar, order = self._tars[shard], self._order[shard]
+        at = int(np.searchsorted(tar.keys, np.bytes_(key.encode()), sorter=order))
+        return at < len(order) and bool(self._seen[shard][order[at]])
+
+    def unseen(self) -> Iterator[tuple[TarFacts, NDArray[np.bytes_]]]:
+        """Tars with samples that were not asked for, and their keys."""
+        for name, tar in self._tars.items():
+            keys = tar.keys[~self._seen[name]]
+            if len(keys):
+                yield tar, keys
+
+
+def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
+    """Compares `dataset.parquet` with the tars."""
+    if DATASET not in shards.sizes:
+        return
+    path = shards.uri(DATASET)
+    lookup = SampleLookup(tars)
+
+    def row(values: Mapping[str, Any]) -> None:
+        key = str(values.get("clip_id"))
+        shard = str(values.get("shard")).removeprefix(FOLDER)
+        tar = lookup.tar(shard)
+        if tar is None:
+            _add(
+                findings, Code.DATASET, f"{path}#{key}", f"shard {shard!r}", "a shard that is there"
+            )
+            return
+        seen = lookup.was_seen(shard, key)
+        at = lookup.find(shard, key)
+        if at is None:
+            if tar.is_whole:
+                _add(findings, Code.DATASET, f"{path}#{key}", "a row", f"no row: {shard} lacks it")
+            return
+        if seen:
+            _add(findings, Code.DATASET, f"{path}#{key}", "a second row", "one row")
+        for name, expected in {
+            "offset": int(tar.mp4_offsets[at]),
+            "bytes": int(tar.mp4_bytes[at]),
+            "split": tar.shard.split,
+            "bucket": tar.shard.bucket,
+        }.items():
+            if name in values and values[name] != expected:
+                found = f"{name} {values[name]!r}"
+                _add(findings, Code.DATASET, f"{path}#{key}", found, repr(expected))
+        for found, expected in _derived(values):
+            _add(findings, Code.DATASET, f"{path}#{key}", found, expected)
+        digest = int(tar.digests[at])
+        if digest and digest != columns_digest(dict(values)):
+            found, wanted = _other_columns(shards, tar, at, values)
+            _add(findings, Code.DATASET, f"{path}#{key}", found, wanted)
+
+    columns = ["clip_id", "shard", "split", "bucket", "offset", "bytes", *REPEATED, *DERIVED]
+    if _rows(shards, shards.key(DATASET), columns, row, Code.DATASET, findings):
+        _unlisted(shards, lookup, path, Code.DATASET, findings)
+
+
+def _derived(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Columns that follow from height and width, where they do not."""
+    height, width = values.get("height"), values.get("width")
+    if not height or not width:
+        return
+    wanted = {"aspect_ratio": height / width, "resolution": height * width}
+    for name, expected in wanted.items():
+        found = values.get(name, expected)
+        # A table may hold it in single precision.
+        if found is None or abs(found - expected) > 1e-4 * expected:
+            yield f"{name} {found!r}", f"{expected:g}"
+
+
+def _other_columns(
+    shards: ShardSet, tar: TarFacts, at: int, values: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Which columns differ from a sample's JSON, read once more."""
+    fields: dict[str, Any] = {}
+    text = ""
+    try:
+        with shards.store.open(shards.key(tar.shard.name)) as stream:
+            stream.seek(int(tar.offsets[at]))
+            reader = TarReader(stream.read, tar.bytes)
+            for member in reader:
+                if member.bytes > MAX_TEXT_BYTES and member.suffix != "mp4":
+                    break
+                if member.suffix == "json":
+                    fields = orjson.loads(reader.read(member))
+                elif member.suffix == "txt":
+                    text = reader.read(member).decode("utf-8", "replace")
+                if fields and (member.suffix == "txt"):
+                    break
+        expected = json_columns(fields, text)
+    except (CuratorError, ShardError, OSError, ValueError, KeyError):
+        return "other columns than the sample's JSON", "the same"
+    other = [name for name in REPEATED if values.get(name) != expected[name]]
+    shown = {name: (str(values.get(name))[:80], str(expected[name])[:80]) for name in other}
+    return (
+        ", ".join(f"{name} {found!r}" for name, (found, _) in shown.items()),
+        ", ".join(repr(wanted) for _, wanted in shown.values()),
+    )
+
+
+def check_clips(
+    shards: ShardSet, summary: Mapping[str, Any], tars: Sequence[TarFacts], findings: Findings
+) -> None:
+    """Compares the rows of `clips` that are kept with the tars.
+
+    Args:
+        shards: Where the tars lie.
+        summary: Of the run; names the parts of the table.
+        tars: Facts of all tars.
+        findings: Where it says what is wrong.
+    """
+    tables = summary.get("tables")
+    parts = tables.get("clips") if isinstance(tables, dict) else None
+    where = f"{shards.store.uri}/{SUMMARY}"
+    if not isinstance(parts, list):
+        _add(findings, Code.CLIPS, where, "no list of the table `clips`", "one", RERUN)
+        return
+    lookup = SampleLookup(tars)
+    is_whole = True
+    for part in map(str, parts):
+        path = f"{shards.store.uri}/{part}"
+
+        def row(values: Mapping[str, Any], path: str = path) -> None:
+            if values.get("decision") == "kept":
+                _check_clip(lookup, values, f"{path}#{values.get('clip_id')}", findings)
+
+        columns = ["clip_id", "decision", "shard", "key", "mp4_offset", "mp4_bytes"]
+        is_whole &= _rows(shards, part, columns, row, Code.CLIPS, findings)
+    if is_whole:
+        _unlisted(shards, lookup, f"{shards.store.uri}/clips", Code.CLIPS, findings)
+
+
+def _check_clip(
+    lookup: SampleLookup, values: Mapping[str, Any], path: str, findings: Findings
+) -> None:
+    shard, key = str(values.get("shard")).removeprefix(FOLDER), str(values.get("key"))
+    tar = lookup.tar(shard)
+    if tar is None:
+        _add(findings, Code.CLIPS, path, f"shard {shard!r}", "a shard that is there", RERUN)
+        return
+    at = lookup.find(shard, key)
+    if at is None:
+        if tar.is_whole:
+            _add(findings, Code.CLIPS, path, f"key {key!r}", f"a key of {shard}", RERUN)
+        return
+    for name, expected in {
+        "mp4_offset": int(tar.mp4_offsets[at]),
+        "mp4_bytes": int(tar.mp4_bytes[at]),
+    }.items():
+        if values.get(name) != expected:
+            _add(findings, Code.CLIPS, path, f"{name} {values.get(name)!r}", str(expected), RERUN)
+
+
+def _unlisted(
+    shards: ShardSet, lookup: SampleLookup, table: str, code: Code, findings: Findings
+) -> None:
+    for tar, keys in lookup.unseen():
+        for key in keys:
+            path = f"{shards.uri(tar.shard.name)}#{key.decode('utf-8', 'replace')}"
+            _add(findings, code, path, "a sample", f"a row of {table}", RERUN)
+
+
+def _rows(
+    shards: ShardSet,
+    name: str,
+    columns: Sequence[str],
+    row: Callable[[Mapping[str, Any]], None],
+    code: Code,
+    findings: Findings,
+) -> bool:
+    """Calls `row` for each row of a Parquet object, some at a time; returns whether all came."""
+    path = f"{shards.store.uri}/{name}"
+    try:
+        with shards.store.open(name) as stream:
+            file = pq.ParquetFile(stream)
+            there = [column for column in columns if column in file.schema_arrow.names]
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=there):
+                for values in batch.to_pylist():
+                    row(values)
+    except (CuratorError, pa.ArrowException, OSError, ValueError, TypeError) as error:
+        words = f"it cannot be read ({str(error).splitlines()[0]})"
+        _add(findings, code, path, words, "a Parquet object", RERUN)
+        return False
+    return True
+
+
+def _add(
+    findings: Findings, code: Code, path: str, found: str, expected: str, remedy: str = REMAKE
+) -> None:
+    findings.add(code, path, found=found, expected=expected, remedy=remedy)

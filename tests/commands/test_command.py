@@ -1,0 +1,231 @@
+"""The command line: what is refused before any work, in one line and with a remedy."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from curator.cli import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE, main
+from curator.footage.film_writer import empty_file, png_file, text_file
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for make, name in ((empty_file, "a.mp4"), (text_file, "b.mp4"), (png_file, "c.mp4")):
+        make(folder / name)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--recipe", "quikstart"], ["'quikstart'", "did you mean 'quickstart'"]),
+        (["--recipe", "no/such.yaml"], ["no/such.yaml", "does not exist"]),
+        (["--set", "filters.moton.min=1"], ["filters", "'moton'; did you mean 'motion'?\n"]),
+        (["--set", "propose.minimum_s=1"], ["propose", "minimum_s", "did you mean 'min_s'"]),
+        (["--set", "propose.min_s"], ["propose.min_s", "key=value"]),
+        (["--set", "propose.min_s=-1"], ["propose.min_s", "-1", "greater than 0"]),
+        (
+            ["--set", "caption.url=vlm:8000"],
+            ["caption.url: expected an address such as http://vlm:8000/v1\n"],
+        ),
+        (
+            ["--set", "caption.lengths=huge"],
+            ["--set: caption.lengths: expected a list such as [short, medium]; got 'huge'\n"],
+        ),
+        (
+            ["--set", "caption.lengths=[huge]"],
+            ["--set: caption.lengths.0: expected 'short', 'medium' or 'long'; got 'huge'\n"],
+        ),
+        (
+            ["--set", "caption.questions=dark"],
+            ["expected names and values such as {is_dark: \"Is it dark?\"}; got 'dark'\n"],
+        ),
+        (["--set", "caption.judge=3"], ["expected keys below it, such as caption.judge.model"]),
+        (["--set", "filters.motion=3"], ["expected keys below it, such as filters.motion.min"]),
+        (["--set", "analyze.text=perhaps"], ["analyze.text: expected true or false; got"]),
+        (["--set", f"cut.crf={'x' * 99}"], [f"expected a whole number; got '{'x' * 58}…\n"]),
+        (
+            ["--set", "filters.motion.min=9"],
+            ["filters.motion", "min 9.0 is above max 4.0; no clip could be kept\n"],
+        ),
+        (
+            ["--set", "analyze.text=false", "--set", "filters.text_area.max=0.02"],
+            ["filters.text_area", "analyze.text = false", "--set analyze.text=true"],
+        ),
+        (
+            ["--set", "shard.by_content_type=true"],
+            ["shard.by_content_type asks for content types", "set analyze.clip"],
+        ),
+        (["--set", "shard.embedding=clip"], ["shard.embedding=clip", "set analyze.clip"]),
+        (["--set", "shard.min_bytes=2000000000"], ["shard", "min_bytes 2000000000 is more than"]),
+        (
+            ["--set", "filters.motion.min="],
+            ["'filters.motion.min=' has no value; filters.motion.min=null", "takes a bound away"],
+        ),
+        (["--set", "filters.motion.min=.nan"], ["filters.motion", "min is not a number (nan)"]),
+        (["--set", "filters.motion={min: 1"], ["--set 'filters.motion={min: 1'", "expected ','"]),
+        (["--ray-address", "10.0.0.1:6379"], ["10.0.0.1:6379", "s3://", "--shared-out"]),
+    ],
+)
+def test_refusals_are_one_line_that_names_the_value_and_the_remedy(
+    broken: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    words: list[str],
+) -> None:
+    assert main(["run", str(broken), str(tmp_path / "out"), *more]) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert error.startswith("curate: ")
+    assert error.count("\n") == 1
+    for word in words:
+        assert word in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("source", ["nothing here.mp4", "*.mkv"])
+def test_a_source_that_names_nothing_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str
+) -> None:
+    assert main(["run", str(tmp_path / source), str(tmp_path / "out")]) == EXIT_USAGE
+    assert source in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty: it would have no rules"),
+        ("# nothing yet", "begin with a copy of"),
+        ("filters:\n  motion: {min: 1}\n  motion: {max: 2}", "line 3, column 3: the key 'motion'"),
+        ("filters: {motion: {min: .nan}}", "filters.motion: min is not a number (nan)"),
+        ("just words", "is a str; expected keys and values"),
+    ],
+)
+def test_a_recipe_that_would_not_do_what_it_seems_to_is_refused(
+    text: str, said: str, broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.yaml").write_text(text)
+    command = ["run", str(broken), str(tmp_path / "out"), "--recipe", str(tmp_path / "own.yaml")]
+    assert main(command) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert said in error
+    assert f"recipe {tmp_path / 'own.yaml'}" in error
+    assert error.count("\n") == 1
+
+
+def test_a_file_in_the_place_of_out_is_refused(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").write_text("in the way")
+    assert main(["run", str(broken), str(tmp_path / "out")]) == EXIT_USAGE
+    assert str(tmp_path / "out") in capsys.readouterr().err
+    assert (tmp_path / "out").read_text() == "in the way"
+
+
+def test_storage_that_fails_during_the_run_ends_it_in_one_line(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "scan").write_text("in the way")
+    assert main(["run", str(broken), str(tmp_path / "out")]) == EXIT_BROKEN_OFF
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"curate: cannot write '{tmp_path / 'out' / 'scan'}")
+    assert "the same command goes on" in error
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(broken), str(tmp_path / "out"), "--dry-run"]) == EXIT_OK
+    assert "3 sources" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_names_what_cannot_be_read(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(7):
+        (broken / f"link\n{number}.mp4").symlink_to("nowhere.mp4")
+    assert main(["run", str(broken), str(tmp_path / "out"), "--dry-run"]) == EXIT_OK
+    lines = capsys.readouterr().out.splitlines()
+    assert "7 cannot be read" in lines[0]
+    assert len(lines) == 1 + 5 + 1
+    assert "link\\n0.mp4" in lines[1]
+    assert lines[-1] == "  and 2 more"
+
+
+def test_sources_that_all_fail_make_a_whole_output_and_max_failed_an_exit_code(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["run", str(broken), str(out)]) == EXIT_OK
+    assert main(["run", str(broken), str(out), "--max-failed", "0.5"]) == EXIT_FAILED
+    assert "3 of 3 sources failed" in capsys.readouterr().err
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["counts"]["by_error"] == {"not_a_video": 2, "empty_file": 1}
+    assert summary["shards"] == []
+    assert (out / "report" / "index.html").exists()
+
+
+def test_the_limit_takes_the_first_sources(broken: Path, tmp_path: Path) -> None:
+    assert main(["run", str(broken), str(tmp_path / "out"), "--limit", "2"]) == EXIT_OK
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["counts"]["sources"] == 2
+
+
+def test_recipes_lists_names_and_prints_each_key_with_its_unit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["recipes"]) == EXIT_OK
+    assert "quickstart: " in capsys.readouterr().out
+    assert main(["recipes", "quickstart", "--set", "filters.motion.min=0.25"]) == EXIT_OK
+    printed = capsys.readouterr().out
+    for line in (
+        "propose.min_s = 2.0  [s]",
+        "filters.motion.min = 0.25  [short sides/s]",
+        "dedup.similarity = 0.6  [cosine]",
+        "shard.max_bytes = 1000000000  [bytes]",
+        "cut.crf = 20  [x264 CRF]",
+    ):
+        assert line in printed
+
+
+def test_help_needs_no_heavy_package() -> None:
+    program = (
+        "import sys, curator.cli\n"
+        "try: curator.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'ray', 'av', 'cv2', 'pyarrow', 'numpy', 'faiss', 'pydantic', 'boto3'}\n"
+        "print('loaded:', sorted(heavy & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "loaded: []" in result.stdout
+    assert "Exit codes" in result.stdout
+
+
+def test_scores_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scores", "sharpness"]) == EXIT_OK
+    printed = capsys.readouterr().out
+    assert printed.startswith("sharpness  [")
+    assert "median over samples; `scores.sharpness` of the recipe changes it" in printed
+    assert "reasons: sharpness_too_low, sharpness_too_high" in printed
+
+
+def test_the_page_of_scores_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """Pins docs/scores.md; write it anew with `curate scores --markdown > docs/scores.md`."""
+    assert main(["scores", "--markdown"]) == EXIT_OK
+    page = Path(__file__).parents[2] / "docs" / "scores.md"
+    assert capsys.readouterr().out == page.read_text()
+
+
+def test_a_score_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scores", "sharpnes"]) == EXIT_USAGE
+    assert "unknown score 'sharpnes'; did you mean 'sharpness'?" in capsys.readouterr().err

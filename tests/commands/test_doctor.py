@@ -1,0 +1,130 @@
+"""`curate doctor`: what it prints and how it ends, on this machine and on others."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_host import laptop, server
+
+from curator.cli import EXIT_OK, EXIT_USAGE, main
+from curator.doctor.checks import Diagnosis, examine
+from curator.doctor.diagnosis import Group, Row, State, can_run
+from curator.doctor.diagnosis_text import print_diagnosis, verdict
+from curator.doctor.host import Answer
+
+ROW = Row(group=Group.GPU, name="a [b]", state=State.OK, found="c [d]")
+
+
+def test_this_machine_can_run_the_quickstart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins the whole command for real: subprocesses, folders, models."""
+    (tmp_path / "a.mp4").write_bytes(b"video")
+    code = main(["doctor", str(tmp_path), str(tmp_path / "out"), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["recipe"] == "quickstart"
+    assert [check for check in told["checks"] if check["needed"] and check["state"] != "ok"] == []
+    assert (code, told["can_run"]) == (EXIT_OK, True)
+    assert {check["group"] for check in told["checks"]} == {str(group) for group in Group}
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_source_that_is_not_there_ends_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("curator.doctor.checks.Host", laptop)
+    missing = str(tmp_path / "none")
+    assert main(["doctor", missing, str(tmp_path)]) == EXIT_USAGE
+    printed = capsys.readouterr().out
+    assert f"recipe quickstart cannot run here: source {missing}" in printed.splitlines()[-1]
+
+
+def test_a_laptop_without_a_gpu_can_run_the_quickstart() -> None:
+    found = examine(recipe="quickstart", host=laptop())
+    assert found.can_run
+    of_gpu = [row for row in found.rows if row.group is Group.GPU]
+    assert {row.state for row in of_gpu} == {State.NOT_NEEDED}
+    assert verdict(found) == "recipe quickstart can run here"
+
+
+def test_groups_come_in_order() -> None:
+    rows = examine(recipe="quickstart", host=server()).rows
+    order = list(Group)
+    places = [order.index(row.group) for row in rows]
+    assert places == sorted(places)
+
+
+def test_with_a_broken_package_the_rest_is_still_told() -> None:
+    """Pins that this process imports nothing that crashed in another."""
+    host = laptop()
+    host.answers["cv2"] = Answer(error="the process died of SIGILL")
+    found = examine(["a"], "s3://b/out", recipe="quickstart", host=host)
+    assert not found.can_run
+    assert [row.name for row in found.rows if row.stops] == ["OpenCV", "quickstart"]
+    assert {Group.MACHINE, Group.GPU} <= {row.group for row in found.rows}
+
+
+def test_an_unreadable_recipe_is_told() -> None:
+    found = examine(recipe="quikstart", host=laptop())
+    (row,) = [row for row in found.rows if row.group is Group.RECIPE]
+    assert row.stops
+    assert row.remedy == "did you mean 'quickstart'?"
+
+
+def test_what_is_not_needed_does_not_stop() -> None:
+    bad = Row(group=Group.GPU, name="x", state=State.BROKEN, found="f", remedy="r")
+    assert can_run([bad])
+    found = Diagnosis(recipe="q", rows=(bad,))
+    assert verdict(found) == "recipe q can run here; not needed for it, and not in order: x"
+
+
+def test_what_is_bad_has_a_remedy() -> None:
+    with pytest.raises(ValueError, match="has no remedy"):
+        Row(group=Group.GPU, name="x", state=State.MISSING, found="f")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_table_is_plain_without_a_terminal() -> None:
+    """Pins that brackets are no markup, and that no line is broken or padded."""
+    sink = io.StringIO()
+    long = Row(group=Group.GPU, name="y", state=State.BROKEN, found="w " * 200, remedy="do")
+    print_diagnosis(Diagnosis(recipe="q", rows=(ROW, long)), sink)
+    lines = sink.getvalue().splitlines()
+    assert lines[0] == "GPU"
+    assert lines[1].split() == ["a", "[b]", "ok", "c", "[d]"]
+    assert lines[2].count("w") == 200
+    assert lines[3].strip() == "-> do"
+    assert len(lines) == 5
+    assert "\x1b" not in sink.getvalue()
+
+
+def test_the_table_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    sink = _Terminal()
+    long = Row(group=Group.GPU, name="y", state=State.BROKEN, found="w " * 200, remedy="do")
+    print_diagnosis(Diagnosis(recipe="q", rows=(ROW, long)), sink)
+    assert "\x1b[" in sink.getvalue()
+    assert len(sink.getvalue().splitlines()) > 5
+
+
+def test_the_command_imports_no_torch() -> None:
+    """Pins that the check of a machine without a GPU costs no seconds of import."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "import curator.doctor.checks, fake_host\n"
+        "from curator.cli import main\n"
+        "curator.doctor.checks.Host = fake_host.laptop\n"
+        "code = main(['doctor', '--json'])\n"
+        "print('loaded:', sorted({'open_clip', 'torch', 'ray', 'faiss'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "loaded: []"

@@ -1,0 +1,66 @@
+"""`curate models`: what it prints and how it ends."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_clip import tiny_folder
+
+from curator.cli import EXIT_OK, EXIT_USAGE, main
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Path:
+    return tiny_folder(tmp_path / "mirror")
+
+
+def test_pull_copies_from_a_mirror_and_list_and_verify_tell_it(
+    tmp_path: Path, mirror: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins the three tasks on one folder, with a file that is spoilt in the end."""
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "catalogue.yaml").write_bytes((mirror / "catalogue.yaml").read_bytes())
+    place = ["--models", str(here)]
+    assert main(["models", "pull", "test-head", "--from", str(mirror), *place]) == EXIT_OK
+    printed = capsys.readouterr().out
+    assert f"test-head: {here}/test-head/head.pth, verified" in printed
+    assert "`curate models pull test-tiny`" in printed
+    assert main(["models", "list", *place]) == EXIT_OK
+    printed = capsys.readouterr().out
+    assert "test-head  [aesthetic, size unknown, verified]" in printed
+    assert "test-tiny  [clip, size unknown, missing]" in printed
+    assert "openai-vit-l-14  [clip, 1710.5 MB, missing]" in printed
+    assert main(["models", "verify", *place]) == EXIT_OK
+    (here / "test-head" / "head.pth").write_bytes(b"spoilt")
+    assert main(["models", "verify", *place]) == 1
+    assert "test-head: differs" in capsys.readouterr().out
+    assert main(["models", "verify", "test-tiny", *place]) == 1
+
+
+def test_unknown_models_and_empty_mirrors_are_usage_errors(
+    tmp_path: Path, mirror: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--models", str(mirror)]
+    assert main(["models", "pull", "test-hat", *place]) == EXIT_USAGE
+    assert "did you mean 'test-head'" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    nothing = ["--from", str(tmp_path / "empty")]
+    assert main(["models", "pull", "openai-vit-b-32", *nothing, *place]) == EXIT_USAGE
+    assert "neither openai-vit-b-32/open_clip_model.safetensors nor" in capsys.readouterr().err
+
+
+def test_a_run_without_clip_imports_no_open_clip() -> None:
+    """Pins that six seconds of import are paid for by those who use it."""
+    program = (
+        "import sys, curator.stages.analyze.stage, curator.runs.curation, curator.runs.preflight\n"
+        "from curator.recipe import load_recipe\n"
+        "curator.runs.preflight.check_models(load_recipe('quickstart'))\n"
+        "print('loaded:', sorted({'open_clip', 'torchvision', 'torch', 'PIL', 'timm'} "
+        "& set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "loaded: []" in result.stdout

@@ -1,0 +1,130 @@
+"""What a recipe needs, and whether its models are here."""
+
+from pathlib import Path
+
+import pytest
+from tiny_clip import tiny_folder
+
+from curator.doctor.diagnosis import Needs, Row, State
+from curator.doctor.recipe_check import (
+    model_rows,
+    needs_gpu,
+    needs_of,
+    read_recipe,
+    recipe_rows,
+)
+from curator.recipe import Recipe, load_recipe
+from curator.storage import open_store
+
+TINY = ["analyze.clip=test-tiny", "semantic.aesthetic=test-head"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny_folder(tmp_path / "models")
+
+
+def rows_of(recipe: Recipe, *, s3_answers: bool = True) -> dict[str, Row]:
+    return {row.name: row for row in model_rows(recipe, s3_answers=s3_answers)}
+
+
+def test_no_recipe_of_today_needs_a_gpu() -> None:
+    recipe = load_recipe("quickstart")
+    assert not needs_gpu(recipe)
+    assert needs_of(recipe, ["a", "out"]) == Needs(gpu=False, clip=False, text=True, s3=False)
+
+
+def test_a_recipe_that_decodes_on_the_gpu_needs_one() -> None:
+    class Analyze:
+        device = "gpu"
+
+    class Decoding:
+        analyze = Analyze()
+
+    assert needs_gpu(Decoding())  # type: ignore[arg-type]
+
+
+def test_what_a_recipe_names_is_what_it_needs() -> None:
+    recipe = load_recipe("quickstart", ["analyze.text=false", *TINY])
+    assert needs_of(recipe, ["s3://b/x"]) == Needs(gpu=False, clip=True, text=False, s3=True)
+
+
+def test_a_wrong_recipe_is_a_row_with_the_nearest_key() -> None:
+    recipe, row = read_recipe("quickstart", ["filters.motoin.min=1"], None)
+    assert recipe is None
+    assert row.stops
+    assert "did you mean 'motion'?" in (row.remedy or "")
+
+
+def test_packaged_models_are_verified() -> None:
+    rows = rows_of(load_recipe("quickstart"))
+    assert {name: row.state for name, row in rows.items()} == {
+        "transnetv2": State.OK,
+        "PP-OCRv6_det_small": State.OK,
+    }
+
+
+def test_models_are_found_verified_missing_and_spoilt(folder: Path) -> None:
+    recipe, _ = read_recipe("quickstart", TINY, str(folder))
+    assert recipe is not None
+    rows = rows_of(recipe)
+    assert (rows["test-tiny"].state, rows["test-head"].state) == (State.OK, State.OK)
+    head = next((folder / "test-head").glob("head.pth"))
+    kept = head.read_bytes()
+    head.write_bytes(b"spoilt")
+    row = rows_of(recipe)["test-head"]
+    assert (row.state, row.stops) == (State.BROKEN, True)
+    assert row.remedy == "delete it, and `curate models pull test-head`"
+    head.unlink()
+    row = rows_of(recipe)["test-head"]
+    assert (row.state, row.remedy) == (State.MISSING, "`curate models pull test-head`")
+    head.write_bytes(kept)
+    assert rows_of(recipe)["test-head"].state == State.OK
+
+
+def test_a_mirror_is_looked_at_and_not_copied_from(
+    folder: Path, s3_bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Pins that a check fetches no gigabytes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    mirror = open_store(f"s3://{s3_bucket}/models")
+    mirror.write("catalogue.yaml", (folder / "catalogue.yaml").read_bytes())
+    mirror.write("test-head/head.pth", (folder / "test-head" / "head.pth").read_bytes())
+    recipe, _ = read_recipe("quickstart", TINY, mirror.uri)
+    assert recipe is not None
+    rows = rows_of(recipe)
+    assert rows["test-head"].state == State.OK
+    assert rows["test-head"].found == f"in {mirror.uri}, from where a run copies it"
+    assert rows["test-tiny"].stops
+    assert f"copy it to {mirror.uri}/test-tiny/" in (rows["test-tiny"].remedy or "")
+    assert recipe_rows(recipe, "quickstart") == []
+    assert not (tmp_path / "cache").exists()
+    assert rows_of(recipe, s3_answers=False)["models"].remedy == "see the rows `S3`"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words", "remedy"),
+    [
+        (["filters.aesthetic.min=4"], "a score that is not made", "set analyze.clip="),
+        (
+            ["analyze.text=false", "filters.overlay_text.severity=reject"],
+            "not measured with analyze.text = false",
+            "add --set analyze.text=true",
+        ),
+    ],
+)
+def test_rules_on_what_is_not_measured_are_said(
+    overrides: list[str], words: str, remedy: str
+) -> None:
+    recipe = load_recipe("quickstart", overrides)
+    (row,) = recipe_rows(recipe, "quickstart")
+    assert row.stops
+    assert words in row.found
+    assert remedy in (row.remedy or "")
+
+
+def test_an_unknown_model_is_said_once() -> None:
+    recipe = load_recipe("quickstart", ["analyze.clip=openai-vit-b-23"])
+    row = rows_of(recipe)["models"]
+    assert row.stops
+    assert "did you mean" in row.found

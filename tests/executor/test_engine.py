@@ -1,0 +1,282 @@
+"""The engine: errors as they were raised, workers as they were asked for, nothing left behind."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from curator.errors import CuratorError, ErrorCode, SourceError, StorageError
+from curator.executor import engine as engine_module
+from curator.executor.child_process import FileLedger
+from curator.executor.engine import Engine, _LedgerActor, available_cpus
+from curator.executor.signal_mask import signals_held
+from curator.executor.worker import SERVED_BYTES, ChainWorker, Resources, Step, pack_chain
+
+
+class Half:
+    """Halves even numbers."""
+
+    def __init__(self, *, wanted: str) -> None:
+        self._wanted = wanted
+
+    def __call__(self, unit: int) -> int:
+        """Halves one."""
+        if unit % 2:
+            raise StorageError(f"{unit} is odd; expected {self._wanted}")
+        return unit // 2
+
+
+HALF = Step(make=Half, settings={"wanted": "an even one"}, resources=Resources(cpus=0.5))
+KEEPS = Step(make=Half, settings={"wanted": "2"}, resources=Resources(cpus=1), keeps_state=True)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets workers import this module."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+def children() -> set[int]:
+    """Processes whose parent is this one."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == os.getpid() and state != "Z":
+            found.add(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.usefixtures("here")
+def test_chains_run_on_ray_with_more_workers_than_cores_and_raise_what_a_step_raised() -> None:
+    before = children()
+    with Engine(address=None, workers=available_cpus() + 2) as engine:
+        assert not engine.is_started
+        assert list(engine.run([HALF], [])) == []
+        assert not engine.is_started
+        units = [0, 4, 8, 12]
+        assert sorted(engine.run([KEEPS, HALF], units)) == [0, 1, 2, 3]
+        with pytest.raises(StorageError, match=r"^7 is odd; expected 2$"):
+            list(engine.run([KEEPS, HALF], [4, 7]))
+        assert engine.is_started
+        assert engine.n_workers(100) == available_cpus() + 2
+        assert children() > before
+    assert children() == before
+
+
+@pytest.mark.usefixtures("here")
+def test_a_pool_takes_units_while_others_are_worked_on() -> None:
+    """Pins results of all units, an error as it was raised, and that other work goes on beside."""
+    before = children()
+    with Engine(address=None, workers=2) as engine:
+        pool = engine.pool([KEEPS])
+        assert pool.poll() == []
+        results = []
+        for unit in range(0, 20, 2):
+            pool.submit(unit)
+            results += pool.poll()
+        assert sorted(engine.run([HALF], [2, 4])) == [1, 2]
+        while pool.n_open:
+            results += pool.poll(timeout=5)
+        assert sorted(results) == list(range(10))
+        pool.submit(7)
+        with pytest.raises(StorageError, match=r"^7 is odd; expected 2$"):
+            pool.poll(timeout=60)
+        pool.close()
+        assert pool.n_open == 0
+    assert children() == before
+
+
+@pytest.mark.usefixtures("here")
+def test_a_worker_of_a_pool_has_its_next_unit_while_nobody_looks() -> None:
+    """A GPU must not stand idle until the driver, busy with cutting, looks at its result."""
+    with Engine(address=None, workers=1) as engine:
+        pool = engine.pool([KEEPS])
+        pool.submit(0)
+        assert pool.poll(timeout=60) == [0]
+        for unit in range(2, 10, 2):
+            pool.submit(unit)
+        time.sleep(3)
+        assert sorted(pool.poll()) == [1, 2]
+        results = []
+        while pool.n_open:
+            results += pool.poll(timeout=60)
+        assert sorted(results) == [3, 4]
+        pool.close()
+
+
+class Where:
+    """Says which process it runs in."""
+
+    def __init__(self, *, name: str) -> None:
+        self._name = name
+
+    def __call__(self, unit: int) -> tuple[str, int]:
+        """Name and number of the process."""
+        return self._name, os.getpid()
+
+
+def where(name: str) -> Step:
+    """A step that keeps state."""
+    return Step(make=Where, settings={"name": name}, resources=Resources(cpus=1), keeps_state=True)
+
+
+def is_there(process: int) -> bool:
+    """Whether a process runs."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.usefixtures("here")
+def test_workers_serve_the_next_chain_until_they_are_let_go() -> None:
+    """A process of its own for each chain costs one or two CPU-seconds."""
+    with Engine(address=None, workers=1) as engine:
+        ((_, first),) = engine.run([where("a")], [0])
+        assert list(engine.run([where("b")], [0, 0])) == [("b", first)] * 2
+        # Light work may need the core that it holds.
+        assert list(engine.run([HALF], [4])) == [2]
+        deadline = time.monotonic() + 60
+        while is_there(first) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not is_there(first)
+        ((_, other),) = engine.run([where("c")], [0])
+        assert other != first
+
+
+@pytest.mark.usefixtures("here")
+def test_workers_serve_no_other_chain_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that analyzed and then cuts takes more than one that does either."""
+    monkeypatch.setattr(engine_module, "memory_bytes", lambda: SERVED_BYTES - 1)
+    with Engine(address=None, workers=1) as engine:
+        ((_, first),) = engine.run([where("a")], [0])
+        ((_, other),) = engine.run([where("b")], [0])
+        assert other != first
+
+
+@pytest.mark.usefixtures("here")
+def test_a_chain_that_failed_leaves_no_worker_to_the_next() -> None:
+    with Engine(address=None, workers=1) as engine:
+        with pytest.raises(StorageError):
+            list(engine.run([KEEPS], [1, 2]))
+        assert next(iter(engine.run([where("b")], [0])))[0] == "b"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_cluster_of_our_own_has_no_daemons_that_nobody_asks() -> None:
+    with Engine(address=None, workers=1) as engine:
+        log = engine.ledger()
+        assert isinstance(log, FileLedger)
+        assert list(engine.run([HALF], [4])) == [2]
+        commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children()]
+    assert any(b"raylet" in command for command in commands)
+    for daemon in (b"monitor.py", b"log_monitor.py", b"dashboard.py"):
+        assert not any(daemon in command for command in commands)
+
+
+def test_chains_run_in_this_process_too() -> None:
+    engine = Engine(address=None, workers=None)
+    assert list(engine.run_here([HALF, HALF], [4, 8])) == [1, 2]
+    with pytest.raises(StorageError, match="5 is odd"):
+        list(engine.run_here([HALF], [5]))
+
+
+class Fragile:
+    """Dies over a unit as often as its ledger has not seen it begin three times."""
+
+    def __init__(self, *, log: FileLedger) -> None:
+        self._log = log
+
+    def __call__(self, unit: str) -> tuple[str, int]:
+        """Says at which attempt it was done."""
+        attempt = self._log.begin(unit)
+        if unit == "deadly" and attempt < 3:
+            os.abort()
+        self._log.end(unit, 1.5)
+        return unit, attempt
+
+
+def test_small_work_runs_in_one_child_that_is_started_again_when_it_dies() -> None:
+    before = children()
+    with Engine(address=None, workers=None) as engine:
+        assert engine.is_small(3, 900.0)
+        assert not engine.is_small(3, 1e6)
+        assert not engine.is_small(1000, 900.0)
+        log = engine.ledger(small=True)
+        step = Step(make=Fragile, settings={"log": log}, resources=Resources(cpus=1))
+        results = list(engine.run([step], ["a", "deadly", "b"], small=True))
+        assert results == [("a", 1), ("deadly", 3), ("b", 1)]
+        assert engine.progress() == (3, 4.5)
+        with pytest.raises(StorageError, match="3 is odd"):
+            list(engine.run([HALF], [2, 3], small=True))
+        assert not engine.is_started
+        assert len(children() - before) >= 1
+    assert children() == before
+
+
+def test_progress_is_read_on_from_where_it_was_read(tmp_path: Path) -> None:
+    log = FileLedger(tmp_path)
+    assert log.progress() == (0, 0.0)
+    log.end("a", 1.5)
+    assert log.progress() == (1, 1.5)
+    with (tmp_path / "done").open("a") as file:
+        file.write("2.25\n3")
+    assert log.progress() == (2, 3.75)
+    with (tmp_path / "done").open("a") as file:
+        file.write(".5\n")
+    assert log.progress() == (3, 7.25)
+
+
+def test_named_workers_and_clusters_are_never_left_out() -> None:
+    assert not Engine(address=None, workers=1).is_small(1, 1.0)
+    assert not Engine(address="auto", workers=None).is_small(1, 1.0)
+
+
+class Missing:
+    """Finds nothing."""
+
+    def __call__(self, unit: int) -> int:
+        """Raises."""
+        raise SourceError(ErrorCode.VANISHED, "gone")
+
+
+def test_an_error_passes_the_steps_behind_it() -> None:
+    import pickle
+
+    worker = ChainWorker(pack_chain([Step(make=Missing, resources=HALF.resources), HALF]))
+    passed = pickle.loads(worker.run(pickle.dumps(2)))
+    assert isinstance(passed, CuratorError)
+    assert (passed.code, passed.message) == (ErrorCode.VANISHED, "gone")
+
+
+def test_workers_are_no_more_than_units_and_at_least_one() -> None:
+    assert Engine(address=None, workers=8).n_workers(3) == 3
+    assert Engine(address=None, workers=8).n_workers(0) == 1
+    assert 1 <= Engine(address=None, workers=None).n_workers(1000) <= available_cpus()
+
+
+def test_the_ledger_counts_attempts_until_one_ends() -> None:
+    ledger = _LedgerActor()
+    assert [ledger.begin("a"), ledger.begin("b"), ledger.begin("a")] == [1, 1, 2]
+    ledger.end("a", 2.5)
+    assert ledger.begin("a") == 1
+    assert ledger.progress() == (1, 2.5)
+
+
+def test_a_handler_of_sigterm_outlives_the_start_of_ray() -> None:
+    def handler(number: int, frame: object) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with signals_held():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,120 @@
+"""Where analysis runs, by what is asked for and what is here."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from curator.errors import UsageError
+from curator.executor import host_resources as machine
+from curator.executor.engine import Engine
+from curator.executor.host_resources import device_of
+from curator.executor.worker import Resources
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.stage import AnalyzeStep, AnalyzeUnit
+from curator.storage import open_store
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_gpus", "has_package", "device"),
+    [
+        ("auto", 1, True, "gpu"),
+        ("auto", 1, False, "cpu"),
+        ("auto", 0, True, "cpu"),
+        ("cpu", 8, True, "cpu"),
+        ("gpu", 0.5 + 0.5, False, "gpu"),
+    ],
+)
+def test_the_gpu_is_taken_where_it_and_the_package_are_here(
+    asked: str, n_gpus: float, has_package: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = object() if has_package else None
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda _: spec)
+    assert device_of(asked, n_gpus) == device
+
+
+def test_a_gpu_that_was_asked_for_and_is_not_here_is_an_error() -> None:
+    with pytest.raises(UsageError, match="curate doctor"):
+        device_of("gpu", 0)
+
+
+def test_workers_are_as_many_as_have_a_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("curator.executor.engine.available_gpus", lambda: 2)
+    share = Resources(cpus=1, gpus=1 / 3)
+    assert Engine(address=None, workers=64).n_workers(100, share) == 6
+    assert Engine(address=None, workers=4).n_workers(100, share) == 4
+    assert Engine(address=None, workers=64).n_workers(100, Resources(cpus=1)) == 64
+
+
+@pytest.mark.parametrize("has_proc", [True, False])
+def test_gpus_are_counted_by_the_driver_or_by_their_devices(
+    has_proc: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins containers that show the devices and not /proc/driver."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(machine, "_DRIVER", tmp_path / "gpus")
+    monkeypatch.setattr(machine, "_DEVICES", tmp_path / "dev")
+    (tmp_path / "dev").mkdir()
+    assert machine.available_gpus() == 0
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
+        (tmp_path / "dev" / name).touch()
+    if has_proc:
+        (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
+    assert machine.available_gpus() == (1 if has_proc else 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert machine.available_gpus() == 0
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert machine.available_gpus() == 1
+
+
+def test_ray_is_told_how_many_gpus_there_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Pins that workers with a share of a GPU do not wait for one that Ray does not count."""
+    monkeypatch.setattr("curator.executor.engine.available_gpus", lambda: 3)
+    told: dict[str, object] = {}
+
+    def init(**options: object) -> SimpleNamespace:
+        told.update(options)
+        return SimpleNamespace(address_info={"session_dir": str(tmp_path)})
+
+    private = SimpleNamespace(node=SimpleNamespace(Node=type("Node", (), {})))
+    Engine(address=None, workers=2)._init(SimpleNamespace(init=init, _private=private))
+    assert told["num_gpus"] == 3
+
+
+def test_ray_is_started_once_more_where_it_took_too_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins that a busy machine does not end a run, and that other errors are not tried again."""
+    answers: list[Exception | None] = [Exception("timed out during startup"), None]
+    private = SimpleNamespace(node=SimpleNamespace(Node=type("Node", (), {})))
+
+    def init(**_: object) -> SimpleNamespace:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+        return SimpleNamespace(address_info={"session_dir": str(tmp_path)})
+
+    ray = SimpleNamespace(init=init, shutdown=lambda: None, _private=private)
+    Engine(address=None, workers=2)._init_twice(ray)
+    assert answers == []
+    assert "starting it once more" in caplog.text
+    answers[:] = [ConnectionError("refused"), None]
+    with pytest.raises(ConnectionError):
+        Engine(address=None, workers=2)._init_twice(ray)
+    assert len(answers) == 1
+
+
+def test_halved_batches_of_a_worker_are_counted_once(tmp_path: Path) -> None:
+    """Pins that a unit's result says what was halved in it, and not before."""
+    step = AnalyzeStep(
+        store=open_store(str(tmp_path)), stamp="0" * 16, config=AnalyzeConfig(), threads=1, log=None
+    )
+    network = SimpleNamespace(n_halved=3)
+    step._instruments = Instruments(network=network)  # type: ignore[arg-type]
+    unit = AnalyzeUnit(sources=(), part="tracks/x.parquet")
+    assert step(unit).n_halved == 3
+    assert step(unit).n_halved == 0
+    network.n_halved = 4
+    assert step(unit).n_halved == 1

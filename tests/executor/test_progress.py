@@ -1,0 +1,257 @@
+"""Progress: lines that do not flood, a display that no poll can end, and the funnel as text."""
+
+import io
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from curator.executor import progress as module
+from curator.executor.progress import Progress, format_funnel
+
+
+class Clock:
+    """A clock that stands still until it is told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def fast_polls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(module, "POLL_S", 0.005)
+    yield
+    assert not _polls()
+
+
+def test_plain_progress_writes_a_line_per_stage(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream) as progress:
+        progress.stage("list")
+        clock.now += 3
+        progress.sources(12)
+        progress.stage("scan")
+    assert stream.getvalue().splitlines() == ["curate 0:00:00 list", "curate 0:00:03 scan"]
+
+
+def test_plain_progress_writes_no_more_than_a_line_in_ten_seconds(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream) as progress:
+        progress.stage("analyze")
+        for n_kept in range(61):
+            progress.clips(n_kept)
+            clock.now += 0.5
+    assert len(stream.getvalue().splitlines()) == 1 + 3
+
+
+@pytest.mark.usefixtures("fast_polls")
+def test_line_says_how_far_how_fast_and_how_long(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream) as progress:
+        progress.stage("analyze")
+        progress.sources(40)
+        progress.work(40, 36_000.0)
+        progress.clips(7)
+        with progress.polling(lambda: (10, 9_000.0)):
+            clock.now += 300
+            _wait_for(stream, "left")
+    assert "curate 0:05:00 analyze: " in stream.getvalue()
+    line = stream.getvalue().splitlines()[1]
+    assert line == (
+        "curate 0:05:00 analyze: 10 of 40 sources, 2.5 h of 10.0 h of video, 30x real time, "
+        "7 clips kept, 0:15:00 left"
+    )
+
+
+@pytest.mark.usefixtures("fast_polls")
+def test_time_left_is_from_items_where_seconds_are_not_known(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream) as progress:
+        progress.stage("cut")
+        progress.work(4, 0.0)
+        with progress.polling(lambda: (1, 0.0)):
+            clock.now += 60
+            _wait_for(stream, "left")
+    assert "cut: 1 of 4 clips, 0:03:00 left" in stream.getvalue()
+
+
+@pytest.mark.usefixtures("fast_polls")
+def test_work_that_grows_beyond_what_headers_said_never_passes_all(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream) as progress:
+        progress.stage("analyze")
+        progress.work(2, 10.0)
+        with progress.polling(lambda: (3, 50.0)):
+            clock.now += 60
+            _wait_for(stream, "left")
+    assert "2 of 2 sources" in stream.getvalue()
+    assert "0:00:00 left" in stream.getvalue()
+
+
+@pytest.mark.usefixtures("fast_polls")
+def test_poll_that_raises_is_logged_once_and_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls = []
+
+    def poll() -> tuple[int, float]:
+        calls.append(1)
+        raise RuntimeError("the cluster went away")
+
+    caplog.set_level(logging.DEBUG, logger="curator.executor.progress")
+    with Progress(stream=io.StringIO()) as progress, progress.polling(poll):
+        _wait(lambda: len(calls) >= 3)
+    assert [record.levelname for record in caplog.records] == ["DEBUG"]
+
+
+@pytest.mark.usefixtures("fast_polls")
+def test_block_that_raises_ends_the_thread() -> None:
+    with (
+        Progress(stream=io.StringIO()) as progress,
+        pytest.raises(KeyError),
+        progress.polling(lambda: (0, 0.0)),
+    ):
+        raise KeyError("work")
+
+
+def test_poll_that_hangs_does_not_hold_the_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POLL_S", 0.005)
+    monkeypatch.setattr(module, "JOIN_S", 0.05)
+    hangs, release = threading.Event(), threading.Event()
+
+    def poll() -> tuple[int, float]:
+        hangs.set()
+        release.wait()
+        return 99, 99.0
+
+    stream = io.StringIO()
+    with Progress(stream=stream) as progress:
+        progress.stage("cut")
+        with progress.polling(poll):
+            assert hangs.wait(5)
+        release.set()
+        progress.stage("shard")
+        _wait(lambda: not _polls())
+    assert "99" not in stream.getvalue()
+
+
+def test_stream_that_fails_does_not_end_the_run() -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    with Progress(stream=Full()) as progress:
+        progress.stage("list")
+        progress.line("said")
+
+
+def test_line_is_written_as_it_is() -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream) as progress:
+        progress.line("[bold]not markup[/]")
+    assert stream.getvalue() == "[bold]not markup[/]\n"
+
+
+def test_rich_is_not_imported_for_plain_lines() -> None:
+    code = (
+        "import io, sys; from curator.executor.progress import Progress\n"
+        "with Progress(stream=io.StringIO()) as p: p.stage('list'); p.line('x')\n"
+        "assert 'rich.live' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.usefixtures("fast_polls")
+def test_live_display_shows_stages_facts_and_lines_above() -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream, live=True) as progress:
+        progress.stage("scan")
+        progress.stage("analyze")
+        progress.sources(4)
+        progress.work(4, 3600.0)
+        with progress.polling(lambda: (1, 900.0)):
+            _wait_for(stream, "left")
+            progress.line("a line of its own, with [brackets]")
+    shown = stream.getvalue()
+    assert "a line of its own, with [brackets]" in shown
+    assert "1 of 4 sources" in shown
+    assert "15.0 min of 1.0 h of video" in shown
+    assert "commit" in shown
+
+
+def test_live_display_keeps_log_records_and_gives_the_handler_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    handler = logging.StreamHandler(stream)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        with Progress(live=True) as progress:
+            progress.stage("analyze")
+            logging.getLogger("test").warning("a warning in between")
+            assert handler.stream is not stream
+        assert handler.stream is stream
+    finally:
+        root.removeHandler(handler)
+    assert "a warning in between" in stream.getvalue()
+
+
+def test_funnel_as_text() -> None:
+    summary = {
+        "recipe": {"filters": {"motion": {"min": 0.005, "max": 4.0}}},
+        "counts": {
+            "sources": 1200, "done": 1195, "failed": 5, "skipped_names": 2,
+            "by_error": {"not_a_video": 4, "no_frames": 1},
+            "clips": 5000, "kept": 1250, "rejected": 3750,
+            "by_reason": {"duplicate": 250, "motion_too_low": 2500, "too_short": 1000},
+        },
+        "video_s": 144_000.0,
+        "kept_s": 5400.0,
+        "shards": [{"bytes": 1_000_000_000}, {"bytes": 500_000_000}],
+    }  # fmt: skip
+    assert format_funnel(summary).splitlines() == [
+        "sources                       1,200  and 2 not video by name",
+        "  failed                          5  4 not_a_video, 1 no_frames",
+        "  done                        1,195  40.0 h of video",
+        "candidate clips               5,000",
+        "  too_short                  -1,000  4,000 left",
+        "  motion_too_low             -2,500  1,500 left",
+        "  duplicate                    -250  1,250 left",
+        "kept                          1,250  25% of clips, 1.5 h",
+        "shards                            2  1.5 GB",
+    ]
+
+
+def test_funnel_of_nothing() -> None:
+    assert format_funnel({}).splitlines()[0].split() == ["sources", "0"]
+
+
+def _polls() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "progress"]
+
+
+def _wait_for(stream: io.StringIO, text: str) -> None:
+    _wait(lambda: text in stream.getvalue())
+
+
+def _wait(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

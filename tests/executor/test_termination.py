@@ -1,0 +1,92 @@
+"""How commands end when they are asked to: handlers of signals, and what nobody reads."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from curator.executor.termination import Terminated, ends_in_peace, ends_when_asked
+
+PROGRAM = "from curator.cli import command; command()"
+
+
+def test_a_second_interrupt_does_not_break_the_end_of_workers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    steps = []
+
+    def work() -> None:
+        with ends_when_asked():
+            try:
+                with ends_in_peace():
+                    os.kill(os.getpid(), signal.SIGINT)
+            finally:
+                steps.append("workers are ended")
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGTERM)
+                steps.append("all of them")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert len(steps) == 2
+    assert "stopping" in capsys.readouterr().err
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_scheduler_ends_a_command_like_an_interrupt() -> None:
+    with pytest.raises(Terminated), ends_when_asked(), ends_in_peace():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_threads_leave_signals_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def inside() -> None:
+        with ends_when_asked(), ends_in_peace():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+@pytest.mark.parametrize("command", [["scores"], ["recipes", "quickstart"]])
+def test_output_that_nobody_reads_ends_without_a_traceback(command: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *command],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode == 141
+
+
+def test_a_process_ends_with_its_code_after_what_was_registered() -> None:
+    """No interrupt, thread or late error changes the code any more, and what was printed is out."""
+    program = (
+        "import atexit, os, signal, threading, time\n"
+        "from curator.executor.termination import end_process\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "class Late:\n"
+        "    def __del__(self): os.abort()\n"
+        "late = Late()\n"
+        "atexit.register(print, 'registered')\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "print('said', end=' ')\n"
+        "end_process(3)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("said registered\n", "", 3)

@@ -1,0 +1,61 @@
+"""A run on a cluster of two nodes, with sources and OUT on S3."""
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from curator.cli import EXIT_OK, main
+from curator.executor.ray_start import use_own_token
+from curator.footage.film_writer import moving_texture, text_file, write_video
+from curator.storage import open_store
+
+
+@pytest.fixture
+def cluster(s3_bucket: str) -> Iterator[str]:
+    """Address of two nodes with two cores each; they inherit the S3 environment."""
+    del s3_bucket
+    use_own_token()
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    nodes.add_node(num_cpus=2)
+    yield str(nodes.address)
+    nodes.shutdown()
+
+
+def test_a_cluster_reads_and_writes_object_storage(
+    cluster: str, s3_bucket: str, tmp_path: Path
+) -> None:
+    bucket = open_store(f"s3://{s3_bucket}")
+    for number in range(3):
+        path = tmp_path / f"{number}.mp4"
+        write_video(path, moving_texture(60, seed=number), fps=Fraction(25))
+        bucket.write(f"raw/film {number}.mp4", path.read_bytes())
+    text_file(tmp_path / "text.mp4")
+    bucket.write("raw/text.mp4", (tmp_path / "text.mp4").read_bytes())
+    command = ["run", f"s3://{s3_bucket}/raw", f"s3://{s3_bucket}/out", "--ray-address", cluster]
+    command += ["--set", "filters.short_side_px.min=100", "--set", "shard.resolutions=[120]"]
+    assert main(command) == EXIT_OK
+    assert os.environ["AWS_ENDPOINT_URL"].startswith("http://127.0.0.1")
+    out = open_store(f"s3://{s3_bucket}/out")
+    summary = json.loads(out.read("summary.json"))
+    assert summary["counts"]["done"] == 3
+    assert summary["counts"]["by_error"] == {"not_a_video": 1}
+    clips = [
+        row
+        for part in summary["tables"]["clips"]
+        for row in pq.read_table(io.BytesIO(out.read(part))).to_pylist()
+    ]
+    assert {clip["decision"] for clip in clips} == {"kept"}
+    assert [shard["n_samples"] for shard in summary["shards"]] == [3]
+    assert len(out.read(summary["shards"][0]["name"])) == summary["shards"][0]["bytes"]
+    assert {info.key.partition("/")[0] for info in out.list()} == {
+        "alike", "candidates", "clips", "config.json", "embeddings", "report", "scan", "shards",
+        "shots", "sources", "summary.json", "tracks",
+    }  # fmt: skip

@@ -1,0 +1,53 @@
+"""A source that kills its worker ends as failed, and the others are done."""
+
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from curator.executor.attempts import SourceRef
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.footage.film_writer import moving_texture, write_video
+from curator.recipe import load_recipe
+from curator.records import Failure, Track
+from curator.runs.curation import Run
+from curator.stages.analyze import analysis_driver as analyzing
+from curator.stages.analyze.stage import AnalyzeStep
+from curator.storage import open_store
+
+
+class DyingAnalyzeStep(AnalyzeStep):
+    """Aborts its process on one source, as a crash in a decoder does."""
+
+    def _guarded(self, source: SourceRef, spent: dict[str, float]) -> Track | Failure:
+        if "deadly" in source.uri:
+            os.abort()
+        return super()._guarded(source, spent)
+
+
+@pytest.mark.parametrize("workers", [2, None], ids=["ray", "child"])
+def test_a_source_that_kills_its_worker_twice_fails_and_the_others_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int | None
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        name = "deadly.mp4" if number == 1 else f"sound {number}.mp4"
+        frames = moving_texture(75, seed=number)
+        write_video(tmp_path / "in" / name, frames, fps=Fraction(25))
+    monkeypatch.setattr(analyzing, "AnalyzeStep", DyingAnalyzeStep)
+    store = open_store(str(tmp_path / "out"))
+    with Progress(live=False) as progress, Engine(address=None, workers=workers) as engine:
+        run = Run(store, load_recipe("quickstart"), engine, progress)
+        summary = run.execute([str(tmp_path / "in")], limit=None)
+        assert engine.is_started == (workers is not None)
+    assert summary["counts"]["done"] == 3
+    assert summary["counts"]["by_error"] == {"worker_died": 1}
+    rows = pq.read_table(tmp_path / "out" / "sources").to_pylist()
+    (dead,) = [row for row in rows if row["outcome"] == "failed"]
+    assert dead["error_stage"] == "analyze"
+    assert dead["uri"].endswith("deadly.mp4")
+    assert "died 2 times" in dead["error_message"]

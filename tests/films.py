@@ -1,0 +1,57 @@
+"""Films whose frames say which film and which frame they are, whatever becomes of them."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from marks import FILM_COLUMNS, FILM_FRAME_BITS, FILM_ROWS
+
+from curator.footage.film_writer import moving_texture, write_video
+from curator.footage.pictures import Picture
+
+Form = Literal["plain", "rotated", "bordered"]
+WIDTH_PX, HEIGHT_PX = 160, 120
+BORDER_PX = 16
+FPS = Fraction(25)
+
+
+def write_film(path: Path, number: int, n_frames: int, form: Form = "plain") -> None:
+    """A moving shot with a bar code over its upper quarter.
+
+    Args:
+        path: Where to.
+        number: Of the film, 1 to 63.
+        n_frames: Up to 1023.
+        form: `rotated` is stored lying and shown upright; `bordered` has black bars above and
+            below, which are cut away.
+    """
+    frames = _marked(number, n_frames, HEIGHT_PX - 2 * BORDER_PX * (form == "bordered"))
+    if form == "bordered":
+        frames = (np.pad(frame, ((BORDER_PX, BORDER_PX), (0, 0), (0, 0))) for frame in frames)
+    if form == "rotated":
+        frames = (np.ascontiguousarray(np.rot90(frame)) for frame in frames)
+    # Key frames every six, so that pieces of it can be copied.
+    params = "keyint=6:min-keyint=6:scenecut=0:b-adapt=0"
+    write_video(
+        path,
+        frames,
+        fps=FPS,
+        bframes=2,
+        options={"preset": "veryfast", "x264-params": params},
+        rotation=90 if form == "rotated" else None,
+    )
+
+
+def _marked(number: int, n_frames: int, height_px: int) -> Iterator[Picture]:
+    pictures = moving_texture(n_frames, width_px=WIDTH_PX, height_px=height_px, seed=number)
+    block = height_px // 4 // FILM_ROWS, WIDTH_PX // FILM_COLUMNS
+    for frame, picture in enumerate(pictures):
+        code = number << FILM_FRAME_BITS | frame ^ frame >> 1
+        bits = [code >> i & 1 for i in range(FILM_ROWS * FILM_COLUMNS)]
+        blocks = np.array(bits, np.uint8).reshape(FILM_ROWS, FILM_COLUMNS) * 190 + 30
+        strip = blocks.repeat(block[0], 0).repeat(block[1], 1)
+        marked = picture.copy()
+        marked[: strip.shape[0], : strip.shape[1]] = strip[:, :, None]
+        yield marked

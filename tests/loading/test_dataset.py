@@ -1,0 +1,604 @@
+"""Batches out of shards: which samples, which frames, in which order, and from where on."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from curator.errors import CuratorError, ShardError, UsageError
+from curator.footage.film_writer import write_video
+from curator.loading import ClipDataset, ClipLoader, as_unit
+from curator.loading.shard_reader import SampleReader
+from tests.made_shards import (
+    FPS,
+    MadeClip,
+    all_frames,
+    clip_bytes,
+    made_clips,
+    number_in,
+    numbered_frames,
+    shrunk,
+    write_shards,
+)
+
+A, B = "48p_3-2_17f", "48p_1-1_17f"
+pytest.importorskip("webdataset")
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two buckets: 12 clips in two tars, and 6 larger ones with B-frames in one; 3 to validate."""
+    folder = tmp_path_factory.mktemp("shards")
+    big = {"n_frames": 40, "height": 100, "width": 104, "bframes": 2}
+    tars = [
+        (A, "train", made_clips(folder, 7)),
+        (A, "train", made_clips(folder, 5, first=100)),
+        (B, "train", made_clips(folder, 6, first=200, **big)),
+        (A, "val", made_clips(folder, 3, first=300)),
+    ]
+    return str(write_shards(folder / "out", tars))
+
+
+def keys_of(dataset: ClipDataset, workers: int = 0) -> list[list[str]]:
+    """Keys of the batches of an epoch."""
+    return [batch["key"] for batch in ClipLoader(dataset, num_workers=workers)]
+
+
+def flat(batches: list[list[str]]) -> list[str]:
+    return [key for batch in batches for key in batch]
+
+
+def signature(batch: dict[str, Any]) -> tuple[Any, ...]:
+    """All that makes a batch what it is."""
+    total = int(batch["video"].to(torch.int64).sum())
+    return (tuple(batch["key"]), tuple(batch["start_frame"].tolist()), total)
+
+
+TRAIN = {f"{i:08x}" for i in (*range(7), *range(100, 105), *range(200, 206))}
+
+
+@pytest.mark.parametrize("bframes", [0, 3])
+@pytest.mark.parametrize("gop", [8, 250])
+@pytest.mark.parametrize(("frames", "stride"), [(1, 1), (5, 1), (4, 7)])
+def test_windows_hold_exactly_the_frames_of_their_numbers(
+    tmp_path: Path, bframes: int, gop: int, frames: int, stride: int
+) -> None:
+    """Pins that seeking and striding give the pixels that decoding from the start gives."""
+    mp4 = clip_bytes(tmp_path, n_frames=60, gop=gop, bframes=bframes)
+    clips = [MadeClip(key=f"{i:04x}", mp4=mp4, n_frames=60) for i in range(6)]
+    out = write_shards(tmp_path / "out", [(A, "train", clips)])
+    expected = all_frames(mp4)[:, 2:66, 4:100]
+    starts = set()
+    for sample in ClipDataset(str(out), frames=frames, stride=stride):
+        start = sample["start_frame"]
+        starts.add(start)
+        numbers = [start + i * stride for i in range(frames)]
+        video = sample["video"].numpy()
+        assert video.shape == (3, frames, 64, 96)
+        assert [number_in(video[:, t], 104) for t in range(frames)] == numbers
+        assert np.array_equal(video.transpose(1, 2, 3, 0), expected[numbers])
+        assert sample["fps"] == pytest.approx(float(FPS) / stride)
+    assert len(starts) > 1
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+def test_windows_before_a_key_frame_that_is_decoded_early_are_found(
+    tmp_path: Path, codec: str
+) -> None:
+    """Pins frames that are shown after their decoding time, and open GOPs, as x265 makes them."""
+    path = tmp_path / "clip.mp4"
+    shown = numbered_frames(60, 68, 104)
+    write_video(path, shown, fps=FPS, codec=codec, gop=8, bframes=3)
+    clips = [MadeClip(key=f"{i:04x}", mp4=path.read_bytes(), n_frames=60) for i in range(40)]
+    out = write_shards(tmp_path / "out", [(A, "train", clips)])
+    for sample in ClipDataset(str(out), frames=3):
+        start = sample["start_frame"]
+        video = sample["video"].numpy()
+        assert [number_in(video[:, t], 104) for t in range(3)] == list(range(start, start + 3))
+
+
+def test_the_last_window_of_a_clip_is_reached_and_none_beyond(tmp_path: Path) -> None:
+    """Pins both ends of where a random window may begin."""
+    clips = made_clips(tmp_path, 60)
+    out = write_shards(tmp_path / "out", [(A, "train", clips)])
+    drawn = {sample["start_frame"] for sample in ClipDataset(str(out), frames=22)}
+    assert drawn == {0, 1, 2}
+    first = ClipDataset(str(out), frames=22, window="first")
+    assert {sample["start_frame"] for sample in first} == {0}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "workers", "shuffle"),
+    [(1, 0, 0), (1, 0, 64), (3, 0, 4), (2, 2, 0), (2, 2, 64), (5, 3, 4)],
+)
+def test_each_sample_comes_once_over_ranks_and_workers(
+    out: str, ranks: int, workers: int, shuffle: int
+) -> None:
+    """Pins that three tars serve fifteen workers, with each sample once in each epoch."""
+    for epoch in (0, 1):
+        given = []
+        for rank in range(ranks):
+            dataset = ClipDataset(
+                out, batch_size=2, frames=2, shuffle=shuffle, rank=rank, world_size=ranks
+            )
+            dataset.set_epoch(epoch)
+            batches = keys_of(dataset, workers)
+            assert len(batches) == dataset.steps > 0
+            given += flat(batches)
+        assert sorted(given) == sorted(TRAIN)
+
+
+def test_a_batch_is_of_one_bucket_and_one_size(out: str) -> None:
+    """Pins the crop to multiples of 16 within the bucket's smallest clip."""
+    dataset = ClipDataset(out, batch_size=4, frames=3)
+    assert dataset.sizes == {B: (96, 96), A: (64, 96)}
+    for batch in dataset:
+        assert batch["video"].shape[1:] == (3, 3, *dataset.sizes[batch["bucket"]])
+        in_b = {key >= f"{200:08x}" for key in batch["key"]}
+        assert in_b == {batch["bucket"] == B}
+        assert [facts["clip_id"] for facts in batch["json"]] == batch["key"]
+
+
+def test_splits_are_apart(out: str) -> None:
+    """Pins that validation clips are no training clips."""
+    assert set(flat(keys_of(ClipDataset(out, batch_size=2, frames=2)))) == TRAIN
+    held_out = keys_of(ClipDataset(out, split="val", batch_size=2, frames=2))
+    assert sorted(flat(held_out)) == [f"{i:08x}" for i in range(300, 303)]
+
+
+def test_ranks_have_equal_steps_and_the_same_bucket_at_each(out: str) -> None:
+    """Pins what distributed training needs: no rank waits for another's missing batch."""
+    kinds = []
+    for rank in range(3):
+        dataset = ClipDataset(
+            out, batch_size=2, frames=2, drop_last=True, rank=rank, world_size=3, window="first"
+        )
+        batches = list(ClipLoader(dataset, num_workers=2))
+        assert all(len(batch["key"]) == 2 for batch in batches)
+        kinds.append([batch["bucket"] for batch in batches])
+    assert kinds[0] == kinds[1] == kinds[2]
+    assert Counter(kinds[0]) == {A: 2, B: 1}
+
+
+def test_what_does_not_fill_a_batch_differs_by_epoch(tmp_path: Path) -> None:
+    """Pins that drop_last leaves no clip out for good."""
+    out = write_shards(tmp_path / "out", [(A, "train", made_clips(tmp_path, 7))])
+    dataset = ClipDataset(str(out), batch_size=4, frames=2, drop_last=True)
+    seen: set[str] = set()
+    for _ in range(12):
+        batches = keys_of(dataset)
+        assert [len(batch) for batch in batches] == [4]
+        seen |= set(flat(batches))
+    assert len(seen) == 7
+
+
+def test_weights_are_shares_of_batches(tmp_path: Path) -> None:
+    """Pins the blend, and that a bucket asked for more goes through all its clips evenly."""
+    tars = [
+        (A, "train", made_clips(tmp_path, 40)),
+        (B, "train", made_clips(tmp_path, 8, first=100)),
+    ]
+    out = str(write_shards(tmp_path / "out", tars))
+    for workers in (0, 2):
+        dataset = ClipDataset(out, batch_size=2, frames=1, buckets={A: 1, B: 3})
+        assert dataset.steps == 24
+        kinds: Counter[str] = Counter()
+        clips: Counter[str] = Counter()
+        for _ in range(4):
+            for batch in ClipLoader(dataset, num_workers=workers):
+                kinds[batch["bucket"]] += 1
+                clips.update(batch["key"])
+        assert kinds == {A: 24, B: 72}
+        of_b = [clips[f"{i:08x}"] for i in range(100, 108)]
+        assert of_b == [18] * 8
+        of_a = [clips[f"{i:08x}"] for i in range(40)]
+        assert sum(of_a) == 48
+        assert set(of_a) == {1, 2}
+
+
+def test_workers_without_clips_of_their_own_share_a_weighted_bucket(tmp_path: Path) -> None:
+    """Pins that a weight holds with fewer batches than workers, and no worker is idle."""
+    tars = [
+        (A, "train", made_clips(tmp_path, 12)),
+        (B, "train", made_clips(tmp_path, 2, first=100)),
+    ]
+    out = str(write_shards(tmp_path / "out", tars))
+    dataset = ClipDataset(out, batch_size=2, frames=1, buckets={A: 1, B: 1}, drop_last=True)
+    made = Counter(
+        (batch["position"]["step"] % 3, batch["bucket"])
+        for _ in range(3)
+        for batch in ClipLoader(dataset, num_workers=3)
+    )
+    assert dataset.steps == 7
+    assert sum(n for (_, bucket), n in made.items() if bucket == B) == 3 * 4
+    assert {worker for worker, bucket in made if bucket == B} == {0, 1, 2}
+
+
+def test_the_same_seed_and_epoch_give_the_same_batches(out: str) -> None:
+    """Pins determinism, and that seeds and epochs differ."""
+
+    def epoch(seed: int, number: int) -> list[tuple[Any, ...]]:
+        dataset = ClipDataset(out, batch_size=2, frames=3, seed=seed)
+        dataset.set_epoch(number)
+        return [signature(batch) for batch in dataset]
+
+    assert epoch(0, 0) == epoch(0, 0)
+    assert epoch(0, 0) != epoch(1, 0)
+    assert epoch(0, 0) != epoch(0, 1)
+    windows = [dict(zip(*s[:2], strict=True)) for n in (0, 1) for s in epoch(0, n)]
+    assert len({tuple(sorted(w.items())) for w in windows}) > len(windows) // 2
+
+
+def test_without_shuffle_samples_come_in_their_order(out: str) -> None:
+    """Pins the order of tars and samples, for evaluation."""
+    dataset = ClipDataset(out, batch_size=4, frames=1, shuffle=0, buckets=[A])
+    in_order = [f"{i:08x}" for i in (*range(7), *range(100, 105))]
+    assert flat(keys_of(dataset)) == flat(keys_of(dataset)) == in_order
+
+
+@pytest.mark.parametrize("workers", [0, 2, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_loaded_state_goes_on_with_the_very_next_batch(
+    out: str, workers: int, weighted: bool
+) -> None:
+    """Pins exact resume in the middle of an epoch, through the next one, at any step."""
+
+    def fresh() -> ClipLoader:
+        buckets = {A: 1.0, B: 2.0} if weighted else None
+        dataset = ClipDataset(out, batch_size=2, frames=3, shuffle=4, buckets=buckets)
+        return ClipLoader(dataset, num_workers=workers)
+
+    loader = fresh()
+    whole = [signature(batch) for _ in range(2) for batch in loader]
+    for stop in (1, 4, len(loader) - 1, len(loader) + 2):
+        loader, seen = fresh(), []
+        while len(seen) < stop:
+            for batch in loader:
+                seen.append(signature(batch))
+                if len(seen) == stop:
+                    break
+        state = loader.state_dict()
+        later = fresh()
+        later.load_state_dict(state)
+        while len(seen) < len(whole):
+            seen += [signature(batch) for batch in later]
+        assert seen == whole
+
+
+def test_a_state_survives_another_resume(out: str) -> None:
+    """Pins that a resumed run is saved and resumed again, with workers."""
+
+    def fresh() -> ClipLoader:
+        return ClipLoader(ClipDataset(out, batch_size=2, frames=2), num_workers=2)
+
+    whole = [signature(batch) for batch in fresh()]
+    seen, state = [], None
+    while len(seen) < len(whole):
+        loader = fresh()
+        if state is not None:
+            loader.load_state_dict(state)
+        seen += [signature(batch) for _, batch in zip(range(2), loader, strict=False)]
+        state = loader.state_dict()
+    assert seen == whole
+
+
+def test_a_loop_that_was_left_begins_at_the_same_place(out: str) -> None:
+    """Pins that `break` and a new `for` repeat the epoch, with and without workers."""
+    for workers in (0, 2):
+        loader = ClipLoader(ClipDataset(out, batch_size=2, frames=2), num_workers=workers)
+        first = signature(next(iter(loader)))
+        assert signature(next(iter(loader))) == first
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_plain_data_loader_does_the_same(out: str, workers: int) -> None:
+    """Pins that DataLoader itself is enough, with `advance` for the state."""
+    dataset = ClipDataset(out, batch_size=2, frames=2)
+    whole = [signature(batch) for batch in ClipLoader(dataset, num_workers=workers)]
+    dataset.set_epoch(0)
+    seen = []
+    for batch in DataLoader(dataset, batch_size=None, num_workers=workers):
+        seen.append(signature(batch))
+        dataset.advance(batch)
+        if len(seen) == 3:
+            break
+    later = ClipDataset(out, batch_size=2, frames=2)
+    later.load_state_dict(dataset.state_dict())
+    seen += [signature(b) for b in DataLoader(later, batch_size=None, num_workers=workers)]
+    assert seen == whole
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchdatas_stateful_loader_resumes(out: str, workers: int) -> None:
+    """Pins the protocol of StatefulDataLoader, whose workers are asked for their states."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def fresh() -> Any:  # noqa: ANN401
+        dataset = ClipDataset(out, batch_size=2, frames=2)
+        return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+
+    whole = [signature(batch) for batch in fresh()]
+    assert sorted(flat([list(s[0]) for s in whole])) == sorted(TRAIN)
+    loader, seen = fresh(), []
+    for batch in loader:
+        seen.append(signature(batch))
+        if len(seen) == 3:
+            break
+    later = fresh()
+    later.load_state_dict(loader.state_dict())
+    assert seen + [signature(batch) for batch in later] == whole
+
+
+def test_persistent_workers_go_on_to_the_next_epoch(out: str) -> None:
+    """Pins epochs of a plain DataLoader whose workers stay."""
+    dataset = ClipDataset(out, batch_size=2, frames=2)
+    epochs = [[signature(b) for b in ClipLoader(dataset, num_workers=2)] for _ in range(2)]
+    dataset.set_epoch(0)
+    plain = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+    assert [[signature(b) for b in plain] for _ in range(2)] == epochs
+    assert epochs[0] != epochs[1]
+
+
+def test_ranges_of_both_kinds_of_values(out: str) -> None:
+    """Pins [0, 255] as decoded, and that 0 is -1 and 255 is 1."""
+    levels = ClipDataset(out, batch_size=2, frames=2)
+    units = ClipDataset(out, batch_size=2, frames=2, values="unit")
+    for level, unit in zip(levels, units, strict=True):
+        assert (level["video"].dtype, unit["video"].dtype) == (torch.uint8, torch.float32)
+        assert level["video"].max() > 220
+        assert torch.allclose(unit["video"], level["video"].float() / 127.5 - 1)
+        assert torch.equal(unit["video"], as_unit(level["video"]))
+    ends = as_unit(torch.tensor([0, 255], dtype=torch.uint8))
+    assert ends.tolist() == [-1.0, 1.0]
+
+
+def test_a_size_scales_to_cover_and_crops_the_centre(out: str) -> None:
+    """Pins scaling: 68x104 to 32 rows and 48.9 columns, of which the middle 32 remain."""
+    dataset = ClipDataset(
+        out, buckets=[A], batch_size=1, frames=1, size=(32, 32), window="first", shuffle=0
+    )
+    video = next(iter(dataset))["video"][0, :, 0].permute(1, 2, 0).numpy().astype(int)
+    with_own = ClipDataset(out, buckets=[A], frames=1, window="first", shuffle=0)
+    mp4 = SampleReader(dataset._store, ["mp4"]).read(with_own._buckets[0].shards[0], 0)["mp4"]
+    whole = shrunk(all_frames(mp4)[0], 32, 49)[:, 8:40]
+    assert np.abs(video - whole).mean() < 4
+    assert np.abs(video - whole[:, ::-1]).mean() > 20
+
+
+def test_repeated_captions_and_embeddings_come_once(tmp_path: Path) -> None:
+    """Pins `unique` and `inverse`."""
+    mp4 = clip_bytes(tmp_path)
+    captions = ["one", "two", "one", "one"]
+    vectors = [np.float32([1, 2]), np.float32([3, 4]), np.float32([1, 2]), np.float32([5, 6])]
+    clips = [
+        MadeClip(key=f"{i:04x}", mp4=mp4, caption=captions[i], npy=vectors[i]) for i in range(4)
+    ]
+    out = write_shards(tmp_path / "out", [(A, "train", clips)])
+    dataset = ClipDataset(str(out), batch_size=4, frames=1, embedding=True)
+    for loader in (dataset, ClipLoader(dataset, num_workers=1)):
+        batch = next(iter(loader))
+        places = [int(key, 16) for key in batch["key"]]
+        caption, vector = batch["caption"], batch["embedding"]
+        assert sorted(caption.unique) == ["one", "two"]
+        assert [caption.unique[i] for i in caption.inverse] == [captions[i] for i in places]
+        assert vector.unique.shape == (3, 2)
+        assert vector.unique[vector.inverse].tolist() == [vectors[i].tolist() for i in places]
+    single = next(iter(ClipDataset(str(out), frames=1, embedding=True)))
+    assert single["embedding"].tolist() == vectors[int(single["key"], 16)].tolist()
+    assert single["caption"] == captions[int(single["key"], 16)]
+
+
+def test_tars_without_a_manifest_are_listed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins that tars that may be part of them are read, from OUT or its folder, where asked for."""
+    tars = [
+        (A, "train", made_clips(tmp_path, 5)),
+        (A, "train", made_clips(tmp_path, 2, first=50)),
+        (A, "val", made_clips(tmp_path, 2, first=90)),
+    ]
+    out = write_shards(tmp_path / "out", tars, manifest=False)
+    for root in (out, out / "shards"):
+        with pytest.raises(
+            UsageError,
+            match=r"/shards has 3 tars and no manifest.json, .* allow_incomplete=True reads what",
+        ):
+            ClipDataset(str(root), batch_size=3, frames=2)
+    with caplog.at_level(logging.WARNING):
+        dataset = ClipDataset(str(out), batch_size=3, frames=2, allow_incomplete=True)
+    assert "has no manifest.json: the headers of 2 tars are read (1 are of 'val')" in caplog.text
+    assert dataset.sizes == {A: (64, 96)}
+    expected = [f"{i:08x}" for i in (*range(5), 50, 51)]
+    assert sorted(flat(keys_of(dataset))) == expected
+    other = ClipDataset(f"{out}/shards", batch_size=3, allow_incomplete=True)
+    assert sorted(flat(keys_of(other))) == expected
+
+
+def test_shards_are_read_from_s3(tmp_path: Path, s3_bucket: str, out: str) -> None:
+    """Pins that a bucket prefix gives the same batches as a folder."""
+    from curator.storage import open_store
+
+    store = open_store(f"s3://{s3_bucket}/films")
+    for path in Path(out).rglob("*"):
+        if path.is_file():
+            store.write(str(path.relative_to(out)), path.read_bytes())
+    here = ClipDataset(out, batch_size=2, frames=2)
+    there = ClipDataset(f"s3://{s3_bucket}/films/", batch_size=2, frames=2)
+    assert there.sizes == here.sizes
+    assert [signature(b) for b in there] == [signature(b) for b in here]
+    assert len(keys_of(there, 1)) == here.steps
+
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"split": "test"}, "split 'test'; expected one of train, val"),
+    ({"buckets": ["48p_3-2_17"]}, "unknown bucket '48p_3-2_17'; did you mean '48p_3-2_17f'"),
+    ({"buckets": {A: 0}}, "weight 0 of bucket '48p_3-2_17f'; expected a number above 0"),
+    ({"buckets": []}, "buckets is empty; name one or more"),
+    ({"frames": 17, "stride": 2}, "17 frames at stride 2 take 33, and the shortest clip of bucket"),
+    ({"frames": 0}, "frames 0; expected a whole number from 1"),
+    ({"size": (100, 64)}, r"size \(100, 64\) .*expected multiples of 16, such as \(96, 64\)"),
+    ({"window": "middle"}, "window 'middle'; expected 'first' or 'random'"),
+    ({"values": "float"}, "values 'float'; expected 'uint8' or 'unit'"),
+    ({"batch_size": 0}, "batch_size 0; expected a whole number from 1"),
+    ({"batch_size": 40, "drop_last": True}, "no bucket has a full batch of 40 .*lower batch_size"),
+    (
+        {"batch_size": 7, "drop_last": True, "buckets": {A: 1, B: 1}},
+        "bucket '48p_1-1_17f' has a weight and 6 samples, fewer than batch_size 7",
+    ),
+    ({"rank": 2, "world_size": 2}, "rank 2 of world_size 2; expected 0 to 1"),
+    ({"rank": 1}, "rank 1 and world_size None: give both or neither"),
+    ({"shuffle": -1}, "shuffle -1; expected a number of samples from 0"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), REFUSALS, ids=lambda o: str(o)[:40])
+def test_arguments_that_do_not_fit_are_refused(
+    out: str, options: dict[str, Any], words: str
+) -> None:
+    """Pins that each message names the value and the remedy, before anything is read."""
+    with pytest.raises(UsageError, match=words):
+        ClipDataset(out, **({"batch_size": 2, "frames": 2} | options))
+
+
+def test_loader_options_that_are_the_datasets_are_refused(out: str) -> None:
+    """Pins that no option silently breaks batches, order or epochs."""
+    dataset = ClipDataset(out, frames=2)
+    for name in ("batch_size", "shuffle", "persistent_workers"):
+        with pytest.raises(UsageError, match=f"ClipLoader takes no '{name}'"):
+            ClipLoader(dataset, **{name: True})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 3}, "saved with batch_size=2 and this dataset has 3.*set_epoch\\(1\\)"),
+        ({"seed": 1}, "saved with seed=0 and this dataset has 1"),
+        ({"buckets": [A]}, "saved with buckets="),
+        ({"rank": 0, "world_size": 2}, "saved with world_size=1 and this dataset has 2"),
+    ],
+)
+def test_a_state_of_other_samples_is_refused(out: str, options: dict[str, Any], words: str) -> None:
+    """Pins that a position is never read as one among other batches."""
+    state = ClipDataset(out, batch_size=2, frames=2).state_dict()
+    with pytest.raises(UsageError, match=words):
+        ClipDataset(out, **({"batch_size": 2, "frames": 2} | options)).load_state_dict(state)
+
+
+def test_a_state_within_an_epoch_needs_its_number_of_workers(out: str) -> None:
+    """Pins the message; at the start of an epoch any number will do."""
+    loader = ClipLoader(ClipDataset(out, batch_size=2, frames=2), num_workers=2)
+    next(iter(loader))
+    state = loader.state_dict()
+    other = ClipLoader(ClipDataset(out, batch_size=2, frames=2), num_workers=0)
+    other.load_state_dict(state)
+    with pytest.raises(UsageError, match=r"num_workers=2 .0 counts as 1., and this is 1"):
+        next(iter(other))
+    other.load_state_dict(state | {"step": 0, "epoch": 1, "workers": None})
+    assert len(list(other)) == 9
+
+
+def broken_index(root: Path) -> None:
+    path = next(root.rglob("*.idx"))
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def moved_index(root: Path) -> None:
+    path = next(root.rglob("*.idx"))
+    data = np.frombuffer(path.read_bytes(), "<u8").copy()
+    data[1:-1] += 512
+    path.write_bytes(data.tobytes())
+
+
+def cut_tar(root: Path) -> None:
+    path = next(root.rglob("*.tar"))
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def no_table(root: Path) -> None:
+    (root / "dataset.parquet").unlink()
+
+
+def odd_manifest(root: Path) -> None:
+    (root / "manifest.json").write_text('{"version": 1, "shards": [{"name": 3}]}')
+
+
+def newer_manifest(root: Path) -> None:
+    (root / "manifest.json").write_text('{"version": 2, "shards": []}')
+
+
+def no_shards(root: Path) -> None:
+    (root / "manifest.json").write_text('{"version": 1, "shards": []}')
+
+
+def nothing(root: Path) -> None:
+    for path in root.rglob("*"):
+        if path.is_file():
+            path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (broken_index, "tar.idx has 32 bytes, expected 8 for each of 4 samples and 8 more"),
+        (moved_index, "sample . of .*tar .*curate verify"),
+        (cut_tar, "sample . of .*curate verify"),
+        (no_table, "has manifest.json and no dataset.parquet, which says how large"),
+        (odd_manifest, "is no manifest of shards"),
+        (newer_manifest, "is of version 2, this reads 1; install a newer curate"),
+        (no_shards, "has no samples of the split 'train'; choose the other one"),
+        (nothing, "no manifest.json and no tars under .* expected the output of `curate run`"),
+    ],
+)
+def test_shards_that_are_not_whole_are_named(
+    tmp_path: Path, spoil: Callable[[Path], None], words: str
+) -> None:
+    """Pins that damage is an error with the object and the remedy, never a missing sample."""
+    out = write_shards(tmp_path / "out", [(A, "train", made_clips(tmp_path, 4))])
+    spoil(out / "shards")
+    with pytest.raises(CuratorError, match=words):
+        list(ClipDataset(str(out), frames=2))
+
+
+def test_clips_that_hold_fewer_frames_than_they_say_are_named(tmp_path: Path) -> None:
+    """Pins that no window is filled up with something else."""
+    mp4 = clip_bytes(tmp_path, n_frames=10)
+    clips = [MadeClip(key="abc1", mp4=mp4, n_frames=24)]
+    out = write_shards(tmp_path / "out", [(A, "train", clips)])
+    with pytest.raises(ShardError, match=r"clip abc1 of .* has 10 of the 12 frames from 0"):
+        list(ClipDataset(str(out), frames=12, window="first"))
+    with pytest.raises(ShardError, match=r"clip abc1 of "):
+        list(ClipDataset(str(out), frames=24))
+    clips = [MadeClip(key="abc1", mp4=mp4[:700], n_frames=24)]
+    out = write_shards(tmp_path / "cut", [(A, "train", clips)])
+    with pytest.raises(ShardError, match=r"clip abc1 of .* does not decode"):
+        list(ClipDataset(str(out), frames=12))
+
+
+def test_clips_of_another_rate_than_they_say_are_named(tmp_path: Path) -> None:
+    """Pins that a window over a gap is an error, and no frame is taken for another."""
+    path = tmp_path / "gap.mp4"
+    ticks = [*range(0, 120, 10), *range(200, 320, 10)]
+    write_video(
+        path, numbered_frames(24, 68, 104), pts=ticks, time_base=Fraction(1, 250), gop=4, bframes=0
+    )
+    clips = [MadeClip(key="abc1", mp4=path.read_bytes(), fps=Fraction(25))]
+    out = write_shards(tmp_path / "out", [(A, "train", clips)])
+    list(ClipDataset(str(out), frames=12, window="first"))
+    with pytest.raises(ShardError, match=r"a frame at .* is number 20 .* expected 12"):
+        list(ClipDataset(str(out), frames=13, window="first"))
+
+
+def test_errors_in_a_worker_arrive_as_they_are(tmp_path: Path) -> None:
+    """Pins the type and message of an error that crosses processes."""
+    clips = [MadeClip(key="abc1", mp4=b"no video", n_frames=24)]
+    out = write_shards(tmp_path / "out", [(A, "train", clips)])
+    with pytest.raises(ShardError, match=r"clip abc1 of .* does not decode"):
+        list(ClipLoader(ClipDataset(str(out), frames=2), num_workers=1))

@@ -1,0 +1,128 @@
+"""How looks become the score of a picture within the picture."""
+
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from curator.footage.pictures import texture
+from curator.measures.inset_signal import moved_map, standing_lines
+from curator.measures.scores import score_clip
+from curator.records import Span, Track
+from tests.samples import made_track
+
+Gray = NDArray[np.uint8]
+N_LOOKS = 6
+BOX = (0.66, 0.62, 0.96, 0.95)
+"""x0, y0, x1, y1 of the inset."""
+AREA = 0.30 * 0.33
+
+
+def luma(seed: int) -> Gray:
+    picture = texture(seed, width_px=1100, height_px=700)
+    return np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8)
+
+
+SCENE, OTHER = luma(5), luma(9)
+
+
+def view(scene: Gray, x: int) -> Gray:
+    return np.ascontiguousarray(scene[100:460, 20 + x : 660 + x])
+
+
+def with_box(frame: Gray, shown: Gray, box: tuple[float, float, float, float] = BOX) -> Gray:
+    """A frame with another picture's top left part in a box with a bright line around it."""
+    x0, x1 = round(box[0] * 640), round(box[2] * 640)
+    y0, y1 = round(box[1] * 360), round(box[3] * 360)
+    made = frame.copy()
+    made[max(0, y0 - 2) : y1 + 2, max(0, x0 - 2) : x1 + 2] = 255
+    made[y0:y1, x0:x1] = shown[: y1 - y0, : x1 - x0]
+    return made
+
+
+def track_of(frame_at: Callable[[int], Gray], n_looks: int = N_LOOKS) -> Track:
+    """A track whose looks, one a second, show the frames of even number, and the next sample."""
+    pairs = [(frame_at(2 * index), frame_at(2 * index + 1)) for index in range(n_looks)]
+    frames = np.arange(n_looks, dtype=np.int32) * 30
+    none = made_track(30 * n_looks)
+    return made_track(
+        30 * n_looks,
+        look_frame=frames,
+        look_next_frame=frames + 15,
+        look_edges=none.look_edges[:1].repeat(n_looks, 0),
+        look_lines=none.look_lines[:1].repeat(n_looks, 0),
+        look_standing=np.stack([standing_lines(*pair) for pair in pairs]),
+        look_moved=np.stack([moved_map(*pair) for pair in pairs]),
+    )
+
+
+def score(track: Track, end: int | None = None) -> float | None:
+    span = Span(start_frame=0, end_frame=end or track.n_frames, shot=0)
+    return score_clip(track, span)["picture_in_picture"]
+
+
+def moving(step: int) -> Gray:
+    return view(SCENE, 25 * step)
+
+
+def test_a_video_over_a_moving_scene_covers_its_area() -> None:
+    track = track_of(lambda i: with_box(moving(i), view(OTHER, 22 * i)))
+    assert score(track) == pytest.approx(AREA, rel=0.15)
+
+
+def test_a_video_over_a_standing_scene_is_found_too() -> None:
+    track = track_of(lambda i: with_box(view(SCENE, 0), view(OTHER, 22 * i)))
+    assert score(track) == pytest.approx(AREA, rel=0.15)
+
+
+def test_a_corner_is_closed_by_the_borders_of_the_picture() -> None:
+    box = (0.0, 0.0, 0.3, 0.35)
+    track = track_of(lambda i: with_box(moving(i), view(OTHER, 22 * i), box))
+    assert score(track) == pytest.approx(0.3 * 0.35, rel=0.15)
+
+
+def test_a_moving_scene_alone_has_none() -> None:
+    assert score(track_of(moving)) == 0
+
+
+def test_a_screen_that_moves_with_the_scene_is_none() -> None:
+    def frame(step: int) -> Gray:
+        scene = SCENE.copy()
+        shown = view(OTHER, 22 * step)[:120, :190]
+        scene[250:370, 420:610] = np.minimum(shown.astype(int) + 40, 255)
+        return view(scene, 25 * step)
+
+    assert score(track_of(frame)) == 0
+
+
+def test_a_box_that_shows_the_same_all_through_is_none() -> None:
+    """A banner or a logo over a moving scene stands still itself."""
+    assert score(track_of(lambda i: with_box(moving(i), view(OTHER, 0)))) == 0
+
+
+def test_a_tilted_screen_before_a_standing_camera_is_none() -> None:
+    """Pins that sides must be straight to a pixel or two: 8 px in 190 are a tilt of 2.4 degrees."""
+    corners = np.array([[420, 225], [610, 233], [602, 345], [412, 337]], np.float32)
+    whole = np.array([[0, 0], [190, 0], [190, 112], [0, 112]], np.float32)
+    matrix = cv2.getPerspectiveTransform(whole, corners)
+
+    def frame(step: int) -> Gray:
+        shown = np.minimum(view(OTHER, 22 * step)[:112, :190].astype(int) + 40, 255)
+        lit = cv2.warpPerspective(shown.astype(np.uint8), matrix, (640, 360))
+        mask = cv2.warpPerspective(np.full((112, 190), 255, np.uint8), matrix, (640, 360))
+        return np.where(mask > 127, lit, view(SCENE, 0)).astype(np.uint8)
+
+    assert score(track_of(frame)) == 0
+
+
+def test_where_nothing_moves_nothing_can_tell() -> None:
+    assert score(track_of(lambda i: with_box(view(SCENE, 0), view(OTHER, 0)))) is None
+
+
+def test_fewer_than_three_looks_with_their_next_samples_are_too_few() -> None:
+    track = track_of(lambda i: with_box(moving(i), view(OTHER, 22 * i)))
+    assert score(track, 76) == pytest.approx(AREA, rel=0.15)
+    # The third look's next sample, frame 75, is another clip's.
+    assert score(track, 75) is None

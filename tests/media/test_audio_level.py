@@ -1,0 +1,323 @@
+"""How loud the audio of a source is, tenth of a second by tenth of a second."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from av.packet import Packet
+from samples import analyzed
+from sound import Sound, level_db, steps, tone, write_film
+
+from curator.media.audio_level import (
+    FLOOR_DB,
+    Levels,
+    LoudnessMeter,
+    join_levels,
+    loudness_meter,
+    within,
+)
+from curator.media.container import open_container, video_stream
+from curator.media.decode import FrameReader
+from curator.records import Note
+from curator.stages.analyze.config import AnalyzeConfig
+
+Change = Callable[["Packet[Any]", int], None]
+
+
+def measured(path: Path, change: Change | None = None) -> tuple[int, Levels, set[Note]]:
+    """First cell, levels and notes of a file, with its audio packets changed on the way."""
+    with path.open("rb") as file, open_container(file, "a", n_bytes=path.stat().st_size) as opened:
+        meter = loudness_meter(opened, video_stream(opened, "a"))
+        assert meter is not None
+        for number, packet in enumerate(opened.demux(meter.stream)):
+            if change is not None and packet.size:
+                change(packet, number)
+            meter.take(packet)
+        return *meter.levels(), meter.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "tolerance_db"),
+    [
+        ("s16.mov", "pcm_s16le", 0.01), ("s24.mov", "pcm_s24le", 0.01),
+        ("f32.mov", "pcm_f32le", 0.01), ("f64.mkv", "pcm_f64le", 0.03), ("u8.avi", "pcm_u8", 0.1),
+        ("flac.mkv", "flac", 0.03), ("aac.mp4", "aac", 0.1), ("opus.webm", "libopus", 0.1),
+        ("ac3.ts", "ac3", 0.1),
+    ],
+)  # fmt: skip
+def test_a_tone_has_the_rms_level_of_all_its_channels_by_power(
+    tmp_path: Path, name: str, codec: str, tolerance_db: float
+) -> None:
+    """Pins dBFS for each sample format; one silent channel of two takes 3 dB."""
+    wave = tone(2, amplitude=0.5, channels=2)
+    wave[1] = 0
+    assert level_db(wave) == pytest.approx(-12.04, abs=0.01)
+    write_film(tmp_path / name, [Sound(wave=wave, codec=codec)])
+    track = analyzed(tmp_path / name)
+    assert (track.has_loudness, track.notes) == (True, ())
+    assert len(track.loudness_db) >= 19
+    np.testing.assert_allclose(track.loudness_db[1:-1], -12.04, atol=tolerance_db)
+
+
+def test_digital_silence_has_the_lowest_level_and_is_not_absence(tmp_path: Path) -> None:
+    wave = np.concatenate([tone(1), np.zeros((1, 48_000), np.float32)], axis=1)
+    write_film(tmp_path / "a.mov", [Sound(wave=wave, codec="pcm_s16le")])
+    levels = analyzed(tmp_path / "a.mov").loudness_db
+    np.testing.assert_allclose(levels[:10], -9.03, atol=0.01)
+    np.testing.assert_array_equal(levels[10:], np.full(10, FLOOR_DB, np.float32))
+
+
+def test_time_is_the_containers_clock_wherever_audio_and_video_begin(tmp_path: Path) -> None:
+    """Pins when the tone is heard: audio that starts late, early, and a film that starts at 5 s."""
+    late = Sound(wave=tone(1), codec="pcm_s16le", start_s=Fraction("0.7"))
+    write_film(tmp_path / "late.mkv", [late])
+    track = analyzed(tmp_path / "late.mkv")
+    assert (track.loudness_first, len(track.loudness_db)) == (7, 10)
+    early = Sound(wave=tone(6), codec="pcm_s16le", start_s=Fraction(4))
+    write_film(tmp_path / "early.mkv", [early], start_s=Fraction(5))
+    track = analyzed(tmp_path / "early.mkv")
+    assert float(track.frame_pts[0] * track.time_base) == pytest.approx(5, abs=0.002)
+    assert (track.loudness_first, len(track.loudness_db)) == (50, 20)
+    # MP4 says with an edit list that audio begins later.
+    write_film(tmp_path / "late.mp4", [Sound(wave=tone(1), start_s=Fraction("0.7"))])
+    track = analyzed(tmp_path / "late.mp4")
+    known = track.loudness_first + np.flatnonzero(track.loudness_db > -20)
+    assert (known[0], known[-1]) == (7, 16)
+
+
+def test_audio_that_ends_before_the_video_and_none_at_all(tmp_path: Path) -> None:
+    write_film(tmp_path / "short.mov", [Sound(wave=tone(1.2), codec="pcm_s16le")], n_frames=90)
+    track = analyzed(tmp_path / "short.mov")
+    assert (track.loudness_first, len(track.loudness_db)) == (0, 12)
+    write_film(tmp_path / "none.mov", [])
+    track = analyzed(tmp_path / "none.mov")
+    assert (track.has_loudness, len(track.loudness_db), track.notes) == (True, 0, ())
+    track = analyzed(tmp_path / "short.mov", config=AnalyzeConfig(audio=False))
+    assert (track.has_loudness, len(track.loudness_db)) == (False, 0)
+
+
+def test_the_default_stream_counts_wherever_it_stands(tmp_path: Path) -> None:
+    quiet = Sound(wave=tone(2, amplitude=0.01), is_default=False)
+    write_film(tmp_path / "two.mkv", [quiet, Sound(wave=tone(2))])
+    assert analyzed(tmp_path / "two.mkv").loudness_db[5] == pytest.approx(-9.03, abs=0.1)
+
+
+def test_a_rate_that_changes_within_the_stream_moves_nothing(tmp_path: Path) -> None:
+    """Two transport streams in a row, the second at half the rate: a tone in its second second."""
+    second = np.concatenate([np.zeros((1, 24_000), np.float32), tone(1, rate=24_000)], axis=1)
+    write_film(tmp_path / "1.ts", [Sound(wave=tone(2))])
+    write_film(
+        tmp_path / "2.ts", [Sound(wave=second, rate=24_000, start_s=Fraction(2))],
+        start_s=Fraction(2),
+    )  # fmt: skip
+    both = (tmp_path / "1.ts").read_bytes() + (tmp_path / "2.ts").read_bytes()
+    (tmp_path / "both.ts").write_bytes(both)
+    track = analyzed(tmp_path / "both.ts")
+    assert track.duration_s == pytest.approx(4, abs=0.05)
+    start = int(float(track.frame_pts[0] * track.time_base) * 10)
+    middle = [track.loudness_db[start - track.loudness_first + i] for i in (8, 12, 25, 35)]
+    np.testing.assert_allclose(middle[:2], -9.03, atol=0.2)
+    assert middle[2] < -60
+    np.testing.assert_allclose(middle[3], -9.03, atol=0.2)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seconds of tone in packets of 1024 samples each."""
+    path = tmp_path_factory.mktemp("plain") / "a.mov"
+    write_film(path, [Sound(wave=tone(2), codec="pcm_s16le")])
+    return path
+
+
+def test_times_below_zero_are_cells_below_zero(plain: Path) -> None:
+    def earlier(packet: "Packet[Any]", _: int) -> None:
+        packet.pts -= 48_000 * 3 // 2
+
+    first, levels, notes = measured(plain, earlier)
+    assert (first, len(levels), notes) == (-15, 20, set())
+
+
+def test_audio_without_timestamps_follows_on_and_is_noted(plain: Path) -> None:
+    def bare(packet: "Packet[Any]", number: int) -> None:
+        if number > 10:
+            packet.pts = packet.dts = None
+
+    def all_bare(packet: "Packet[Any]", _: int) -> None:
+        packet.pts = packet.dts = None
+
+    first, levels, notes = measured(plain, bare)
+    assert (first, len(levels), notes) == (0, 20, {Note.AUDIO_TIMESTAMPS})
+    np.testing.assert_allclose(levels, -9.03, atol=0.01)
+    assert measured(plain, all_bare)[2] == {Note.AUDIO_TIMESTAMPS}
+    assert len(measured(plain, all_bare)[1]) == 0
+
+
+def test_two_stretches_for_the_same_time_count_as_none(plain: Path) -> None:
+    """Half of the tone claims the time of the other half, as after a reset of the clock."""
+
+    def reset(packet: "Packet[Any]", _: int) -> None:
+        if packet.pts >= 48_000:
+            packet.pts -= 48_000
+
+    _, levels, notes = measured(plain, reset)
+    assert notes == {Note.AUDIO_TIMESTAMPS}
+    assert np.isfinite(levels).sum() <= 1
+
+
+def test_a_packet_of_an_absurd_time_leaves_a_hole_and_no_more(plain: Path) -> None:
+    def far(packet: "Packet[Any]", number: int) -> None:
+        if 20 <= number < 25:
+            packet.pts = 1 << 62
+
+    first, levels, notes = measured(plain, far)
+    assert (first, len(levels), notes) == (0, 20, {Note.AUDIO_TIMESTAMPS})
+    hole = np.flatnonzero(np.isnan(levels))
+    assert (hole >= 4).all()
+    assert (hole <= 5).all()
+    assert len(hole)
+
+
+def test_audio_without_a_decoder_is_noted_and_fails_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.mov"
+    write_film(path, [Sound(wave=tone(2), codec="pcm_s16le")])
+    data = path.read_bytes()
+    assert data.count(b"sowt") == 1
+    path.write_bytes(data.replace(b"sowt", b"zzzz"))
+    track = analyzed(path)
+    assert (track.n_frames, len(track.loudness_db)) == (60, 0)
+    assert track.notes == (Note.AUDIO_NOT_DECODED,)
+
+
+def test_damaged_audio_is_absent_where_it_is_and_changes_no_picture(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    write_film(path, [Sound(wave=tone(4))], n_frames=120)
+    sound = analyzed(path)
+    with av.open(str(path)) as container:
+        audio = container.streams.audio[0]
+        spots = [
+            (packet.pos, packet.size)
+            for packet in container.demux(audio)
+            if packet.size and 1.5 <= packet.pts * packet.time_base < 2.5
+        ]
+    data = bytearray(path.read_bytes())
+    for position, size in spots:
+        data[position : position + size] = b"\xff" * size
+    path.write_bytes(bytes(data))
+    damaged = analyzed(path)
+    assert (sound.notes, damaged.notes) == ((), (Note.AUDIO_ERRORS,))
+    hole = np.flatnonzero(np.isnan(damaged.loudness_db))
+    assert set(range(16, 24)) <= set(hole) <= set(range(14, 26))
+    rest = np.setdiff1d(np.arange(1, 39), np.arange(14, 26))
+    np.testing.assert_allclose(damaged.loudness_db[rest], sound.loudness_db[rest], atol=0.1)
+    for name in ("frame_pts", "luma_mean", "frame_flags", "descriptor"):
+        np.testing.assert_array_equal(getattr(damaged, name), getattr(sound, name), err_msg=name)
+    assert damaged.n_decode_errors == 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_frames_are_the_same_with_and_without_audio(tmp_path: Path, threads: int) -> None:
+    path = tmp_path / "a.mp4"
+    write_film(path, [Sound(wave=steps(3), behind_s=1e6)], n_frames=90)
+
+    def frames(*, hears: bool) -> list[tuple[int, int, bytes]]:
+        size = path.stat().st_size
+        with path.open("rb") as file, open_container(file, "a", n_bytes=size) as opened:
+            video = video_stream(opened, "a")
+            meter = loudness_meter(opened, video) if hears else None
+            reader = FrameReader(
+                opened, video, "a", threads=threads, max_pixels=10**6, audio=meter
+            )  # fmt: skip
+            found = [(f.pts, f.n_bytes, f.picture.to_ndarray().tobytes()) for f in reader]
+            assert meter is None or len(meter.levels()[1]) >= 30
+            return found
+
+    assert frames(hears=True) == frames(hears=False)
+
+
+def levels_of(*values: float) -> Levels:
+    return np.array(values, np.float32)
+
+
+def test_pieces_are_joined_where_the_second_has_settled() -> None:
+    first = levels_of(*range(-40, -21), -50)
+    second = levels_of(*[-99] * 6, *range(-24, -10))
+    start, joined, is_proved = join_levels([(100, first), (110, second)])
+    assert (start, is_proved) == (100, True)
+    np.testing.assert_array_equal(joined, np.arange(-40, -10))
+
+
+def test_pieces_that_contradict_each_other_leave_nothing() -> None:
+    first = levels_of(*range(-40, -20))
+    for wrong in (np.float32(3), np.float32(np.nan)):
+        second = np.arange(-30, -10, dtype=np.float32) + wrong
+        start, joined, is_proved = join_levels([(100, first), (110, second)])
+        assert (start, len(joined), is_proved) == (0, 0, False)
+
+
+def test_what_no_piece_has_settled_for_is_absent_and_said() -> None:
+    first, second = np.full(20, -20, np.float32), np.full(30, -20, np.float32)
+    start, joined, is_proved = join_levels([(100, first), (118, second)])
+    assert (start, len(joined), is_proved) == (100, 48, False)
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(joined)), [19, 20, 21, 22, 23])
+
+
+def test_audio_that_ends_where_two_pieces_meet_is_whole_in_the_first() -> None:
+    first, second = np.full(20, -20, np.float32), np.full(3, -30, np.float32)
+    start, joined, is_proved = join_levels([(100, first), (117, second)])
+    assert (start, len(joined), is_proved) == (100, 20, True)
+    np.testing.assert_array_equal(joined, first)
+
+
+def test_a_gap_in_the_audio_is_no_doubt() -> None:
+    """Pins that a piece behind a gap counts from its start: its decoder began there in any case."""
+    first, second = np.full(20, -20, np.float32), np.full(30, -20, np.float32)
+    empty = np.zeros(0, np.float32)
+    start, joined, is_proved = join_levels([(0, empty), (100, first), (0, empty), (140, second)])
+    assert (start, len(joined), is_proved) == (100, 70, True)
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(joined)), np.arange(20, 40))
+
+
+def test_levels_of_a_stretch_of_time() -> None:
+    start, levels = within(100, levels_of(1, np.nan, 3, 4), 101, 110)
+    assert (start, levels.tolist()) == (102, [3, 4])
+    assert len(within(100, levels_of(1, 2), 102, 110)[1]) == 0
+
+
+@pytest.mark.parametrize("begins_within", [True, False])
+def test_only_a_decoder_that_begins_in_the_middle_may_fail_at_first(
+    tmp_path: Path, begins_within: bool
+) -> None:
+    """Pins that errors count from half a second after the first packet, or at once."""
+    path = tmp_path / "a.mp4"
+    write_film(path, [Sound(wave=tone(3))], n_frames=90)
+
+    def notes(*damaged: int) -> set[Note]:
+        with av.open(str(path)) as container:
+            meter = LoudnessMeter(container.streams.audio[0], begins_within=begins_within)
+            for number, packet in enumerate(container.demux(meter.stream)):
+                given: Packet[Any] = packet
+                if number in damaged:
+                    given = Packet(b"\xff" * 100)
+                    given.stream, given.pts, given.dts = packet.stream, packet.pts, packet.dts
+                    given.time_base = packet.time_base
+                meter.take(given)
+            assert len(meter.levels()[1]) >= 29
+            return meter.notes
+
+    assert notes() == set()
+    assert notes(2, 3, 20) == (set() if begins_within else {Note.AUDIO_ERRORS})
+    assert notes(40) == {Note.AUDIO_ERRORS}
+
+
+def test_a_packet_that_the_demuxer_calls_corrupt_is_not_heard(plain: Path) -> None:
+    def corrupt(packet: "Packet[Any]", number: int) -> None:
+        if 30 <= number < 45:
+            packet.is_corrupt = True
+
+    _, levels, notes = measured(plain, corrupt)
+    assert notes == {Note.AUDIO_ERRORS}
+    assert set(np.flatnonzero(np.isnan(levels))) >= {7, 8}

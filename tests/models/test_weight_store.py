@@ -1,0 +1,215 @@
+"""The catalogue, and the way of weights into the models folder."""
+
+import hashlib
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from curator.errors import ModelError
+from curator.models.catalogue import CATALOGUE, load_catalogue
+from curator.models.weight_store import PLACE, ModelStore, default_folder
+from curator.storage import open_store
+
+DATA = b"weights" * 1000
+SHA = hashlib.sha256(DATA).hexdigest()
+
+
+def catalogue_text(sha: str | None = SHA) -> str:
+    known = f"  sha256: {sha}\n" if sha is not None else ""
+    return (
+        "mine:\n  kind: aesthetic\n  about: a\n  reads: openai-vit-b-32\n  dim: 512\n"
+        f"  file: head.pth\n  licence: MIT\n{known}"
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / CATALOGUE).write_text(catalogue_text())
+    return folder
+
+
+def mirrored(tmp_path: Path, key: str, data: bytes = DATA) -> str:
+    path = tmp_path / "mirror" / key
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    return str(tmp_path / "mirror")
+
+
+def test_the_packaged_catalogue_is_whole() -> None:
+    """Pins that every model says where it comes from, its hash, size and licence.
+
+    Nobody published the hashes of T5-11B's files: its revision names them.
+    """
+    entries = load_catalogue().entries
+    assert {"openai-vit-b-32", "openai-vit-l-14", "laion-mlp-l-14"} <= set(entries)
+    for entry in entries.values():
+        assert (entry.sha256 is None) == (entry.name == "t5-11b")
+        assert entry.bytes is not None
+        assert entry.licence
+        assert sum(x is not None for x in (entry.repository, entry.url, entry.package)) == 1
+        if entry.repository is not None:
+            assert entry.revision is not None
+            assert len(entry.revision) == 40
+        if entry.reads is not None:
+            assert entries[entry.reads].dim == entry.dim
+
+
+def test_architectures_of_the_catalogue_are_open_clips() -> None:
+    """Pins that open_clip knows each, and gives embeddings of the length that is stated."""
+    from curator.models.clip_model import clip_config
+
+    for entry in load_catalogue().entries.values():
+        if entry.kind == "clip":
+            assert clip_config(entry)["embed_dim"] == entry.dim
+
+
+def test_unknown_names_name_the_nearest() -> None:
+    with pytest.raises(ModelError, match="did you mean 'openai-vit-b-32'"):
+        load_catalogue().find("openai-vit-b32")
+    with pytest.raises(ModelError, match="unknown aesthetic model 'openai-vit-l-14'"):
+        load_catalogue().find("openai-vit-l-14", "aesthetic")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("mine: {kind: clip, about: a, file: f, licence: l}", "needs dim"),
+        ("mine: {kind: clip, dim: 4, architecture: A, about: a, file: ../f, licence: l}", "folder"),
+        ("../m: {kind: clip, dim: 4, architecture: A, about: a, file: f, licence: l}", "pattern"),
+        ("mine: {kind: clip, color: red}", "color"),
+        ("[mine]", "expected names and entries"),
+        ("mine: {", "cannot be read"),
+    ],
+)
+def test_a_catalogue_of_another_form_is_refused(text: str, words: str) -> None:
+    """Pins that keys cannot leave the folder, and that mistakes are named."""
+    with pytest.raises(ModelError, match=words):
+        load_catalogue(text)
+
+
+@pytest.mark.parametrize("key", ["mine/head.pth", "head.pth"])
+def test_a_model_is_pulled_from_a_folder_by_either_name(
+    tmp_path: Path, folder: Path, key: str
+) -> None:
+    store = ModelStore(str(folder))
+    entry = store.catalogue.find("mine")
+    assert store.quick_state(entry) == store.state(entry) == "missing"
+    path = store.pull(entry, mirrored(tmp_path, key))
+    assert path == folder / "mine" / "head.pth"
+    assert path.read_bytes() == DATA
+    assert store.quick_state(entry) == store.state(entry) == "verified"
+    assert store.find(entry) == path
+
+
+def test_what_differs_is_not_kept(tmp_path: Path, folder: Path) -> None:
+    """Pins that a wrong file in a mirror leaves nothing behind."""
+    store = ModelStore(str(folder))
+    entry = store.catalogue.find("mine")
+    with pytest.raises(ModelError, match=f"has sha256 .*, expected {SHA}; it was not kept"):
+        store.pull(entry, mirrored(tmp_path, "head.pth", b"other"))
+    assert store.state(entry) == "missing"
+    assert [p.name for p in (folder / "mine").rglob("*")] == []
+
+
+def test_a_file_that_changes_is_noticed(tmp_path: Path, folder: Path) -> None:
+    """Pins that the record counts only for the size and time it was made with."""
+    store = ModelStore(str(folder))
+    entry = store.catalogue.find("mine")
+    path = store.pull(entry, mirrored(tmp_path, "head.pth"))
+    path.write_bytes(DATA[:-1] + b"!")
+    os.utime(path, ns=(1, 1))
+    assert store.state(entry) == "differs"
+    with pytest.raises(ModelError, match="is not the file that the catalogue names"):
+        store.find(entry)
+    path.write_bytes(DATA)
+    assert store.find(entry) == path
+
+
+def test_a_file_is_hashed_once(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that a start does not read gigabytes again."""
+    store = ModelStore(str(folder))
+    entry = store.catalogue.find("mine")
+    store.pull(entry, mirrored(tmp_path, "head.pth"))
+    monkeypatch.setattr(
+        "curator.models.weight_store._sha256", lambda path: pytest.fail("hashed again")
+    )
+    assert store.state(entry) == "verified"
+
+
+def test_a_model_without_a_hash_is_trusted_once(tmp_path: Path, folder: Path) -> None:
+    """Pins that the hash of the first pull is recorded, and holds for all that follow."""
+    (folder / CATALOGUE).write_text(catalogue_text(None))
+    store = ModelStore(str(folder))
+    entry = store.catalogue.find("mine")
+    assert store.fingerprint(entry) == "unknown"
+    path = store.pull(entry, mirrored(tmp_path, "head.pth"))
+    assert store.fingerprint(entry) == SHA
+    path.unlink()
+    with pytest.raises(ModelError, match=f"expected {SHA}"):
+        store.pull(entry, mirrored(tmp_path / "b", "head.pth", b"other"))
+    path.write_bytes(b"other")
+    assert store.state(entry) == "differs"
+
+
+def test_a_bucket_prefix_is_a_mirror(s3_bucket: str, tmp_path: Path) -> None:
+    """Pins the place of a cluster: what is not on a machine comes from the bucket, verified."""
+    place = f"s3://{s3_bucket}/models"
+    bucket = open_store(place)
+    bucket.write("mine/head.pth", DATA)
+    bucket.write(CATALOGUE, catalogue_text().encode())
+    store = pickle.loads(pickle.dumps(ModelStore(str(tmp_path / "here"), place)))
+    assert store.find(store.catalogue.find("mine")).read_bytes() == DATA
+    assert (tmp_path / "here" / "mine" / "head.pth").is_file()
+
+
+def test_a_missing_model_names_the_command_that_fetches_it(folder: Path) -> None:
+    store = ModelStore(str(folder))
+    with pytest.raises(ModelError, match=r"head.pth does not exist; `curate models pull mine`"):
+        store.find(store.catalogue.find("mine"))
+    with pytest.raises(ModelError, match="comes from a mirror only"):
+        store.pull(store.catalogue.find("mine"))
+
+
+def test_no_way_to_the_hub_names_the_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins the message of a machine that reaches no hub, by an address that refuses."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    store = ModelStore(str(folder))
+    with pytest.raises(ModelError, match=r"cannot be fetched .* pull openai-vit-b-32 --from"):
+        store.pull(store.catalogue.find("openai-vit-b-32"))
+
+
+def test_weights_of_a_wheel_are_verified_in_place(folder: Path) -> None:
+    store = ModelStore(str(folder))
+    entry = store.catalogue.find("transnetv2")
+    assert store.state(entry, again=True) == "verified"
+    assert store.path(entry).stat().st_size == entry.bytes
+    assert not (folder / "transnetv2").exists()
+
+
+def test_places_are_an_argument_the_environment_or_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(PLACE, raising=False)
+    assert ModelStore.at(None) == ModelStore(str(tmp_path / "cache" / "curate" / "models"))
+    monkeypatch.setenv(PLACE, str(tmp_path / "there"))
+    assert ModelStore.at(None) == ModelStore(str(tmp_path / "there"))
+    assert ModelStore.at("s3://b/p") == ModelStore(str(default_folder()), "s3://b/p")
+
+
+def test_derived_arrays_are_kept_and_never_pickled(folder: Path) -> None:
+    store = ModelStore(str(folder))
+    assert store.load_derived("k") is None
+    store.keep_derived("k", {"a": np.arange(3.0)})
+    kept = store.load_derived("k")
+    assert kept is not None
+    assert kept["a"].tolist() == [0, 1, 2]
+    (folder / "derived" / "k.npz").write_bytes(b"PK broken")
+    assert store.load_derived("k") is None

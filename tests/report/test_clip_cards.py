@@ -1,0 +1,147 @@
+"""Cards of the report: the scores that matter, filters and orders without a script, its size."""
+
+import re
+from typing import Any
+
+import pytest
+
+from curator.measures.families import FAMILIES
+from curator.measures.scores import SCORES
+from curator.records import Reason
+from curator.report import render_report, shown_clips
+from curator.report.card_filters import Browsing
+from curator.report.clip_cards import MAX_TEXT
+from curator.report.contact_sheets import MAX_CARDS
+from curator.report.score_distance import MOST, Nearness
+from tests.report.test_report import EVIL, Page, clip, rejected, render, summary_of
+
+
+def ruled(clips: list[dict[str, Any]], **filters: object) -> Nearness:
+    return Nearness({"recipe": {"filters": filters}}, clips)
+
+
+def test_every_score_is_in_one_family() -> None:
+    listed = [name for names in FAMILIES.values() for name in names]
+    assert sorted(listed) == sorted(SCORES)
+
+
+def test_missed_bounds_come_first_then_flags_then_the_nearest() -> None:
+    clips = [clip(n, motion=n / 10, luma=n / 10, noise=float(n), contrast=0.05) for n in range(10)]
+    nearness = ruled(
+        clips,
+        contrast={"min": 0.04},
+        luma={"max": 0.9},
+        noise={"max": 3, "severity": "flag"},
+        motion={"min": 0.75},
+    )
+    found = nearness.of(clips[7])
+    assert [(one.score, one.is_missed) for one in found] == [
+        ("motion", True), ("noise", True), ("luma", False), ("contrast", False),
+    ]  # fmt: skip
+    assert (found[0].side, found[0].bound, found[0].value) == ("min", 0.75, 0.7)
+
+
+def test_nearness_is_measured_by_how_far_clips_go_on_the_same_side() -> None:
+    clips = [clip(n, motion=n / 100, overlay_text_area=0.0) for n in range(101)]
+    nearness = ruled(clips, motion={"min": 0.05, "max": 0.9}, overlay_text_area={"max": 0.001})
+    near = {one.score: one for one in nearness.of(clips[10])}
+    assert near["motion"].side == "min"
+    assert near["motion"].nearness == pytest.approx(0.05 / 0.9, rel=0.01)
+    # Nothing at all is as far from the bound as a clip can be, however small the bound is.
+    assert near["overlay_text_area"].nearness == 1.0
+
+
+def test_margin_is_the_nearest_bound_of_a_kept_and_the_furthest_of_a_rejected_clip() -> None:
+    clips = [clip(n, motion=n / 100, luma=n / 100) for n in range(101)]
+    nearness = ruled(clips, motion={"min": 0.5}, luma={"min": 0.2})
+    inside, outside = nearness.margin(clips[60]), nearness.margin(clips[10])
+    assert inside == pytest.approx(0.1 / 0.45)
+    assert outside == pytest.approx(0.4 / 0.45)
+    assert ruled(clips).margin(clips[0]) is None
+
+
+def test_clip_that_is_not_hdr_is_not_said_to_be_near_it() -> None:
+    clips = [clip(0, hdr=0.0), clip(1, hdr=1.0)]
+    nearness = ruled(clips, hdr={"max": 0})
+    assert nearness.margin(clips[0]) is None
+    assert nearness.of(clips[1])[0].is_missed
+
+
+def test_card_shows_few_scores_and_folds_all_others() -> None:
+    filters = {name: {"min": 0.4} for name in list(SCORES)[:20]}
+    summary = summary_of([clip(0)])
+    summary["recipe"]["filters"] = filters
+    html, page = render([clip(0)], summary=summary)
+    near, folded = html.split('<dl class="near">')[1].split('<details class="all">')[:2]
+    assert near.count("<dt>") == MOST
+    assert folded[: folded.index("</details>")].count("<dt>") == len(SCORES)
+    assert f"{len(SCORES)} scores" in page.text
+
+
+def test_missed_bound_reads_as_it_is_on_the_card() -> None:
+    dark = rejected(1, "too_dark", luma=0.0312, reason_score=0.0312, reason_threshold=0.06)
+    _, page = render([clip(0, luma=0.5), dark])
+    assert "too_dark luma 0.0312 < 0.06" in page.text
+    assert "luma 0.5 ≥ 0.06" in page.text
+
+
+def test_not_measured_names_only_scores_that_a_rule_needs() -> None:
+    dark = rejected(0, "not_measured", motion=None, aesthetic=None, luma=0.5)
+    _, page = render([dark])
+    assert "not_measured motion motion" not in page.text
+    assert re.search(r"not_measured motion (luma|1280)", page.text)
+
+
+def test_lists_filter_and_order_by_style_alone() -> None:
+    clips = [
+        clip(0, tags=["static"]),
+        clip(1, tags=["static", "pan_left"]),
+        rejected(2, "too_dark"),
+    ]
+    html, page = render(clips)
+    assert {"show", "tag", "order"} <= set(page.attributes("id"))
+    values = page.attributes("value")
+    chosen = set(re.findall(r"\[value=(\w+)\]:checked", html))
+    assert chosen == {value for value in values if value}
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert "static (2)" in page.text
+    assert html.count('figure class="clip card t0') == 2
+
+
+def test_ranks_follow_the_score_and_clips_without_it_have_none() -> None:
+    clips = [clip(n, motion=value) for n, value in enumerate((0.3, None, 0.1, 0.2))]
+    browsing = Browsing(clips, [("kept", 4)], ruled(clips, motion={"min": 0.01}))
+    ranks = [re.findall(r"--x0:(\d+)", browsing.order_of(one)) for one in clips]
+    assert ranks == [["2"], [], ["0"], ["1"]]
+
+
+def test_tag_and_reason_never_become_html_or_style() -> None:
+    evil = "}</style><script>alert(1)</script>" + EVIL
+    html, page = render([clip(0, tags=[evil]), rejected(1, evil), clip(2, tags=["a"])])
+    assert "<script" not in html
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert html.count("</style>") == 2
+
+
+def test_long_captions_and_details_are_cut_short() -> None:
+    clips = [clip(0, caption="x" * 9000), rejected(1, "cut_failed", reason_detail="y" * 9000)]
+    html, _ = render(clips)
+    assert "x" * (MAX_TEXT - 1) + "…" in html
+    assert "x" * MAX_TEXT not in html
+    assert "y" * MAX_TEXT not in html
+
+
+def test_number_of_cards_and_size_of_the_page_are_bounded() -> None:
+    clips = [clip(n) for n in range(60)]
+    for number, reason in enumerate(Reason):
+        clips += [
+            rejected(1000 * number + n, str(reason), reason_detail="&" * 5000, tags=[f"tag{n}"])
+            for n in range(1, 40)
+        ]
+    shown = shown_clips(clips)
+    assert MAX_CARDS // 2 < len(shown) <= MAX_CARDS
+    pictures = {clip_id: b"\xff" * 6000 for clip_id in shown}
+    page = render_report(summary=summary_of(clips), sources=[], clips=clips, thumbnails=pictures)
+    assert page.count('class="picture"') <= MAX_CARDS
+    assert len(page) < 12_000_000
+    Page(page)

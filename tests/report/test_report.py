@@ -1,0 +1,433 @@
+"""The report: what it says, that no name becomes HTML, and that absence does not break it."""
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from curator.measures.scores import SCORES
+from curator.records import Note, Reason
+from curator.report import render_report, shown_clips
+from curator.report.funnel import funnel_steps, reason_order
+from curator.report.markup import esc
+from curator.report.number_text import amount, beside, clock, length, plain, score, share, size
+from curator.report.report_tables import NOTES
+from curator.tables.clip_rows import ClipRows
+from curator.tables.parts import columns_to_rows, rows_to_table
+from curator.tables.schemas import CLIPS_SCHEMA
+
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
+VOID = {"meta", "img", "br", "line", "rect", "wbr"}
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page; fails where tags do not nest."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self._open == []
+        self.text = " ".join(" ".join(self.texts).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] != "style":
+            self.texts.append(data)
+
+    def attributes(self, name: str) -> list[str]:
+        return [value for _, attrs in self.tags if (value := attrs.get(name)) is not None]
+
+
+def clip(number: int, **changes: object) -> dict[str, Any]:
+    """A kept clip, unless changed."""
+    scores = dict.fromkeys(SCORES, 0.5) | {"motion": 0.01 * (number + 1)}
+    return {
+        "clip_id": hashlib.sha256(str(number).encode()).hexdigest()[:16],
+        "source_uri": f"s3://films/{number % 3}.mp4",
+        "start_s": 10.0 * number,
+        "end_s": 10.0 * number + 4.25,
+        "width": 1280,
+        "height": 720,
+        **scores,
+        "fps": 24.0,
+        "decision": "kept",
+        "reason": None,
+        "reasons": [],
+        "caption": f"caption number {number}",
+        "caption_model": "curate/measured-1",
+    } | changes
+
+
+def rejected(number: int, reason: str, /, **changes: object) -> dict[str, Any]:
+    return clip(
+        number,
+        decision="rejected",
+        reason=reason,
+        reasons=[reason],
+        caption=None,
+    ) | changes  # fmt: skip
+
+
+def summary_of(clips: list[dict[str, Any]], **changes: object) -> dict[str, Any]:
+    kept = [c for c in clips if c["decision"] == "kept"]
+    by_reason: dict[str, int] = {}
+    by_any: dict[str, int] = {}
+    for c in clips:
+        if c["reason"] is not None:
+            by_reason[c["reason"]] = by_reason.get(c["reason"], 0) + 1
+        for reason in c["reasons"]:
+            by_any[reason] = by_any.get(reason, 0) + 1
+    return {
+        "curate_version": "0.1.0",
+        "recipe": {
+            "about": "about this recipe",
+            "propose": {"min_s": 2.0},
+            "filters": {
+                "motion": {"min": 0.005, "max": 4.0, "why": "static shots teach no motion"},
+                "luma": {"min": 0.06, "max": None, "why": ""},
+            },
+            "dedup": {"enabled": True, "similarity": 0.8},
+        },
+        "counts": {
+            "sources": 3,
+            "done": 2,
+            "failed": 1,
+            "skipped_names": 4,
+            "by_error": {"not_a_video": 1},
+            "by_note": {"truncated": 1},
+            "clips": len(clips),
+            "kept": len(kept),
+            "rejected": len(clips) - len(kept),
+            "by_reason": by_reason,
+            "by_any_reason": by_any,
+        },
+        "video_s": 7200.0,
+        "kept_s": 720.0,
+        "stage_seconds": {"scan": 1.5, "analyze": 90.0},
+        "shards": [
+            {"name": "shards/b/b-0.tar", "bucket": "720p_16-9_33f", "n_samples": 2,
+             "n_frames": 200, "bytes": 3_000_000},
+            {"name": "shards/b/b-1.tar", "bucket": "720p_16-9_33f", "n_samples": 1,
+             "n_frames": 90, "bytes": 1_500_000},
+        ],
+        "work": {"sources_analyzed": 2},
+    } | changes  # fmt: skip
+
+
+SOURCES = [
+    {"uri": "s3://films/0.mp4", "outcome": "done"},
+    {"uri": "s3://films/1.mp4", "outcome": "done"},
+    {"uri": "s3://films/notes.txt", "outcome": "failed", "error_stage": "scan",
+     "error_code": "not_a_video", "error_message": "bytes begin with b'Dear'"},
+]  # fmt: skip
+
+
+def render(clips: list[dict[str, Any]], **changes: object) -> tuple[str, Page]:
+    given: dict[str, Any] = {
+        "summary": summary_of(clips),
+        "sources": SOURCES,
+        "clips": clips,
+        "thumbnails": {c["clip_id"]: b"\xff\xd8" + c["clip_id"].encode() for c in clips},
+    }
+    page = render_report(**(given | changes))
+    return page, Page(page)
+
+
+def test_headline_counts_sources_hours_clips_and_shards() -> None:
+    _, page = render([clip(0), clip(1), rejected(2, "too_dark")])
+    assert "sources done 2 of 3; 1 failed" in page.text
+    assert "video in 2.0 h" in page.text
+    assert "clips kept 2 67% of 3" in page.text
+    assert "video kept 12.0 min 10% of what came in" in page.text
+    assert "shards 2 4.5 MB" in page.text
+
+
+def test_page_refers_to_nothing_outside_itself() -> None:
+    html, page = render([clip(0), rejected(1, "too_dark")])
+    assert all(src.startswith("data:image/jpeg;base64,") for src in page.attributes("src"))
+    assert all(href.startswith("#") for href in page.attributes("href"))
+    assert "default-src 'none'" in html
+    assert "url(" not in html
+    assert "script" not in {tag for tag, _ in page.tags}
+
+
+def test_every_link_leads_somewhere() -> None:
+    _, page = render([clip(0), rejected(1, "too_dark"), rejected(2, "too_short")])
+    ids = set(page.attributes("id"))
+    assert {href.removeprefix("#") for href in page.attributes("href")} <= ids
+    assert len(ids) == len(page.attributes("id"))
+
+
+def test_thumbnails_are_embedded_as_they_are() -> None:
+    jpeg = bytes(range(256))
+    html, _ = render([clip(0)], thumbnails={clip(0)["clip_id"]: jpeg})
+    assert f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" in html
+
+
+@pytest.mark.parametrize("place", ["caption", "source_uri", "clip_id", "caption_model"])
+def test_text_of_a_kept_clip_never_becomes_html(place: str) -> None:
+    html, page = render([clip(0, **{place: EVIL})])
+    _refuses_evil(html, page)
+
+
+@pytest.mark.parametrize("place", ["reason_detail", "source_uri", "reason", "duplicate_of"])
+def test_text_of_a_rejected_clip_never_becomes_html(place: str) -> None:
+    html, page = render([clip(0), rejected(1, "duplicate", **{place: EVIL}), rejected(2, EVIL)])
+    _refuses_evil(html, page)
+
+
+@pytest.mark.parametrize("place", ["uri", "error_stage", "error_code", "error_message"])
+def test_text_of_a_failed_source_never_becomes_html(place: str) -> None:
+    html, page = render([], sources=[SOURCES[2] | {place: EVIL}])
+    _refuses_evil(html, page)
+
+
+def test_text_of_the_summary_never_becomes_html() -> None:
+    summary = summary_of([clip(0)])
+    summary["recipe"]["about"] = EVIL
+    summary["recipe"]["filters"]["luma"]["why"] = EVIL
+    summary["shards"][0] |= {"name": EVIL, "bucket": EVIL}
+    summary["stage_seconds"] = {EVIL: 1.0}
+    summary["counts"]["by_note"] = {EVIL: 1}
+    summary["versions"] = {EVIL: EVIL}
+    summary["curate_version"] = EVIL
+    html, page = render([clip(0)], summary=summary)
+    _refuses_evil(html, page)
+
+
+def _refuses_evil(html: str, page: Page) -> None:
+    assert "<script" not in html
+    assert "<img src=x" not in html
+    assert not [value for _, attrs in page.tags for value in attrs if value.startswith("on")]
+
+
+def test_names_that_utf8_cannot_hold_are_replaced() -> None:
+    html, _ = render([clip(0, source_uri="/films/\udcff\x00\u202egpj.mp4")])
+    html.encode()
+    assert "\x00" not in html
+    assert "\u202e" not in html
+
+
+def test_nothing_at_all_makes_a_page() -> None:
+    page = Page(render_report(summary={}, sources=[], clips=[], thumbnails={}))
+    for said in (
+        "No candidate clip was found", "No clip was kept", "No clip was rejected",
+        "No clip was measured", "No source failed", "No shard was written", "No stage was timed",
+    ):  # fmt: skip
+        assert said in page.text
+
+
+def test_clips_without_any_facts_make_a_page() -> None:
+    bare = [{"decision": "kept"}, {"decision": "rejected"}, {"clip_id": "x", "decision": "kept"}]
+    page = Page(render_report(summary={}, sources=[{}], clips=bare, thumbnails={}))
+    assert page.text.count("no picture") == 3
+
+
+def test_scores_of_none_are_named_on_the_card_and_counted_as_not_measured() -> None:
+    clips = [clip(0, motion=None, bits_per_pixel=None), clip(1), clip(2)]
+    _, page = render(clips)
+    assert "not measured: bits_per_pixel, motion" in page.text
+    assert "1 not measured" in page.text
+
+
+def test_groups_are_the_first_by_id_whatever_the_order() -> None:
+    clips = [rejected(n, "too_dark") for n in range(10)] + [clip(n) for n in range(10, 20)]
+    forward, page = render(clips, max_per_group=3)
+    backward, _ = render(clips[::-1], max_per_group=3)
+    assert page.text.count("3 of 10") == 2
+    shown = re.findall(r"<code>([0-9a-f]{16})</code>", forward)
+    assert shown == re.findall(r"<code>([0-9a-f]{16})</code>", backward)
+    assert shown[:3] == sorted(c["clip_id"] for c in clips[10:])[:3]
+
+
+def test_rejected_clip_shows_reason_score_bound_and_the_other_reasons() -> None:
+    dark = rejected(
+        1, "too_dark", reason_score=0.0312, reason_threshold=0.06,
+        reasons=["too_dark", "motion_too_low"],
+    )  # fmt: skip
+    _, page = render([clip(0), dark])
+    assert "luma 0.0312 < 0.06 also motion_too_low" in page.text
+
+
+def test_clip_that_was_not_measured_names_what_is_missing() -> None:
+    _, page = render([rejected(0, "not_measured", motion=None, reason_threshold=0.005)])
+    assert "not measured: motion" in page.text
+
+
+def test_duplicate_stands_beside_the_clip_it_duplicates() -> None:
+    best = clip(0)
+    copy = rejected(
+        1, "duplicate", duplicate_of=best["clip_id"], duplicate_similarity=0.93,
+        reason_score=0.93, reason_threshold=0.8,
+    )  # fmt: skip
+    html, page = render([best, copy])
+    assert "similarity 0.93, duplicate from 0.8" in page.text
+    pair = html[html.index('<div class="pair card"') :]
+    assert pair.index(copy["clip_id"]) < pair.index(best["clip_id"])
+
+
+def test_duplicate_of_a_clip_that_failed_later_says_so() -> None:
+    lost = rejected(0, "cut_failed", reason_detail="encoder gave 3 of 4 frames")
+    copy = rejected(1, "duplicate", duplicate_of=lost["clip_id"], duplicate_similarity=0.9)
+    _, page = render([lost, copy])
+    assert "retained, rejected later" in page.text
+    assert "encoder gave 3 of 4 frames" in page.text
+
+
+def test_funnel_goes_in_the_order_in_which_reasons_count() -> None:
+    clips = [
+        clip(0),
+        rejected(1, "duplicate"),
+        rejected(2, "too_dark"),
+        rejected(3, "motion_too_low", reasons=["motion_too_low", "too_dark"]),
+        rejected(4, "too_short", reasons=["too_short", "too_dark", "no_bucket"]),
+    ]
+    steps = funnel_steps(summary_of(clips))
+    assert [(s.reason, s.n_first, s.n_any, s.n_left) for s in steps] == [
+        ("too_short", 1, 1, 4),
+        ("motion_too_low", 1, 1, 3),
+        ("motion_too_high", 0, 0, 3),
+        ("too_dark", 1, 3, 2),
+        ("no_bucket", 0, 1, 2),
+        ("duplicate", 1, 1, 1),
+    ]
+
+
+def test_reason_that_is_not_in_the_recipe_is_in_the_funnel() -> None:
+    summary = summary_of([rejected(0, "too_odd"), clip(1)])
+    summary["recipe"]["dedup"]["enabled"] = False
+    assert reason_order(summary)[-1] == "too_odd"
+    assert funnel_steps(summary)[-1].n_left == 1
+
+
+def test_bounds_are_in_words_and_in_histograms() -> None:
+    html, page = render([clip(n) for n in range(30)])
+    assert "motion below 0.005 short sides/s; static shots teach no motion" in page.text
+    assert "mean optical flow over the picture; min 0.005, max 4" in page.text
+    assert '<line class="bound"' in html
+    assert "all clips: 0.5" in page.text
+
+
+def test_histograms_count_every_measured_clip_once() -> None:
+    clips = [clip(n, motion=10.0 ** (-n / 5)) for n in range(20)]
+    clips += [rejected(n, "too_dark", motion=1.0) for n in range(20, 25)]
+    html, _ = render(clips)
+    motion = next(svg for svg in html.split("<svg")[1:] if "Histogram of motion" in svg)
+    counts = re.findall(r"([\d,]+) kept, ([\d,]+) rejected", motion)
+    assert sum(int(k) for k, _ in counts) == 20
+    assert sum(int(r) for _, r in counts) == 5
+    assert "(log)" in motion
+
+
+def test_failed_sources_are_sampled_for_each_code() -> None:
+    many = [SOURCES[2] | {"uri": f"s3://films/{n:02}.txt"} for n in range(9)]
+    one = SOURCES[2] | {"uri": "s3://films/a.mp4", "error_code": "no_frames"}
+    _, page = render([], sources=[*many, one], max_per_group=2)
+    assert "not_a_video 2 of 9, no_frames 1" in page.text
+    assert "s3://films/01.txt" in page.text
+    assert "s3://films/02.txt" not in page.text
+    assert "4 names skipped" in page.text
+
+
+def test_buckets_are_added_up_and_stages_shared() -> None:
+    _, page = render([clip(0)])
+    assert "720p_16-9_33f 2 3 290 4.5 MB" in page.text
+    assert "analyze 1.5 min 98%" in page.text
+    assert "Done in this run: 2 sources analyzed." in page.text
+
+
+def test_first_sentence_says_what_was_kept_dropped_and_failed() -> None:
+    _, page = render([clip(0), clip(1), *(rejected(n, "too_dark") for n in range(2, 5))])
+    assert "Kept 2 of 5 clips; dropped 3 too_dark . 1 source failed : 1 not_a_video." in page.text
+
+
+def test_reasons_that_took_no_clip_are_folded_away_with_their_rules() -> None:
+    html, _ = render([clip(0), rejected(1, "too_dark", reasons=["too_dark", "motion_too_high"])])
+    funnel, unused = html[html.index('id="funnel"') :].split("<details>")[:2]
+    assert "too_dark" in funnel
+    assert "motion_too_high" not in funnel
+    assert "motion above 4 short sides/s" in unused
+
+
+def test_every_note_has_a_meaning() -> None:
+    assert set(NOTES) == set(Note)
+
+
+def test_every_reason_can_be_shown() -> None:
+    clips = [rejected(n, str(reason)) for n, reason in enumerate(Reason)]
+    _, page = render(clips)
+    assert all(f"rejected-{reason.replace('_', '-')}" in page.attributes("id") for reason in Reason)
+
+
+def test_same_input_gives_the_same_bytes() -> None:
+    clips = [clip(0), rejected(1, "too_dark")]
+    assert render(clips)[0] == render(clips)[0]
+
+
+def test_rows_in_columns_make_the_page_that_dictionaries_make() -> None:
+    clips = [clip(k, tags=["pan"], motion=None if k % 5 else 0.25 * k) for k in range(40)]
+    clips += [rejected(k, "too_dark", luma=0.01 * (k % 7)) for k in range(40, 60)]
+    clips += [rejected(60, Reason.DUPLICATE, duplicate_of=clips[3]["clip_id"])]
+    table = rows_to_table(clips, CLIPS_SCHEMA)
+    summary, thumbnails = summary_of(clips), {clips[3]["clip_id"]: b"jpeg"}
+    pages, shown = zip(
+        *(
+            (
+                render_report(summary=summary, sources=SOURCES, clips=rows, thumbnails=thumbnails),
+                shown_clips(rows),
+            )
+            for rows in (columns_to_rows(table), ClipRows(table, CLIPS_SCHEMA))
+        ),
+        strict=True,
+    )
+    assert clips[3]["clip_id"] in shown[0]
+    assert shown[0] == shown[1]
+    assert pages[0] == pages[1]
+
+
+def test_numbers_in_words() -> None:
+    assert [length(s) for s in (None, 0, 0.254, 59, 61, 7200)] == [
+        "-", "0 s", "0.25 s", "59.0 s", "1.0 min", "2.0 h",
+    ]  # fmt: skip
+    assert [size(n) for n in (None, 1, 999, 999_600, 1_234_567_890, 5_000_000_000_000_000)] == [
+        "-", "1 byte", "999 bytes", "1 MB", "1.23 GB", "5,000 TB",
+    ]  # fmt: skip
+    assert [score(x) for x in (None, 0.0123456, 1080.0)] == ["-", "0.0123", "1,080"]
+    assert [share(1, 0), share(1, 3), share(1, 30), share(1, 3000)] == [
+        "0%",
+        "33%",
+        "3.3%",
+        "<0.1%",
+    ]
+    assert beside(0.0049999, 0.005) == "0.0049999 < 0.005"
+    assert (clock(3725.4), amount(1, "clip"), amount(1200, "clip")) == (
+        "1:02:05", "1 clip", "1,200 clips",
+    )  # fmt: skip
+
+
+def test_names_on_a_terminal_are_one_line_and_obey_nobody() -> None:
+    assert plain("s3://b/été 登山 'x' <y>.mp4") == "s3://b/été 登山 'x' <y>.mp4"
+    assert plain("a\nb\x1b[31m\udcff\u202e.mp4") == r"a\nb\x1b[31m\udcff\u202e.mp4"
+
+
+def test_markup_passes_and_text_is_escaped() -> None:
+    once = esc("a<b & \"c\" 'd'")
+    assert once == "a&lt;b &amp; &quot;c&quot; &#x27;d&#x27;"
+    assert esc(once) is once

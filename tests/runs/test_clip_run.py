@@ -1,0 +1,128 @@
+"""Runs with a CLIP model: columns, embeddings, reruns, and what is refused before any work."""
+
+import json
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tiny_clip import tiny_folder
+
+from curator.cli import EXIT_OK, EXIT_USAGE, main
+from curator.footage.film_writer import moving_texture, write_video
+
+SETTINGS = [
+    "--set", "filters.short_side_px.min=60", "--set", "propose.min_s=1.0",
+    "--set", "shard.resolutions=[64, 120]",
+]  # fmt: skip
+CLIP = ["--set", "analyze.clip=test-tiny", "--set", "semantic.aesthetic=test-head"]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    folder = tmp_path_factory.mktemp("clip")
+    (folder / "in").mkdir()
+    frames = moving_texture(90, seed=1, width_px=160, height_px=120)
+    write_video(folder / "in" / "film.mp4", frames, fps=Fraction(30))
+    return folder / "in", folder / "out", str(tiny_folder(folder / "models"))
+
+
+def run(places: tuple[Path, Path, str], *more: str) -> dict[str, Any]:
+    sources, out, models = places
+    arguments = ["run", str(sources), str(out), *SETTINGS, "--set", f"models={models}", *more]
+    assert main(arguments) == EXIT_OK
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return summary
+
+
+def test_a_run_stores_scores_types_and_embeddings_and_reruns_without_pixels(
+    places: tuple[Path, Path, str],
+) -> None:
+    """Pins what readers see with a model, that bounds recompute nothing, and its removal."""
+    out = places[1]
+    summary = run(places, *CLIP)
+    (clip,) = pq.read_table(out / "clips").to_pylist()
+    assert clip["decision"] == "kept"
+    assert isinstance(clip["content_type"], str)
+    for name in ("aesthetic", "content_probability", "nsfw", "consistency"):
+        assert isinstance(clip[name], float), name
+    assert summary["cpu_seconds"]["clip"] > 0
+    (row,) = pq.read_table(out / "clip_embeddings").to_pylist()
+    assert (row["clip_id"], row["model"]) == (clip["clip_id"], "test-tiny")
+    assert np.linalg.norm(row["vector"]) == pytest.approx(1, abs=1e-5)
+    assert len(row["vector"]) == 32
+    (perceptual,) = pq.read_table(out / "embeddings").to_pylist()
+    assert perceptual["model"] == "curate/perceptual-1"
+
+    embeddings = pq.read_table(out / "clip_embeddings").to_pylist()
+    stored = sorted((out / "candidates").rglob("*.parquet"))
+    assert {path.parent.name for path in stored} >= {"vectors", "clip_vectors"}
+    unwanted = f"semantic.reject=[{clip['content_type']}]"
+    bound = clip["content_probability"] - 1e-6
+    summary = run(places, *CLIP, "--set", unwanted, "--set", f"semantic.reject_from={bound}")
+    assert summary["work"]["sources_analyzed"] == 0
+    assert summary["counts"]["by_reason"] == {"content_type_unwanted": 1}
+    assert pq.read_table(out / "clip_embeddings").to_pylist() == embeddings
+    assert sorted((out / "candidates").rglob("*.parquet")) == stored
+    assert run(places, *CLIP, "--set", "select.by=[content_type]")["counts"]["kept"] == 1
+    head_of_none = ["--set", "analyze.clip=test-tiny"]
+    assert run(places, *head_of_none)["work"]["sources_analyzed"] == 0
+    (clip,) = pq.read_table(out / "clips").to_pylist()
+    assert clip["aesthetic"] is None
+    assert not set((out / "candidates").rglob("*.parquet")) & set(stored)
+    assert pq.read_table(out / "clip_embeddings").to_pylist() == embeddings
+
+    summary = run(places)
+    assert summary["work"]["sources_analyzed"] == 1
+    assert "clip_embeddings" not in summary["tables"]
+    assert not list((out / "clip_embeddings").glob("*.parquet"))
+    (clip,) = pq.read_table(out / "clips").to_pylist()
+    assert clip["content_type"] is clip["consistency"] is None
+
+
+@pytest.mark.parametrize("more", [[], ["--set", "semantic.safety=false"]])
+def test_a_rerun_needs_neither_torch_nor_ray(
+    places: tuple[Path, Path, str], more: list[str]
+) -> None:
+    """Pins that stored candidates, and stored embeddings under other heads, need no network."""
+    run(places, *CLIP)
+    sources, out, models = places
+    arguments = ["run", str(sources), str(out), *SETTINGS, "--set", f"models={models}", *CLIP]
+    code = (
+        "import sys\nfrom curator.cli import main\n"
+        "assert main(sys.argv[1:]) == 0\n"
+        "assert not {'torch', 'open_clip', 'ray'} & set(sys.modules), sorted(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, *arguments, *more], check=True)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["work"]["sources_analyzed"] == 0
+    assert len(pq.read_table(out / "clip_embeddings")) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--set", "filters.nsfw.max=0.5"], ["filters.nsfw", "analyze.clip=", "models pull"]),
+        (["--set", "analyze.clip=openai-vit-b-32"], ["models pull openai-vit-b-32"]),
+        (["--set", "analyze.clip=openai-vit-b"], ["did you mean 'openai-vit-b-32'"]),
+    ],
+)
+def test_missing_models_are_refused_before_any_work(
+    places: tuple[Path, Path, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    words: list[str],
+) -> None:
+    sources, _, models = places
+    place = ["--set", f"models={models}"]
+    assert main(["run", str(sources), str(tmp_path / "out"), *place, *more]) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    for word in words:
+        assert word in error
+    assert not (tmp_path / "out").exists()

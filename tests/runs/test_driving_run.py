@@ -1,0 +1,302 @@
+"""The recipe `driving` in whole runs: frames say their number, and a server reads them.
+
+The steps run in this process, so that no Ray is needed.
+"""
+
+import base64
+import io
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, main
+from curator.executor.engine import Engine
+from curator.footage.film_writer import moving_texture, write_video
+
+SMALL = {"width_px": 160, "height_px": 120}
+BLOCK = 16
+EVENTS = [
+    {"time_s": 2.0, "label": "near_collision", "about": "a van cuts in"},
+    # The time of frame 228 to the last digit, of 30 frames/s.
+    {"time_s": 7.6, "end_s": 7.8, "label": "collision", "ego_brakes": True},
+    # The source has ended by then.
+    {"time_s": 70, "label": "collision"},
+]
+PLAIN = (
+    "propose.max_s=5",
+    "shard.resolutions=[120]",
+    "filters.short_side_px.min=100",
+    "filters.frozen_fraction.max=1",
+    "analyze.text=false",
+    "caption.event_window_s=2",
+)
+
+
+class Server(ThreadingHTTPServer):
+    """Answers by the schema that it is given, and notes which frames it was shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[list[int]] = []
+        self.said: list[str] = []
+        self.refuses = False
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+        return ("caption.captioner=openai", f"caption.url={url}", "caption.model=tiny",
+                "caption.read_text=false")  # fmt: skip
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Speaks for `Server`."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._send({"data": [{"id": "tiny"}]})
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        last = request["messages"][-1]["content"][-1]
+        if isinstance(last, dict) and last.get("text") == "Answer yes.":
+            # The first question of a run, about grey pictures.
+            self._send({"choices": [{"message": {"role": "assistant", "content": "yes"}}]})
+            return
+        if self.server.refuses:
+            # By then all clips are cut, and their pictures taken.
+            time.sleep(5.0)
+            self._send({"error": {"message": "no such key"}}, 401)
+            return
+        content = request["messages"][-1]["content"]
+        pictures = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
+        said = "".join(part["text"] for part in content if part["type"] == "text")
+        label = re.search(r"Class of this piece, from its owner: (\w+)", said)
+        self.server.shown.append([number_in(url) for url in pictures])
+        self.server.said.append(said)
+        schema = request["response_format"]["json_schema"]["schema"]
+        answer = filled(schema)
+        answer["content_type"] = label[1] if label else "normal_driving"
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": json.dumps(answer)},
+            "finish_reason": "stop",
+        }
+        self._send({"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 7}})
+
+    def _send(self, body: dict[str, Any], status: int = 200) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+def filled(schema: dict[str, Any], name: str = "") -> Any:  # noqa: ANN401 - a value of JSON
+    if schema["type"] == "object":
+        return {key: filled(field, key) for key, field in schema["properties"].items()}
+    if schema["type"] == "boolean":
+        return False
+    words = f"the {name} of a grey road that runs past low houses to a hill far away"
+    return schema.get("enum", [words.capitalize() + "."])[0]
+
+
+def numbered(n_frames: int, seed: int) -> Iterator[np.ndarray]:
+    """A moving shot whose corner has the number of each frame, nine bits as grey squares."""
+    for number, picture in enumerate(moving_texture(n_frames, **SMALL, seed=seed)):
+        marked = picture.copy()
+        for bit in range(9):
+            left = bit * BLOCK
+            marked[:BLOCK, left : left + BLOCK] = 200 if number >> bit & 1 else 50
+        yield marked
+
+
+def number_in(url: str) -> int:
+    image = Image.open(io.BytesIO(base64.b64decode(url.split(",", 1)[1])))
+    grey = np.asarray(image.convert("L"), np.float32)[2 : BLOCK - 2]
+    means = [grey[:, b * BLOCK + 3 : (b + 1) * BLOCK - 3].mean() for b in range(9)]
+    return sum(1 << bit for bit, mean in enumerate(means) if mean > 125)
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_here(self: Engine, steps: Any, units: Any, *, small: bool) -> Any:  # noqa: ANN401
+        return self.run_here(steps, units)
+
+    def no_ledger(self: Engine, *, small: bool) -> None: ...
+
+    monkeypatch.setattr(Engine, "run", run_here)
+    monkeypatch.setattr(Engine, "ledger", no_ledger)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """Ten seconds with events, cut in two, and three seconds that nobody says anything of."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    # Key frames every 7 frames: the second clip begins later than proposed when it is copied.
+    write_video(folder / "drive.mp4", numbered(300, 0), gop=7, bframes=0)
+    write_video(folder / "plain.mp4", numbered(90, 1))
+    (folder / "drive.json").write_text(json.dumps({"events": EVENTS, "weather": 3, "light": "day"}))
+    return folder
+
+
+def code(sources: Path, out: Path, *more: str) -> int:
+    settings = [part for setting in (*PLAIN, *more) for part in ("--set", setting)]
+    return main(["run", str(sources), str(out), "--recipe", "driving", *settings])
+
+
+def run(sources: Path, out: Path, *more: str) -> dict[str, Any]:
+    assert code(sources, out, *more) == EXIT_OK
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return summary
+
+
+def rows(out: Path, name: str) -> list[dict[str, Any]]:
+    parts = json.loads((out / "summary.json").read_text())["tables"][name]
+    return [row for part in parts for row in pq.ParquetFile(out / part).read().to_pylist()]
+
+
+def around(out: Path) -> dict[str, dict[str, Any]]:
+    """Windows around events by their label, with the row of their clip as `clip`."""
+    clips = {row["clip_id"]: row for row in rows(out, "clips")}
+    found = {}
+    for row in rows(out, "annotations"):
+        if row["label"] is not None:
+            assert row["label"] not in found
+            found[row["label"]] = row | {"clip": clips[row["clip_id"]]}
+    return found
+
+
+def test_captions_from_metadata_need_no_model(sources: Path, tmp_path: Path) -> None:
+    """Pins labels, captions, problems and questions of a run that asks nobody."""
+    out = tmp_path / "out"
+    summary = run(sources, out)
+    counted = {name: n for name, n in summary["work"].items() if name.startswith("events")}
+    assert counted == {"events": 3, "events_in_windows": 2, "events_bad_value": 1}
+    found = around(out)
+    assert set(found) == {"near_collision", "collision"}
+    assert found["collision"]["clip"]["caption"].startswith("Collision: ")
+    assert found["collision"]["clip"]["caption_model"] == "curate/metadata-1"
+    for row in rows(out, "annotations"):
+        assert row["request_keys"] == []
+        assert {made["origin"] for made in json.loads(row["questions"])} == {"metadata"}
+        is_told = row["label"] is not None
+        problems = json.loads(row["known"])["problems"]
+        assert problems == (["weather is 3; expected words"] if is_told else [])
+
+
+def test_only_clips_with_events_can_be_kept_without_a_model(sources: Path, tmp_path: Path) -> None:
+    """Pins that metadata decides before anything is cut."""
+    (sources / "plain.json").write_text(json.dumps({"events": []}))
+    run(sources, tmp_path / "out", "caption.reject.content_type=[normal_driving]")
+    clips = rows(tmp_path / "out", "clips")
+    decided = [(Path(c["source_uri"]).name, c["decision"], c["reason"]) for c in clips]
+    assert sorted(decided, key=str) == [
+        ("drive.mp4", "kept", None),
+        ("drive.mp4", "kept", None),
+        ("plain.mp4", "rejected", "answer_unwanted"),
+    ]
+
+
+@pytest.mark.parametrize("more", [(), ("caption.failed=reject",)], ids=["as_cut", "before_cut"])
+def test_models_are_shown_the_frames_around_events(
+    more: tuple[str, ...], server: Server, sources: Path, tmp_path: Path
+) -> None:
+    """Pins each picture to its frame of the source, in copies that begin late too, and a rerun."""
+    out = tmp_path / "out"
+    run(sources, out, *server.settings, *more)
+    found = around(out)
+    for label, first, end in (("near_collision", 30, 90), ("collision", 198, 264)):
+        row, clip = found[label], found[label]["clip"]
+        begin = row["clip_start_frame"]
+        assert clip["cut_mode"] == "copy"
+        assert begin <= clip["start_frame"]
+        assert row["start_frame"] == max(first, begin) - begin
+        assert begin + row["end_frame"] == min(end, begin + clip["n_frames"], end)
+        wanted = [begin + frame for frame in row["shown"]]
+        (shown,) = (
+            shown
+            for shown, said in zip(server.shown, server.said, strict=True)
+            if f"from its owner: {label}" in said
+        )
+        assert shown == wanted
+        assert len(shown) == round((row["end_frame"] - row["start_frame"]) / 30 * 4)
+        questions = {made["name"]: made for made in json.loads(row["questions"])}
+        at_s = {"near_collision": 2.0, "collision": 7.6}[label] - clip["start_s"]
+        assert questions[f"time_of_{label}"]["answer"].startswith(f"{at_s:.1f} s ")
+        assert questions["reasoning"]["reasoning_origin"] == "tiny"
+    late = found["collision"]
+    assert (late["clip_start_frame"] < late["clip"]["start_frame"]) == bool(more)
+    n_asked = len(server.shown)
+    assert n_asked == len(rows(out, "annotations"))
+    before = rows(out, "annotations")
+    run(sources, out, *server.settings, *more)
+    assert len(server.shown) == n_asked
+    assert rows(out, "annotations") == before
+
+
+def test_a_corrected_sidecar_asks_about_its_windows_alone(
+    server: Server, sources: Path, tmp_path: Path
+) -> None:
+    """Pins that where windows move, pictures are taken anew, out of written clips."""
+    out = tmp_path / "out"
+    run(sources, out, *server.settings)
+    move_the_collision(sources)
+    server.shown.clear()
+    run(sources, out, *server.settings)
+    assert server.shown == [moved_frames(out)]
+
+
+def test_pictures_of_a_run_that_broke_off_are_taken_for_their_windows_alone(
+    server: Server, sources: Path, tmp_path: Path
+) -> None:
+    """Pins that pictures around an event are not looked for among those around another moment."""
+    out = tmp_path / "out"
+    server.refuses = True
+    assert code(sources, out, *server.settings) == EXIT_BROKEN_OFF
+    taken = [pq.read_table(part).num_rows for part in (out / "frames").glob("*.parquet")]
+    assert sum(taken) == 3
+    server.refuses = False
+    move_the_collision(sources)
+    run(sources, out, *server.settings)
+    assert moved_frames(out) in server.shown
+    assert {row["failure"] for row in rows(out, "annotations")} == {None}
+
+
+def move_the_collision(sources: Path) -> None:
+    moved = [EVENTS[0], EVENTS[1] | {"time_s": 7.0, "end_s": 7.0}, EVENTS[2]]
+    said = {"events": moved, "weather": 3, "light": "day"}
+    (sources / "drive.json").write_text(json.dumps(said))
+
+
+def moved_frames(out: Path) -> list[int]:
+    """Frames of the source that the window around the moved event shows."""
+    row = around(out)["collision"]
+    begin = row["clip_start_frame"]
+    assert (begin + row["start_frame"], begin + row["end_frame"]) == (180, 240)
+    return [begin + frame for frame in row["shown"]]

@@ -1,0 +1,75 @@
+"""What is refused before a run writes anything."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from curator.cli import EXIT_USAGE, main
+from curator.errors import UsageError
+from curator.runs.preflight import preflight
+
+
+def checked(source: str, out: str) -> None:
+    preflight([source], out, ray_address=None, shared_out=False, writes=False)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with something in itself, in `raw` and in `clips`."""
+    for name in (".", "raw", "clips"):
+        (tmp_path / "data" / name).mkdir(exist_ok=True, parents=True)
+        (tmp_path / "data" / name / "a.mp4").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize(
+    ("source", "out"),
+    [("data", "data"), ("data/", "./data/"), ("data", "link"), ("data/*.mp4", "data")],
+)
+def test_the_folder_of_the_originals_is_no_output_root(
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    source: str,
+    out: str,
+) -> None:
+    """Pins that nothing is written beside the originals, and what is said."""
+    monkeypatch.chdir(data.parent)
+    before = sorted(os.listdir(data))
+    assert main(["run", source, out]) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "outputs would lie among the originals: choose another OUT, such as" in error
+    assert sorted(os.listdir(data)) == before
+
+
+@pytest.mark.parametrize("source", ["data/clips", "data/clips/a.mp4", "data/clips/*.mp4"])
+def test_originals_in_a_folder_of_outputs_would_be_deleted(
+    data: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.chdir(data.parent)
+    with pytest.raises(UsageError, match=r"lies in 'clips' of OUT .* choose another OUT"):
+        checked(source, "data")
+
+
+@pytest.mark.parametrize(
+    ("source", "out"),
+    [("data/raw", "data"), ("data", "data/out"), ("data/clips", "data/cl"), ("data/a.mp4", "data")],
+)
+def test_other_places_are_taken(
+    data: Path, monkeypatch: pytest.MonkeyPatch, source: str, out: str
+) -> None:
+    monkeypatch.chdir(data.parent)
+    if out == "data":
+        with pytest.raises(UsageError, match=r"did not write in folders .* 'clips/a.mp4'"):
+            checked(source, out)
+        (data / "clips/a.mp4").unlink()
+    checked(source, out)
+
+
+@pytest.mark.parametrize("source", ["s3://b/v", "s3://b/v/", "s3://b/v/*.mp4", "s3://b/v/clips/a"])
+def test_prefixes_are_compared_before_they_are_listed(source: str) -> None:
+    with pytest.raises(UsageError, match="choose another OUT"):
+        checked(source, "s3://b/v/")

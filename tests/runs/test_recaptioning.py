@@ -1,0 +1,262 @@
+"""`curate recaption`: other words beside the same clips, without their sources."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from captioned import Captioned, assert_described, film_of
+
+from curator.cli import EXIT_OK, EXIT_USAGE, main
+from curator.stages.cut.stage import CutStep
+
+
+@pytest.fixture
+def alone(place: Captioned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Captioned]:
+    """A finished run whose sources are gone, and that cuts nothing."""
+    monkeypatch.setattr(CutStep, "__call__", None)
+    place.sources.rename(tmp_path / "gone")
+    yield place
+    (tmp_path / "gone").rename(place.sources)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> str:
+    """Another prompt."""
+    text = Path("pipelines/prompts/describe.yaml").read_text()
+    path = tmp_path / "other.yaml"
+    path.write_text(text.replace("You write precise", "You write very precise"))
+    return str(path)
+
+
+def _mp4s(place: Captioned) -> dict[str, bytes]:
+    return {clip["clip_id"]: place.sample(clip, "mp4") for clip in place.clips()}
+
+
+def test_without_changes_nothing_is_asked_and_no_shard_written(alone: Captioned) -> None:
+    before, tables = alone.files(), alone.summary()["tables"]
+    times = {name: (alone.out / name).stat().st_mtime_ns for name in before}
+    work = alone.recaption()["work"]
+    assert alone.n_asked() == work["caption_windows_asked"] == work["shards_written"] == 0
+    assert alone.files() == before
+    tars = [name for name in before if name.endswith(".tar")]
+    assert {name: (alone.out / name).stat().st_mtime_ns for name in tars} == {
+        name: times[name] for name in tars
+    }
+    assert alone.summary()["tables"] == tables
+    assert_described(alone)
+
+
+def test_another_prompt_changes_words_alone_and_going_back_costs_nothing(
+    alone: Captioned, other: str
+) -> None:
+    before, mp4s, clips = alone.files(), _mp4s(alone), alone.clips()
+    tracks = alone.files("tracks")
+    n_windows = len(alone.table("annotations"))
+    alone.server.set(delay_s=[0, 0.05])
+    work = alone.recaption(f"caption.prompt={other}", "caption.text=short")["work"]
+    assert alone.n_asked() == work["caption_windows_asked"] == n_windows
+    assert work["shards_written"] > 0
+    assert alone.files() != before
+    assert _mp4s(alone) == mp4s
+    assert alone.files("tracks") == tracks
+    now = {clip["clip_id"]: clip for clip in alone.clips()}
+    for clip in clips:
+        assert now[clip["clip_id"]]["caption"] == clip["caption"].replace("medium", "short")
+        same = set(clip) - {"caption", "shard", "mp4_offset", "key"}
+        assert {name: now[clip["clip_id"]][name] for name in same} == {
+            name: clip[name] for name in same
+        }
+    alone.recaption("caption.prompt=describe", "caption.text=medium")
+    assert alone.n_asked() == n_windows
+    assert alone.files() == before
+    assert_described(alone)
+
+
+def test_pictures_of_written_clips_are_those_of_the_cut(alone: Captioned) -> None:
+    alone.forget("replies")
+    alone.recaption()
+    assert alone.n_asked() == len(alone.table("annotations"))
+    assert_described(alone)
+
+
+def test_captions_off_and_on_again_are_the_first_ones(alone: Captioned) -> None:
+    before, mp4s = alone.files(), _mp4s(alone)
+    summary = alone.recaption("caption.enabled=false")
+    assert "annotations" not in summary["tables"]
+    assert not list((alone.out / "annotations").glob("*"))
+    assert {alone.sample(clip, "txt") for clip in alone.clips()} == {b""}
+    assert _mp4s(alone) == mp4s
+    alone.recaption("caption.captioner=measured", "caption.enabled=true")
+    assert {clip["caption_model"] for clip in alone.clips()} == {"curate/measured-1"}
+    alone.recaption("caption.captioner=openai")
+    assert alone.n_asked() == 0
+    assert alone.files() == before
+    assert_described(alone)
+
+
+def test_clips_that_answers_reject_leave_and_come_back_with_a_run(
+    place: Captioned, described: Captioned
+) -> None:
+    place.server.set(yes={"is_odd": [1, 3]})
+    question = 'caption.questions={is_odd: "Is it odd?"}'
+    place.recaption(question)
+    assert_described(place, questions={"is_odd": "?"})
+    n_asked, all_clips = place.n_asked(), place.clips()
+    place.recaption("caption.reject={is_odd: [true]}")
+    assert place.n_asked() == n_asked
+    assert {film_of(clip) for clip in place.clips()} == {2, 4, 5}
+    kept = {row["uri"]: row["n_kept"] for row in place.table("sources")}
+    for uri, n_kept in kept.items():
+        assert n_kept == sum(clip["source_uri"] == uri for clip in place.clips())
+    place.run(question)
+    assert [clip["clip_id"] for clip in place.clips()] == [clip["clip_id"] for clip in all_clips]
+    assert place.n_asked() == n_asked
+    place.run()
+    assert place.files() == described.files()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("cut.crf=30", "only keys of caption"),
+        ("caption.promt=cosmos", "prompt"),
+        ("caption.prompt=nothing", "nothing"),
+    ],
+)
+def test_changes_that_cannot_be_made_are_refused(
+    alone: Captioned, change: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = alone.files("")
+    assert alone.recaption_code(change) == EXIT_USAGE
+    assert said in capsys.readouterr().err
+    assert alone.files("") == before
+
+
+def test_a_change_that_nobody_would_see_is_refused(
+    alone: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Measured captions ask no model: another prompt for them would be no other caption."""
+    before = alone.files("")
+    code = alone.recaption_code("caption.captioner=measured", "caption.prompt=cosmos")
+    assert code == EXIT_USAGE
+    assert "--set 'caption.prompt=cosmos' would change nothing" in capsys.readouterr().err
+    assert alone.files("") == before
+
+
+def test_a_cluster_that_may_not_see_the_output_is_refused(
+    alone: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = alone.files("")
+    cluster = ["recaption", str(alone.out), "--ray-address", "10.0.0.1:6379"]
+    assert main(cluster) == EXIT_USAGE
+    error = capsys.readouterr().err
+    for word in (str(alone.out), "10.0.0.1:6379", "s3://", "--shared-out"):
+        assert word in error
+    assert alone.files("") == before
+    assert main([*cluster, "--shared-out"]) == EXIT_OK
+
+
+def test_the_summary_says_what_this_command_did(alone: Captioned) -> None:
+    """Pins that no time and no count of the run before stands as if it were this one's."""
+    before = alone.summary()
+    assert before["cut"]["copied"] + before["cut"]["encoded"] > 0
+    assert "cut" in before["cpu_seconds"]
+    after = alone.recaption("caption.text=short")
+    assert after["cpu_seconds"].keys() == {"driver", "engine", "total"}
+    assert after["cut"].keys() == before["cut"].keys()
+    assert not any(after["cut"].values())
+    assert after["long_sources_analyzed_whole"] == {}
+    assert after["source_bytes"] == before["source_bytes"]
+    alone.forget("replies")
+    spent = alone.recaption()["cpu_seconds"]
+    assert {"driver", "engine", "total"} < spent.keys()
+    parts = [seconds for name, seconds in spent.items() if name != "total"]
+    assert sum(parts) == pytest.approx(spent["total"], abs=0.01)
+
+
+@pytest.fixture
+def beside(place: Captioned, tmp_path: Path) -> Captioned:
+    """A finished run some of whose sources have metadata beside them."""
+    moved = Captioned(tmp_path / "films", place.out, place.server)
+    shutil.copytree(place.sources, moved.sources)
+    (moved.sources / "1.json").write_text('{"title": "A \\ud83d walk", "at": [1.5, null, 1e999]}')
+    (moved.sources / "3.mp4.json").write_text('{"weather": "rain"}')
+    moved.run()
+    return moved
+
+
+def test_metadata_beside_sources_that_are_gone_is_that_of_the_run(beside: Captioned) -> None:
+    before, asked = beside.files(), beside.n_asked()
+    facts = {row["clip_id"]: row["facts"] for row in beside.table("annotations")}
+    assert any('weather: "rain"' in told for told in facts.values())
+    beside.sources.rename(beside.sources.with_name("gone"))
+    for _ in range(2):
+        work = beside.recaption()["work"]
+        assert work["sidecars_of_the_run_before"] == 2
+        assert (work["caption_windows_asked"], beside.n_asked()) == (0, asked)
+        assert beside.files() == before
+    assert {row["clip_id"]: row["facts"] for row in beside.table("annotations")} == facts
+    beside.recaption("caption.sidecar=false")
+    beside.recaption("caption.sidecar=true")
+    assert beside.files() == before
+    assert_described(beside)
+
+
+def test_metadata_that_was_changed_or_removed_counts_where_sources_are_there(
+    beside: Captioned,
+) -> None:
+    (beside.sources / "1.json").unlink()
+    (beside.sources / "3.mp4.json").write_text('{"weather": "snow"}')
+    assert "sidecars_of_the_run_before" not in beside.recaption()["work"]
+    facts = {row["facts"] for row in beside.table("annotations")}
+    assert not any("walk" in told or "rain" in told for told in facts)
+    assert any("snow" in told for told in facts)
+
+
+def test_metadata_that_no_run_kept_is_missed_with_a_warning(
+    beside: Captioned, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = beside.out / "summary.json"
+    summary = beside.summary()
+    del summary["tables"]["sidecars"]
+    path.write_text(json.dumps(summary))
+    beside.recaption()
+    assert not caplog.text
+    del summary["tables"]["annotations"]
+    path.write_text(json.dumps(summary))
+    beside.sources.rename(beside.sources.with_name("gone"))
+    beside.recaption()
+    assert "cannot be reached" in caplog.text
+    assert "curate run" in caplog.text
+
+
+def test_an_output_that_is_not_whole_is_refused(
+    alone: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = next((alone.out / "shards").rglob("*.tar"))
+    shard.unlink()
+    assert alone.recaption_code() == EXIT_USAGE
+    assert f"{shard.name} is gone" in capsys.readouterr().err
+    shutil.rmtree(alone.out)
+    assert alone.recaption_code() == EXIT_USAGE
+    assert "has no finished run" in capsys.readouterr().err
+
+
+def test_clips_that_answers_reject_point_at_no_shard(
+    alone: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone.server.set(yes={"is_odd": [1, 3]})
+    question = 'caption.questions={is_odd: "Is it odd?"}'
+    summary = alone.recaption(question, "caption.reject={is_odd: [true]}")
+    n_lost = summary["work"]["clips_rejected"]
+    assert (
+        f"\n{n_lost} clips rejected now by answers (answer_unwanted)\n" in capsys.readouterr().out
+    )
+    lost = alone.clips("rejected")
+    assert {film_of(clip) for clip in lost} == {1, 3}
+    assert len(lost) == n_lost
+    for clip in lost:
+        assert [clip[name] for name in ("shard", "key", "mp4_offset", "bucket")] == [None] * 4
+    assert all((alone.out / clip["shard"]).is_file() for clip in alone.clips())

@@ -1,0 +1,467 @@
+"""Reruns over what is stored: sources come, go and move, settings change, a commit breaks off.
+
+One run decodes; all others here start no Ray, or they fail.
+"""
+
+import hashlib
+import io
+import json
+import shutil
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import webdataset
+
+from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE, main
+from curator.errors import ErrorCode, SourceError
+from curator.executor.engine import Engine
+from curator.executor.worker import Step
+from curator.footage.film_writer import moving_texture, text_file, write_video
+from curator.stages.analyze import stage as analysis_steps
+from curator.stages.propose import candidate_store as candidates
+from curator.stages.scan import probe as scan
+from curator.storage.local_store import LocalStore
+
+SETTINGS = ["--set", "shard.resolutions=[120]", "--set", "filters.short_side_px.min=100"]
+TABLES = ("sources", "shots", "clips", "embeddings")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Sources, and the output of their last run."""
+
+    sources: Path
+    out: Path
+
+    def run(self, *more: str) -> dict[str, Any]:
+        assert self.code(*more) == EXIT_OK
+        return self.summary()
+
+    def code(self, *more: str) -> int:
+        return main(["run", str(self.sources), str(self.out), *SETTINGS, *more])
+
+    def summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads((self.out / "summary.json").read_text())
+        return summary
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        """Rows of a table as a strict reader finds them: by the list of the summary."""
+        parts = [self.out / part for part in self.summary()["tables"][name]]
+        return [row for part in parts for row in pq.ParquetFile(part).read().to_pylist()]
+
+    def source(self, name: str) -> dict[str, Any]:
+        (row,) = (row for row in self.table("sources") if row["uri"].endswith(f"/{name}"))
+        return row
+
+    def objects(self, *folders: str) -> dict[str, str]:
+        return {
+            str(path.relative_to(self.out)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for folder in folders
+            for path in sorted((self.out / folder).rglob("*"))
+            if path.is_file()
+        }
+
+    def tars(self) -> dict[str, str]:
+        return {n: h for n, h in self.objects("shards").items() if n.endswith(".tar")}
+
+    def manifest(self) -> dict[str, Any]:
+        manifest: dict[str, Any] = json.loads((self.out / "shards/manifest.json").read_text())
+        return manifest
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, str]:
+    """A finished run, and what it printed."""
+    folder = tmp_path_factory.mktemp("finished")
+    place = Place(folder / "in", folder / "out")
+    place.sources.mkdir()
+    for number in range(3):
+        frames = moving_texture(65 + 15 * number, seed=number)
+        write_video(place.sources / f"{number}.mp4", frames, fps=Fraction(25))
+    text_file(place.sources / "text.mp4")
+    (place.sources / "0.json").write_text("{}")
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        place.run()
+    return place, printed.getvalue()
+
+
+@pytest.fixture
+def place(finished: tuple[Place, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """The finished run in another place, where Ray does not start."""
+
+    def refuse(_: Engine) -> None:
+        raise AssertionError("Ray was started, and there is nothing to decode")
+
+    monkeypatch.setattr(Engine, "_start", refuse)
+    shutil.copytree(finished[0].sources, tmp_path / "in")
+    shutil.copytree(finished[0].out, tmp_path / "out")
+    return Place(tmp_path / "in", tmp_path / "out")
+
+
+def assert_whole(place: Place) -> None:
+    """All that the summary lists is there, with the counts that it gives."""
+    summary = place.summary()
+    counts, sources, clips = summary["counts"], place.table("sources"), place.table("clips")
+    kept = [clip for clip in clips if clip["decision"] == "kept"]
+    failed = [row for row in sources if row["outcome"] == "failed"]
+    assert counts["sources"] == len(sources) == counts["done"] + counts["failed"]
+    assert counts["failed"] == len(failed) == sum(counts["by_error"].values())
+    assert counts["clips"] == len(clips) == counts["kept"] + counts["rejected"]
+    assert counts["kept"] == len(kept) == sum(row["n_kept"] or 0 for row in sources)
+    assert counts["rejected"] == sum(counts["by_reason"].values())
+    assert summary["kept_s"] == pytest.approx(
+        sum(c["end_s"] - c["start_s"] for c in kept), abs=0.01
+    )
+    assert sum(shard["n_samples"] for shard in summary["shards"]) == len(kept)
+    assert {clip["shard"] for clip in kept} == {shard["name"] for shard in summary["shards"]}
+    for shard in summary["shards"]:
+        assert (place.out / shard["name"]).stat().st_size == shard["bytes"]
+    for shard in place.manifest()["shards"]:
+        tar = place.out / "shards" / shard["name"]
+        assert hashlib.sha256(tar.read_bytes()).hexdigest() == shard["sha256"]
+        assert len(tar.with_suffix(".tar.idx").read_bytes()) == 8 * (shard["samples"] + 1)
+    for clip in kept:
+        with (place.out / clip["shard"]).open("rb") as tar:
+            tar.seek(clip["mp4_offset"])
+            mp4 = tar.read(clip["mp4_bytes"])
+        assert hashlib.sha256(mp4).hexdigest() == clip["mp4_sha256"]
+
+
+def assert_no_more_than_whole(place: Place) -> None:
+    """Nothing of older runs is there either."""
+    assert_whole(place)
+    summary = place.summary()
+    listed = {part for parts in summary["tables"].values() for part in parts}
+    assert set(place.objects(*TABLES)) == listed
+    assert set(place.tars()) == {shard["name"] for shard in summary["shards"]}
+    assert_manifest_names_all(place)
+    assert not place.objects("cuts")
+    assert not [path for path in place.out.rglob("*") if path.name.startswith(".tmp")]
+
+
+def assert_manifest_names_all(place: Place) -> None:
+    """Each object under `shards` is named by the manifest, with its hash."""
+    manifest, summary = place.manifest(), place.summary()
+    expected = {name: facts["sha256"] for name, facts in manifest["files"].items()}
+    for shard in manifest["shards"]:
+        tar = shard["name"]
+        expected[tar] = shard["sha256"]
+        expected[f"{tar}.idx"] = shard["idx_sha256"]
+        expected[tar.replace(".tar", ".meta.jsonl")] = shard["meta_sha256"]
+    objects = place.objects("shards")
+    del objects["shards/manifest.json"]
+    assert objects == {f"shards/{name}": digest for name, digest in expected.items()}
+    counts = manifest["counts"]
+    assert counts["samples"] == summary["counts"]["kept"]
+    assert counts["bytes"] == sum(shard["bytes"] for shard in summary["shards"])
+    for groups in ("by_split", "by_bucket"):
+        for name in ("shards", "samples", "frames", "bytes"):
+            assert sum(group[name] for group in counts[groups].values()) == counts[name]
+
+
+def test_the_summary_agrees_with_the_tables_and_the_funnel_is_printed(
+    finished: tuple[Place, str],
+) -> None:
+    place, printed = finished
+    assert_no_more_than_whole(place)
+    summary = place.summary()
+    assert summary["counts"]["kept"] >= 3
+    assert summary["counts"]["skipped_names"] == 1
+    assert summary["work"] == {
+        "sources_scanned": 4, "sources_analyzed": 3, "segments_analyzed": 0, "sources_joined": 0,
+        "gpu_batches_halved": 0,
+        "clips_cut": summary["counts"]["kept"], "shards_written": len(summary["shards"]),
+    }  # fmt: skip
+    lines = {line.split("  ")[0].strip(): line for line in printed.splitlines()}
+    assert lines["sources"].split()[1] == "4"
+    assert lines["kept"].split()[1] == str(summary["counts"]["kept"])
+    assert "not_a_video" in printed
+    for name in ("shards", "clips", "report/index.html", "summary.json"):
+        assert f"{place.out}/{name}" in printed
+
+
+def test_a_dry_run_knows_what_is_analyzed(
+    finished: tuple[Place, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, _ = finished
+    before = place.objects("")
+    assert place.code("--dry-run") == EXIT_OK
+    assert "4 sources" in (said := capsys.readouterr().out)
+    assert "3 are analyzed already" in said
+    assert place.objects("") == before
+
+
+def test_the_same_run_again_does_nothing_and_changes_nothing(
+    finished: tuple[Place, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _ = finished
+    monkeypatch.setattr(Engine, "_start", None)
+    kinds = ("shards", "tracks", "scan", *TABLES, "config.json")
+    before = place.objects(*kinds)
+    times = {name: (place.out / name).stat().st_mtime_ns for name in before}
+    assert set(place.run()["work"].values()) == {0}
+    assert place.objects(*kinds) == before
+    assert {name: (place.out / name).stat().st_mtime_ns for name in before} == times
+
+
+def test_sources_that_moved_are_not_decoded_again(place: Place) -> None:
+    before = {clip["clip_id"]: clip for clip in place.table("clips")}
+    summary = place.run()
+    assert summary["work"]["sources_scanned"] == 4
+    assert summary["work"]["sources_analyzed"] == summary["work"]["clips_cut"] == 0
+    after = {clip["clip_id"]: clip for clip in place.table("clips")}
+    assert set(after) == set(before)
+    for name, clip in after.items():
+        assert clip["source_uri"].startswith(str(place.sources))
+        assert clip["mp4_sha256"] == before[name]["mp4_sha256"]
+    assert_no_more_than_whole(place)
+
+
+def test_a_source_that_was_written_anew_with_the_same_bytes_is_only_scanned(place: Place) -> None:
+    place.run()
+    shards = place.objects("shards")
+    (place.sources / "1.mp4").touch()
+    work = place.run()["work"]
+    assert work == {
+        "sources_scanned": 1,
+        "sources_analyzed": 0,
+        "segments_analyzed": 0,
+        "sources_joined": 0,
+        "gpu_batches_halved": 0,
+        "clips_cut": 0,
+        "shards_written": 0,
+    }
+    assert place.objects("shards") == shards
+
+
+def test_a_copy_adds_a_row_and_a_removed_source_takes_its_clips_along(place: Place) -> None:
+    place.run()
+    shards, clips = place.objects("shards"), place.table("clips")
+    shutil.copy(place.sources / "1.mp4", place.sources / "9 copy.mp4")
+    place.run()
+    assert place.objects("shards") == shards
+    assert place.table("clips") == clips
+    copy, first = place.source("9 copy.mp4"), place.source("1.mp4")
+    assert (copy["notes"], copy["n_clips"]) == (["same_bytes"], 0)
+    assert copy["source_id"] == first["source_id"]
+    (place.sources / "1.mp4").unlink()
+    place.run()
+    assert place.source("9 copy.mp4")["n_clips"] == first["n_clips"]
+    assert {clip["clip_id"] for clip in place.table("clips")} == {c["clip_id"] for c in clips}
+    (place.sources / "9 copy.mp4").unlink()
+    place.run()
+    where = {"shard", "mp4_offset"}
+    assert [_without(clip, where) for clip in place.table("clips")] == [
+        _without(clip, where) for clip in clips if clip["source_id"] != first["source_id"]
+    ]
+    assert_no_more_than_whole(place)
+
+
+def test_settings_of_late_stages_change_what_they_name_and_nothing_else(place: Place) -> None:
+    place.run()
+    shards, clips = place.tars(), place.table("clips")
+    place.run("--set", "caption.enabled=false")
+    assert_no_more_than_whole(place)
+    for name in place.tars():
+        for sample in webdataset.WebDataset(str(place.out / name), shardshuffle=False):
+            assert {key for key in sample if not key.startswith("__")} == {"mp4", "json", "txt"}
+            assert sample["txt"] == b""
+    nothing = {"shard", "mp4_offset", "caption", "caption_model"}
+    assert [_without(clip, nothing) for clip in place.table("clips")] == [
+        _without(clip, nothing) for clip in clips
+    ]
+    place.run("--set", "shard.max_bytes=65536")
+    small = place.tars()
+    assert len(small) == place.summary()["counts"]["kept"]
+    assert_no_more_than_whole(place)
+    assert place.run()["work"]["shards_written"] == 0
+    assert place.tars() == small
+    place.run("--set", "shard.append=false")
+    assert place.tars() == shards
+    assert_no_more_than_whole(place)
+
+
+def _without(row: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in names}
+
+
+def test_other_bounds_read_no_tracks_and_give_what_tracks_give(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.run()
+    middle = statistics.median(clip["motion"] for clip in place.table("clips"))
+    changed = (
+        "--set", f"filters.motion.max={middle}", "--set", "filters.sharpness.drop_lowest=0.4",
+        "--set", "filters.lively={score: motion, max: 0, severity: flag}",
+    )  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(analysis_steps, "table_to_tracks", None)
+        summary = place.run(*changed)
+    assert_no_more_than_whole(place)
+    assert 0 < summary["counts"]["kept"] < 3
+    (kept, *_) = (clip for clip in place.table("clips") if clip["decision"] == "kept")
+    assert "lively" in kept["tags"]
+    (sample,) = (
+        sample
+        for name in place.tars()
+        for sample in webdataset.WebDataset(str(place.out / name), shardshuffle=False)
+        if sample["__key__"] == kept["clip_id"]
+    )
+    assert json.loads(sample["json"])["tags"] == kept["tags"]
+    kinds = ("shards", *TABLES, "config.json")
+    expected = place.objects(*kinds)
+    shutil.rmtree(place.out / "candidates")
+    place.run(*changed)
+    assert place.objects(*kinds) == expected
+    assert len(place.objects("candidates")) == 5
+
+
+def test_candidates_are_only_taken_for_tracks_that_stand(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shortest length needs no new candidates, another longest one does; a lost part is seen."""
+    place.run()
+    before = set(place.objects("candidates"))
+    place.run("--set", "propose.min_s=0.5")
+    assert set(place.objects("candidates")) == before
+    place.run("--set", "propose.max_s=4")
+    assert not set(place.objects("candidates")) & before
+    (place.sources / "1.mp4").unlink()
+    place.run("--set", "propose.max_s=4")
+    assert place.summary()["counts"]["clips"] == len(place.table("clips")) == 2
+    monkeypatch.setattr(candidates, "MAX_PARTS", 0)
+    place.run("--set", "propose.max_s=4")
+    assert len(place.objects("candidates/sources")) == 1
+    assert_no_more_than_whole(place)
+
+
+def test_a_selection_takes_its_share_and_records_the_rest(place: Place) -> None:
+    place.run()
+    every = {clip["clip_id"] for clip in place.table("clips")}
+    summary = place.run("--set", "select.max_per_group=2")
+    assert_no_more_than_whole(place)
+    assert summary["counts"]["by_reason"] == {"not_selected": 1}
+    assert summary["work"]["clips_cut"] == 0
+    (out,) = (clip for clip in place.table("clips") if clip["decision"] == "rejected")
+    assert (out["reason_score"], out["reason_threshold"]) == (3.0, 2.0)
+    assert {clip["clip_id"] for clip in place.table("clips")} == every
+
+
+def test_a_run_that_keeps_nothing_is_whole(place: Place) -> None:
+    place.run("--set", "filters.motion.max=0.0001", "--set", "filters.motion.min=0")
+    assert_no_more_than_whole(place)
+    assert {clip["reason"] for clip in place.table("clips")} == {"motion_too_high"}
+    assert {clip["shard"] for clip in place.table("clips")} == {None}
+    assert place.summary()["shards"] == []
+    assert (place.out / "report" / "index.html").exists()
+
+
+def attempts_here(
+    _: Engine, step: Step, units: Iterable[Any], *, few: bool
+) -> Iterator[tuple[Any, Any]]:
+    """Runs a step in this process, where the test has its hands on it."""
+    assert few
+    made = step.make(**(step.settings | {"max_probe_s": None}))
+    for unit in units:
+        yield unit, made(unit)
+
+
+def test_a_source_that_was_locked_is_done_once_it_can_be_read(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = {f"locked {number}.mp4" for number in range(5)}
+    for name in sorted(locked):
+        shutil.copy(place.sources / "0.mp4", place.sources / name)
+    open_source = scan.open_source
+
+    def open_unlocked(uri: str, **options: str) -> Any:  # noqa: ANN401
+        if Path(uri).name in locked:
+            raise SourceError(ErrorCode.UNREADABLE, f"{uri} cannot be read: permission denied")
+        return open_source(uri, **options)
+
+    monkeypatch.setattr(scan, "open_source", open_unlocked)
+    monkeypatch.setattr(Engine, "attempts", attempts_here)
+    assert place.run()["counts"]["by_error"] == {"not_a_video": 1, "unreadable": 5}
+    while locked:
+        locked.pop()
+        summary = place.run()
+        assert summary["counts"]["by_error"].get("unreadable", 0) == len(locked)
+        assert summary["work"]["sources_scanned"] == len(locked) + 1
+    assert set(place.run()["work"].values()) == {0}
+    assert place.summary()["counts"]["by_note"] == {"same_bytes": 5}
+
+
+@pytest.mark.parametrize("operation", ["write", "delete"])
+def test_a_commit_that_breaks_off_leaves_a_whole_run_and_the_next_finishes_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    place.run()
+    middle = statistics.median(clip["motion"] for clip in place.table("clips"))
+    changed = ("--set", "caption.enabled=false", "--set", f"filters.motion.max={middle}")
+    begun = shutil.copytree(place.out, place.out.with_name("begun"))
+    place.run(*changed)
+    kinds = ("shards", "tracks", "scan", *TABLES, "config.json")
+    expected = place.objects(*kinds)
+    n_broken = 0
+    while True:
+        shutil.rmtree(place.out)
+        shutil.copytree(begun, place.out)
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStore, operation, _fails_after(n_broken, operation))
+            code = place.code(*changed)
+        assert_whole(place)
+        if code == EXIT_OK:
+            break
+        assert code == 130
+        n_broken += 1
+        place.run(*changed)
+        assert_no_more_than_whole(place)
+        assert place.objects(*kinds) == expected
+    assert n_broken >= {"write": 5, "delete": 1}[operation]
+
+
+def _fails_after(n: int, operation: str) -> Callable[..., None]:
+    original, calls = getattr(LocalStore, operation), []
+
+    def fails(*arguments: object) -> None:
+        if len(calls) == n:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        original(*arguments)
+
+    return fails
+
+
+def test_a_damaged_part_is_named_with_its_remedy(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = next((place.out / "tracks").glob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:-100])
+    assert place.code() == EXIT_BROKEN_OFF
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert part.name in error
+    assert "delete it and run again" in error
+
+
+def test_sources_none_of_which_is_there_replace_nothing(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pins that results outlive a text file that is no manifest, or one of a place that is gone."""
+    before = {path: path.read_bytes() for path in place.out.rglob("*.tar")}
+    notes = place.out.parent / "notes.txt"
+    notes.write_text("remember the milk\nand bread\n")
+    capsys.readouterr()
+    assert main(["run", str(notes), str(place.out), *SETTINGS]) == EXIT_USAGE
+    error = capsys.readouterr().err
+    for word in ("no source of 2 can be read", "remember the milk", "finished run over"):
+        assert word in error
+    assert {path: path.read_bytes() for path in place.out.rglob("*.tar")} == before
+    place.run()

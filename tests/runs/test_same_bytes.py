@@ -1,0 +1,138 @@
+"""Workers, kills and interrupts show in no byte of the result, and leave no process behind."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from curator.footage.film_writer import moving_texture, write_video
+
+MARK = "CURATE_TEST_MARK"
+SETTINGS = ["--set", "filters.short_side_px.min=100", "--set", "shard.resolutions=[120]",
+            "--set", "dedup.enabled=false", "--set", "analyze.thumbnail_every=1"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("same") / "in"
+    folder.mkdir()
+    for number in range(5):
+        frames = moving_texture(60 + 10 * number, seed=number)
+        write_video(folder / f"{number}.mp4", frames, fps=Fraction(25))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reference(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("reference")
+    assert finish(start(sources, out, "--workers", "3")) == 0
+    return out
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """Marks all processes of a test in their environment; kills what is left of them."""
+    monkeypatch.setenv(MARK, str(tmp_path))
+    yield str(tmp_path)
+    for pid in marked(str(tmp_path)):
+        os.kill(pid, signal.SIGKILL)
+
+
+def start(sources: Path, out: Path, *more: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "curator.cli", "run", str(sources), str(out)]
+    # A test run in the background ignores interrupts, and so would what it starts.
+    return subprocess.Popen(
+        [*command, *SETTINGS, *more],
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def finish(process: "subprocess.Popen[bytes]") -> int:
+    return process.wait(timeout=300)
+
+
+def marked(mark: str) -> list[int]:
+    """Processes with a mark in their environment, but this one."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                environment = (folder / "environ").read_bytes().split(b"\0")
+                is_zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            except OSError:
+                continue
+            if f"{MARK}={mark}".encode() in environment and not is_zombie:
+                found.append(int(folder.name))
+    return found
+
+
+def none_left(mark: str, *, within_s: float) -> bool:
+    end = time.monotonic() + within_s
+    while marked(mark) and time.monotonic() < end:
+        time.sleep(0.2)
+    return not marked(mark)
+
+
+def wait_for_part(out: Path, process: "subprocess.Popen[bytes]") -> None:
+    """Waits until the run has stored its first tracks."""
+    end = time.monotonic() + 240
+    while not list(out.glob("tracks/*.parquet")):
+        assert process.poll() is None, "the run ended before it could be stopped"
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def shards(out: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((out / "shards").rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_a_killed_run_with_one_worker_goes_on_to_the_bytes_of_three(
+    sources: Path, reference: Path, tmp_path: Path, mark: str
+) -> None:
+    out = tmp_path / "out"
+    process = start(sources, out, "--workers", "1")
+    wait_for_part(out, process)
+    for pid in marked(mark):
+        os.kill(pid, signal.SIGKILL)
+    process.wait(timeout=30)
+    assert not (out / "summary.json").exists()
+    assert not list(out.glob("clips/*"))
+    stored = {part: part.stat().st_mtime_ns for part in out.glob("tracks/*.parquet")}
+    for part in stored:
+        pq.read_metadata(part)
+    assert finish(start(sources, out, "--workers", "1")) == 0
+    assert none_left(mark, within_s=10), "a normal run left processes behind"
+    assert len(shards(out)) >= 1
+    assert shards(out) == shards(reference)
+    for table in ("clips", "shots", "sources", "embeddings"):
+        assert pq.read_table(out / table) == pq.read_table(reference / table)
+    for part, modified in stored.items():
+        assert part.stat().st_mtime_ns == modified, "stored tracks were made again"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_a_run_soon_and_leaves_no_process(
+    sources: Path, tmp_path: Path, mark: str, number: signal.Signals, code: int
+) -> None:
+    out = tmp_path / "out"
+    process = start(sources, out, "--workers", "1")
+    wait_for_part(out, process)
+    begun = time.monotonic()
+    process.send_signal(number)
+    assert process.wait(timeout=30) == code
+    assert time.monotonic() - begun < 15
+    assert none_left(mark, within_s=10), "an interrupted run left processes behind"

@@ -1,0 +1,106 @@
+"""Whole runs over sources in segments: the same tables, and a way back for what cannot join."""
+
+from fractions import Fraction
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from curator.errors import StorageError
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.footage.film_writer import flip_bytes, moving_texture, write_video
+from curator.media import source_segments as segments
+from curator.recipe import load_recipe
+from curator.runs import curation as run_module
+from curator.runs.curation import Run
+from curator.storage import open_store
+
+SHOTS = (150, 170, 160)
+
+
+def film(path: Path, seed: int) -> None:
+    shots = (
+        moving_texture(n, seed=seed + i, width_px=480, height_px=270) for i, n in enumerate(SHOTS)
+    )
+    mux_options = {"movflags": "faststart"} if path.suffix == ".mp4" else None
+    write_video(
+        path, chain.from_iterable(shots), fps=Fraction(30), gop=60, bframes=2,
+        mux_options=mux_options,
+    )  # fmt: skip
+
+
+def curated(sources: Path, out: Path, segment_s: float) -> dict[str, Any]:
+    recipe = load_recipe("quickstart", [f"analyze.segment_s={segment_s}"])
+    with Progress(live=False) as progress, Engine(address=None, workers=None) as engine:
+        return Run(open_store(str(out)), recipe, engine, progress).execute(
+            [str(sources)], limit=None
+        )
+
+
+def rows(out: Path, table: str) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = pq.read_table(out / table).to_pylist()
+    return listed
+
+
+def test_segments_change_no_table_and_what_cannot_be_joined_is_analyzed_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "LEAST_FRAMES", 120)
+    sources = tmp_path / "in"
+    sources.mkdir()
+    film(sources / "sound.mp4", seed=1)
+    film(sources / "damaged.mp4", seed=11)
+    flip_bytes(sources / "damaged.mp4", 60, seed=5, start_fraction=0.8)
+    film(sources / "stream.ts", seed=21)
+
+    whole = curated(sources, tmp_path / "whole", segment_s=120)
+    assert whole["work"]["segments_analyzed"] == 0
+    cut = curated(sources, tmp_path / "cut", segment_s=10)
+    assert cut["work"]["segments_analyzed"] == 4
+    assert cut["work"]["sources_joined"] == 1
+    assert cut["long_sources_analyzed_whole"] == {"damaged": 1, "no_index": 1}
+    assert cut["counts"] == whole["counts"]
+    assert cut["counts"]["kept"] >= 3
+    for table in ("sources", "shots", "clips", "embeddings"):
+        assert rows(tmp_path / "cut", table) == rows(tmp_path / "whole", table), table
+    assert [s["name"] for s in cut["shards"]] == [s["name"] for s in whole["shards"]]
+    assert not list((tmp_path / "cut" / "segments").glob("*.parquet"))
+
+    again = curated(sources, tmp_path / "cut", segment_s=20)
+    assert set(again["work"].values()) == {0}
+
+
+def test_the_cpu_seconds_of_a_run_are_divided_among_what_it_did(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    film(tmp_path / "in" / "film.mp4", seed=1)
+    spent = curated(tmp_path / "in", tmp_path / "out", segment_s=120)["cpu_seconds"]
+    assert {"decode", "scale", "shot_network", "measure", "start_up"} <= set(spent)
+    assert all(seconds >= 0 for seconds in spent.values())
+    assert spent["shot_network"] > spent["scale"]
+
+
+def test_a_run_that_broke_off_goes_on_from_the_segments_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "LEAST_FRAMES", 120)
+    sources, out = tmp_path / "in", tmp_path / "out"
+    sources.mkdir()
+    film(sources / "film.mp4", seed=1)
+
+    def full(_: object) -> None:
+        raise StorageError("no space")
+
+    with monkeypatch.context() as context:
+        context.setattr(run_module, "commit_run", full)
+        with pytest.raises(StorageError, match="no space"):
+            curated(sources, out, segment_s=10)
+    assert len(list((out / "segments").glob("*.parquet"))) == 2
+    for part in (out / "tracks").glob("*.parquet"):
+        part.unlink()
+    again = curated(sources, out, segment_s=10)
+    assert again["work"]["segments_analyzed"] == 0
+    assert again["work"]["sources_joined"] == 1
+    assert again["counts"]["done"] == 1

@@ -1,0 +1,128 @@
+"""The audio of a source in segments is that of one decode, however it lies in the file."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from samples import StillNetwork, analyzed
+from sound import Sound, steps, write_film
+
+from curator.media import source_segments as segments
+from curator.media.source_segments import plan_segments
+from curator.records import Note, Track
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.decode_source import HeaderClaims
+from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
+
+SECONDS = 30
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_segments() -> Iterator[None]:
+    """Lets short films have segments."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "LEAST_FRAMES", 240)
+        yield
+
+
+def in_segments(path: Path) -> list[Track]:
+    """The tracks of all segments."""
+    size = path.stat().st_size
+    with path.open("rb") as reader:
+        plan = plan_segments(
+            reader, "a", n_bytes=size, limit_s=10, shared_frames=OVERLAP, max_pixels=10**6
+        )
+    tracks = []
+    for segment in plan:
+        with path.open("rb") as reader:
+            track = analyze_segment(
+                reader, "a", segment, source_id=path.name, n_bytes=size,
+                instruments=Instruments(network=StillNetwork()),  # type: ignore[arg-type]
+                config=AnalyzeConfig(), decoder_threads=1,
+            )  # fmt: skip
+        tracks.append(track)
+    assert len(tracks) >= 3
+    return tracks
+
+
+def joined(tracks: list[Track], whole: Track) -> Track:
+    """The source's track from those of its segments."""
+    header = HeaderClaims(n_frames=whole.n_frames, duration_s=whole.duration_s)
+    return join_segments(tracks, whole.sha256, header)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "behind_s"),
+    [
+        ("side_by_side.mp4", "aac", 0.0),
+        ("audio_last.mp4", "aac", 1e6),
+        ("audio_first.mp4", "libmp3lame", -1e6),
+        ("side_by_side.avi", "pcm_s16le", 0.0),
+        ("mp3.avi", "libmp3lame", 0.0),
+        ("side_by_side.mkv", "libopus", 0.0),
+        ("audio_behind.mkv", "flac", 6.0),
+        ("audio_ahead.mkv", "flac", -3.0),
+    ],
+)
+def test_segments_hear_what_one_decode_hears(
+    tmp_path: Path, name: str, codec: str, behind_s: float
+) -> None:
+    """Pins all levels; AAC fills in noise, which differs where a cell is far below those around."""
+    path = tmp_path / name
+    sound = Sound(wave=steps(SECONDS), codec=codec, behind_s=behind_s)
+    write_film(path, [sound], n_frames=30 * SECONDS, gop=60)
+    whole = analyzed(path)
+    assert len(whole.loudness_db) >= 10 * SECONDS - 1
+    assert np.std(whole.loudness_db) > 5
+    track = joined(in_segments(path), whole)
+    assert track.loudness_first == whole.loudness_first
+    assert not set(track.notes) & {Note.AUDIO_ERRORS, Note.AUDIO_UNPROVEN, Note.AUDIO_TIMESTAMPS}
+    if codec == "aac":
+        differences = np.abs(track.loudness_db - whole.loudness_db)
+        assert len(differences) == len(whole.loudness_db)
+        assert (differences <= 0.1).mean() >= 0.99
+    else:
+        np.testing.assert_array_equal(track.loudness_db, whole.loudness_db)
+
+
+def test_audio_that_one_segment_places_elsewhere_is_not_used(tmp_path: Path) -> None:
+    """Pins that a seek that brings other audio is found out, and that pictures do not suffer."""
+    path = tmp_path / "a.mov"
+    write_film(path, [Sound(wave=steps(SECONDS), codec="pcm_s16le")], n_frames=30 * SECONDS, gop=60)
+    whole = analyzed(path)
+    first, second, *rest = in_segments(path)
+    shifted = replace(second, loudness_first=second.loudness_first + 5)
+    track = joined([first, shifted, *rest], whole)
+    assert (len(track.loudness_db), track.notes) == (0, (Note.AUDIO_UNPROVEN,))
+    np.testing.assert_array_equal(track.frame_pts, whole.frame_pts)
+
+
+def test_damaged_audio_does_not_take_a_source_out_of_its_segments(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    write_film(path, [Sound(wave=steps(SECONDS), behind_s=1e6)], n_frames=30 * SECONDS, gop=60)
+    data = bytearray(path.read_bytes())
+    audio = range(data.index(b"mdat"), len(data))
+    for position in audio[len(audio) * 6 // 10 : len(audio) * 8 // 10]:
+        data[position] = 0xFF
+    path.write_bytes(bytes(data))
+    whole = analyzed(path)
+    assert whole.notes == (Note.AUDIO_ERRORS,)
+    assert 20 < np.isnan(whole.loudness_db).sum() < 200
+    track = joined(in_segments(path), whole)
+    assert track.notes == whole.notes
+    np.testing.assert_array_equal(np.isnan(track.loudness_db), np.isnan(whole.loudness_db))
+
+
+def test_audio_that_begins_or_ends_within_a_segment_is_all_heard(tmp_path: Path) -> None:
+    path = tmp_path / "a.mkv"
+    sound = Sound(wave=steps(3.27), codec="flac", start_s=Fraction(13))
+    write_film(path, [sound], n_frames=30 * SECONDS, gop=60)
+    whole = analyzed(path)
+    assert (whole.loudness_first, len(whole.loudness_db)) == (130, 33)
+    track = joined(in_segments(path), whole)
+    assert (track.loudness_first, track.notes) == (130, ())
+    np.testing.assert_array_equal(track.loudness_db, whole.loudness_db)

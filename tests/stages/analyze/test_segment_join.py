@@ -1,0 +1,321 @@
+"""Segments of a source give, joined, the track that one decode of all of it gives."""
+
+import io
+import threading
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from samples import StillNetwork
+
+from curator.footage.film_writer import moving_texture, write_video
+from curator.footage.overlays import lettering, subtitled
+from curator.media import source_segments as segments
+from curator.media.source_segments import (
+    EVEN_BEYOND,
+    NotInSegmentsError,
+    Segment,
+    WholeReason,
+    plan_segments,
+)
+from curator.models.text_detector import TextDetector
+from curator.models.transnet import CONTEXT, ShotNetwork
+from curator.records import Track
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
+from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
+from curator.storage import open_source, s3_client
+from curator.storage.s3_reader import RangeReader
+
+FPS = 30
+DETECTOR = TextDetector()
+LEAST_FRAMES = 240
+LIMIT_S = 10.0
+N_FRAMES = 820
+CUTS = (130, 271, 275, 460, 700)
+"""Two of them where segments meet."""
+
+
+def pictures(n_frames: int) -> Iterator[NDArray[np.uint8]]:
+    """Moving textures with cuts, and a word over them now and then."""
+    word = lettering("Where?", size_px=9)
+    edges = [0, *(cut for cut in CUTS if cut < n_frames), n_frames]
+    for seed, (start, end) in enumerate(pairwise(edges)):
+        frames = moving_texture(end - start, seed=seed, width_px=96, height_px=64)
+        yield from subtitled(frames, [word, None], n_frames=50)
+
+
+def plan(path: Path) -> list[Segment]:
+    with path.open("rb") as reader:
+        return plan_segments(
+            reader, str(path), n_bytes=path.stat().st_size, limit_s=LIMIT_S,
+            shared_frames=OVERLAP, max_pixels=10**6,
+        )  # fmt: skip
+
+
+def reason(path: Path) -> WholeReason:
+    with pytest.raises(NotInSegmentsError) as caught:
+        plan(path)
+    return caught.value.reason
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_segments() -> Iterator[None]:
+    """Lets short films have segments."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "LEAST_FRAMES", LEAST_FRAMES)
+        yield
+
+
+@pytest.fixture(scope="module")
+def network() -> ShotNetwork:
+    return ShotNetwork(precision="float32")
+
+
+class FirstPixels:
+    """Stands for a CLIP model: an embedding is made of a picture's corner."""
+
+    def stream(self, *, in_background: bool) -> "FirstPixels":
+        looks = FirstPixels()
+        looks.frames, looks.rows = [], []
+        return looks
+
+    cpu_s = own_s = 0.0
+
+    def push(self, index: int, rgb_HWC: NDArray[np.uint8]) -> None:  # noqa: N803 - shape letters
+        self.frames.append(index)
+        self.rows.append(rgb_HWC[0, :2].ravel() / 255)
+
+    def finish(self) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
+        rows = np.array(self.rows, np.float16).reshape(-1, 6)
+        return np.array(self.frames, np.int32), rows
+
+
+class Analyzed:
+    """A film, its whole track and those of its segments."""
+
+    def __init__(self, path: Path, network: ShotNetwork) -> None:
+        self.path, self.network = path, network
+        self.size = path.stat().st_size
+        with path.open("rb") as reader:
+            self.whole = analyze_source(
+                reader, str(path), n_bytes=self.size, decoder_threads=1, **self.common()
+            )
+        self.plan = plan(path)
+        self.tracks = [self.segment(segment) for segment in self.plan]
+
+    def common(self) -> dict[str, object]:
+        config = AnalyzeConfig(clip="looker", clip_every_s=1.5)
+        return {
+            "source_id": "s",
+            "config": config,
+            "instruments": Instruments(
+                network=self.network,
+                detector=DETECTOR,
+                clip=FirstPixels(),  # type: ignore[arg-type]
+            ),
+        }
+
+    def segment(self, segment: Segment, reader: io.BytesIO | None = None) -> Track:
+        with reader or self.path.open("rb") as opened:
+            return analyze_segment(
+                opened, "film", segment, n_bytes=self.size, decoder_threads=1,
+                **self.common(),  # type: ignore[arg-type]
+            )  # fmt: skip
+
+    def offset_of(self, segment: Segment) -> int:
+        """Where in the file a segment begins."""
+        with av.open(str(self.path)) as container:
+            stream = container.streams.video[0]
+            container.seek(segment.start_pts, stream=stream)
+            return next(p.pos for p in container.demux(stream) if p.pos is not None)
+
+    def joined(self) -> Track:
+        return join_segments(self.tracks, self.whole.sha256, self.header())
+
+    def header(self) -> HeaderClaims:
+        return HeaderClaims(n_frames=self.whole.n_frames, duration_s=self.whole.duration_s)
+
+
+@pytest.fixture(scope="module", params=["cfr.mp4", "vfr.mkv"])
+def film(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    network: ShotNetwork,
+    short_segments: None,
+) -> Analyzed:
+    path = tmp_path_factory.mktemp("film") / request.param
+    pts = None
+    if "vfr" in request.param:
+        random = np.random.default_rng(1)
+        pts = np.cumsum(random.choice([1, 1, 1, 2], N_FRAMES)).tolist()
+    write_video(
+        path, pictures(N_FRAMES), fps=Fraction(FPS), pts=pts, gop=90, bframes=2,
+        time_base=Fraction(1, FPS) if pts else None, options={"preset": "veryfast"},
+    )  # fmt: skip
+    return Analyzed(path, network)
+
+
+def test_the_joined_track_is_the_whole_one(film: Analyzed) -> None:
+    joined, whole = film.joined(), film.whole
+    assert len(film.plan) >= 2
+    for field in fields(Track):
+        one, other = getattr(joined, field.name), getattr(whole, field.name)
+        if field.name in ("shot_probability", "transition_probability"):
+            np.testing.assert_allclose(one, other, atol=1.1e-4)
+        elif isinstance(other, np.ndarray):
+            np.testing.assert_array_equal(one, other, err_msg=field.name)
+        elif field.name in ("signals", "changes"):
+            assert one.keys() == other.keys()
+            for name in other:
+                np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+        else:
+            assert one == other, field.name
+    assert len(whole.look_frame) > len(np.unique(whole.text_frame)) >= 8
+    ends = np.flatnonzero(whole.shot_probability > 0.4)
+    assert len(ends) >= 4
+    np.testing.assert_array_equal(np.flatnonzero(joined.shot_probability > 0.4), ends)
+
+
+def test_a_segment_decodes_little_beyond_its_own_frames(film: Analyzed) -> None:
+    n_decoded = sum(track.n_frames for track in film.tracks)
+    assert n_decoded <= film.whole.n_frames + (OVERLAP + 10) * (len(film.plan) - 1)
+    assert n_decoded >= film.whole.n_frames + OVERLAP * (len(film.plan) - 1)
+
+
+def test_segments_that_decoded_other_frames_are_not_joined(film: Analyzed) -> None:
+    first, *rest = film.tracks
+    shifted = replace(first, frame_pts=first.frame_pts + 1)
+    darker = replace(first, luma_mean=first.luma_mean * np.float32(0.9))
+    short = replace(
+        first, **{f.name: getattr(first, f.name)[:-CONTEXT - 20] for f in fields(Track)
+                  if isinstance(getattr(first, f.name), np.ndarray)
+                  and len(getattr(first, f.name)) == first.n_frames},
+        changes={name: values[:-CONTEXT - 20] for name, values in first.changes.items()},
+    )  # fmt: skip
+    for wrong in (shifted, darker, short):
+        with pytest.raises(NotInSegmentsError) as caught:
+            join_segments([wrong, *rest], "", film.header())
+        assert caught.value.reason == WholeReason.INDEX_LIES
+
+
+def test_a_segment_reads_only_its_own_bytes(film: Analyzed) -> None:
+    class Counting(io.BytesIO):
+        n_read = 0
+
+        def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+            count = super().readinto(buffer)
+            self.n_read += count
+            return count
+
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size)
+            self.n_read += len(data)
+            return data
+
+    reader = Counting(film.path.read_bytes())
+    film.segment(film.plan[0], reader)
+    share = film.tracks[0].n_frames / film.whole.n_frames
+    assert reader.n_read <= (share + 0.1) * film.size + (1 << 19)
+
+
+def test_a_segment_on_s3_fetches_its_own_ranges_ahead_of_the_decoder(
+    tmp_path: Path, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "large.mp4"
+    noise = np.random.default_rng(0).integers(0, 255, (16, 180, 320, 3), np.uint8)
+    write_video(
+        path, (noise[i % 16] for i in range(4 * LEAST_FRAMES)), fps=Fraction(FPS), gop=30,
+        options={"preset": "ultrafast", "crf": "10"},
+    )  # fmt: skip
+    size = path.stat().st_size
+    assert size > 40 << 20
+    s3_client.client().upload_file(str(path), s3_bucket, "large.mp4")
+    fetched: list[tuple[int, int, bool]] = []
+    fetch = RangeReader._fetch
+
+    def watched(self: RangeReader, start: int, end: int, run: int) -> object:
+        in_reader = threading.current_thread() is threading.main_thread()
+        fetched.append((start, end, not in_reader))
+        return fetch(self, start, end, run)
+
+    monkeypatch.setattr(RangeReader, "_fetch", watched)
+    planned = plan(path)
+    second = planned[1]
+    with open_source(f"s3://{s3_bucket}/large.mp4") as reader:
+        track = analyze_segment(
+            reader, "film", second, source_id="s", n_bytes=size, decoder_threads=1,
+            instruments=Instruments(network=StillNetwork()),  # type: ignore[arg-type]
+            config=AnalyzeConfig(),
+        )  # fmt: skip
+    share = track.n_frames / (4 * LEAST_FRAMES)
+    n_fetched = sum(end - start for start, end, _ in fetched)
+    assert share * size <= n_fetched <= share * size + (4 << 20)
+    assert sum(end - start for start, end, ahead in fetched if ahead) > 0.6 * n_fetched
+
+
+def test_a_segment_that_begins_elsewhere_or_is_damaged_is_refused(film: Analyzed) -> None:
+    begin = film.plan[1]
+    with pytest.raises(NotInSegmentsError, match="index_lies"):
+        film.segment(replace(begin, start_pts=begin.start_pts + 1))
+    data = bytearray(film.path.read_bytes())
+    middle = len(data) // 2
+    for i in range(middle - 20_000, middle, 37):
+        data[i] ^= 0x55
+    hit = next(s for s in reversed(film.plan) if film.offset_of(s) < middle - 20_000)
+    with pytest.raises(NotInSegmentsError, match="damaged"):
+        film.segment(hit, io.BytesIO(bytes(data)))
+
+
+def test_many_segments_come_in_even_numbers(tmp_path: Path) -> None:
+    n_frames = 5 * LEAST_FRAMES
+    path = tmp_path / "long.mp4"
+    write_video(
+        path, moving_texture(n_frames, seed=1, width_px=32, height_px=32), fps=Fraction(FPS),
+        gop=30, options={"preset": "ultrafast"},
+    )  # fmt: skip
+    planned = plan(path)
+    assert len(planned) % EVEN_BEYOND == 0
+    assert [segment.end_pts for segment in planned[:-1]] == [s.start_pts for s in planned[1:]]
+    assert planned[-1].end_pts is None
+    assert {segment.n_segments for segment in planned} == {len(planned)}
+
+
+@pytest.mark.parametrize(
+    ("name", "gop", "params", "expected"),
+    [
+        ("one_gop.mp4", 100_000, "scenecut=0", WholeReason.NO_KEY_FRAMES),
+        ("open_gop.mp4", 60, "open-gop=1:bframes=3:b-adapt=0:scenecut=0", WholeReason.OPEN_GOP),
+        ("stream.ts", 60, "scenecut=0", WholeReason.NO_INDEX),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_cut_at_key_frames_is_said(
+    tmp_path: Path, name: str, gop: int, params: str, expected: WholeReason
+) -> None:
+    path = tmp_path / name
+    write_video(
+        path, moving_texture(2 * LEAST_FRAMES, seed=2, width_px=64, height_px=48),
+        fps=Fraction(FPS), gop=gop, options={"x264-params": params},
+    )  # fmt: skip
+    assert reason(path) == expected
+
+
+def test_a_file_that_was_cut_off_is_planned_by_what_is_there_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "cut_off.avi"
+    write_video(
+        path, moving_texture(3 * LEAST_FRAMES, seed=3, width_px=64, height_px=48),
+        fps=Fraction(FPS), codec="mpeg4", gop=60,
+    )  # fmt: skip
+    assert len(plan(path)) == 3
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 3])
+    assert reason(path) in (
+        WholeReason.NO_INDEX, WholeReason.INDEX_LIES, WholeReason.NO_KEY_FRAMES
+    )  # fmt: skip

@@ -1,0 +1,521 @@
+"""The client against a server process that fails in every way that a server can."""
+
+import asyncio
+import io
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import orjson
+import pytest
+from marked import marked_frames, marked_task
+from PIL import Image
+from served import FakeServer
+
+from curator.errors import RecipeError, ServerError
+from curator.recipe import load_recipe
+from curator.stages.caption.caption_records import (
+    Frames,
+    Reply,
+    Request,
+    Sampling,
+    Turn,
+    Unanswered,
+)
+from curator.stages.caption.captioners.chat_server import ServerClient, check_server
+from curator.stages.caption.captioners.chat_wire import (
+    MalformedError,
+    error_in,
+    mp4_of,
+    retry_after_s,
+    said_in,
+    shown_url,
+    trial_frames,
+)
+from curator.stages.caption.captioners.server_access import with_status
+from curator.stages.caption.config import CaptionConfig, ModelConfig
+
+SCHEMA = {"type": "object", "properties": {"medium": {"type": "string"}}}
+KEY = "sk-very/secret+0123456789"
+
+
+def request_about(clip: int, **changes: object) -> Request:
+    settings: dict[str, Any] = {
+        "role": "captioner",
+        "model": "tiny-vlm",
+        "task": marked_task(clip),
+        "system": "You describe.",
+        "turns": (Turn(role="user", text=f"What is in clip {clip}?"),),
+        "sampling": Sampling(max_tokens=64, temperature=0.2, top_p=0.9, seed=3),
+    }
+    return Request(**settings | changes)
+
+
+def asked(
+    config: ModelConfig,
+    requests: Sequence[Request],
+    *,
+    budget_s: float | None = None,
+    **settings: float,
+) -> tuple[list[Reply], ServerClient]:
+    """Asks all at once."""
+
+    async def ask() -> tuple[list[Reply], ServerClient]:
+        deadline = None if budget_s is None else time.monotonic() + budget_s
+        async with ServerClient(config, **({"backoff_s": 0.02} | settings)) as client:
+            replies = await asyncio.gather(
+                *(client.ask(each, frames_of(each), deadline=deadline) for each in requests)
+            )
+        return replies, client
+
+    return asyncio.run(ask())
+
+
+def frames_of(request: Request) -> Frames:
+    return marked_frames(int(request.task.clip_id.removeprefix("clip-")))
+
+
+def asked_one(config: ModelConfig, request: Request | None = None, **settings: float) -> Reply:
+    return asked(config, [request or request_about(1)], **settings)[0][0]
+
+
+def seen(reply: Reply) -> dict[str, Any]:
+    assert reply.failure is None, reply
+    answer: dict[str, Any] = orjson.loads(reply.text)
+    return answer
+
+
+def test_the_server_sees_this_clips_frames_with_their_times(fake_server: FakeServer) -> None:
+    fake_server.start()
+    reply = asked_one(fake_server.config(), request_about(77))
+    answer = seen(reply)
+    assert answer["seen"] == [[77, 0], [77, 1]]
+    assert answer["said"] == ["You describe.", "at 0 s", "at 0.5 s", "What is in clip 77?"]
+    assert (reply.is_whole, reply.n_tries) == (True, 1)
+    assert reply.tokens_in > 0
+    assert reply.tokens_out == len(reply.text)
+
+
+def test_frames_go_before_the_first_question_only(fake_server: FakeServer) -> None:
+    fake_server.start()
+    turns = (
+        Turn(role="user", text="first"),
+        Turn(role="assistant", text="broken"),
+        Turn(role="user", text="mend"),
+    )
+    answer = seen(asked_one(fake_server.config(), request_about(5, turns=turns)))
+    assert answer["said"][1:] == ["at 0 s", "at 0.5 s", "first", "broken", "mend"]
+    assert answer["seen"] == [[5, 0], [5, 1]]
+
+
+def test_frames_as_one_video_at_the_rate_at_which_they_were_shown(fake_server: FakeServer) -> None:
+    import av
+
+    fake_server.start()
+    answer = seen(asked_one(fake_server.config(frames_as="video"), request_about(300)))
+    assert answer["seen"] == [[300, 0], [300, 1]]
+    assert "Frames of the video from 0 s to 0.5 s:" in answer["said"]
+    with av.open(io.BytesIO(mp4_of(marked_frames(9, 8)))) as container:
+        stream = container.streams.video[0]
+        assert (stream.average_rate, stream.frames) == (2, 8)
+        times = [picture.time for picture in container.decode(stream)]
+    assert times == [i / 2 for i in range(8)]
+
+
+def test_the_schema_is_sent_and_left_out_where_the_server_refuses_it(
+    fake_server: FakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_server.start()
+    requests = [request_about(i, schema=SCHEMA) for i in range(4)]
+    replies, _ = asked(fake_server.config(), requests)
+    assert all(seen(reply)["guided"] for reply in replies)
+    fake_server.set(no_schema=True)
+    with caplog.at_level(logging.WARNING):
+        replies, client = asked(fake_server.config(in_flight=1), requests)
+    assert [seen(reply)["guided"] for reply in replies] == [False] * 4
+    assert client.counts["schema_refused"] == 1
+    assert caplog.text.count("refuses response_format") == 1
+    # Four requests, each once with and once without; and only the first one anew with it.
+    assert sum(fake_server.counts().values()) == 4 + 4 + 1
+
+
+def test_a_400_for_another_reason_does_not_cost_the_schema(fake_server: FakeServer) -> None:
+    fake_server.start(faults=[{"status": 400, "body": "too long"}] * 2)
+    requests = [request_about(i, schema=SCHEMA) for i in range(2)]
+    replies, client = asked(fake_server.config(in_flight=1), requests)
+    assert replies[0].failure is Unanswered.REFUSED_REQUEST
+    assert seen(replies[1])["guided"]
+    assert client.guided
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"status": 500, "body": "boom"},
+        {"status": 503, "body": "<html>loading</html>"},
+        {"status": 429, "body": "later"},
+        {"status": 200, "body": "<html>a proxy's page</html>"},
+        {"status": 200, "body": '{"choices": [{"mess'},
+        {"status": 200, "body": '{"choices": []}'},
+        {"status": 200, "body": '{"error": "out of memory"}'},
+        {"cut": True},
+    ],
+    ids=lambda fault: str(fault.get("status", "cut")) + str(len(fault.get("body", ""))),
+)
+def test_what_passes_is_tried_again(fake_server: FakeServer, fault: dict[str, Any]) -> None:
+    fake_server.start(faults=[fault, fault])
+    reply = asked_one(fake_server.config())
+    assert seen(reply)["seen"] == [[1, 0], [1, 1]]
+    assert reply.n_tries == 3
+
+
+def test_a_server_that_hangs_is_tried_again(fake_server: FakeServer) -> None:
+    fake_server.start(faults=[{"hang": 30}])
+    reply = asked_one(fake_server.config(timeout_s=0.3))
+    assert (reply.failure, reply.n_tries) == (None, 2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "failure"),
+    [
+        ({"status": 500, "body": "boom"}, Unanswered.SERVER_ERROR),
+        ({"status": 429}, Unanswered.RATE_LIMITED),
+        ({"hang": 30}, Unanswered.TIMED_OUT),
+        ({"cut": True}, Unanswered.SERVER_ERROR),
+    ],
+)
+def test_tries_end_with_the_reason(
+    fake_server: FakeServer, fault: dict[str, Any], failure: Unanswered
+) -> None:
+    fake_server.start(faults=[fault] * 3)
+    reply = asked_one(fake_server.config(tries=3, timeout_s=0.2))
+    assert (reply.failure, reply.n_tries, reply.text) == (failure, 3, "")
+    assert sum(fake_server.counts().values()) == 3
+
+
+def test_retry_after_is_obeyed(fake_server: FakeServer) -> None:
+    fake_server.start(faults=[{"status": 429, "headers": {"Retry-After": "0.6"}}])
+    began = time.monotonic()
+    assert asked_one(fake_server.config()).n_tries == 2
+    assert time.monotonic() - began >= 0.6
+
+
+@pytest.mark.parametrize(
+    ("fault", "detail"),
+    [
+        ({"status": 429, "headers": {"Retry-After": "60"}}, "429"),
+        ({"hang": 30}, "no answer in 0.4 s"),
+        ({"status": 500}, "500"),
+    ],
+)
+def test_nothing_goes_beyond_the_budget(
+    fake_server: FakeServer, fault: dict[str, Any], detail: str
+) -> None:
+    fake_server.start(faults=[fault] * 50)
+    began = time.monotonic()
+    reply = asked_one(fake_server.config(tries=1000), budget_s=0.4)
+    assert time.monotonic() - began < 1.5
+    assert reply.failure is Unanswered.OVER_BUDGET
+    assert detail in reply.detail
+
+
+def test_waiting_for_a_first_turn_costs_no_budget(fake_server: FakeServer) -> None:
+    fake_server.start(service_s=0.3)
+
+    async def ask() -> list[Reply]:
+        async with ServerClient(fake_server.config(in_flight=1)) as client:
+            return await asyncio.gather(
+                *(
+                    client.ask(
+                        request_about(i),
+                        marked_frames(i),
+                        deadline=lambda: time.monotonic() + 0.5,
+                    )
+                    for i in range(3)
+                )
+            )
+
+    assert [reply.failure for reply in asyncio.run(ask())] == [None] * 3
+
+
+def test_a_crowded_server_gets_no_more_than_it_takes(fake_server: FakeServer) -> None:
+    fake_server.start(slots=4, crowded=True, service_s=0.03)
+    requests = [request_about(i) for i in range(80)]
+    replies, client = asked(fake_server.config(in_flight=24), requests)
+    assert [seen(reply)["seen"][0][0] for reply in replies] == list(range(80))
+    assert client.turns.limit < 8
+    # A burst of 20 finds out, later ones feel their way.
+    assert client.counts["rate_limited"] < 60
+
+
+@pytest.mark.parametrize("status", [400, 413, 415, 422])
+def test_a_request_that_cannot_be_taken_is_not_tried_again(
+    fake_server: FakeServer, status: int
+) -> None:
+    body = '{"error": {"message": "5000 tokens > 4096"}}'
+    fake_server.start(faults=[{"status": status, "body": body}])
+    reply = asked_one(fake_server.config())
+    assert (reply.failure, reply.n_tries) == (Unanswered.REFUSED_REQUEST, 1)
+    assert reply.detail == f"{status}: 5000 tokens > 4096"
+
+
+def test_an_answer_that_ended_at_max_tokens_is_not_whole(fake_server: FakeServer) -> None:
+    fake_server.start(faults=[{"finish": "length"}, {"finish": "content_filter"}])
+    assert not asked_one(fake_server.config()).is_whole
+    assert asked_one(fake_server.config()).failure is Unanswered.REFUSAL
+
+
+@pytest.mark.parametrize(
+    ("fault", "match"),
+    [
+        ({"status": 401}, r"127\.0\.0\.1:\d+/v1 answers 401.*OPENAI_API_KEY is not set"),
+        ({"status": 403}, "answers 403.*OPENAI_API_KEY is not set"),
+        ({"status": 404}, "answers 404.*'tiny-vlm'"),
+        ({"status": 402}, "credit"),
+        ({"status": 429, "body": '{"error": {"code": "insufficient_quota"}}'}, "credit"),
+        ({"status": 308, "headers": {"Location": "https://a:b@there/v1"}}, "https://there/v1"),
+    ],
+)
+def test_what_the_configuration_is_to_blame_for_stops(
+    fake_server: FakeServer, fault: dict[str, Any], match: str
+) -> None:
+    fake_server.start(faults=[fault])
+    with pytest.raises(ServerError, match=match) as caught:
+        asked_one(fake_server.config())
+    assert "a:b" not in str(caught.value)
+
+
+def test_the_key_is_sent_and_told_nowhere(
+    fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("VLM_KEY", KEY)
+    config_of = fake_server.start(key=KEY).config
+    assert asked_one(config_of(key_from="VLM_KEY")).failure is None
+    echo = {"status": 400, "echo": True}
+    fake_server.set(faults=[echo, echo | {"status": 500}, echo | {"status": 401}])
+    refused = asked_one(config_of(key_from="VLM_KEY"))
+    failed = asked_one(config_of(key_from="VLM_KEY", tries=1))
+    with pytest.raises(ServerError) as caught:
+        asked_one(config_of(key_from="VLM_KEY"))
+    monkeypatch.setenv("VLM_KEY", KEY[:-1] + "x")
+    with pytest.raises(ServerError) as wrong:
+        check_server(config_of(key_from="VLM_KEY"))
+    told = [refused.detail, failed.detail, str(caught.value), str(wrong.value), caplog.text]
+    assert all("***" in text for text in told[:4])
+    assert not any("secret" in text for text in told)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("key", ["secret\nX-Other: 1", "sec ret", "secret\\1", 'secret"', "secrét"])
+def test_a_key_that_no_header_can_hold(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(ServerError, match="OPENAI_API_KEY holds") as caught:
+        ServerClient(ModelConfig(model="m", url="http://h/v1"))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_dies_and_comes_back_loses_nothing(fake_server: FakeServer) -> None:
+    fake_server.start(service_s=0.05)
+    config = fake_server.config(in_flight=6, tries=3)
+
+    async def ask() -> tuple[list[Reply], ServerClient]:
+        async with ServerClient(config, backoff_s=0.05) as client:
+            asking = [
+                asyncio.create_task(client.ask(request_about(i), marked_frames(i)))
+                for i in range(40)
+            ]
+            while sum(reply.done() for reply in asking) < 10:
+                await asyncio.sleep(0.01)
+            fake_server.kill()
+            await asyncio.sleep(0.7)
+            fake_server.start(service_s=0.05)
+            return await asyncio.gather(*asking), client
+
+    replies, client = asyncio.run(ask())
+    assert [seen(reply)["seen"][0][0] for reply in replies] == list(range(40))
+    assert max(reply.n_tries for reply in replies) == 2
+    assert set(fake_server.counts("answered").values()) == {1}
+    # One after the other knocked, and not each for itself.
+    assert client.counts["server_error"] < 6 + 25
+
+
+def test_a_server_that_stays_away_ends_the_run(
+    fake_server: FakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = fake_server.start().config()
+    fake_server.kill()
+    with pytest.raises(ServerError, match=r"could not be reached for .* start the server"):
+        asked(config, [request_about(i) for i in range(3)], give_up_s=0.3)
+    assert "tried again, and the run stops after 0.005 minutes without it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"status": 500}, "a request met an error of the server; it is tried again"),
+        ({"status": 429}, "a request was one too many for the server (429); it is tried again"),
+    ],
+)
+def test_a_first_failure_is_told_in_words(
+    fake_server: FakeServer, caplog: pytest.LogCaptureFixture, fault: dict[str, Any], words: str
+) -> None:
+    fake_server.start(faults=[fault])
+    assert asked_one(fake_server.config()).failure is None
+    assert words in caplog.text
+
+
+def test_check_passes_where_a_question_can_be_asked(fake_server: FakeServer) -> None:
+    fake_server.start()
+    check_server(fake_server.config())
+    assert not fake_server.counts()
+    check_server(fake_server.config(), marked_frames(1, 8))
+    assert sum(fake_server.counts().values()) == 1
+    # A server without /models, one that is busy, and one that fails there only.
+    fake_server.set(models=None, faults=[None, {"status": 429}, {"cut": True}])
+    for _ in range(3):
+        check_server(fake_server.config())
+    fake_server.set(models=500)
+    check_server(fake_server.config())
+
+
+def test_check_names_the_nearest_models(fake_server: FakeServer) -> None:
+    fake_server.start(models=["tiny-vlm", "other/large", "tiny-vlm-2"])
+    with pytest.raises(ServerError, match=r"404.*nearest: \['tiny-vlm', 'tiny-vlm-2'\]"):
+        check_server(fake_server.config(model="tinyvlm"))
+
+
+def test_check_finds_a_server_that_takes_fewer_pictures(fake_server: FakeServer) -> None:
+    fake_server.start(most_images=1)
+    with pytest.raises(ServerError, match=r"too many pictures.*takes 8 pictures.*limit-mm-per"):
+        check_server(fake_server.config(), marked_frames(1, 8))
+
+
+def test_check_says_who_cannot_be_reached(fake_server: FakeServer) -> None:
+    config = fake_server.start().config()
+    fake_server.kill()
+    with pytest.raises(ServerError, match=r"127.*cannot be reached: .*refused.*start the server"):
+        check_server(config)
+    fake_server.start(models=None, faults=[{"status": 500}] * 3)
+    with pytest.raises(ServerError, match="does not answer"):
+        check_server(config)
+
+
+def test_the_trial_is_as_large_as_the_largest_window() -> None:
+    def shape(**settings: float) -> tuple[int, tuple[int, int]]:
+        frames = trial_frames(CaptionConfig.model_validate(settings))
+        assert len(frames.times_s) == len(frames.jpegs)
+        return len(frames.jpegs), Image.open(io.BytesIO(frames.jpegs[0])).size
+
+    assert shape() == (8, (448, 252))
+    assert shape(frames=100, frame_px=640) == (64, (640, 360))
+    assert shape(frames_per_s=2, max_frames=20)[0] == 20
+
+
+def test_nothing_is_imported_before_a_server_is_asked() -> None:
+    names = "{'aiohttp', 'av', 'PIL', 'torch', 'transformers'}"
+    code = (
+        "import sys\n"
+        "import curator.stages.caption.captioners.chat_server\n"
+        "import curator.stages.caption.captioners.dialog_pump\n"
+        f"print({names} & set(sys.modules))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"choices": [{"message": {"content": null}}]}', ""),
+        (b'{"choices": [{"message": {"content": null, "refusal": "I cannot."}}]}', "I cannot."),
+        (b'{"choices": [{"message": {"content": [{"type": "text", "text": "a"}]}}]}', "a"),
+    ],
+)
+def test_answers_without_plain_content(body: bytes, text: str) -> None:
+    said = said_in(body)
+    assert (said.text, said.tokens_in, said.finish_reason) == (text, 0, None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"null", b'{"choices": [null]}', b'{"choices": [{"message": {"content": 3}}]}'],
+)
+def test_what_is_no_answer(body: bytes) -> None:
+    with pytest.raises(MalformedError):
+        said_in(body)
+
+
+def test_errors_are_told_short_and_without_what_was_asked() -> None:
+    picture = "/9j/" + "A" * 5000
+    body = orjson.dumps({"detail": [{"msg": "not a picture", "input": picture}]})
+    assert error_in(body, None) == '[{"msg":"not a picture","input":"..."}]'
+    assert len(error_in(b"word " * 5000, None)) == 300
+    # The key would stand across the end.
+    assert "sk-9" not in error_in(b"w " * 147 + b"sk-987654321", "sk-987654321")
+
+
+def test_retry_after_in_seconds_and_as_a_date() -> None:
+    assert retry_after_s({"Retry-After": "1.5"}) == 1.5
+    at = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    wait_s = retry_after_s({"Retry-After": at})
+    assert wait_s is not None
+    assert 28 < wait_s <= 30
+    for nothing in ({}, {"Retry-After": "soon"}, {"Retry-After": "-1"}):
+        assert retry_after_s(nothing) is None
+
+
+def test_addresses_are_told_without_passwords() -> None:
+    assert shown_url("https://user:pass@host:8000/v1/?key=1") == "https://host:8000/v1"
+
+
+@pytest.mark.parametrize("url", ["http://user:hidden@host/v1", "https://host/v1?key=hidden"])
+@pytest.mark.parametrize("section", ["caption", "caption.judge"])
+def test_no_recipe_takes_a_secret_in_an_address(url: str, section: str) -> None:
+    """A recipe is written to `summary.json`, and read by others."""
+    changes = ["caption.captioner=openai", "caption.model=m", "caption.url=http://host/v1"]
+    changes += ["caption.judge={model: m, url: 'http://host/v1'}", f"{section}.url={url}"]
+    with pytest.raises(RecipeError, match="the key in the environment") as caught:
+        load_recipe("quickstart", changes)
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("section", ["caption", "caption.judge"])
+def test_checks_name_the_keys_of_the_recipe(fake_server: FakeServer, section: str) -> None:
+    """Pins whose address is wrong, and that words of servers stand in a sentence."""
+    missing = {"status": 404, "body": '{"error": {"message": "`m` does not exist."}}'}
+    plain = {"status": 404, "body": "404: Not Found"}
+    fake_server.start(faults=[missing, plain], models=None)
+    told = []
+    for _ in range(2):
+        with pytest.raises(ServerError) as caught:
+            check_server(fake_server.config(), section=section)
+        told.append(str(caught.value))
+    assert f"404: `m` does not exist; expected {section}.url to be" in told[0]
+    assert f"404: Not Found; expected {section}.url to be" in told[1]
+    assert f"{section}.model, 'tiny-vlm', to be a name" in told[0]
+    config = fake_server.config()
+    fake_server.kill()
+    with pytest.raises(ServerError) as caught:
+        check_server(config, section=section)
+    assert f"cannot be reached: Connection refused; start the server, or set {section}.url" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("404: Not Found", "404: Not Found"),
+        ("404 Not Found", "404: Not Found"),
+        ("4040 tokens", "404: 4040 tokens"),
+        ("404 tokens", "404: 404 tokens"),
+    ],
+)
+def test_a_status_is_said_once(said: str, told: str) -> None:
+    assert with_status(404, said) == told

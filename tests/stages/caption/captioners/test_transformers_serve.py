@@ -1,0 +1,149 @@
+"""The client against `transformers serve`, with a model that is made here."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from marked import marked_frames, marked_task
+from tiny_llava import write_tiny_llava
+
+from curator.errors import ServerError
+from curator.stages.caption.caption_records import (
+    Annotation,
+    Answer,
+    Reply,
+    Request,
+    Sampling,
+    Task,
+    Turn,
+    Unanswered,
+)
+from curator.stages.caption.captioners.chat_server import ServerClient, check_server
+from curator.stages.caption.captioners.dialog_pump import Pump
+from curator.stages.caption.config import ModelConfig
+from curator.stages.caption.dialogs.dialog import Dialog
+
+for _package in ("transformers", "fastapi", "uvicorn", "openai", "accelerate"):
+    pytest.importorskip(_package, reason="needs transformers[serving]")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelConfig]:
+    """Settings for a tiny model behind `transformers serve`, on the CPU."""
+    folder = tmp_path_factory.mktemp("tiny-llava")
+    write_tiny_llava(folder)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(folder)]
+    environment = os.environ | {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(folder / "home"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
+    log = (folder / "log").open("w")
+    process = subprocess.Popen(
+        [*command, "--device", "cpu", "--host", "127.0.0.1", "--port", str(port)],
+        env=environment,
+        stdout=log,
+        stderr=log,
+    )
+    config = ModelConfig(model=str(folder), url=f"http://127.0.0.1:{port}/v1")
+    try:
+        _wait_for(port, process)
+        yield config
+    finally:
+        process.kill()
+        process.wait()
+        log.close()
+
+
+def _wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        assert process.poll() is None, "transformers serve has ended"
+        with socket.socket() as knock:
+            if knock.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    pytest.fail("transformers serve does not listen after 120 s")
+
+
+def request_about(task: Task) -> Request:
+    return Request(
+        role="captioner",
+        model="tiny",
+        task=task,
+        system="Describe.",
+        turns=(Turn(role="user", text=f"Clip {task.clip_id}?"),),
+        sampling=Sampling(max_tokens=16, temperature=0.0, top_p=1.0, seed=0),
+        schema={"type": "object"},
+    )
+
+
+def one_question(task: Task) -> Dialog:
+    (reply,) = yield [request_about(task)]
+    if reply.failure is not None:
+        return Annotation(task=task, failure=reply.failure, detail=reply.detail)
+    return Annotation(task=task, answer=Answer(medium=reply.text), tokens_in=reply.tokens_in)
+
+
+def pumped(config: ModelConfig, n_clips: int, n_frames: int) -> list[tuple[Annotation, Reply]]:
+    """Asks about clips of marked frames, and gives what was said of each."""
+    kept: dict[str, Reply] = {}
+
+    def keep(request: Request, reply: Reply) -> None:
+        kept[request.key] = reply
+
+    client = ServerClient(config)
+    with Pump(one_question, {"captioner": client}, replies={}, keep=keep, budget_s=60) as pump:
+        for clip in range(n_clips):
+            pump.submit(marked_task(clip), marked_frames(clip, n_frames))
+        found = pump.finish()
+    found.sort(key=lambda each: each.task.clip_id)
+    return [(each, kept[request_about(each.task).key]) for each in found]
+
+
+def test_a_real_server_takes_the_trial_and_refuses_another_model(served: ModelConfig) -> None:
+    check_server(served, marked_frames(1, 8))
+    with pytest.raises(ServerError, match=r"400.*pinned to"):
+        check_server(served.model_copy(update={"model": "another/model"}))
+
+
+def test_a_real_server_answers_each_clip_by_its_own_frames(served: ModelConfig) -> None:
+    together = pumped(served, 6, 2)
+    alone = pumped(served.model_copy(update={"in_flight": 1}), 6, 2)
+    assert [each.task.clip_id for each, _ in together] == [f"clip-{i}" for i in range(6)]
+    texts = [reply.text for _, reply in together]
+    assert texts == [reply.text for _, reply in alone]
+    assert len(set(texts)) > 1
+    for annotation, reply in together:
+        assert annotation.failure is None
+        # Random weights seldom end by themselves: sixteen tokens, and cut off.
+        assert reply.tokens_out <= 16
+        assert reply.is_whole == (reply.tokens_out < 16)
+
+
+def test_a_real_server_sees_every_frame(served: ModelConfig) -> None:
+    tokens = [pumped(served, 1, n_frames)[0][0].tokens_in for n_frames in (1, 2, 3)]
+    # A picture is 5 tokens, and its time, such as "at 0.5 s", one token a letter.
+    assert tokens[1] - tokens[0] == 5 + len("at 0.5 s")
+    assert tokens[2] - tokens[1] == 5 + len("at 1 s")
+
+
+def test_what_a_real_server_cannot_take_is_a_reason(served: ModelConfig) -> None:
+    broken = marked_frames(1, 1)
+    broken = type(broken)(jpegs=(b"no picture",), times_s=broken.times_s)
+    client = ServerClient(served.model_copy(update={"tries": 2}), backoff_s=0.05)
+    with Pump(
+        one_question, {"captioner": client}, replies={}, keep=lambda *_: None, budget_s=60
+    ) as pump:
+        pump.submit(marked_task(1), broken)
+        (annotation,) = pump.finish()
+    # It says 500, and not 400, to a picture that it cannot read.
+    assert annotation.failure is Unanswered.SERVER_ERROR

@@ -1,0 +1,103 @@
+"""Models in workers: windows that kill them, and models that cannot be loaded."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curator.errors import ModelError
+from curator.executor.engine import Engine
+from curator.stages.caption import captioner_dispatch as asking
+from curator.stages.caption.caption_records import Annotation, Answer, Task, Unanswered, Window
+from curator.stages.caption.captioner_dispatch import AnnotateStep, LocalAsking
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.frame_store import LookedClip
+from curator.stages.caption.reply_store import Replies, replies_stamp
+from curator.storage import open_store
+
+CONFIG = CaptionConfig(captioner="transformers", model="tiny")
+WINDOW = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
+
+
+class DyingStep(AnnotateStep):
+    """Aborts its process on one window, as lost memory does; answers the others."""
+
+    def _annotations(
+        self,
+        windows: Sequence[tuple[Task, LookedClip]],
+        replies: object,
+        keep: object,
+    ) -> list[Annotation]:
+        if any(task.clip_id == "deadly" for task, _ in windows):
+            os.abort()
+        return [Annotation(task=task, answer=Answer(medium=task.clip_id)) for task, _ in windows]
+
+
+class DyingLoad(AnnotateStep):
+    """Aborts its process while it loads its model, or says that it cannot."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401
+        def load(config: CaptionConfig) -> dict[Any, Any]:
+            if config.model == "broken":
+                raise ModelError("model broken: its weights cannot be loaded; fetch it")
+            os.abort()
+
+        asking._loaded = load
+        super().__init__(**settings | {"most_loads": 2})
+
+
+class Loaded(DyingStep):
+    """Loads nothing."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401
+        asking._loaded = lambda config: {}
+        super().__init__(**settings)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:  # noqa: ANN401
+    """By Ray, or by the process for small work."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    with Engine(address=None, workers=request.param) as engine:
+        yield engine
+
+
+def _asking(engine: Engine, folder: Path, config: CaptionConfig) -> LocalAsking:
+    replies = Replies(open_store(str(folder)), replies_stamp(config))
+    found = LocalAsking(config, replies, engine)
+    for name in ("first", "deadly", "last"):
+        task = Task(clip_id=name, content=name, window=WINDOW, fps=30.0)
+        found.submit(task, LookedClip(clip_id=name))
+    return found
+
+
+@pytest.mark.parametrize("engine", [1, None], ids=["ray", "child"], indirect=True)
+def test_a_window_that_kills_its_worker_twice_fails_and_the_others_are_answered(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "AnnotateStep", Loaded)
+    found = _asking(engine, tmp_path, CONFIG)
+    annotations = {one.task.clip_id: one for some in found.finish() for one in some}
+    assert annotations.keys() == {"first", "deadly", "last"}
+    dead = annotations.pop("deadly")
+    assert dead.failure is Unanswered.OUT_OF_MEMORY
+    assert dead.detail == "the worker died 2 times while working on it"
+    for name, one in annotations.items():
+        assert one.answer == Answer(medium=name)
+
+
+@pytest.mark.parametrize("engine", [1, None], ids=["ray", "child"], indirect=True)
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("broken", "^model broken: its weights cannot be loaded; fetch it$"),
+     ("large", "^workers die while they load large; is there enough memory")],
+)  # fmt: skip
+def test_models_that_cannot_be_loaded_end_the_run_with_the_reason(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, said: str
+) -> None:
+    monkeypatch.setattr(asking, "AnnotateStep", DyingLoad)
+    found = _asking(engine, tmp_path, CONFIG.model_copy(update={"model": model}))
+    with pytest.raises(ModelError, match=said):
+        list(found.finish())

@@ -1,0 +1,87 @@
+"""Pictures of clips: read side by side, and each clip's once for all of its windows."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curator.cut_records import Looked
+from curator.errors import StorageError
+from curator.stages.caption.caption_records import Task, Window
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.frame_store import FrameParts, LookedClip, Taken
+from curator.storage import Store, open_store
+
+CONFIG = CaptionConfig(captioner="openai", url="http://x", model="m")
+
+
+def _written(store: Store, names: str) -> list[LookedClip]:
+    parts = FrameParts(store, CONFIG)
+    return [
+        where
+        for name in names
+        for where in parts.write(
+            [
+                Taken(
+                    clip_id=name,
+                    content=name,
+                    looked=Looked(n_frames=2, jpegs={0: name.encode(), 1: b"last"}, text={}),
+                )
+            ]
+        )
+    ]
+
+
+def _task(name: str, frame: int) -> Task:
+    window = Window(index=frame, start_frame=frame, end_frame=frame + 1, shown=(frame,))
+    return Task(clip_id=name, content=name, window=window, fps=30.0)
+
+
+def test_clips_are_read_side_by_side_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that a slow store does not make one clip wait for another."""
+    store = open_store(str(tmp_path))
+    written = _written(store, "abcd")
+    parts = FrameParts(store, CONFIG)
+    together, opened = threading.Barrier(len(written), timeout=20), []
+    open_part = type(store).open
+
+    def open_slowly(self: Any, name: str) -> Any:  # noqa: ANN401
+        opened.append(name)
+        together.wait()
+        return open_part(self, name)
+
+    monkeypatch.setattr(type(store), "open", open_slowly)
+    asked = [(where, frame) for where in written for frame in (0, 1)]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        found = list(
+            pool.map(lambda each: parts.frames(each[0], _task(each[0].clip_id, each[1])), asked)
+        )
+    assert [frames.jpegs for frames in found] == [
+        (b"last",) if frame else (where.clip_id.encode(),) for where, frame in asked
+    ]
+    assert sorted(opened) == sorted(where.part for where in written)
+
+
+def test_what_could_not_be_read_is_read_again(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    (where,) = _written(store, "a")
+    parts = FrameParts(store, CONFIG)
+    hidden = tmp_path / "hidden"
+    (tmp_path / where.part).rename(hidden)
+    with pytest.raises(StorageError):
+        parts.frames(where, _task("a", 0))
+    hidden.rename(tmp_path / where.part)
+    assert parts.frames(where, _task("a", 0)).jpegs == (b"a",)
+
+
+def test_what_a_run_left_is_found_by_its_content(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    written = _written(store, "abc")
+    found = FrameParts(store, CONFIG).stored()
+    assert {key: where.part for key, where in found.items()} == {
+        where.clip_id: where.part for where in written
+    }

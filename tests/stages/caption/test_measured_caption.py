@@ -1,0 +1,70 @@
+"""Captions from measurements: they say what was measured and nothing else."""
+
+import pytest
+from pydantic import ValidationError
+
+from curator.measures.scores import SCORES
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.measured_caption import MEASURED_MODEL, measured_caption
+
+
+def caption(
+    *, width: int = 1280, height: int = 720, fps: float = 30.0, **scores: float | None
+) -> str:
+    values = dict.fromkeys(SCORES, None) | {"luma": 0.5, "contrast": 0.15, "sharpness": 0.3}
+    return measured_caption(values | scores, width=width, height=height, duration_s=4.26, fps=fps)
+
+
+def test_a_caption_names_shape_length_size_and_rate() -> None:
+    """Pins the whole text for one clip."""
+    assert caption(motion=0.05) == (
+        "A landscape shot of 4.3 seconds, 1280x720 at 30 frames/s. "
+        "The picture is evenly lit. The picture moves slowly."
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "word"), [(720, 1280, "portrait"), (720, 720, "square")]
+)
+def test_shapes(width: int, height: int, word: str) -> None:
+    """Pins the two other shapes."""
+    assert caption(width=width, height=height).startswith(f"A {word} shot")
+
+
+def test_odd_rates_are_readable() -> None:
+    """Pins four significant digits of 30000/1001."""
+    assert "at 29.97 frames/s" in caption(fps=30_000 / 1001)
+
+
+@pytest.mark.parametrize(
+    ("score", "value", "words"),
+    [
+        ("luma", 0.1, "dark"),
+        ("luma", 0.3, "dim"),
+        ("luma", 0.9, "bright"),
+        ("contrast", 0.05, "low in contrast"),
+        ("contrast", 0.3, "high in contrast"),
+        ("sharpness", 0.1, "soft"),
+        ("sharpness", 3.0, "sharp in detail"),
+        ("motion", 0.0, "Almost nothing moves"),
+        ("motion", 0.3, "moves steadily"),
+        ("motion", 5.0, "moves fast"),
+        ("motion", 1e9, "moves fast"),
+    ],
+)
+def test_words_follow_the_scores(score: str, value: float, words: str) -> None:
+    """Pins a word for every range, without an upper end."""
+    assert words in caption(**{score: value})
+
+
+def test_what_was_not_measured_is_not_mentioned() -> None:
+    """Pins that absent scores leave no sentence, and no empty one."""
+    text = caption(luma=None, contrast=None, sharpness=None, motion=None)
+    assert text == "A landscape shot of 4.3 seconds, 1280x720 at 30 frames/s."
+
+
+def test_the_model_name_says_that_no_model_saw_the_clip() -> None:
+    """Pins the label under which such captions are stored, and refused settings."""
+    assert MEASURED_MODEL == "curate/measured-1"
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        CaptionConfig(modell="x")  # type: ignore[call-arg]

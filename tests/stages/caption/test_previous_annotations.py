@@ -1,0 +1,114 @@
+"""Annotations taken over from the last run's table: what they were, or not at all."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from curator.stages.caption.annotation_rows import AskedSpan, annotations_tables
+from curator.stages.caption.caption_records import (
+    Annotation,
+    Answer,
+    Candidate,
+    Task,
+    Unanswered,
+    Window,
+)
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.previous_annotations import Answered, answers_stamp
+from curator.storage import LocalStore
+from curator.tables.parts import write_table
+
+CLIP = {"clip_id": "a", "source_id": "s", "start_frame": 5, "n_frames": 60, "start_s": 0.2}
+SPAN = AskedSpan(start_frame=5, end_frame=65, start_s=0.2, end_s=2.2)
+JUDGE = {"url": "http://j/v1", "model": "j"}
+
+
+def config(**changes: Any) -> CaptionConfig:  # noqa: ANN401
+    settings = {
+        "captioner": "openai",
+        "url": "http://a/v1",
+        "model": "m",
+        "judge": JUDGE,
+        "content_types": ("animals", "sports"),
+    }
+    return CaptionConfig(**{**settings, **changes})
+
+
+def task(index: int = 0, **changes: Any) -> Task:  # noqa: ANN401
+    window = Window(index=index, start_frame=10 * index, end_frame=10 * index + 10, shown=(3, 7))
+    fields = {"clip_id": "a", "content": "c", "window": window, "fps": 30.0, "facts": "- a fact"}
+    return Task(**{**fields, **changes})
+
+
+ANSWER = Answer(
+    short="A cat.", medium="A cat sits.", long="A cat sits on a wall.",
+    structured={"camera": "still"},
+    content_type="animals", answers={"has_people": False}, safety="safe", extra={"why": [1, 2]},
+)  # fmt: skip
+OTHER = Answer(medium="A dog.")
+WHOLE = Annotation(
+    task=task(0),
+    answer=ANSWER,
+    candidates=(
+        Candidate(answer=ANSWER, reply_key="k", faithfulness=5, completeness=4, correctness=5),
+        Candidate(
+            answer=OTHER, reply_key="l", faithfulness=1, completeness=2, correctness=3, why="x"
+        ),
+    ),
+    set_aside={"repeated": 1},
+    lost={"timed_out": 1},
+    n_unscored=1,
+    request_keys=("k", "l", "n"),
+    tokens_in=7,
+    tokens_out=9,
+)
+REFUSED = Annotation(task=task(1), failure=Unanswered.REFUSAL, detail="no", request_keys=("m",))
+LATE = Annotation(task=task(2), failure=Unanswered.TIMED_OUT, detail="180 s")
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Answered:
+    store = LocalStore(tmp_path)
+    found = [(CLIP, [WHOLE, REFUSED, LATE], SPAN)]
+    table = pa.concat_tables(annotations_tables(found, config()))
+    return Answered(store, write_table(store, "annotations", table))
+
+
+def test_what_was_annotated_comes_back_as_it_was(stored: Answered) -> None:
+    """Pins each field, failures that hold, and that transient ones are asked again."""
+    stamp = answers_stamp(config())
+    assert stored.find(task(0), stamp) == WHOLE
+    assert stored.find(task(1), stamp) == REFUSED
+    assert stored.find(task(2), stamp) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"facts": "- another"}, {"content": "d"},
+     {"window": Window(index=0, start_frame=0, end_frame=10, shown=(3, 8))}],
+)  # fmt: skip
+def test_another_question_has_no_annotation_yet(stored: Answered, changes: dict[str, Any]) -> None:
+    assert stored.find(task(0, **changes), answers_stamp(config())) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_same"),
+    [
+        ({"url": "http://b/v1", "in_flight": 3, "timeout_s": 1.0}, True),
+        ({"failed": "reject", "text": "long", "embedding": "t5-base"}, True),
+        ({"judge": JUDGE | {"min_score": 3, "url": "http://k/v1"}}, True),
+        ({"model": "n"}, False),
+        ({"language": "de"}, False),
+        ({"allow_meta": True}, False),
+        ({"seed": 1}, False),
+        ({"lengths": ("medium",)}, False),
+        ({"prompt": "cosmos", "lengths": ("medium",)}, False),
+        ({"judge": JUDGE | {"model": "k"}}, False),
+    ],
+)  # fmt: skip
+def test_settings_that_make_other_annotations_are_told_from_the_rest(
+    changes: dict[str, Any], is_same: bool
+) -> None:
+    assert (answers_stamp(config(**changes)) == answers_stamp(config())) is is_same

@@ -1,0 +1,498 @@
+"""Copied clips: the source's own frames bit by bit, and what is encoded because it cannot be."""
+
+import io
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+from av.video.reformatter import ColorRange
+from numpy.typing import NDArray
+from samples import analyzed
+
+from curator.cut_records import CutClip, CutRequest, NotCopied
+from curator.footage import film_writer as write
+from curator.footage.film_writer import moving_texture, rotate, variable_pts, write_video
+from curator.media.packet_copy import CannotCopyError, PacketSpan, VideoPacket, packets_of_span
+from curator.records import Span, Track
+from curator.stages.cut import clip_cutter as cut
+from curator.stages.cut import copy_check as copy
+from curator.stages.cut.clip_cutter import ClipCutter
+from curator.stages.cut.config import CutConfig
+from curator.stages.cut.copy_check import give_up_ticks, is_same_luma
+from curator.stages.propose.candidate_row import cut_request, least_frames
+from curator.stages.shard.config import ShardConfig
+
+N = 120
+"""Frames of the sources here, at 30 frames/s."""
+GOP = 12
+CLOSED = f"keyint={GOP}:min-keyint={GOP}:scenecut=0:b-adapt=0"
+OPEN = f"open-gop=1:{CLOSED}"
+PYRAMID = f"b-pyramid=normal:ref=4:{CLOSED}"
+REFRESH = f"intra-refresh=1:keyint={GOP}:scenecut=0"
+SPANS = ((0, N), (12, 96), (9, 100), (36, 110), (N - 50, N))
+Film = NDArray[np.uint8]
+
+
+def _film(path: Path, params: str = CLOSED, **settings: object) -> None:
+    size = {"width_px": 192, "height_px": 108} | {
+        key: settings.pop(key) for key in ("width_px", "height_px") if key in settings
+    }
+    frames = moving_texture(N, **size)  # type: ignore[arg-type]
+    options = {"preset": "veryfast", "x264-params": params}
+    write_video(path, frames, **({"options": options} | settings))  # type: ignore[arg-type]
+
+
+def _made(params: str = CLOSED, **settings: object) -> Callable[[Path], None]:
+    return lambda path: _film(path, params, **settings)
+
+
+def _mirrored(path: Path) -> None:
+    """A display matrix that puts top to bottom, which no rotation describes."""
+    _film(path, bframes=0)
+    rotate(path, 180)
+    data = path.read_bytes()
+    turned = b"\xff\xff\x00\x00" + bytes(12) + b"\xff\xff\x00\x00"
+    assert data.count(turned) == 1
+    path.write_bytes(data.replace(turned, b"\x00\x01\x00\x00" + bytes(12) + b"\xff\xff\x00\x00"))
+
+
+def _full_range(path: Path) -> None:
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=30, options={"preset": "veryfast"})
+        stream.width, stream.height, stream.pix_fmt = 192, 108, "yuv420p"
+        stream.codec_context.color_range = ColorRange.JPEG
+        for picture in moving_texture(N, width_px=192, height_px=108):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+
+
+def _variable(path: Path) -> None:
+    _film(path, bframes=0, pts=variable_pts(N), time_base=write.VARIABLE_TIME_BASE)
+
+
+def _flv(path: Path) -> None:
+    """A file of FLV, which the footage module does not write."""
+    made = path.with_name("made_for_flv.mp4")
+    _film(made, bframes=2)
+    with av.open(str(made)) as source, av.open(str(path), "w", format="flv") as target:
+        stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                target.mux(packet)
+
+
+COPIED: dict[str, Callable[[Path], None]] = {
+    "plain.mp4": _made(bframes=0),
+    "plain.mkv": _made(bframes=0),
+    "plain.ts": _made(bframes=0),
+    "ntsc.mov": _made(bframes=0, fps=Fraction(30_000, 1001)),
+    "b_frames.mp4": _made(bframes=3),
+    "b_frames.mkv": _made(bframes=3),
+    "b_frames.ts": _made(bframes=3),
+    "b_frames.flv": _flv,
+    "ntsc_b_frames.mkv": _made(bframes=2, fps=Fraction(24_000, 1001)),
+    "pyramid.mp4": _made(PYRAMID, bframes=7),
+    "sound.ts": _made(bframes=3, audio_tone_s=4.0),
+}
+"""Sources whose spans can all be copied."""
+
+FIELDS = av.codec.context.Flags.interlaced_dct | av.codec.context.Flags.interlaced_me
+ENCODED: dict[str, tuple[Callable[[Path], None], NotCopied]] = {
+    "mpeg2.ts": (_made(codec="mpeg2video", gop=GOP, options={"b": "3M"}), NotCopied.CODEC),
+    "vp9.webm": (_made(codec="libvpx-vp9", options={"deadline": "realtime"}), NotCopied.CODEC),
+    "ten_bit.mp4": (_made(pix_fmt="yuv420p10le"), NotCopied.CODEC),
+    "chroma_422.mp4": (_made(pix_fmt="yuv422p"), NotCopied.CODEC),
+    "full_range.mp4": (_full_range, NotCopied.CHROMA),
+    "rotated.mp4": (_made(rotation=90), NotCopied.SHAPE),
+    "mirrored.mp4": (_mirrored, NotCopied.SHAPE),
+    "wide_pixels.mp4": (_made(f"sar=4/3:{CLOSED}"), NotCopied.SHAPE),
+    "interlaced.mp4": (_made(bframes=0, flags=FIELDS), NotCopied.INTERLACED),
+    "variable.mp4": (_variable, NotCopied.VARIABLE_RATE),
+    "open_gop.ts": (_made(OPEN, bframes=3), NotCopied.KEY_FRAME_TOO_FAR),
+    "refresh.ts": (_made(REFRESH, bframes=0), NotCopied.KEY_FRAME_TOO_FAR),
+    "far_keys.mp4": (_made("keyint=250:scenecut=0", bframes=0), NotCopied.KEY_FRAME_TOO_FAR),
+}
+"""Sources of which [6, 110) cannot be copied, and why."""
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Track]]:
+    """Makes and analyzes a file when it is first asked for."""
+    folder = tmp_path_factory.mktemp("films")
+    made: dict[str, tuple[Path, Track]] = {}
+
+    def make(name: str) -> tuple[Path, Track]:
+        if name not in made:
+            path = folder / name
+            (COPIED[name] if name in COPIED else ENCODED[name][0])(path)
+            made[name] = path, analyzed(path)
+        return made[name]
+
+    return make
+
+
+def cutter_of(path: Path, config: CutConfig | None = None, threads: int = 1) -> ClipCutter:
+    return ClipCutter(
+        io.BytesIO(path.read_bytes()),
+        path.name,
+        n_bytes=path.stat().st_size,
+        config=config or CutConfig(copy_give_up_share=0.5),
+        max_pixels=10**7,
+        decoder_threads=threads,
+    )
+
+
+def request_of(track: Track, start: int, end: int, min_frames: int = 1) -> CutRequest:
+    span = Span(start_frame=start, end_frame=end, shot=0)
+    return cut_request(track, "clip", span, crop_borders=True, min_frames=min_frames)
+
+
+def stored(source: Path | bytes) -> list[Film]:
+    """Decoded pictures as they are stored, in no other colour and size."""
+    with av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source)) as container:
+        return [frame.to_ndarray() for frame in container.decode(video=0)]
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_copies_hold_the_sources_frames_bit_by_bit(
+    name: str, film: Callable[[str], tuple[Path, Track]]
+) -> None:
+    """Pins that a copy is a run of the span's own frames, and gives up no more than it may."""
+    path, track = film(name)
+    source = stored(path)
+    assert len(source) == track.n_frames == N
+    cutter = cutter_of(path)
+    for start, end in reversed(SPANS):
+        clip = cutter.cut(request_of(track, start, end))
+        assert (clip.mode, clip.not_copied, clip.copy_frames) == ("copy", None, None)
+        first, last = start + clip.first, start + clip.end
+        # The next key frame: they are so many frames apart.
+        assert first == -(-start // GOP) * GOP
+        assert end - 3 <= last <= end
+        assert clip.n_frames == clip.end - clip.first
+        np.testing.assert_array_equal(stored(clip.mp4), source[first:last])
+
+
+def _facts(clip: CutClip) -> None:
+    for absent in (b"elst", b"edts"):
+        assert absent not in clip.mp4
+    assert clip.mp4.index(b"moov") < clip.mp4.index(b"mdat")
+    with av.open(io.BytesIO(clip.mp4)) as container:
+        (stream,) = container.streams.video
+        assert stream.frames == clip.n_frames
+        assert stream.start_time == 0
+        assert stream.average_rate == stream.guessed_rate == clip.fps
+        assert stream.duration * stream.time_base == clip.n_frames / clip.fps
+        assert (stream.width, stream.height) == (clip.width, clip.height)
+        frames = list(container.decode(stream))
+        assert frames[0].key_frame
+        assert [frame.pts * stream.time_base for frame in frames] == [
+            index / clip.fps for index in range(clip.n_frames)
+        ]
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_all_readers_count_the_same_frames_from_zero(
+    name: str, film: Callable[[str], tuple[Path, Track]], tmp_path: Path
+) -> None:
+    """Pins no edit list, a first key frame at time 0, and PyAV and OpenCV in count and order."""
+    path, track = film(name)
+    clip = cutter_of(path).cut(request_of(track, 9, 100))
+    assert (b"ctts" in clip.mp4) == ("b_frames" in name or name in ("pyramid.mp4", "sound.ts"))
+    _facts(clip)
+    written = tmp_path / "clip.mp4"
+    written.write_bytes(clip.mp4)
+    with av.open(str(written)) as container:
+        pictures = [frame.to_ndarray(format="bgr24") for frame in container.decode(video=0)]
+    video = cv2.VideoCapture(str(written))
+    assert video.get(cv2.CAP_PROP_FRAME_COUNT) == clip.n_frames
+    for index, picture in enumerate(pictures):
+        there, frame = video.read()
+        assert there
+        assert np.abs(frame.astype(int) - picture).max() <= 2
+        shown_ms = float(1000 * index / clip.fps)
+        assert video.get(cv2.CAP_PROP_POS_MSEC) == pytest.approx(shown_ms, abs=0.01)
+    assert not video.read()[0]
+    for index in (0, 7, 40, clip.n_frames - 1):
+        video.set(cv2.CAP_PROP_POS_FRAMES, index)
+        assert np.abs(video.read()[1].astype(int) - pictures[index]).max() <= 2
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="there is no ffmpeg command here")
+@pytest.mark.parametrize("name", COPIED)
+def test_the_ffmpeg_command_gives_the_same_frames(
+    name: str, film: Callable[[str], tuple[Path, Track]], tmp_path: Path
+) -> None:
+    """Pins the command's default, which fills and drops to a constant rate, and its times."""
+    path, track = film(name)
+    clip = cutter_of(path).cut(request_of(track, 9, 100))
+    written = tmp_path / "clip.mp4"
+    written.write_bytes(clip.mp4)
+    begin = ["ffmpeg", "-v", "error", "-i", str(written)]
+    raw = subprocess.run([*begin, "-f", "rawvideo", "-"], capture_output=True, check=True)
+    assert not raw.stderr
+    expected = np.stack(stored(clip.mp4))
+    np.testing.assert_array_equal(
+        np.frombuffer(raw.stdout, np.uint8).reshape(expected.shape), expected
+    )
+    # -vsync is -fps_mode since FFmpeg 5.1 and gone in 8; copying packets shows times as stored.
+    sums = subprocess.run(
+        [*begin, "-c", "copy", "-f", "framecrc", "-"], capture_output=True, check=True, text=True
+    )
+    times = [int(line.split(",")[2]) for line in sums.stdout.splitlines() if line[0] != "#"]
+    assert len(times) == clip.n_frames
+    assert times[0] == min(times) == 0
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_what_cannot_be_copied_is_encoded_whole(
+    name: str, film: Callable[[str], tuple[Path, Track]]
+) -> None:
+    """Pins the reason, and that nothing of the span is given up then."""
+    path, track = film(name)
+    request = request_of(track, 6, 110)
+    clip = cutter_of(path, CutConfig()).cut(request)
+    assert (clip.mode, clip.not_copied) == ("encode", ENCODED[name][1])
+    assert (clip.first, clip.end) == (0, len(request.frame_pts))
+    assert clip.sha256 == cutter_of(path, CutConfig(mode="encode")).cut(request).sha256
+
+
+@pytest.mark.parametrize("name", ["open_gop.ts", "far_keys.mp4", "refresh.ts"])
+def test_only_idr_pictures_begin_a_copy(
+    name: str, film: Callable[[str], tuple[Path, Track]]
+) -> None:
+    """Pins that the same streams are copied from their start, which is such a picture."""
+    path, track = film(name)
+    clip = cutter_of(path, CutConfig()).cut(request_of(track, 0, 60))
+    assert clip.mode == "copy"
+    np.testing.assert_array_equal(stored(clip.mp4), stored(path)[: clip.end])
+    # `stss`: size, kind, version and flags, number of entries, numbers of samples from 1.
+    at = clip.mp4.index(b"stss")
+    assert struct.unpack_from(">III", clip.mp4, at + 4) == (0, 1, 1)
+
+
+def test_both_bounds_hold_for_start_and_end_together(
+    film: Callable[[str], tuple[Path, Track]],
+) -> None:
+    """Pins seconds and share, each at its last frame that is allowed."""
+    path, track = film("b_frames.mp4")
+    # 9 to 12 and one or more at the end.
+    clip = cutter_of(path).cut(request_of(track, 9, 100))
+    given_up = 91 - clip.n_frames
+    assert given_up >= 4
+    enough, less = (given_up + 0.5) / 30, (given_up - 0.5) / 30
+    for config, mode in (
+        (CutConfig(copy_give_up_s=enough, copy_give_up_share=0.5), "copy"),
+        (CutConfig(copy_give_up_s=less, copy_give_up_share=0.5), "encode"),
+        (CutConfig(copy_give_up_s=9, copy_give_up_share=enough * 30 / 91), "copy"),
+        (CutConfig(copy_give_up_s=9, copy_give_up_share=less * 30 / 91), "encode"),
+    ):
+        made = cutter_of(path, config).cut(request_of(track, 9, 100))
+        assert made.mode == mode
+        assert made.not_copied == (None if mode == "copy" else NotCopied.END_TOO_FAR)
+    assert give_up_ticks(request_of(track, 0, 60), at_most_s=1, at_most_share=0.1) == 6 * 512
+    assert give_up_ticks(request_of(track, 0, 60), at_most_s=0.1, at_most_share=0.1) == 3 * 512
+
+
+def test_a_copy_that_would_be_too_short_is_encoded(
+    film: Callable[[str], tuple[Path, Track]],
+) -> None:
+    """Pins the fewest frames: at them a copy, one above them all frames of the span."""
+    path, track = film("plain.mp4")
+    assert cutter_of(path).cut(request_of(track, 9, 100, min_frames=88)).n_frames == 88
+    clip = cutter_of(path).cut(request_of(track, 9, 100, min_frames=89))
+    assert (clip.mode, clip.n_frames) == ("encode", 91)
+    assert (clip.not_copied, clip.copy_frames) == (NotCopied.TOO_FEW_FRAMES, 88)
+
+
+def test_the_fewest_frames_keep_bucket_and_length() -> None:
+    """Pins the larger of both, and never more than the clip has."""
+    row = {"width": 1280, "height": 720, "n_frames": 130, "fps_fraction": "30"}
+    shard = ShardConfig()
+    assert least_frames(row, min_s=2.0, shard=shard) == 122
+    assert least_frames(row | {"n_frames": 121}, min_s=2.0, shard=shard) == 60
+    assert least_frames(row | {"n_frames": 121}, min_s=1.0, shard=shard) == 50
+    ntsc = row | {"n_frames": 60, "fps_fraction": "30000/1001"}
+    assert least_frames(ntsc, min_s=2.0, shard=shard) == 60
+    assert least_frames(ntsc, min_s=3.0, shard=shard) == 60
+
+
+def test_the_recipe_may_ask_for_no_copies(film: Callable[[str], tuple[Path, Track]]) -> None:
+    path, track = film("plain.mp4")
+    clip = cutter_of(path, CutConfig(mode="encode")).cut(request_of(track, 0, N))
+    assert (clip.mode, clip.not_copied) == ("encode", None)
+    clip = cutter_of(path, CutConfig(copy_codecs=())).cut(request_of(track, 0, N))
+    assert (clip.mode, clip.not_copied) == ("encode", NotCopied.CODEC)
+    with pytest.raises(ValueError, match="Input should be 'h264'"):
+        CutConfig(copy_codecs=("hevc",))  # type: ignore[arg-type]
+
+
+def test_high_dynamic_range_is_not_copied(film: Callable[[str], tuple[Path, Track]]) -> None:
+    path, track = film("plain.mp4")
+    request = replace(request_of(track, 0, N), is_hdr=True)
+    assert cutter_of(path).cut(request).not_copied == NotCopied.HIGH_DYNAMIC_RANGE
+
+
+def test_bytes_depend_on_nothing_but_the_request(
+    film: Callable[[str], tuple[Path, Track]],
+) -> None:
+    """Pins equal bytes for other decoder threads and other clips before, copied and encoded."""
+    path, track = film("b_frames.ts")
+    request, other = request_of(track, 9, 100), request_of(track, 50, 60)
+    busy = cutter_of(path, threads=3)
+    assert busy.cut(other).mode == "encode"
+    assert busy.cut(request_of(track, 24, 80)).mode == "copy"
+    clips = [cutter_of(path).cut(request), busy.cut(request), busy.cut(request)]
+    assert len({clip.sha256 for clip in clips}) == 1
+    assert clips[0].mode == "copy"
+    assert busy.cut(other).sha256 == cutter_of(path).cut(other).sha256
+
+
+def test_wrong_pictures_are_not_copied(film: Callable[[str], tuple[Path, Track]]) -> None:
+    """Pins the comparison with what was analyzed, where times and counts are all right."""
+    path, track = film("plain.mp4")
+    for change in (np.full(N, 0.02, np.float32), np.eye(1, N, N - 1, dtype=np.float32)[0] * 0.02):
+        request = request_of(replace(track, luma_mean=track.luma_mean + change), 0, N)
+        assert cutter_of(path).cut(request).not_copied == NotCopied.CHECK_FAILED
+
+
+def test_frames_that_are_off_by_one_are_told_from_their_neighbours() -> None:
+    """Pins a shift within the tolerance, and that still pictures and small errors pass."""
+    steps = np.linspace(0.4, 0.45, 11, dtype=np.float32)
+    assert is_same_luma(steps, steps, range(4))
+    assert is_same_luma(steps + np.float32(0.0001), steps, range(7, 11))
+    assert not is_same_luma(np.roll(steps, 1), steps, range(1, 5))
+    assert not is_same_luma(np.roll(steps, -1), steps, range(1, 5))
+    still = np.full(11, 0.4, np.float32)
+    assert is_same_luma(np.roll(still, 1) + np.float32(0.002), still, range(4))
+    assert not is_same_luma(still + np.float32(0.02), still, range(4))
+    assert not is_same_luma(np.full(11, np.nan, np.float32), still, range(4))
+
+
+def test_a_copy_that_is_damaged_is_encoded_instead(
+    film: Callable[[str], tuple[Path, Track]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that the check sees a lost reference, a damaged slice and a lost frame."""
+    path, track = film("b_frames.mp4")
+    request = request_of(track, 0, N)
+    good = cutter_of(path).cut(request)
+    right = cut.mux_copy
+
+    def drop(span: PacketSpan, number: int) -> PacketSpan:
+        left = [i for i in range(len(span.packets)) if i != number]
+        positions = np.argsort(np.argsort([span.positions[i] for i in left])).tolist()
+        packets = [span.packets[i] for i in left]
+        return PacketSpan(first=span.first, end=span.end, packets=packets, positions=positions)
+
+    def damage(mp4: bytes) -> bytes:
+        at = mp4.index(b"mdat") + len(mp4) // 3
+        return mp4[:at] + bytes(200) + mp4[at + 200 :]
+
+    for change in (
+        lambda stream, span, fps: right(stream, drop(span, 20), fps),
+        lambda stream, span, fps: right(stream, drop(span, len(span.packets) - 1), fps),
+        lambda stream, span, fps: damage(right(stream, span, fps)),
+        lambda stream, span, fps: b"no video",
+    ):
+        monkeypatch.setattr(cut, "mux_copy", change)
+        clip = cutter_of(path).cut(request)
+        assert (clip.mode, clip.not_copied) == ("encode", NotCopied.CHECK_FAILED)
+        assert clip.n_frames == N
+    assert good.mode == "copy"
+    assert copy.EDGE_FRAMES > 1
+
+
+def test_a_container_that_stays_open_gives_what_a_fresh_one_gives(
+    film: Callable[[str], tuple[Path, Track]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that several clips open the source once, and a clip that fails closes it."""
+    path, track = film("b_frames.mp4")
+    opened = []
+    real = cut.open_container
+    monkeypatch.setattr(cut, "open_container", lambda *a, **k: opened.append(1) or real(*a, **k))
+    with cutter_of(path) as cutter:
+        clips = [cutter.cut(request_of(track, start, end)) for start, end in SPANS]
+        assert len(opened) == 1
+        wrong = request_of(replace(track, frame_pts=track.frame_pts + 7), 20, 60)
+        with pytest.raises(cut.CutError, match="was analyzed"):
+            cutter.cut(wrong)
+        assert len(opened) == 4
+        again = cutter.cut(request_of(track, *SPANS[1]))
+        assert len(opened) == 5
+    assert again.sha256 == clips[1].sha256
+
+
+class Packets:
+    """Packets of given times; every one begins with an IDR picture, or none but the first."""
+
+    def __init__(self, times: list[int]) -> None:
+        self.times = times
+
+    def __iter__(self) -> Iterator[VideoPacket]:
+        for number, time in enumerate(self.times):
+            packet: VideoPacket = av.Packet(b"\0\0\1" + bytes([0x65 if number == 0 else 0x41, 0]))
+            packet.pts = time
+            yield packet
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([0, 10, 20, 30, 40], (0, 5)),
+        ([0, 30, 10, 20, 40], (0, 5)),
+        ([0, 30, 10, 20, 60, 40, 50], (0, 4)),
+        ([0, 20, 10, 50, 30, 40], (0, 3)),
+        ([0, 10, 20, 30], (0, 4)),
+        ([0, 10, 15, 20, 30, 40], NotCopied.TIMESTAMPS),
+        ([0, 10, 10, 20, 30, 40], NotCopied.TIMESTAMPS),
+        ([0, 10, -10, 20, 30, 40], NotCopied.TIMESTAMPS),
+        ([0, 20, 30, 40], NotCopied.END_TOO_FAR),
+        ([], NotCopied.KEY_FRAME_TOO_FAR),
+    ],
+)
+def test_a_span_ends_where_nothing_beyond_is_needed(
+    times: list[int], expected: tuple[int, int] | NotCopied
+) -> None:
+    """Pins the longest run of packets whose frames are the span's first ones, without a hole."""
+
+    def pick() -> PacketSpan:
+        return packets_of_span(
+            Packets(times),
+            frame_pts=np.arange(0, 50, 10),
+            end_pts=50,
+            give_up_ticks=20,
+            extradata=None,
+        )
+
+    if isinstance(expected, NotCopied):
+        with pytest.raises(CannotCopyError) as caught:
+            pick()
+        assert caught.value.reason == expected
+    else:
+        span = pick()
+        assert (span.first, span.end) == expected
+        assert span.n_frames == len(span.packets) == len(span.positions)
+
+
+def test_damaged_packets_are_not_copied() -> None:
+    """Pins that a packet which the demuxer calls damaged ends the copy."""
+    packets = list(Packets([0, 10, 20, 30, 40]))
+    packets[2].is_corrupt = True
+    with pytest.raises(CannotCopyError) as caught:
+        packets_of_span(
+            packets,
+            frame_pts=np.arange(0, 50, 10),
+            end_pts=50,
+            give_up_ticks=20,
+            extradata=None,
+        )
+    assert caught.value.reason == NotCopied.DAMAGED

@@ -1,0 +1,307 @@
+"""Size, rate and length that a recipe asks of clips, the guard against large ones, and checks."""
+
+import io
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from samples import analyzed
+
+from curator.cut_records import ClipForm, CutClip, CutRequest, NotCopied
+from curator.errors import CutError, RecipeError
+from curator.footage.film_writer import moving_texture, write_video
+from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
+from curator.media.tone_mapping import to_bt709
+from curator.recipe import load_recipe
+from curator.records import Span
+from curator.stages.cut.clip_cutter import ClipCutter
+from curator.stages.cut.config import CutConfig, cut_fingerprint
+from curator.stages.cut.copy_check import check_encoded
+from curator.stages.cut.output_form import as_written, bucket_size, formed, frame_plan
+from curator.stages.propose.candidate_row import candidate_row, cut_request
+from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.shard_plan import Bucket, bucket_of
+from curator.tables.schemas import CANDIDATES_SCHEMA
+
+Film = NDArray[np.uint8]
+N = 60
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("form") / "film.mp4"
+    frames = moving_texture(N, width_px=320, height_px=180)
+    options = {"x264-params": "keyint=15:scenecut=0", "crf": "12"}
+    write_video(path, frames, fps=Fraction(60), bframes=0, options=options)
+    return path
+
+
+def request_of(path: Path, start: int = 0, end: int = N) -> CutRequest:
+    span = Span(start_frame=start, end_frame=end, shot=0)
+    return cut_request(analyzed(path), "clip", span, crop_borders=True)
+
+
+def cut(path: Path, request: CutRequest, **config: object) -> CutClip:
+    settings = CutConfig.model_validate({"mode": "encode", "crf": 12} | config)
+    with ClipCutter(
+        io.BytesIO(path.read_bytes()),
+        path.name,
+        n_bytes=path.stat().st_size,
+        config=settings,
+        max_pixels=10**7,
+        decoder_threads=1,
+    ) as cutter:
+        return cutter.cut(request)
+
+
+def pictures(mp4: bytes | Path) -> list[Film]:
+    source = str(mp4) if isinstance(mp4, Path) else io.BytesIO(mp4)
+    with av.open(source, mode="r") as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+def psnr(a: Film, b: Film) -> float:
+    error = float(np.mean((a.astype(np.float32) - b) ** 2))
+    return 10 * math.log10(255**2 / max(error, 1e-6))
+
+
+@pytest.mark.parametrize(("rate", "step"), [(30, 2), (20, 3), (60, 1), (120, 0.5)])
+def test_a_fixed_rate_shows_what_the_source_showed(film: Path, rate: int, step: float) -> None:
+    """Pins which frames are left out or repeated, and that the pictures are those."""
+    request = formed(request_of(film, 3, 51), ClipForm(fps=Fraction(rate)))
+    plan = frame_plan(request).tolist()
+    assert plan == [int(index * step) for index in range(round(48 / step))]
+    clip = cut(film, request)
+    assert (clip.fps, clip.n_frames) == (rate, len(plan))
+    source, written = pictures(film), pictures(clip.mp4)
+    for frame, index in zip(written, plan, strict=True):
+        right = psnr(frame, source[3 + index])
+        assert right > max(psnr(frame, source[2 + index]), psnr(frame, source[4 + index])) + 2
+
+
+@pytest.mark.parametrize("size", [(160, 96), (96, 160), (160, 160), (320, 176), (640, 352)])
+def test_a_fixed_size_keeps_the_middle_in_shape(film: Path, size: tuple[int, int]) -> None:
+    """Pins scale and centre crop: the picture covers the size, and is not stretched."""
+    clip = cut(film, formed(request_of(film, 0, 8), ClipForm(size=size)))
+    assert (clip.width, clip.height) == size
+    for frame, source in zip(pictures(clip.mp4), pictures(film)[:8], strict=True):
+        scale = max(size[0] / 320, size[1] / 180)
+        method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+        whole = cv2.resize(source, (math.ceil(320 * scale), math.ceil(180 * scale)),
+                           interpolation=method)  # fmt: skip
+        x, y = (whole.shape[1] - size[0]) // 2, (whole.shape[0] - size[1]) // 2
+        near = [
+            psnr(frame, whole[y + dy : y + dy + size[1], x + dx : x + dx + size[0]])
+            for dy in range(-min(y, 1), min(1, whole.shape[0] - size[1] - y) + 1)
+            for dx in range(-min(x, 1), min(1, whole.shape[1] - size[0] - x) + 1)
+        ]
+        assert max(near) > 27
+
+
+def test_a_fixed_length_takes_the_first_frames(film: Path) -> None:
+    """Pins that a clip has exactly the frames asked for, and its span says which."""
+    request = formed(request_of(film, 5, 50), ClipForm(n_frames=17))
+    clip = cut(film, request)
+    assert (clip.first, clip.end, clip.n_frames) == (0, 17, 17)
+    source, written = pictures(film), pictures(clip.mp4)
+    assert len(written) == 17
+    assert all(psnr(frame, source[5 + i]) > 30 for i, frame in enumerate(written))
+    half = formed(request_of(film, 5, 50), ClipForm(n_frames=17, fps=Fraction(30)))
+    assert (half.frame_pts == request_of(film, 5, 38).frame_pts).all()
+    assert cut(film, half).n_frames == 17
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        (ClipForm(size=(160, 96)), NotCopied.FIXED_SIZE),
+        (ClipForm(fps=Fraction(30)), NotCopied.FIXED_RATE),
+        (ClipForm(size=(320, 180), fps=Fraction(60)), None),
+        (ClipForm(n_frames=20), None),
+    ],
+)
+def test_what_has_the_form_is_copied(film: Path, form: ClipForm, reason: NotCopied | None) -> None:
+    """Pins that copies are made where they are exact, and reasons where not."""
+    clip = cut(film, formed(request_of(film, 15, 45), form), mode="auto")
+    assert clip.not_copied == reason
+    assert clip.mode == ("copy" if reason is None else "encode")
+    assert clip.n_frames == {30: 15}.get(form.fps or 0, form.n_frames or 30)
+    off_key = cut(film, formed(request_of(film, 16, 46), ClipForm(n_frames=20)), mode="auto")
+    assert (off_key.mode, off_key.n_frames) == ("encode", 20)
+
+
+def row_of(path: Path, start: int, end: int) -> dict[str, object]:
+    span = Span(start_frame=start, end_frame=end, shot=0)
+    return candidate_row(analyzed(path), span, "u", aggregates={}, crop_borders=True)
+
+
+def test_rows_say_what_will_be_written(film: Path) -> None:
+    """Pins that candidates have the form that the cutter then gives them."""
+    rows = [row_of(film, 0, 48), row_of(film, 7, 24)]
+    table = pa.Table.from_pylist(rows, CANDIDATES_SCHEMA)
+    assert as_written(table, CutConfig(), ShardConfig()) is table
+    config = CutConfig.model_validate({"size": [160, 96], "fps": 24, "length_frames": 17})
+    written = as_written(table, config, ShardConfig()).to_pylist()
+    assert [(r["width"], r["height"], r["fps_fraction"]) for r in written] == [(160, 96, "24")] * 2
+    assert [r["n_frames"] for r in written] == [17, 7]
+    plan = frame_plan(formed(request_of(film, 7, 24), ClipForm(fps=Fraction(24))))
+    assert len(plan) == 7
+
+
+@pytest.mark.parametrize("aspect", ["1,1", "4,3", "3,4", "16,9", "9,16"])
+@pytest.mark.parametrize("resolution", [240, 360, 480, 720, 1080, 1440, 2160])
+def test_sizes_of_buckets_stay_in_their_buckets(resolution: int, aspect: str) -> None:
+    """Pins multiples of 16 that are still of the bucket's class and aspect."""
+    bucket = Bucket(resolution=resolution, aspect=aspect, min_frames=17)
+    width, height = bucket_size(bucket)
+    assert width % 16 == height % 16 == 0
+    assert bucket_of(width, height, 18, ShardConfig()) == bucket
+    assert min(width, height) <= resolution + 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"size": [100, 96]}, "multiples of 16"),
+        ({"fps": "fast"}, "expected 24 or 30000/1001"),
+        ({"fps": 1000}, "expected 1 to 240"),
+        ({"size": "large"}, "bucket"),
+    ],
+)
+def test_impossible_forms_are_refused(changes: dict[str, object], words: str) -> None:
+    """Pins messages for a form that no clip can have."""
+    with pytest.raises(ValidationError, match=words):
+        CutConfig.model_validate(changes)
+
+
+def test_rates_of_broadcast_are_fractions() -> None:
+    """Pins that 29.97 is 30000/1001, and that whole rates stay."""
+    rates = {"29.97": Fraction(30_000, 1001), "23.976": Fraction(24_000, 1001), "25": Fraction(25)}
+    for text, rate in rates.items():
+        assert CutConfig(fps=text).rate == rate
+    assert CutConfig.model_validate({"fps": 12.5}).rate == Fraction(25, 2)
+
+
+def test_a_clip_larger_than_its_source_is_encoded_coarser(tmp_path: Path) -> None:
+    """Pins the guard: one more encode, with a CRF by the overshoot, within a third."""
+    path = tmp_path / "starved.mp4"
+    rng = np.random.default_rng(0)
+    noisy = (
+        np.clip(f + rng.normal(0, 20, f.shape), 0, 255).astype(np.uint8)
+        for f in moving_texture(40, width_px=320, height_px=180)
+    )
+    write_video(path, noisy, fps=Fraction(30), options={"crf": "30"})
+    request = request_of(path, 0, 40)
+    assert request.source_bits_per_pixel is not None
+    source_bytes = request.source_bits_per_pixel / 8 * 320 * 180 * 40
+    free = cut(path, request, max_size_factor=None, crf=10)
+    assert free.crf == 10
+    assert len(free.mp4) > 2 * source_bytes
+    guarded = cut(path, request, max_size_factor=2.0, crf=10)
+    assert guarded.crf is not None
+    overshoot = len(free.mp4) / (2 * source_bytes)
+    assert guarded.crf == 10 + min(10, math.ceil(6 * math.log2(overshoot)))
+    assert len(guarded.mp4) < 0.75 * len(free.mp4)
+    roomy = cut(path, request, max_size_factor=1000.0, crf=10)
+    assert roomy.sha256 == free.sha256
+
+
+def test_an_encoded_clip_that_is_not_what_was_meant_is_noticed(film: Path) -> None:
+    """Pins the check of count, size and times, by decoding and by packets alone."""
+    clip = cut(film, request_of(film, 0, 20))
+    right = {"n_frames": 20, "size": (320, 180), "fps": Fraction(60)}
+    for decodes in (True, False):
+
+        def check(mp4: bytes, *, decodes: bool = decodes, **wrong: object) -> str | None:
+            return check_encoded(mp4, decodes=decodes, threads=1, **(right | wrong))  # type: ignore[arg-type]
+
+        assert check(clip.mp4) is None
+        assert "expected 21" in str(check(clip.mp4, n_frames=21))
+        assert "expected 320x178" in str(check(clip.mp4, size=(320, 178)))
+        assert "ticks apart" in str(check(clip.mp4, fps=Fraction(30)))
+        assert check(clip.mp4[: len(clip.mp4) // 2]) is not None
+
+
+def test_the_share_that_is_verified_changes_no_clip(film: Path) -> None:
+    """Pins that checking less is no other output, and in no fingerprint."""
+    request = request_of(film, 0, 20)
+    assert cut(film, request, verify_share=0.0).sha256 == cut(film, request).sha256
+    assert cut_fingerprint(CutConfig(verify_share=0.1)) == cut_fingerprint(CutConfig())
+    assert cut_fingerprint(CutConfig(length_frames=17)) != cut_fingerprint(CutConfig())
+
+
+def test_without_nvenc_the_recipe_is_told(film: Path) -> None:
+    """Pins that nothing else encodes in its place."""
+    if nvenc_problem() is None:
+        pytest.skip("NVENC opens here")
+    with pytest.raises(CutError, match=r"set cut\.encoder to x264"):
+        cut(film, request_of(film), encoder="nvenc")
+
+
+def test_nvencs_options_are_known_to_ffmpeg() -> None:
+    """Pins names and values, which FFmpeg passes over or refuses where there is a GPU alone."""
+    context = av.CodecContext.create("h264_nvenc", "w")
+    known = {option.name: option for option in context.supported_options.private}
+    for name, value in ({"qp": "20"} | _NVENC_OPTIONS).items():
+        choices = [choice.name for choice in known[name].choices]
+        assert value in choices or (not choices and value.isdigit())
+
+
+@pytest.mark.needs_gpu
+def test_nvenc_writes_what_x264_writes(film: Path) -> None:
+    """Pins the file by NVENC: same frames, times and form; it needs a GPU that has NVENC."""
+    if nvenc_problem() is not None:
+        pytest.skip(f"this GPU has no NVENC: {nvenc_problem()}")
+    clip = cut(film, request_of(film), encoder="nvenc", max_size_factor=None)
+    source, written = pictures(film), pictures(clip.mp4)
+    assert len(written) == N
+    assert all(psnr(a, b) > 30 for a, b in zip(written, source, strict=True))
+    assert b"elst" not in clip.mp4
+
+
+def test_tone_mapping_and_a_rule_against_hdr_contradict_each_other() -> None:
+    """Pins the message for a recipe that would map nothing."""
+    with pytest.raises(RecipeError, match=r"filters\.hdr rejects"):
+        load_recipe("quickstart", ["cut.hdr=tonemap"])
+    load_recipe("quickstart", ["cut.hdr=tonemap", "filters.hdr.max=1"])
+
+
+@pytest.mark.parametrize("transfer", [16, 18])
+def test_hdr_is_mapped_frame_by_frame(transfer: int, tmp_path: Path) -> None:
+    """Pins the pictures of a PQ and an HLG film, against the curve computed directly."""
+    path = tmp_path / "hdr.mp4"
+    shown = list(moving_texture(6, width_px=192, height_px=112))
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx265", rate=30)
+        stream.width, stream.height, stream.pix_fmt = 192, 112, "yuv420p10le"
+        context = stream.codec_context
+        context.options = {"crf": "4", "x265-params": "log-level=none:pools=none"}
+        context.color_primaries, context.color_trc, context.colorspace = 9, transfer, 9
+        context.color_range = 1
+        for picture in shown:
+            frame = av.VideoFrame.from_ndarray(picture // 2 + 40, format="rgb24")
+            container.mux(stream.encode(frame.reformat(format="yuv420p10le", dst_colorspace=9)))
+        container.mux(stream.encode(None))
+    request = request_of(path, 0, 6)
+    assert request.is_hdr
+    clip = cut(path, request, crf=4, hdr="tonemap", max_size_factor=None)
+    assert clip.not_copied is None
+    with av.open(io.BytesIO(clip.mp4), mode="r") as container:
+        context = container.streams.video[0].codec_context
+        assert (context.color_primaries, context.color_trc, context.colorspace) == (1, 1, 1)
+        written = [
+            f.reformat(format="rgb24", src_colorspace=1).to_ndarray()
+            for f in container.decode(video=0)
+        ]
+    for frame, picture in zip(written, shown, strict=True):
+        coded = (picture // 2 + 40).reshape(-1, 3) / 255
+        meant = to_bt709(coded, 9, transfer).reshape(picture.shape) * 255
+        assert np.abs((frame - meant).mean(axis=(0, 1))).max() < 2.5
+        assert np.abs(frame - meant).mean() < 8

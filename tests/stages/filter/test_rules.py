@@ -1,0 +1,285 @@
+"""Scores of clips, and the reasons that rules find against them."""
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from samples import made_signals, made_track
+
+from curator.errors import unknown_key
+from curator.measures.audio_score import SCORES as AUDIO_SCORES
+from curator.measures.scores import SCORES, samples_of, score_clip
+from curator.measures.semantic_score import NEEDS
+from curator.records import Reason, Span
+from curator.stages.filter.rules import (
+    Bounds,
+    FilterConfig,
+    Verdict,
+    judge,
+    quantile_bound,
+    resolve,
+)
+
+
+def span(start: int, end: int) -> Span:
+    return Span(start_frame=start, end_frame=end, shot=0)
+
+
+def test_every_score_is_produced_and_is_what_the_track_says() -> None:
+    """Pins all scores of a clip by hand-made measurements, in `SCORES`' order."""
+    flags = np.zeros(300, np.uint8)
+    flags[0:300:10] = 1
+    flags[60:66] |= 2
+    scores = score_clip(made_track(300, frame_flags=flags), span(60, 120))
+    assert list(scores) == list(SCORES)
+    assert scores == {
+        "short_side_px": 720.0,
+        "aspect": pytest.approx(16 / 9),
+        "fps": 30.0,
+        "duration_s": pytest.approx(2.0),
+        "hdr": 0.0,
+        "bits_per_pixel": pytest.approx(8 * 4000 / (1280 * 720)),
+        "bit_rate_kbps": pytest.approx(8 * 4000 * 30 / 1000),
+        "interlaced": 0.0,
+        "corrupt_fraction": pytest.approx(0.1),
+        **dict.fromkeys(AUDIO_SCORES),
+        "luma": pytest.approx(0.5),
+        "contrast": pytest.approx(0.2),
+        "clipped_fraction": pytest.approx(0.03),
+        "sharpness": pytest.approx(0.4),
+        "noise": pytest.approx(0.0),
+        "motion": pytest.approx(0.1),
+        "camera_motion": pytest.approx(0.09),
+        "camera_jitter": pytest.approx(0.0),
+        "camera_share": pytest.approx(0.9),
+        "object_motion": pytest.approx(0.03),
+        "pan_rate": pytest.approx(0.08),
+        "tilt_rate": pytest.approx(-0.04),
+        "zoom_rate": pytest.approx(0.01),
+        "roll_rate": pytest.approx(0.5),
+        "blocking": 0.0,
+        "flattening": 0.0,
+        "quantizer": 0.0,
+        "banding": 0.0,
+        "combing": 0.0,
+        "true_resolution": pytest.approx(0.9),
+        "stripes": 0.0,
+        "frozen_fraction": 0.0,
+        "black_fraction": 0.0,
+        "content_area": 1.0,
+        "text_area": None,
+        "overlay_text_area": None,
+        "logo_area": 0.0,
+        "split_screen": 0.0,
+        "picture_in_picture": None,
+        "layout_consistency": pytest.approx(1.0),
+        **dict.fromkeys(NEEDS),
+    }
+
+
+def test_samples_count_only_with_both_frames_inside() -> None:
+    """Pins that motion across a cut is no motion of the clip: frames 60, 75 with pairs 63, 78."""
+    track = made_track(300)
+    assert track.sample_frame[samples_of(track, span(60, 79))].tolist() == [60, 75]
+    assert track.sample_frame[samples_of(track, span(60, 78))].tolist() == [60]
+    assert track.sample_frame[samples_of(track, span(61, 79))].tolist() == [75]
+
+
+def test_scores_without_samples_are_absent_not_zero() -> None:
+    """Pins that a short clip has no motion score, rather than a false one."""
+    scores = score_clip(made_track(300), span(1, 10))
+    assert {name for name, value in scores.items() if value is None} == {
+        "clipped_fraction",
+        "sharpness",
+        "noise",
+        "motion",
+        "camera_motion",
+        "camera_jitter",
+        "camera_share",
+        "object_motion",
+        "pan_rate",
+        "tilt_rate",
+        "zoom_rate",
+        "roll_rate",
+        "blocking",
+        "flattening",
+        "quantizer",
+        "banding",
+        "combing",
+        "true_resolution",
+        "stripes",
+        "frozen_fraction",
+        "content_area",
+        "text_area",
+        "overlay_text_area",
+        "logo_area",
+        "split_screen",
+        "picture_in_picture",
+        "layout_consistency",
+        *AUDIO_SCORES,
+        *NEEDS,
+    }
+
+
+def test_measurements_that_failed_do_not_count() -> None:
+    """Pins that NaN (a picture too small for flow) is left out, and alone gives no score."""
+    motion = made_track(300).signals["motion"].copy()
+    motion[0] = np.nan
+    track = made_track(300, signals=made_signals(len(motion), motion=motion))
+    assert score_clip(track, span(0, 60))["motion"] == pytest.approx(0.1)
+    motion[:] = np.nan
+    track = made_track(300, signals=made_signals(len(motion), motion=motion))
+    assert score_clip(track, span(0, 60))["motion"] is None
+
+
+def test_unknown_packet_sizes_give_no_bits_per_pixel() -> None:
+    """Pins that a container without packet sizes is not taken for a badly compressed one."""
+    track = made_track(300, frame_bytes=np.zeros(300, np.int32))
+    assert score_clip(track, span(0, 60))["bits_per_pixel"] is None
+
+
+def test_sizes_are_upright_with_square_pixels() -> None:
+    """Pins that 720x576 with 16:15 pixels is 768x576."""
+    scores = score_clip(
+        made_track(300, width=720, height=576, pixel_aspect=Fraction(16, 15)), span(0, 60)
+    )
+    assert (scores["short_side_px"], scores["aspect"]) == (576.0, pytest.approx(4 / 3))
+
+
+def test_the_rate_of_a_variable_clip_is_its_own() -> None:
+    """Pins frames by seconds of the span, not of the film, where steps vary."""
+    pts = np.concatenate([np.arange(60) * 512, 60 * 512 + np.arange(60) * 1024]).astype(np.int64)
+    track = made_track(120, frame_pts=pts, end_pts=60 * 512 + 60 * 1024)
+    assert track.is_vfr
+    assert score_clip(track, span(0, 60))["fps"] == pytest.approx(30)
+    assert score_clip(track, span(60, 120))["fps"] == pytest.approx(15)
+
+
+def rules(**bounds: dict[str, Any]) -> list[Bounds]:
+    return resolve(FilterConfig.model_validate(bounds).root)
+
+
+def scores_with(**values: float | None) -> dict[str, float | None]:
+    return dict.fromkeys(SCORES, 1.0) | values
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_bounds_are_inclusive_and_each_side_has_its_reason(name: str) -> None:
+    """Pins, for every score, that a clip at a bound is kept, and the reasons beyond the bounds."""
+    bounds = rules(**{name: {"min": 2.0, "max": 3.0}})
+    spec = SCORES[name]
+    assert judge(scores_with(**{name: 2.0}), bounds) == []
+    assert judge(scores_with(**{name: 3.0}), bounds) == []
+    below, above = (judge(scores_with(**{name: value}), bounds) for value in (1.999, 3.001))
+    assert below == [Verdict(reason=spec.low, score=1.999, threshold=2.0)]
+    assert above == [Verdict(reason=spec.high, score=3.001, threshold=3.0)]
+
+
+def test_zero_is_a_bound_like_any_other() -> None:
+    """Pins that a bound of 0 is not taken for none: `hdr: {max: 0}` rejects HDR."""
+    assert judge(scores_with(hdr=1.0), rules(hdr={"max": 0}))[0].reason == Reason.HIGH_DYNAMIC_RANGE
+    assert judge(scores_with(hdr=0.0), rules(hdr={"max": 0})) == []
+
+
+def test_reasons_come_in_the_order_of_the_rules() -> None:
+    """Pins that the recipe's order decides which reason is named first, and all are named."""
+    scores = scores_with(motion=0.0, luma=0.0, fps=5.0)
+    low = {"min": 9.0}
+    found = [v.reason for v in judge(scores, rules(luma=low, fps=low, motion=low))]
+    assert found == [Reason.TOO_DARK, Reason.FPS_TOO_LOW, Reason.MOTION_TOO_LOW]
+    found = [v.reason for v in judge(scores, rules(motion=low, luma=low, fps=low))]
+    assert found == [Reason.MOTION_TOO_LOW, Reason.TOO_DARK, Reason.FPS_TOO_LOW]
+
+
+def test_a_rule_on_an_absent_score_rejects_as_not_measured() -> None:
+    """Pins that a clip is never kept on a score it has not, with the bound that asked for it."""
+    verdicts = judge(scores_with(motion=None), rules(motion={"min": 0.1, "max": 4}))
+    assert verdicts == [Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=0.1)]
+    verdicts = judge(scores_with(motion=None), rules(motion={"max": 4}))
+    assert verdicts == [Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=4)]
+
+
+def test_a_rule_without_bounds_rejects_nothing() -> None:
+    """Pins that `motion: {}` and nulls are no rule, even for a score that is absent."""
+    assert judge(scores_with(motion=None), rules(motion={})) == []
+    assert judge(scores_with(), rules(motion={"min": None, "max": None})) == []
+
+
+def test_unknown_scores_name_the_nearest() -> None:
+    """Pins the message for a misspelt score, and for one that is like no other."""
+    with pytest.raises(ValidationError, match=r"unknown score 'motoin'; did you mean 'motion'\?"):
+        rules(motoin={"min": 1})
+    with pytest.raises(ValidationError, match="unknown score 'zzz'; known: short_side_px, aspect"):
+        rules(zzz={"min": 1})
+    assert unknown_key("a", ["b"], "key") == "unknown key 'a'; known: b"
+
+
+def test_bounds_that_keep_nothing_are_refused() -> None:
+    """Pins that crossed bounds and unknown bounds are errors, not empty results."""
+    with pytest.raises(ValidationError, match=r"min 3\.0 is above max 2\.0; no clip could be kept"):
+        rules(luma={"min": 3, "max": 2})
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        rules(luma={"minimum": 3})
+
+
+def test_every_score_says_its_unit_and_meaning() -> None:
+    """Pins that no column of scores is without explanation."""
+    assert all(spec.unit and spec.meaning for spec in SCORES.values())
+
+
+@pytest.mark.parametrize(
+    ("share", "low", "high"), [(0.0, 0.0, 99.0), (0.15, 15.0, 84.0), (0.29, 29.0, 70.0)]
+)
+def test_quantiles_drop_exactly_the_share(share: float, low: float, high: float) -> None:
+    """Pins k = floor(share * n) from either end, in any order, and for a share that no float is."""
+    values = np.random.default_rng(1).permutation(100).astype(np.float64)
+    assert quantile_bound(values, lowest=share) == low == np.sum(values < low)
+    assert quantile_bound(values, highest=share) == high == 99 - np.sum(values > high)
+
+
+def test_ties_at_a_quantile_are_kept_together() -> None:
+    """Pins that equal scores share their fate, and that never more than the share is dropped."""
+    values = np.array([0.0] * 3 + [1.0] * 6 + [2.0])
+    assert quantile_bound(values, lowest=0.2) == 0.0
+    assert quantile_bound(values, lowest=0.3) == 1.0
+    assert quantile_bound(values, lowest=0.8) == 1.0
+    assert quantile_bound(values, highest=0.5) == 1.0
+    assert quantile_bound(values, highest=0.95) == 0.0
+    assert quantile_bound(np.zeros(0), lowest=0.5) is None
+
+
+def test_of_two_bounds_on_a_side_the_stricter_counts() -> None:
+    """Pins absolute and quantile bounds together, and rules of one score under two names."""
+    config = FilterConfig.model_validate(
+        {
+            "noise": {"max": 7.0, "drop_highest": 0.1},
+            "sharpness": {"min": 0.5, "drop_lowest": 0.2, "drop_highest": 0.2},
+            "noisy": {"score": "noise", "max": 3.0, "severity": "flag"},
+        }
+    )
+    found = resolve(config.root, lambda name: np.arange(10.0))
+    assert [(b.rule, b.score, b.min, b.max, b.n_measured) for b in found] == [
+        ("noise", "noise", None, 7.0, 10),
+        ("sharpness", "sharpness", 2.0, 7.0, 10),
+        ("noisy", "noise", None, 3.0, None),
+    ]
+    assert [(b.min, b.max) for b in resolve(config.root)] == [(None, 7.0), (0.5, None), (None, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"noise": {"drop_lowest": 1.0}}, "less than 1"),
+        ({"noise": {"drop_lowest": 0.5, "drop_highest": 0.5}}, "leave nothing"),
+        ({"noise": {"severity": "warn"}}, "'reject' or 'flag'"),
+        ({"noise": {"score": "luma", "max": 1}}, "'noise' is named after a score and is about"),
+        ({"grainy": {"score": "nose", "max": 1}}, "unknown score 'nose'; did you mean 'noise'"),
+        ({"a.b": {"score": "noise", "max": 1}}, "letters, digits and _"),
+    ],
+)
+def test_rules_that_cannot_be_meant_are_refused(rule: dict[str, Any], message: str) -> None:
+    """Pins the words for shares, severities and names that no rule can have."""
+    with pytest.raises(ValidationError, match=message):
+        rules(**rule)

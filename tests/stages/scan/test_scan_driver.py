@@ -1,0 +1,196 @@
+"""Scanning: a stream of listed sources, probed once, and safe from headers that end a process."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curator.errors import ErrorCode
+from curator.executor.attempts import SourceRef, watchdog
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.executor.worker import Resources, Step
+from curator.footage.film_writer import moving_texture, text_file, write_video
+from curator.stages.scan import scan_driver as scanning_module
+from curator.stages.scan.scan_driver import Scanning
+from curator.stages.scan.source_listing import (
+    Listed,
+    ListedSource,
+    SkippedName,
+    UnlistedSource,
+    list_sources,
+)
+from curator.stages.scan.stage import ProbeStep
+from curator.storage import Store, open_store
+from curator.tables.source_table import SourceTable
+
+
+class DyingProbeStep(ProbeStep):
+    """Ends its process on some sources: at once, or by its limit on time."""
+
+    def __init__(self, *, max_probe_s: float | None) -> None:
+        assert max_probe_s is not None
+        super().__init__(max_probe_s=1.0)
+
+    def __call__(self, unit: Sequence[SourceRef]) -> list[dict[str, Any]]:
+        """Dies, hangs, or probes."""
+        if any("deadly" in source.uri for source in unit):
+            os.abort()
+        for source in unit:
+            if "endless" in source.uri:
+                with watchdog(1.0, armed=True):
+                    time.sleep(60)
+        return super().__call__(unit)
+
+
+class Wait:
+    """Takes its time, and dies of 13."""
+
+    def __call__(self, unit: int) -> int:
+        if unit == 13:
+            os.abort()
+        time.sleep(0.01)
+        return -unit
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three videos, one of them twice, and a text that calls itself one."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(3):
+        frames = moving_texture(10 + number, seed=number)
+        write_video(folder / f"{number}.mp4", frames, fps=Fraction(25))
+    (folder / "z same.mp4").write_bytes((folder / "1.mp4").read_bytes())
+    text_file(folder / "text.mp4")
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "out"))
+
+
+def scan(store: Store, listed: Iterator[Listed]) -> tuple[SourceTable, Scanning]:
+    table = SourceTable()
+    with Progress(live=False) as progress, Engine(address=None, workers=None) as engine:
+        scanning = Scanning(store, engine, progress, table)
+        scanning.begin(listed)
+        scanning.finish()
+        assert not engine.is_started
+    return table, scanning
+
+
+def rows(table: SourceTable) -> dict[str, dict[str, Any]]:
+    return {Path(row["uri"]).name: row for part in table.rows({}) for row in part.to_pylist()}
+
+
+def test_what_was_probed_is_not_probed_again_and_all_is_accounted_for(
+    folder: Path, store: Store
+) -> None:
+    listed = [
+        *list_sources([str(folder)]),
+        SkippedName(uri="/a.json"),
+        UnlistedSource(uri="/gone.mp4", code=ErrorCode.VANISHED, message="is not there"),
+    ]
+    first, scanning = scan(store, iter(listed))
+    assert (scanning.n_scanned, scanning.n_skipped_names) == (5, 1)
+    again, scanning = scan(store, iter(listed))
+    assert scanning.n_scanned == 0
+    assert rows(again) == rows(first)
+    by_name = rows(first)
+    assert sorted(by_name) == ["0.mp4", "1.mp4", "2.mp4", "gone.mp4", "text.mp4", "z same.mp4"]
+    assert by_name["gone.mp4"]["error_stage"] == "list"
+    assert by_name["text.mp4"]["error_code"] == "not_a_video"
+    assert by_name["2.mp4"]["header_n_frames"] == 12
+    names = [Path(source.uri).name for source in first.to_analyze()]
+    assert names == ["0.mp4", "1.mp4", "2.mp4"]
+
+
+def test_a_source_of_another_version_is_probed_again(folder: Path, store: Store) -> None:
+    scan(store, list_sources([str(folder)]))
+    os.utime(folder / "0.mp4", ns=(1, 1))
+    table, scanning = scan(store, list_sources([str(folder)]))
+    assert scanning.n_scanned == 1
+    assert len(table) == 5
+
+
+@pytest.mark.parametrize("how", ["deadly", "endless"])
+def test_a_header_that_ends_its_process_is_one_failed_source(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(scanning_module, "ProbeStep", DyingProbeStep)
+    (folder / "1.mp4").rename(folder / f"{how}.mp4")
+    table, _ = scan(store, list_sources([str(folder)]))
+    by_name = rows(table)
+    assert len(by_name) == 5
+    dead = by_name[f"{how}.mp4"]
+    assert (dead["outcome"], dead["error_stage"]) == ("failed", "scan")
+    assert dead["error_code"] == "worker_died"
+    assert "died 2 times" in dead["error_message"]
+    assert {name for name, row in by_name.items() if row["source_id"]} == {
+        "0.mp4", "2.mp4", "text.mp4", "z same.mp4",
+    }  # fmt: skip
+    _, again = scan(store, list_sources([str(folder)]))
+    assert again.n_scanned == 1
+
+
+def test_the_listing_is_taken_as_it_is_needed(store: Store, tmp_path: Path) -> None:
+    taken = 0
+
+    def endless() -> Iterator[Listed]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield ListedSource(uri=f"{tmp_path}/{taken}.mp4", bytes=1, version="1")
+
+    with Progress(live=False) as progress, Engine(address=None, workers=None) as engine:
+        scanning = Scanning(store, engine, progress, SourceTable())
+        assert scanning.begin(endless()) is None
+    assert taken <= 2 * scanning_module.FIRST_WINDOW
+
+
+def test_a_probe_that_its_part_does_not_have_is_made_again(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan(store, list_sources([str(folder)]))
+    monkeypatch.setattr(
+        scanning_module.KnownKeys, "find", lambda known, keys: known._names * len(keys)
+    )
+    gone = ListedSource(uri="/gone.mp4", bytes=1, version="1")
+    table, scanning = scan(store, iter([gone]))
+    assert scanning.n_scanned == 1
+    assert rows(table)["gone.mp4"]["error_code"] == "vanished"
+
+
+def test_a_stream_of_units_on_ray_says_which_ended_their_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    ahead = 0
+
+    def units() -> Iterator[int]:
+        nonlocal ahead
+        for number in range(60):
+            ahead = number
+            yield number
+
+    results = {}
+    furthest = 0
+    with Engine(address=None, workers=None) as engine:
+        step = Step(make=Wait, resources=Resources(cpus=0.5))
+        for unit, result in engine.attempts(step, units(), few=False):
+            results[unit] = result
+            furthest = max(furthest, ahead - len(results))
+        room = 4 * engine.n_cpus()
+    assert results.pop(13) is None
+    # A machine under load may cost Ray another worker; the caller does its unit again.
+    answered = {unit: result for unit, result in results.items() if result is not None}
+    assert answered == {unit: -unit for unit in answered}
+    assert len(results) == 59
+    assert len(answered) >= 55
+    assert furthest <= room

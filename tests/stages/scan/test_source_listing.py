@@ -1,0 +1,359 @@
+"""Arguments become sources: in one order, each once, none dropped without a word."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from curator.errors import ErrorCode, StorageError, UsageError
+from curator.stages.scan import source_listing as listing
+from curator.stages.scan.source_listing import (
+    Listed,
+    ListedSource,
+    SkippedName,
+    UnlistedSource,
+    list_sources,
+)
+from curator.storage import open_source, s3_client
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A folder with videos, other files, hidden files and odd names."""
+    root = tmp_path / "in"
+    for name in [
+        "b.mp4",
+        "a/2.mov",
+        "a/10.mov",
+        "a/notes.TXT",
+        "a-b.mkv",
+        "a.webm",
+        ".hidden.mp4",
+        ".git/objects/x.mp4",
+        "no extension",
+        "sound.m4a",
+        "picture.gif",
+        "cover.jpg",
+        "odd\nname #1 100%?.mp4",
+        "ü/日本.mp4",
+    ]:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return root
+
+
+def uris(listed: Iterator[Listed], root: Path | str | None = None) -> list[str]:
+    names = [item.uri for item in listed if not isinstance(item, SkippedName)]
+    return names if root is None else [name.removeprefix(f"{root}/") for name in names]
+
+
+def test_a_folder_is_listed_in_order_without_hidden_names(tree: Path) -> None:
+    found = list(list_sources([str(tree)]))
+    assert uris(iter(found), tree) == [
+        "a-b.mkv",
+        "a.webm",
+        "a/10.mov",
+        "a/2.mov",
+        "b.mp4",
+        "no extension",
+        "odd\nname #1 100%?.mp4",
+        "picture.gif",
+        "sound.m4a",
+        "ü/日本.mp4",
+    ]
+    skipped = [item.uri for item in found if isinstance(item, SkippedName)]
+    assert skipped == [str(tree / "a/notes.TXT"), str(tree / "cover.jpg")]
+
+
+def test_what_is_listed_opens_with_its_version(tree: Path) -> None:
+    for item in list_sources([str(tree)]):
+        if isinstance(item, ListedSource):
+            with open_source(item.uri, expected_version=item.version) as stream:
+                assert len(stream.read()) == item.bytes
+
+
+def test_a_file_is_a_source_whatever_its_name(tree: Path) -> None:
+    for name in ("cover.jpg", ".hidden.mp4"):
+        (item,) = list_sources([str(tree / name)])
+        assert isinstance(item, ListedSource)
+
+
+def test_paths_become_absolute_and_normal_and_links_stay(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tree)
+    (tree / "link.mp4").symlink_to(tree / "b.mp4")
+    assert uris(list_sources(["./a/../b.mp4", "link.mp4"]), tree) == ["b.mp4", "link.mp4"]
+    assert uris(list_sources([f"//{tree}//b.mp4"]), tree) == ["b.mp4"]
+    assert uris(list_sources(["."]))[0] == str(tree / "a-b.mkv")
+
+
+def test_each_uri_comes_once(tree: Path) -> None:
+    arguments = [str(tree / "b.mp4"), str(tree), str(tree / "a"), str(tree / "b.*")]
+    found = uris(list_sources(arguments), tree)
+    assert found[0] == "b.mp4"
+    assert sorted(found) == sorted(set(found))
+    assert set(found) == set(uris(list_sources([str(tree)]), tree))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.mp4", ["b.mp4", "odd\nname #1 100%?.mp4"]),
+        ("a/*", ["a/10.mov", "a/2.mov"]),
+        ("a*", ["a/10.mov", "a/2.mov", "a-b.mkv", "a.webm"]),
+        ("?.mp4", ["b.mp4"]),
+        ("[ab].*", ["a.webm", "b.mp4"]),
+        ("**/*.mov", ["a/10.mov", "a/2.mov"]),
+        ("**/日*", ["ü/日本.mp4"]),
+        ("**/.*.mp4", [".hidden.mp4"]),
+        (".git/**", [".git/objects/x.mp4"]),
+        ("*/2.mov", ["a/2.mov"]),
+    ],
+)
+def test_patterns(tree: Path, pattern: str, expected: list[str]) -> None:
+    assert uris(list_sources([str(tree / pattern)]), tree) == expected
+    (tree / "a" / "2.mov").rename(tree / "a" / "2.mov")
+    assert uris(list_sources([f"{tree}//{pattern}"]), tree) == expected
+
+
+def test_all_files_under_a_pattern_of_folders_come_once(tree: Path) -> None:
+    assert sorted(uris(list_sources([str(tree / "**")]))) == sorted(uris(list_sources([str(tree)])))
+    everything = sorted(uris(list_sources([str(tree / "**/*")])))
+    assert everything == sorted(uris(list_sources([str(tree)])))
+
+
+def test_a_file_with_the_name_of_a_pattern_wins(tree: Path) -> None:
+    (tree / "a[1]*.mp4").write_bytes(b"")
+    (tree / "a1x.mp4").write_bytes(b"")
+    assert uris(list_sources([str(tree / "a[1]*.mp4")]), tree) == ["a[1]*.mp4"]
+
+
+def test_links_are_followed_and_loops_end(tree: Path, tmp_path: Path) -> None:
+    (tree / "a" / "loop").symlink_to(tree)
+    (tree / "0inside").symlink_to(tree / "a")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "v.mp4").write_bytes(b"")
+    (outside / "back").symlink_to(tree)
+    (tree / "zlink").symlink_to(outside)
+    (tree / "zlink2").symlink_to(outside)
+    (tree / "store").symlink_to(tree / ".git")
+    found = uris(list_sources([str(tree)]), tree)
+    assert "a/2.mov" in found
+    assert [name for name in found if name.startswith(("0", "s", "z"))] == [
+        "sound.m4a",
+        "store/objects/x.mp4",
+        "zlink/v.mp4",
+    ]
+
+
+def test_what_cannot_be_read_is_listed_as_failed(tree: Path) -> None:
+    (tree / "broken.mp4").symlink_to(tree / "none")
+    (tree / "circle.mp4").symlink_to(tree / "circle.mp4")
+    os.mkfifo(tree / "pipe.mp4")
+    failed = {
+        Path(item.uri).name: item.code
+        for item in list_sources([str(tree)])
+        if isinstance(item, UnlistedSource)
+    }
+    assert failed == {
+        "broken.mp4": ErrorCode.VANISHED,
+        "circle.mp4": ErrorCode.UNREADABLE,
+        "pipe.mp4": ErrorCode.UNREADABLE,
+    }
+
+
+def test_a_name_that_is_not_text_is_listed_as_failed_under_a_name_that_is(tmp_path: Path) -> None:
+    with open(os.fsencode(tmp_path) + b"/bad\xff.mp4", "wb"):
+        pass
+    (item,) = list_sources([str(tmp_path)])
+    assert isinstance(item, UnlistedSource)
+    assert item.uri == f"{tmp_path}/bad\\xff.mp4"
+    assert item.code is ErrorCode.UNREADABLE
+    assert "rename it" in item.message
+    item.message.encode()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+def test_a_folder_without_permission_is_listed_as_failed(tree: Path) -> None:
+    (tree / "a").chmod(0)
+    try:
+        failed = [item for item in list_sources([str(tree)]) if isinstance(item, UnlistedSource)]
+    finally:
+        (tree / "a").chmod(0o700)
+    assert [(item.uri, item.code) for item in failed] == [(str(tree / "a"), ErrorCode.UNREADABLE)]
+
+
+def test_limit_counts_sources_and_not_skipped_names(tree: Path) -> None:
+    assert len(uris(list_sources([str(tree)], limit=3))) == 3
+    assert list(list_sources([str(tree)], limit=0)) == []
+    assert len(uris(list_sources([str(tree)], limit=1000))) == 10
+    with pytest.raises(UsageError, match="limit is -1"):
+        list_sources([str(tree)], limit=-1)
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("none.mp4", "does not exist"),
+        ("*.none", "matches no files"),
+        ("empty", "has no files"),
+        ("link", "is a link to nothing"),
+        ("pipe", "is no file and no folder"),
+        ("empty.txt", "names no sources"),
+    ],
+)
+def test_arguments_that_name_nothing_are_errors_before_the_first_item(
+    tree: Path, argument: str, message: str
+) -> None:
+    (tree / "empty").mkdir()
+    (tree / "empty.txt").write_text("\n# nothing\n")
+    (tree / "link").symlink_to("nowhere")
+    os.mkfifo(tree / "pipe")
+    with pytest.raises(UsageError, match=f"{argument.replace('*', '.')}.*{message}"):
+        list_sources([str(tree / "b.mp4"), str(tree / argument)])
+
+
+@pytest.mark.parametrize(
+    "argument", ["", "https://host/v.mp4", "gs://bucket/x", "s3://", "s3:///k"]
+)
+def test_arguments_of_other_kinds_are_errors(argument: str) -> None:
+    with pytest.raises(UsageError, match="expected"):
+        list_sources([argument])
+    with pytest.raises(UsageError, match="no inputs"):
+        list_sources([])
+
+
+KEYS = [
+    "set/a.mp4",
+    "set/deep/b.mov",
+    "set/.hidden/c.mp4",
+    "set/deep/.d.mp4",
+    "set/notes.json",
+    "set/odd #1 100%? ü.mp4",
+    "set/e[1].mp4",
+    "set/e1.mp4",
+    "set2/f.mp4",
+]
+
+
+@pytest.fixture(params=["moto", pytest.param("real", marks=pytest.mark.needs_s3)])
+def bucket(request: pytest.FixtureRequest) -> str:
+    name = "s3_bucket" if request.param == "moto" else "real_s3_bucket"
+    bucket: str = request.getfixturevalue(name)
+    for key in KEYS:
+        s3_client.client().put_object(Bucket=bucket, Key=key, Body=key.encode())
+    for marker in ("set/", "set/folder/"):
+        s3_client.client().put_object(Bucket=bucket, Key=marker, Body=b"")
+    return bucket
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("set/a.mp4", ["set/a.mp4"]),
+        ("set/notes.json", ["set/notes.json"]),
+        ("set/deep/.d.mp4", ["set/deep/.d.mp4"]),
+        ("set/deep", ["set/deep/b.mov"]),
+        ("set2/", ["set2/f.mp4"]),
+        ("set2*", ["set2/f.mp4"]),
+        (
+            "se*/*.mp4",
+            ["set/a.mp4", "set/e1.mp4", "set/e[1].mp4", "set/odd #1 100%? ü.mp4", "set2/f.mp4"],
+        ),
+        ("**/*.mov", ["set/deep/b.mov"]),
+        ("set/**/b.*", ["set/deep/b.mov"]),
+        ("set/*/.d*", ["set/deep/.d.mp4"]),
+        ("set/e[1].mp4", ["set/e[1].mp4"]),
+        ("set/e[1]*", ["set/e1.mp4"]),
+        ("set/?.mp4", ["set/a.mp4"]),
+    ],
+)
+def test_objects_prefixes_and_patterns_on_s3(
+    bucket: str, argument: str, expected: list[str]
+) -> None:
+    found = list(list_sources([f"s3://{bucket}/{argument}"]))
+    assert uris(iter(found), f"s3://{bucket}") == expected
+    for item in found:
+        assert isinstance(item, ListedSource)
+        with open_source(item.uri, expected_version=item.version) as stream:
+            assert len(stream.read()) == item.bytes
+
+
+def test_a_bucket_is_listed_whole(bucket: str) -> None:
+    found = list(list_sources([f"s3://{bucket}"]))
+    assert uris(iter(found), f"s3://{bucket}") == sorted(
+        key for key in KEYS if "/." not in key and not key.endswith("json")
+    )
+    assert [item.uri for item in found if isinstance(item, SkippedName)] == [
+        f"s3://{bucket}/set/notes.json"
+    ]
+    assert list(list_sources([f"s3://{bucket}/"])) == found
+
+
+@pytest.mark.parametrize("argument", ["none", "se", "set/none*", "none/", "**/none"])
+def test_nothing_on_s3_is_an_error_with_a_remedy(bucket: str, argument: str) -> None:
+    with pytest.raises(UsageError, match=r"matches no objects|no objects under it; .* append"):
+        list_sources([f"s3://{bucket}/{argument}"])
+
+
+def test_a_missing_bucket_is_an_error_with_a_remedy(bucket: str) -> None:
+    for argument in ("", "/", "/key", "/pre*"):
+        with pytest.raises(UsageError, match=f"input .*there is no such bucket.*{bucket}-none"):
+            list_sources([f"s3://{bucket}-none{argument}"])
+
+
+def test_a_listing_that_breaks_off_is_an_error_in_the_stream(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(bucket: str, prefix: str) -> Iterator[s3_client.S3Object]:
+        yield s3_client.S3Object(key="a", bytes=1, version="v")
+        raise OSError("connection lost")
+
+    monkeypatch.setattr("curator.storage.s3_find.list_objects", broken)
+    stream = list_sources([f"s3://{s3_bucket}"])
+    assert next(stream).uri == f"s3://{s3_bucket}/a"
+    with pytest.raises(StorageError, match="connection lost"):
+        next(stream)
+
+
+def test_many_uris_are_described_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{number:04}" for number in range(1500)]
+    for name in names[::3]:
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "m.txt").write_text("\n".join(names))
+    found = list(list_sources([str(tmp_path / "m.txt")]))
+    assert uris(iter(found), tmp_path) == names
+    assert sum(isinstance(item, ListedSource) for item in found) == 500
+
+
+def test_a_manifest_is_not_read_further_than_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described: list[str] = []
+    describe = listing._describe
+
+    def watched(uri: str) -> Listed:
+        described.append(uri)
+        return describe(uri)
+
+    monkeypatch.setattr(listing, "_describe", watched)
+    (tmp_path / "m.txt").write_text("\n".join(f"{number}" for number in range(20_000)))
+    assert len(uris(list_sources([str(tmp_path / "m.txt")], limit=5))) == 5
+    assert len(described) < 2000
+
+
+def test_names_that_are_clearly_no_video() -> None:
+    def skipped(names: Sequence[str]) -> list[str]:
+        return [name for name in names if listing._is_skipped(name)]
+
+    others = ["a.json", "b.JPG", "c.tar", "d.tar.gz", "e.srt", "f.wav", "g.parquet", "s3://b/x.md"]
+    assert skipped(others) == others
+    assert (
+        skipped(["a.mp4", "b.m4a", "c.gif", "d", "e.ts", "f.ogg", "g.3gp", "wav", ".json/x"]) == []
+    )

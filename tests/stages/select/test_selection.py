@@ -1,0 +1,100 @@
+"""Balanced selection: shares and caps of groups, the same whatever the order."""
+
+import random
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from curator.stages.select.selection import SelectConfig, group_name, select
+from curator.stages.shard.sample_plan import mark_selected
+
+
+def clips(n: int, **columns: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+    return [
+        {"clip_id": f"clip{number}", "decision": "kept", "reasons": [], "bucket": "wide"}
+        | {name: values[number % len(values)] for name, values in columns.items()}
+        for number in range(n)
+    ]
+
+
+def taken(rows: list[dict[str, Any]], **config: Any) -> set[str]:  # noqa: ANN401
+    chosen = select(rows, SelectConfig.model_validate(config))
+    return {row["clip_id"] for row, one in zip(rows, chosen, strict=True) if one.is_taken}
+
+
+def test_a_cap_holds_for_each_group_and_small_groups_are_whole() -> None:
+    """Pins so many of each group, all where there are fewer."""
+    rows = clips(20, bucket=["wide"] * 9 + ["tall"])
+    names = taken(rows, by=["bucket"], max_per_group=3)
+    groups = [row["bucket"] for row in rows if row["clip_id"] in names]
+    assert sorted(groups) == ["tall", "tall", "wide", "wide", "wide"]
+
+
+@pytest.mark.parametrize(("share", "n"), [(0.0, 0), (0.1, 10), (0.29, 29), (0.5, 50), (1.0, 100)])
+def test_a_share_is_exact_and_rounded_up(share: float, n: int) -> None:
+    """Pins the count: 0.29 of 100 is 29, although the float is a little less."""
+    assert len(taken(clips(100), keep_fraction=share)) == n
+    assert len(taken(clips(3), keep_fraction=0.1)) == 1
+
+
+def test_single_groups_have_their_own_share() -> None:
+    """Pins down-sampling per category, by one column and by two."""
+    rows = clips(40, kind=["game", "street"], tags=[["b", "a"], ["a", "b"], []])
+    names = taken(rows, by=["bucket"], keep_fractions={"wide": 0.25})
+    assert len(names) == 10
+    config = SelectConfig(by=("bucket", "tags"), keep_fractions={"wide | a+b": 0})
+    assert {group_name(row, config) for row in rows} == {"wide | a+b", "wide | none"}
+    left = [row for row, one in zip(rows, select(rows, config), strict=True) if one.is_taken]
+    assert {tuple(row["tags"]) for row in left} == {()}
+
+
+def test_what_is_taken_depends_on_seed_and_ids_alone() -> None:
+    """Pins the choice against shuffling, that a seed makes another one and a larger cap more."""
+    rows = clips(200)
+    first = taken(rows, max_per_group=40)
+    mixed = list(rows)
+    random.Random(5).shuffle(mixed)
+    assert taken(mixed, max_per_group=40) == first
+    assert first < taken(rows, max_per_group=60)
+    assert len(first & taken(rows, max_per_group=40, seed=1)) < 25
+    assert sorted(first)[:3] == ["clip1", "clip10", "clip101"]
+
+
+def test_only_survivors_are_chosen_from_and_the_others_keep_their_reason() -> None:
+    """Pins the columns of a clip that is left out, and that rejected ones take no place."""
+    rows = clips(6)
+    rows[0] |= {"decision": "rejected", "reason": "too_dark", "reasons": ["too_dark"]}
+    mark_selected(rows, SelectConfig(by=("bucket",), max_per_group=2))
+    out = [row for row in rows[1:] if row["decision"] == "rejected"]
+    assert rows[0]["reasons"] == ["too_dark"]
+    assert len(out) == 3
+    assert sorted(row["reason_score"] for row in out) == [3.0, 4.0, 5.0]
+    for row in out:
+        assert (row["reason"], row["reasons"]) == ("not_selected", ["not_selected"])
+        assert row["reason_threshold"] == 2.0
+        assert row["reason_detail"].startswith("group wide: 2 of 5 taken, this is no. ")
+
+
+def test_without_shares_and_caps_nothing_is_left_out() -> None:
+    """Pins that a section which only names columns selects nothing."""
+    rows = clips(5)
+    mark_selected(rows, SelectConfig(by=("bucket",)))
+    assert {row["decision"] for row in rows} == {"kept"}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"by": ["buckt"]}, "unknown column of clips 'buckt'; did you mean 'bucket'"),
+        ({"by": ["shard"]}, "unknown column of clips 'shard'"),
+        ({"max_per_group": 0}, "greater than or equal to 1"),
+        ({"keep_fraction": 1.5}, "less than or equal to 1"),
+        ({"by": "bucket", "keep_fractions": {"a": 2}}, "'a' is 2.0; expected 0 to 1"),
+        ({"keep_fractions": {"a": 1}}, "names no column"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(config: dict[str, Any], message: str) -> None:
+    """Pins the words for columns that do not exist or come later, and for wrong numbers."""
+    with pytest.raises(ValidationError, match=message):
+        SelectConfig.model_validate(config)

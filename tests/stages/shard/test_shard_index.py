@@ -1,0 +1,218 @@
+"""What stands beside the tars: indexes, tables and the manifest."""
+
+import hashlib
+import io
+import json
+import struct
+import tarfile
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.shard_index import (
+    DATASET_SCHEMA,
+    MANIFEST,
+    Shard,
+    ShardFacts,
+    index_name,
+    known_facts,
+    meta_lines,
+    meta_name,
+    set_files,
+    tar_index,
+)
+from curator.stages.shard.shard_plan import (
+    Bucket,
+    Location,
+    Sample,
+    Split,
+    plan_shards,
+    tar_layout,
+    write_shard,
+)
+
+BUCKETS = (
+    Bucket(resolution=720, aspect="16,9", min_frames=121),
+    Bucket(resolution=480, aspect="9,16", min_frames=17),
+)
+STAMP = "0123456789abcdef"
+
+
+def mp4_of(sample: Sample) -> bytes:
+    return sample.key.encode() * (sample.mp4_bytes // len(sample.key))
+
+
+def sample(number: int, split: Split) -> Sample:
+    key = f"{number:024x}"
+    return Sample(
+        key=key,
+        metadata={
+            "n_frames": 60 + number, "fps": 30.0, "duration": (60 + number) / 30, "width": 1280,
+            "height": 720, "source_id": f"s{number % 7}", "source_uri": f"/in/{number}.mp4",
+        },
+        caption=f"Clip {number}, größer.",
+        mp4_bytes=24 * (40 + number),
+        mp4_sha256=f"{number:064x}",
+        location=Location(name="cuts/part.parquet", row=number),
+        split=split,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shards() -> dict[str, tuple[Shard, bytes]]:
+    """Tars of two buckets and splits, by name."""
+    samples = [(BUCKETS[i % 2], sample(i, "val" if i % 5 == 0 else "train")) for i in range(90)]
+    found = {}
+    for plan in plan_shards(samples, ShardConfig(max_bytes=1 << 16)):
+        output = io.BytesIO()
+        write_shard(plan, output, mp4_of)
+        layout, data = tar_layout(plan), output.getvalue()
+        facts = ShardFacts(
+            bytes=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+            md5=hashlib.md5(data, usedforsecurity=False).hexdigest(),
+            idx_sha256=hashlib.sha256(tar_index(layout)).hexdigest(),
+            meta_sha256=hashlib.sha256(meta_lines(plan)).hexdigest(),
+        )
+        found[plan.name] = Shard(plan=plan, layout=layout, facts=facts), data
+    assert len(found) > 4
+    return found
+
+
+def files_of(shards: dict[str, tuple[Shard, bytes]]) -> dict[str, bytes]:
+    listed = [shard for shard, _ in shards.values()]
+    return set_files(listed, seed=7, stamp=STAMP, made_by="curate 0")
+
+
+def test_the_index_is_that_of_energon(
+    shards: dict[str, tuple[Shard, bytes]], tmp_path: Path
+) -> None:
+    """Pins `.tar.idx`, `.info.json` and the splits against what its own preparation writes."""
+    pytest.importorskip("megatron.energon")
+    from megatron.energon.epathlib import EPath
+    from megatron.energon.flavors import BaseWebdatasetFactory
+
+    for name, (_, data) in shards.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    names = [name.removeprefix("shards/") for name in shards]
+    BaseWebdatasetFactory.prepare_dataset(
+        EPath(tmp_path / "shards"),
+        names,
+        split_parts_patterns=[("train", ".*/train-.*"), ("val", ".*/val-.*")],
+        workers=1,
+        progress_fn=lambda items, length: items,
+    )
+    for name, (shard, _) in shards.items():
+        assert (tmp_path / index_name(name)).read_bytes() == tar_index(shard.layout)
+    files = files_of(shards)
+    own = json.loads(files["shards/.nv-meta/.info.json"])
+    theirs = json.loads((tmp_path / "shards/.nv-meta/.info.json").read_bytes())
+    assert own["shard_counts"] == theirs["shard_counts"]
+    assert list(own) == list(theirs)
+
+
+def test_the_index_leads_to_each_sample(shards: dict[str, tuple[Shard, bytes]]) -> None:
+    """Pins little-endian offsets: a part cut out by two of them is one sample."""
+    for shard, data in shards.values():
+        raw = tar_index(shard.layout)
+        offsets = struct.unpack(f"<{len(raw) // 8}Q", raw)
+        for found, start, end in zip(shard.plan.samples, offsets[:-1], offsets[1:], strict=True):
+            with tarfile.open(fileobj=io.BytesIO(data[start:end])) as tar:
+                assert {name.partition(".")[0] for name in tar.getnames()} == {found.key}
+        assert not any(data[offsets[-1] :])
+
+
+def test_the_metadata_is_a_line_of_json_for_each_sample(
+    shards: dict[str, tuple[Shard, bytes]],
+) -> None:
+    """Pins the order and the name, `<tar without suffix>.meta.jsonl`."""
+    for name, (shard, _) in shards.items():
+        lines = meta_lines(shard.plan).splitlines()
+        assert [json.loads(line) for line in lines] == [s.metadata for s in shard.plan.samples]
+        assert meta_name(name) == name[:-4] + ".meta.jsonl"
+
+
+def test_tables_say_where_each_mp4_lies(shards: dict[str, tuple[Shard, bytes]]) -> None:
+    """Pins the columns that loaders take, and that offsets lead to the bytes."""
+    table = pq.read_table(io.BytesIO(files_of(shards)["shards/dataset.parquet"]))
+    assert table.schema.equals(DATASET_SCHEMA)
+    rows = table.to_pylist()
+    assert {row["clip_id"] for row in rows} == {f"{i:024x}" for i in range(90)}
+    for row in rows:
+        data = shards[f"shards/{row['shard']}"][1]
+        mp4 = data[row["offset"] : row["offset"] + row["bytes"]]
+        assert mp4 == row["clip_id"].encode() * (len(mp4) // 24)
+        assert row["path"] == f"{row['shard']}#{row['clip_id']}.mp4"
+        assert row["shard"].startswith(f"{row['bucket']}/{row['split']}-")
+        assert (row["height"], row["width"], row["aspect_ratio"]) == (720, 1280, 720 / 1280)
+        assert row["resolution"] == 720 * 1280
+        assert row["duration"] == row["num_frames"] / row["fps"]
+
+
+def test_the_manifest_is_last_and_names_everything(
+    shards: dict[str, tuple[Shard, bytes]],
+) -> None:
+    """Pins its keys, its sums and the hashes, and that facts can be read back."""
+    files = files_of(shards)
+    assert list(files)[-1] == MANIFEST
+    manifest = json.loads(files[MANIFEST])
+    assert (manifest["version"], manifest["seed"]) == (1, 7)
+    assert (manifest["made_by"], manifest["recipe_fingerprint"]) == ("curate 0", STAMP)
+    assert {f"shards/{name}" for name in manifest["files"]} == set(files) - {MANIFEST}
+    for name, facts in manifest["files"].items():
+        data = files[f"shards/{name}"]
+        assert facts == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    assert known_facts(manifest) == {name: shard.facts for name, (shard, _) in shards.items()}
+    assert known_facts(manifest | {"version": 0}) == {}
+    assert known_facts({}) == {}
+    counts = manifest["counts"]
+    assert (counts["samples"], counts["frames"]) == (90, sum(60 + i for i in range(90)))
+    assert counts["bytes"] == sum(len(data) for _, data in shards.values())
+    assert counts["seconds"] == pytest.approx(counts["frames"] / 30, abs=0.01)
+    assert set(counts["by_split"]) == {"train", "val"}
+    assert set(counts["by_bucket"]) == {bucket.name for bucket in BUCKETS}
+    assert counts["by_split"]["val"]["samples"] == 18
+
+
+def test_a_bucket_alone_has_names_of_its_own(shards: dict[str, tuple[Shard, bytes]]) -> None:
+    """Pins that a bucket's folder can be moved and read by itself."""
+    files = files_of(shards)
+    for bucket in BUCKETS:
+        info = json.loads(files[f"shards/{bucket.name}/.nv-meta/.info.json"])
+        inside = {name for name in shards if f"/{bucket.name}/" in name}
+        assert {f"shards/{bucket.name}/{name}" for name in info["shard_counts"]} == inside
+
+
+def test_no_shards_are_whole_too() -> None:
+    """Pins that a run that keeps nothing says so, in all files."""
+    files = set_files([], seed=0, stamp=STAMP, made_by="curate 0")
+    manifest = json.loads(files[MANIFEST])
+    assert manifest["shards"] == []
+    assert manifest["counts"]["samples"] == 0
+    assert json.loads(files["shards/wids-train.json"])["shardlist"] == []
+    assert files["shards/.nv-meta/split.yaml"] == (
+        b"split_parts:\n  train: []\n  val: []\nexclude: []\n"
+    )
+    assert pq.read_table(io.BytesIO(files["shards/dataset.parquet"])).num_rows == 0
+    assert b"configs" not in files["shards/README.md"]
+
+
+def test_cards_name_the_tars_of_each_split(shards: dict[str, tuple[Shard, bytes]]) -> None:
+    """Pins that the header of each folder's README.md names its tars and no others, by split."""
+    files = files_of(shards)
+    for folder in ("", *(f"{bucket.name}/" for bucket in BUCKETS)):
+        _, header, _ = files[f"shards/{folder}README.md"].decode().split("---\n")
+        (config,) = yaml.safe_load(header)["configs"]
+        named = {part["split"]: part["path"] for part in config["data_files"]}
+        for split, name in (("train", "train"), ("val", "validation")):
+            inside = [
+                tar.removeprefix(f"shards/{folder}")
+                for tar in sorted(shards)
+                if tar.startswith(f"shards/{folder}") and tar.rpartition("/")[2].startswith(split)
+            ]
+            assert named.get(name, []) == inside

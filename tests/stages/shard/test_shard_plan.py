@@ -1,0 +1,457 @@
+"""Buckets, plans and bytes of shards."""
+
+import hashlib
+import io
+import json
+import pickle
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.shard_plan import (
+    Bucket,
+    Location,
+    Sample,
+    ShardPlan,
+    Split,
+    aspect_loss,
+    bucket_of,
+    plan_shards,
+    split_of,
+    tar_layout,
+    write_shard,
+)
+from curator.tables.spill_file import Spill
+
+CONFIG = ShardConfig()
+WIDE = Bucket(resolution=720, aspect="16,9", min_frames=121)
+CAPTIONS = ("A shot.", 'Größe: 日本語, 🎬, "quoted"\n', "")
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "n_frames", "name"),
+    [
+        (1280, 720, 122, "720p_16-9_121f"),
+        (1280, 720, 121, "720p_16-9_49f"),
+        (1280, 720, 50, "720p_16-9_49f"),
+        (1280, 720, 49, "720p_16-9_33f"),
+        (1280, 720, 18, "720p_16-9_17f"),
+        (1280, 718, 18, "480p_16-9_17f"),
+        (720, 1280, 18, "720p_9-16_17f"),
+        (1440, 1080, 18, "1080p_4-3_17f"),
+        (480, 640, 18, "480p_3-4_17f"),
+        (500, 500, 18, "480p_1-1_17f"),
+        (426, 240, 18, "240p_16-9_17f"),
+        (4096, 2160, 18, "2160p_16-9_17f"),
+        (2560, 1080, 18, "1080p_16-9_17f"),
+        (550, 480, 18, "480p_1-1_17f"),
+        (560, 480, 18, "480p_4-3_17f"),
+    ],
+)
+def test_buckets_are_the_largest_class_reached_and_the_nearest_shape(
+    width: int, height: int, n_frames: int, name: str
+) -> None:
+    """Pins N+1 frames for class N, shorter sides, and nearness of shapes by ratio."""
+    bucket = bucket_of(width, height, n_frames, CONFIG)
+    assert bucket is not None
+    assert bucket.name == name
+
+
+@pytest.mark.parametrize(("width", "height", "n_frames"), [(1280, 720, 17), (424, 238, 500)])
+def test_clips_below_the_smallest_class_have_no_bucket(
+    width: int, height: int, n_frames: int
+) -> None:
+    """Pins that nothing is put into a class it does not reach."""
+    assert bucket_of(width, height, n_frames, CONFIG) is None
+
+
+def test_classes_need_no_order() -> None:
+    """Pins that a recipe may list classes in any order."""
+    config = ShardConfig(resolutions=(720, 240), lengths=(49, 17))
+    bucket = bucket_of(1280, 720, 60, config)
+    assert bucket == Bucket(resolution=720, aspect="16,9", min_frames=49)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "loss"),
+    [(1920, 1080, 0.0), (1998, 1080, 0.039), (1350, 1080, 0.0625), (2580, 1080, 0.256)],
+)
+def test_shapes_far_from_all_classes_have_no_bucket_where_that_is_asked_for(
+    width: int, height: int, loss: float
+) -> None:
+    """Pins the loss by a crop, and that a clip is put into the nearest class by default."""
+    assert aspect_loss(width, height, CONFIG) == pytest.approx(loss, abs=0.001)
+    assert bucket_of(width, height, 50, CONFIG) is not None
+    strict = ShardConfig(aspects_strict=True, aspects_tolerance=0.05)
+    assert (bucket_of(width, height, 50, strict) is None) == (loss > 0.05)
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [("sports", "sports"), ("Video Game/HUD", "video-game-hud"), (None, "unknown"), ("!", "other")],
+)
+def test_a_content_type_ends_the_name_of_its_bucket(content: str | None, name: str) -> None:
+    """Pins that any words make a plain folder name, and that no clip is lost without a type."""
+    config = ShardConfig(by_content_type=True)
+    bucket = bucket_of(1280, 720, 60, config, content_type=content)
+    assert bucket is not None
+    assert bucket.name == f"720p_16-9_49f_{name}"
+    plain = bucket_of(1280, 720, 60, CONFIG, content_type=content)
+    assert plain is not None
+    assert plain.name == "720p_16-9_49f"
+
+
+def test_sources_are_split_by_their_hash() -> None:
+    """Pins the share, that a seed changes it, and that one source's split needs no other's."""
+    sources = [hashlib.sha256(str(n).encode()).hexdigest()[:32] for n in range(4000)]
+    config = ShardConfig(val_share=0.1)
+    val = {source for source in sources if split_of(source, config) == "val"}
+    assert 0.08 < len(val) / len(sources) < 0.12
+    other = {s for s in sources if split_of(s, ShardConfig(val_share=0.1, seed=1)) == "val"}
+    assert 0.05 < len(val & other) / len(val) < 0.2
+    wider = {s for s in sources if split_of(s, ShardConfig(val_share=0.2)) == "val"}
+    assert val < wider
+    assert {split_of(s, ShardConfig(val_share=0.0)) for s in sources} == {"train"}
+    assert {split_of(s, ShardConfig(val_share=1.0)) for s in sources} == {"val"}
+
+
+@pytest.mark.parametrize("aspect", ["16:9", "16", "0,9", "a,b", "-1,2"])
+def test_shapes_that_are_no_two_numbers_are_refused(aspect: str) -> None:
+    """Pins the message for a misspelt shape."""
+    with pytest.raises(ValidationError, match="expected two whole numbers such as '16,9'"):
+        ShardConfig(aspects=(aspect,))
+
+
+def mp4_of(key: str) -> bytes:
+    """Stands for an encoded clip: other bytes and another size for each key."""
+    return key.encode() * (100 + int(key, 16) % 97)
+
+
+def sample(
+    number: int,
+    *,
+    caption: str | None = None,
+    split: Split = "train",
+    sha256: str | None = None,
+    embedding: NDArray[np.float32] | None = None,
+    has_id: bool = False,
+    spill: Spill | None = None,
+    **metadata: object,
+) -> Sample:
+    key = f"{number:024x}"
+    return Sample(
+        key=key,
+        metadata={"clip_id": key, "fps": 30.0, **metadata},
+        caption=CAPTIONS[number % 3] if caption is None else caption,
+        mp4_bytes=len(mp4_of(key)),
+        mp4_sha256=sha256 or f"{number:064x}",
+        location=Location(name="cuts/part.parquet", row=number),
+        split=split,
+        embedding=embedding,
+        has_id=has_id,
+        spill=spill,
+    )
+
+
+def plan_of(n: int) -> ShardPlan:
+    (plan,) = plan_shards([(WIDE, sample(i)) for i in range(n)], CONFIG)
+    return plan
+
+
+def written(plan: ShardPlan) -> bytes:
+    output = io.BytesIO()
+    n_bytes = write_shard(plan, output, lambda s: mp4_of(s.key))
+    assert n_bytes == len(output.getvalue())
+    return output.getvalue()
+
+
+def test_plans_do_not_depend_on_the_order_of_samples() -> None:
+    """Pins deterministic names and contents for any order of arrival."""
+    tall = Bucket(resolution=480, aspect="9,16", min_frames=17)
+    samples = [(WIDE if i % 3 else tall, sample(i)) for i in range(40)]
+    config = ShardConfig(max_bytes=1 << 16)
+    plans = plan_shards(samples, config)
+    assert plans == plan_shards(samples[::-1], config)
+    assert len(plans) > 2
+    assert [plan.name for plan in plans] == sorted(plan.name for plan in plans)
+    assert {plan.bucket for plan in plans} == {WIDE.name, tall.name}
+    assert all(plan.name.startswith(f"shards/{plan.bucket}/train-00000") for plan in plans)
+    keys = [s.key for plan in plans for s in plan.samples]
+    assert sorted(keys) == sorted(s.key for _, s in samples)
+    for bucket in (WIDE.name, tall.name):
+        order = [s.key for plan in plans if plan.bucket == bucket for s in plan.samples]
+        assert order != sorted(order)
+        other = plan_shards(samples, ShardConfig(max_bytes=1 << 16, seed=1))
+        assert order != [s.key for plan in other if plan.bucket == bucket for s in plan.samples]
+
+
+def test_names_end_in_the_hash_of_what_is_inside() -> None:
+    """Pins that another caption, clip or score makes another name, and nothing else does."""
+    base = [(WIDE, sample(i)) for i in range(3)]
+    name = plan_shards(base, CONFIG)[0].name
+    assert name == plan_shards(list(base), CONFIG)[0].name
+    for other in (sample(1, caption="Other."), sample(1, luma=0.5), sample(9)):
+        assert plan_shards([base[0], (WIDE, other), base[2]], CONFIG)[0].name != name
+
+
+def test_no_tar_is_larger_than_its_limit() -> None:
+    """Pins the limit for every tar, and that tars are filled."""
+    config = ShardConfig(max_bytes=1 << 16)
+    plans = plan_shards([(WIDE, sample(i)) for i in range(60)], config)
+    sizes = [len(written(plan)) for plan in plans]
+    assert max(sizes[:-1]) <= config.max_bytes
+    assert sizes[-1] <= config.max_bytes + config.floor_bytes
+    assert min(sizes[:-1]) > config.max_bytes - 20_000
+
+
+@pytest.mark.parametrize("n", range(8, 28))
+def test_the_last_tar_is_not_below_the_floor(n: int) -> None:
+    """Pins the floor, that a small rest is joined with the tar before, and that none is lost."""
+    config = ShardConfig(max_bytes=1 << 16, min_bytes=40_000)
+    plans = plan_shards([(WIDE, sample(i)) for i in range(n)], config)
+    assert sum(len(plan.samples) for plan in plans) == n
+    sizes = [tar_layout(plan).n_bytes for plan in plans]
+    assert len(sizes) == 1 or min(sizes) >= config.floor_bytes
+    assert max(sizes) < config.max_bytes + config.floor_bytes
+
+
+def test_a_floor_above_the_limit_is_refused() -> None:
+    """Pins the message, and that the floor follows the limit by default."""
+    with pytest.raises(ValidationError, match="min_bytes 70000 is more than max_bytes 65536"):
+        ShardConfig(max_bytes=65536, min_bytes=70000)
+    assert ShardConfig(max_bytes=65536).floor_bytes == 16384
+
+
+def test_splits_do_not_share_a_tar() -> None:
+    """Pins that the split is in the name, and that tars are numbered within it."""
+    samples = [(WIDE, sample(i, split="val" if i % 4 == 0 else "train")) for i in range(40)]
+    plans = plan_shards(samples, ShardConfig(max_bytes=1 << 16))
+    assert {plan.split for plan in plans} == {"train", "val"}
+    for plan in plans:
+        assert {s.split for s in plan.samples} == {plan.split}
+    for split in ("train", "val"):
+        numbers = [p.name.split("-")[-2] for p in plans if p.split == split]
+        assert numbers == [f"{n:06d}" for n in range(len(numbers))]
+
+
+SMALL = ShardConfig(max_bytes=1 << 16)
+
+
+def keys_of(plans: list[ShardPlan]) -> dict[str, set[str]]:
+    return {plan.name: {s.key for s in plan.samples} for plan in plans}
+
+
+def test_tars_that_stand_stay_and_new_samples_go_into_new_ones() -> None:
+    """Pins appending: names, contents and numbers."""
+    first = plan_shards([(WIDE, sample(i)) for i in range(30)], SMALL)
+    standing = keys_of(first)
+    both = plan_shards([(WIDE, sample(i)) for i in range(50)], SMALL, standing)
+    assert {plan.name for plan in first} < {plan.name for plan in both}
+    assert [plan for plan in both if plan.name in standing] == first
+    new = [plan for plan in both if plan.name not in standing]
+    assert sorted(s.key for p in new for s in p.samples) == [sample(i).key for i in range(30, 50)]
+    assert min(plan.name for plan in new) > max(standing)
+    assert plan_shards([(WIDE, sample(i)) for i in range(50)], SMALL, keys_of(both)) == both
+    alone = ShardConfig(max_bytes=1 << 16, append=False)
+    again = plan_shards([(WIDE, sample(i)) for i in range(50)], alone, standing)
+    assert again == plan_shards([(WIDE, sample(i)) for i in range(50)], SMALL)
+
+
+@pytest.mark.parametrize("change", ["gone", "caption", "metadata", "mp4", "split", "bucket", "npy"])
+def test_a_tar_with_a_sample_that_changed_does_not_stay(change: str) -> None:
+    """Pins that only that tar is given up, and that none of its samples is lost."""
+    samples = {i: (WIDE, sample(i)) for i in range(30)}
+    first = plan_shards(samples.values(), SMALL)
+    changed = int(first[1].samples[0].key, 16)
+    bucket, old = samples.pop(changed)
+    tall = Bucket(resolution=480, aspect="9,16", min_frames=17)
+    replaced = {
+        "caption": (bucket, sample(changed, caption="Other.")),
+        "metadata": (bucket, sample(changed, luma=0.5)),
+        "mp4": (bucket, sample(changed, sha256="f" * 64)),
+        "split": (bucket, sample(changed, split="val")),
+        "bucket": (tall, old),
+        "npy": (bucket, sample(changed, embedding=np.zeros(4, np.float32))),
+    }
+    if change in replaced:
+        samples[changed] = replaced[change]
+    plans = plan_shards(samples.values(), SMALL, keys_of(first))
+    names = {plan.name for plan in plans}
+    assert {plan.name for plan in first} - names == {first[1].name}
+    assert sorted(s.key for p in plans for s in p.samples) == sorted(
+        s.key for _, s in samples.values()
+    )
+
+
+def test_tars_of_other_names_sizes_and_seeds_do_not_stay() -> None:
+    """Pins that tars of older versions, and those above the limit, are packed anew."""
+    samples = [(WIDE, sample(i)) for i in range(30)]
+    large = plan_shards(samples, ShardConfig(max_bytes=1 << 20))
+    assert plan_shards(samples, SMALL, keys_of(large)) == plan_shards(samples, SMALL)
+    older = {"shards/720p_16-9_121f/000000-0a1b2c3d.tar": {s.key for _, s in samples}}
+    assert plan_shards(samples, SMALL, older) == plan_shards(samples, SMALL)
+    seeded = ShardConfig(max_bytes=1 << 16, seed=3)
+    assert plan_shards(samples, seeded, keys_of(plan_shards(samples, SMALL))) == plan_shards(
+        samples, seeded
+    )
+
+
+def test_a_clip_larger_than_the_limit_has_a_tar_of_its_own() -> None:
+    """Pins that no clip is lost for being large."""
+    large = Sample(
+        key="f" * 24,
+        metadata={},
+        caption="",
+        mp4_bytes=1 << 20,
+        mp4_sha256="0" * 64,
+        location=Location(name="cuts/part.parquet", row=0),
+    )
+    config = ShardConfig(max_bytes=1 << 16, min_bytes=0)
+    plans = plan_shards([(WIDE, large), (WIDE, sample(1))], config)
+    assert [len(plan.samples) for plan in plans] == [1, 1]
+
+
+def test_no_samples_are_no_shards() -> None:
+    """Pins that no empty tar is ever planned: Energon fails on one."""
+    assert plan_shards([], CONFIG) == []
+
+
+def test_tarfile_reads_members_adjacent_and_unchanged() -> None:
+    """Pins order, contents and headers of the members, which name no user, time or machine."""
+    plan = plan_of(5)
+    with tarfile.open(fileobj=io.BytesIO(written(plan))) as tar:
+        members = tar.getmembers()
+        expected = [f"{s.key}.{part}" for s in plan.samples for part in ("json", "mp4", "txt")]
+        assert [member.name for member in members] == expected
+        contents = {}
+        for member in members:
+            assert (member.mtime, member.uid, member.gid, member.uname) == (0, 0, 0, "")
+            assert (member.mode, member.isreg()) == (0o644, True)
+            stored = tar.extractfile(member)
+            assert stored is not None
+            contents[member.name] = stored.read()
+    for s in plan.samples:
+        assert contents[f"{s.key}.mp4"] == mp4_of(s.key)
+        assert contents[f"{s.key}.txt"].decode() == s.caption
+        assert json.loads(contents[f"{s.key}.json"]) == s.metadata
+
+
+def test_webdataset_reads_samples(tmp_path: Path) -> None:
+    """Pins that a trainer's loader finds each sample whole, with its key and caption."""
+    wds = pytest.importorskip("webdataset")
+    plan = plan_of(5)
+    path = tmp_path / "000000.tar"
+    path.write_bytes(written(plan))
+    samples = list(wds.WebDataset(str(path), shardshuffle=False).decode())
+    assert [s["__key__"] for s in samples] == [s.key for s in plan.samples]
+    for read, meant in zip(samples, plan.samples, strict=True):
+        assert read["mp4"] == mp4_of(meant.key)
+        assert read["txt"] == meant.caption
+        assert read["json"] == meant.metadata
+
+
+def test_the_layout_says_where_clips_lie() -> None:
+    """Pins the offsets in `clips.mp4_offset` and the size, without writing the tar."""
+    plan = plan_of(7)
+    layout = tar_layout(plan)
+    data = written(plan)
+    assert layout.n_bytes == len(data)
+    for s, start in zip(plan.samples, layout.starts, strict=True):
+        offset = layout.mp4_offsets[s.key]
+        assert data[offset : offset + s.mp4_bytes] == mp4_of(s.key)
+        assert data[start : start + 512].startswith(f"{s.key}.json\0".encode())
+    assert not any(data[layout.end :])
+
+
+def test_an_embedding_is_the_last_member_and_read_back_by_numpy() -> None:
+    """Pins name, type and place of `npy`, and that samples without one have none."""
+    vector = np.linspace(-1, 1, 7, dtype=np.float32)
+    both = [(WIDE, sample(1, embedding=vector)), (WIDE, sample(2))]
+    (plan,) = plan_shards(both, CONFIG)
+    data = written(plan)
+    assert tar_layout(plan).n_bytes == len(data)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        names = [name for name in tar.getnames() if name.startswith(sample(1).key)]
+        assert [name.rpartition(".")[2] for name in names] == ["json", "mp4", "txt", "npy"]
+        assert len(tar.getnames()) == 7
+        stored = tar.extractfile(names[-1])
+        assert stored is not None
+        read = np.load(io.BytesIO(stored.read()))
+    assert read.dtype == np.float32
+    assert (read == vector).all()
+
+
+def test_a_sample_on_disk_is_the_same_in_another_process() -> None:
+    spill = Spill()
+    samples = [
+        sample(number, spill=spill, has_id=True, embedding=np.full(3, number, np.float32))
+        for number in range(4)
+    ]
+    (plan,) = plan_shards([(WIDE, one) for one in samples], CONFIG)
+    told = pickle.loads(pickle.dumps(plan))
+    held = [
+        sample(number, has_id=True, embedding=np.full(3, number, np.float32)) for number in range(4)
+    ]
+    assert [*told.samples] == [*plan.samples]
+    assert written(told) == written(plan)
+    assert plan_shards([(WIDE, one) for one in held], CONFIG)[0].name == plan.name
+    assert sample(1) != sample(1, caption="another")
+
+
+def test_a_member_id_is_a_whole_number_for_every_reader() -> None:
+    """Pins that `id` is what `webdataset` decodes, fits 64 bits, and names another tar.
+
+    CogVideo's SAT loader looks for a member of this suffix, and then for the line of
+    `.meta.jsonl` whose `key` is the member's name before the dot.
+    """
+    plain = sample(1)
+    both = [(WIDE, sample(number, has_id=True)) for number in (1, 2)]
+    (plan,) = plan_shards(both, CONFIG)
+    data = written(plan)
+    assert tar_layout(plan).n_bytes == len(data)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        names = tar.getnames()
+        assert [name.rpartition(".")[2] for name in names[:4]] == ["json", "mp4", "txt", "id"]
+        values = {
+            name: int(stored.read())
+            for name in names
+            if name.endswith(".id") and (stored := tar.extractfile(name)) is not None
+        }
+    assert {name.partition(".")[0] for name in values} == {s.key for s in plan.samples}
+    assert len(set(values.values())) == 2
+    assert all(0 <= value < 2**52 for value in values.values())
+    assert plan.name != plan_shards([(WIDE, plain), (WIDE, sample(2))], CONFIG)[0].name
+
+
+def test_tars_end_with_two_empty_blocks_and_the_same_plan_gives_the_same_bytes() -> None:
+    """Pins the end of the archive, and determinism."""
+    plan = plan_of(4)
+    assert written(plan) == written(plan)
+    assert len(written(plan)) % 512 == 0
+    assert written(plan)[-1024:] == b"\0" * 1024
+
+
+def test_sample_json_is_canonical() -> None:
+    """Pins sorted keys, no spaces and unescaped text, so that equal metadata is equal bytes."""
+    assert sample(1, zeta="é", alpha=[1, None]).json() == (
+        '{"alpha":[1,null],"clip_id":"000000000000000000000001","fps":30.0,"zeta":"é"}'.encode()
+    )
+
+
+@pytest.mark.parametrize("key", ["a.b", "a/b", "__a__", "", "a b"])
+def test_keys_that_readers_would_split_or_skip_are_refused(key: str) -> None:
+    """Pins that a key is plain: webdataset cuts names at the first dot and skips `__x__`."""
+    with pytest.raises(ValueError, match="expected letters and digits only"):
+        Sample(
+            key=key,
+            metadata={},
+            caption="",
+            mp4_bytes=1,
+            mp4_sha256="",
+            location=Location(name="cuts/part.parquet", row=0),
+        )

@@ -1,0 +1,52 @@
+"""What a killed process had in the folder for temporary files does not stay for good."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from curator.storage.scratch import ScratchFolder, hold, remove_dead, unnamed_file
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from curator.storage.scratch import ScratchFolder, unnamed_file
+folder = ScratchFolder("kind-", Path(sys.argv[1]))
+(folder.path / "file").write_text("x")
+with unnamed_file(".mp4") as (path, file):
+    open(path, "wb").write(b"x" * 100)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_folder_of_a_killed_process_goes_with_the_next_of_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with ScratchFolder("kind-", tmp_path) as alive:
+        killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+        assert killed.returncode == -9
+        (dead,) = set(tmp_path.iterdir()) - {alive.path}
+        with ScratchFolder("other-", tmp_path):
+            assert dead.exists()
+        with ScratchFolder("kind-", tmp_path):
+            assert not dead.exists()
+            assert alive.path.exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_folders_without_a_lock_and_links_stay(tmp_path: Path) -> None:
+    (tmp_path / "kind-foreign").mkdir()
+    dead = tmp_path / "kind-dead"
+    dead.mkdir()
+    hold(dead).close()
+    (tmp_path / "kind-link").symlink_to(dead)
+    remove_dead(tmp_path, "kind-")
+    assert {path.name for path in tmp_path.iterdir()} == {"kind-foreign", "kind-link"}
+
+
+def test_an_unnamed_file_is_written_by_its_path() -> None:
+    with unnamed_file(".mp4") as (path, file):
+        Path(path).write_bytes(b"abc")
+        assert file.read() == b"abc"

@@ -1,0 +1,212 @@
+"""Manifests of all three kinds, local and on S3, with what goes wrong in them."""
+
+import csv
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curator.errors import ErrorCode, UsageError
+from curator.stages.scan.source_listing import (
+    ListedSource,
+    SkippedName,
+    UnlistedSource,
+    list_sources,
+)
+from curator.storage import open_store, s3_client
+from curator.storage.source_manifests import manifest_uris, resolve
+
+NAMES = ["a.mp4", "b c.json", "#tag.mp4", 'ü,日本".mp4', "sub/d.mp4", "with 'quotes'.mov"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in NAMES:
+        path = tmp_path / "videos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return tmp_path / "videos"
+
+
+def write_manifest(path: Path, lines: list[str]) -> str:
+    match path.suffix:
+        case ".txt":
+            path.write_text("".join(f"{line}\n" for line in lines))
+        case ".csv":
+            with path.open("w", newline="") as stream:
+                writer = csv.writer(stream)
+                writer.writerows([["label", "uri"], *(["x", line] for line in lines)])
+        case _:
+            table = pa.table({"n": list(range(len(lines))), "uri": lines})
+            pq.write_table(table, path, row_group_size=2)
+    return str(path)
+
+
+@pytest.fixture(params=["m.txt", "m.csv", "m.parquet", "M.TXT"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_relative_absolute_repeated_and_missing_lines(folder: Path, kind: str) -> None:
+    path = folder / kind
+    path = path.with_suffix(path.suffix.lower()) if path.suffix != ".TXT" else folder / "m.txt"
+    lines = [*NAMES, str(folder / "sub" / "d.mp4"), "./sub/../a.mp4", "none.mp4", "sub", "a.mp4"]
+    found = list(list_sources([write_manifest(path, lines)]))
+    assert [item.uri for item in found] == [
+        str(folder / name) for name in [*NAMES, "none.mp4", "sub"]
+    ]
+    assert all(isinstance(item, ListedSource) for item in found[: len(NAMES)])
+    missing, is_folder = found[len(NAMES) :]
+    assert isinstance(missing, UnlistedSource)
+    assert missing.code is ErrorCode.VANISHED
+    assert isinstance(is_folder, UnlistedSource)
+    assert is_folder.code is ErrorCode.UNREADABLE
+    assert "is a folder; expected a file" in is_folder.message
+
+
+def test_suffixes_in_capitals_are_manifests(folder: Path) -> None:
+    (folder / "M.TXT").write_text("a.mp4\n")
+    assert [item.uri for item in list_sources([str(folder / "M.TXT")])] == [str(folder / "a.mp4")]
+
+
+def test_manifests_on_s3_and_of_objects(s3_bucket: str, folder: Path) -> None:
+    store = open_store(f"s3://{s3_bucket}/lists")
+    store.write("x/v.mp4", b"123")
+    store.write("x/w #1.json", b"12345")
+    lines = [
+        "x/v.mp4",
+        "../lists/x/w #1.json",
+        f"s3://{s3_bucket}/lists/none",
+        str(folder / "a.mp4"),
+    ]
+    for kind in ("m.txt", "m.csv", "m.parquet"):
+        store.write(kind, Path(write_manifest(folder / kind, lines)).read_bytes())
+        found = list(list_sources([f"s3://{s3_bucket}/lists/{kind}"]))
+        assert [item.uri.removeprefix(f"s3://{s3_bucket}/") for item in found] == [
+            "lists/x/v.mp4",
+            "lists/x/w #1.json",
+            "lists/none",
+            str(folder / "a.mp4"),
+        ]
+        assert [getattr(item, "bytes", None) for item in found] == [3, 5, None, 5]
+        assert isinstance(found[2], UnlistedSource)
+        assert found[2].code is ErrorCode.VANISHED
+
+
+def test_nothing_in_a_manifest_is_skipped_by_name(folder: Path) -> None:
+    manifest = write_manifest(folder / "m.txt", ["b c.json"])
+    (item,) = list_sources([manifest])
+    assert not isinstance(item, SkippedName)
+
+
+def test_text_lines_are_verbatim_but_for_line_ends_comments_and_a_mark(folder: Path) -> None:
+    path = folder / "m.txt"
+    path.write_bytes(
+        "\ufeffa.mp4\r\n\n  \n# comment\n#tag.mp4\n trailing \nnot\x0bsplit\nlast".encode()
+    )
+    assert [uri.removeprefix(f"{folder}/") for uri in manifest_uris(str(path))] == [
+        "a.mp4",
+        "#tag.mp4",
+        " trailing ",
+        "not\x0bsplit",
+        "last",
+    ]
+
+
+def test_other_schemes_and_bytes_that_are_no_text_get_a_row(folder: Path) -> None:
+    path = folder / "m.txt"
+    path.write_bytes(b"https://host/v.mp4\nbad\xff.mp4\nnul\0.mp4\n")
+    found = list(list_sources([str(path)]))
+    assert [item.uri for item in found] == [
+        "https://host/v.mp4",
+        f"{folder}/bad\\xff.mp4",
+        f"{folder}/nul\0.mp4",
+    ]
+    for item in found:
+        assert isinstance(item, UnlistedSource)
+        assert item.code is ErrorCode.UNREADABLE
+        item.message.encode()
+
+
+def test_csv_fields_may_be_quoted_empty_or_absent(folder: Path) -> None:
+    path = folder / "m.csv"
+    path.write_bytes(
+        b'\xef\xbb\xbfid,uri,w\r\n1,"line\nbreak, and comma",3\r\n2,,\r\n3\r\n4,a.mp4,\r\n'
+    )
+    assert list(manifest_uris(str(path))) == [f"{folder}/line\nbreak, and comma", f"{folder}/a.mp4"]
+
+
+def test_parquet_values_may_be_missing_and_of_other_string_types(folder: Path) -> None:
+    values = ["a.mp4", None, "", "sub/d.mp4", "a.mp4"]
+    for kind in (pa.string(), pa.large_string(), pa.string_view()):
+        table = pa.table({"uri": pa.array(values, kind)})
+        pq.write_table(table, folder / "m.parquet", row_group_size=2)
+        expected = [f"{folder}/a.mp4", f"{folder}/sub/d.mp4", f"{folder}/a.mp4"]
+        assert list(manifest_uris(str(folder / "m.parquet"))) == expected
+    coded = pa.table({"uri": pa.array(values).dictionary_encode()})
+    pq.write_table(coded, folder / "m.parquet")
+    assert list(manifest_uris(str(folder / "m.parquet"))) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("m.csv", b"path,label\na.mp4,x\n", r"has no column 'uri'; found path, label"),
+        ("m.csv", b"", r"has no column 'uri'; found none"),
+        ("m.csv", b'uri\n"a\n', r"line 2: not valid CSV"),
+        ("m.csv", b"uri\n" + b"x" * 200_000, r"line 2: not valid CSV: field larger"),
+        ("m.parquet", b"not parquet at all", r"not valid Parquet"),
+        ("m.parquet", b"", r"not valid Parquet"),
+        ("m.txt", b"x" * 100_000, r"line 1: longer than 65536 bytes"),
+    ],
+)
+def test_what_is_no_manifest_is_told(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        list_sources([str(tmp_path / name)])
+
+
+def test_parquet_columns_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    pq.write_table(pa.table({"path": ["a"]}), path)
+    with pytest.raises(UsageError, match="has no column 'uri'; found path"):
+        list_sources([str(path)])
+    pq.write_table(pa.table({"uri": [1]}), path)
+    with pytest.raises(UsageError, match="column 'uri' has type int64; expected string"):
+        list_sources([str(path)])
+
+
+def test_a_manifest_that_is_not_there_is_told(s3_bucket: str, tmp_path: Path) -> None:
+    for argument in (str(tmp_path / "m.csv"), f"s3://{s3_bucket}/m.csv"):
+        with pytest.raises(UsageError, match=r"does not exist|no objects under it"):
+            list_sources([argument])
+
+
+def test_several_manifests_share_their_uris(folder: Path) -> None:
+    first = write_manifest(folder / "m.txt", ["a.mp4", "#tag.mp4"])
+    second = write_manifest(folder / "n.csv", ["#tag.mp4", "sub/d.mp4"])
+    assert [item.uri.removeprefix(f"{folder}/") for item in list_sources([first, second])] == [
+        "a.mp4",
+        "#tag.mp4",
+        "sub/d.mp4",
+    ]
+
+
+def test_relative_keys_resolve_below_their_bucket() -> None:
+    manifest = "s3://bucket/a/b/m.txt"
+    assert resolve("x.mp4", manifest) == "s3://bucket/a/b/x.mp4"
+    assert resolve("../x.mp4", manifest) == "s3://bucket/a/x.mp4"
+    assert resolve("../../../../x.mp4", manifest) == "s3://bucket/x.mp4"
+    assert resolve("./c//d", manifest) == "s3://bucket/a/b/c//d"
+    assert resolve("/x.mp4", manifest) == "/x.mp4"
+    assert resolve("s3://other//x/../y", manifest) == "s3://other//x/../y"
+
+
+def test_the_stream_of_a_manifest_on_s3_moves_only_what_is_read(s3_bucket: str) -> None:
+    lines = b"".join(b"s3://%s/%06d\n" % (s3_bucket.encode(), number) for number in range(200_000))
+    s3_client.client().put_object(Bucket=s3_bucket, Key="m.txt", Body=lines)
+    found = manifest_uris(f"s3://{s3_bucket}/m.txt")
+    assert next(found) == f"s3://{s3_bucket}/000000"

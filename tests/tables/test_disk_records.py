@@ -1,0 +1,121 @@
+"""Records by key on the local disk, and what workers are given of stored replies."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from curator.stages.caption.caption_records import Reply
+from curator.stages.caption.dialogs.dialog import Dialog, told_first
+from curator.stages.caption.reply_store import REPLIES, Replies, UnitReplies
+from curator.stages.shard.shard_plan import Location
+from curator.storage import open_store
+from curator.tables import clip_locations as locations
+from curator.tables import disk_records as module
+from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Locations
+from curator.tables.disk_records import Keyed
+from curator.tables.parts import rows_to_table
+
+
+@pytest.mark.parametrize("merge_from", [3, 1000])
+def test_records_are_found_and_what_has_them_is_read_once(
+    monkeypatch: pytest.MonkeyPatch, merge_from: int
+) -> None:
+    monkeypatch.setattr(module, "_MERGE_FROM", merge_from)
+    stored = {n: {f"k{n}{i}": f"v{n}{i}".encode() for i in range(5)} for n in range(4)}
+    read: list[int] = []
+
+    def fetch(number: int) -> Iterator[tuple[str, bytes]]:
+        read.append(number)
+        return iter(stored[number].items())
+
+    found = Keyed(fetch)
+    found.expect_all([list(stored[n]) for n in range(3)])
+    found.expect_all([list(stored[3])], 3)
+    found.add("k12", b"newer")
+    for i in range(10):
+        found.add(f"own{i}", f"o{i}".encode())
+    assert "k33" in found
+    assert "k99" not in found
+    assert read == []
+    assert [found.get(key) for key in ("k12", "k13", "k14", "own7", "k99")] == [
+        b"newer", b"v13", b"v14", b"o7", None
+    ]  # fmt: skip
+    assert read == [1]
+    wanted = {value for part in stored.values() for value in part.values()} - {b"v12"}
+    assert set(found.records()) == wanted | {b"newer"} | {f"o{i}".encode() for i in range(10)}
+    assert sorted(read) == [0, 1, 2, 3]
+    assert len(found) == 30
+
+
+def test_a_worker_reads_no_replies_but_those_of_a_unit_over_which_one_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that a worker's memory and reads do not grow with what was answered before."""
+    store = open_store(str(tmp_path))
+    dead = UnitReplies(store, "stamp", {"a": Reply(text="1")}, looks=False)
+    dead.keep("b", Reply(text="2"))
+    asked: list[str] = []
+    exists = type(store).exists
+
+    def noted(self: object, name: str) -> bool:
+        asked.append(name)
+        return exists(store, name)
+
+    monkeypatch.setattr(type(store), "exists", noted)
+    first = UnitReplies(store, "stamp", {"a": Reply(text="1")}, looks=False)
+    assert first.get("a") == Reply(text="1")
+    assert first.get("b") is None
+    assert asked == []
+    again = UnitReplies(store, "stamp", {"a": Reply(text="1")}, looks=True)
+    assert again.get("b") == Reply(text="2")
+    assert again.get("c") is None
+    assert asked == [f"{REPLIES}/stamp-b.json", f"{REPLIES}/stamp-c.json"]
+    driver = Replies(store, "stamp")
+    driver.load()
+    assert dict(driver) == {"b": Reply(text="2")}
+
+
+def test_a_dialog_takes_along_what_it_was_told() -> None:
+    class Asked:
+        def __init__(self, key: str) -> None:
+            self.key = key
+
+    def dialog() -> Dialog:  # type: ignore[misc]
+        yield [Asked("a"), Asked("b")]  # type: ignore[list-item]
+        yield [Asked("c"), Asked("d")]  # type: ignore[list-item]
+
+    replies = {key: Reply(text=key) for key in "abdx"}
+    assert told_first(dialog(), replies).keys() == {"a", "b", "d"}
+    assert told_first(dialog(), {"b": Reply()}).keys() == {"b"}
+    assert told_first(dialog(), {}) == {}
+
+
+def test_places_of_clips_come_back() -> None:
+    wanted = {
+        f"c{k}": Location(name=f"t{k % 3}", row=k if k % 2 else None,
+                          offset=None if k % 2 else k, n_bytes=k)
+        for k in range(50)
+    }  # fmt: skip
+    rows = [
+        {"clip_id": name, "name": at.name, "row": at.row, "offset": at.offset,
+         "n_bytes": at.n_bytes}
+        for name, at in wanted.items()
+    ]  # fmt: skip
+    found = Locations(rows_to_table(rows, LOCATION_SCHEMA))
+    assert dict(found) == wanted
+    assert "c99" not in found
+    assert KeyRows(pa.chunked_array([[]], pa.string())).find("c1") is None
+
+
+def test_keys_whose_hashes_are_the_same_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locations, "hashes", lambda keys: np.array([len(k) for k in keys], "u8"))
+    held = [f"c{k}" for k in range(120)]
+    rows = KeyRows(pa.chunked_array([held[:50], held[50:]], pa.string()))
+    wanted = {"c7": 7, "c119": 119, "d9": None, "c60": 60, "longer": None, "c5": 5, "": None}
+    assert {key: rows.find(key) for key in wanted} == wanted
+    found = rows.find_all(list(wanted)).tolist()
+    assert found == [-1 if row is None else row for row in wanted.values()]
+    assert rows.find_all([]).tolist() == []

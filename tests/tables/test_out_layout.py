@@ -1,0 +1,208 @@
+"""What a run removes or writes over is its own: files of others under OUT stay, or it refuses."""
+
+import os
+import shutil
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from curator.cli import EXIT_OK, EXIT_USAGE, main
+from curator.footage.film_writer import moving_texture, write_video
+from curator.storage import open_store
+from curator.tables.out_layout import is_own
+
+SETTINGS = ["--set", "shard.resolutions=[120]", "--set", "filters.short_side_px.min=100"]
+FOREIGN = [
+    "alike/a.parquet", "alignments/a", "annotations/labels.json", "candidates/pictures/me.png",
+    "clip_embeddings/x.npy", "clips/foo.parquet", "clips/holiday.mp4", "clips/part-1.parquet",
+    "cuts/final.mp4", "embeddings/e.npy", "frames/0001.png", "frames/deep/0002.png",
+    "replies/letter.json", "report/notes.txt", "scan/page-1.pdf", "segments/1.mp4",
+    "shards/mine/train.tar", "shards/mine/README.md", "shards/notes.txt",
+    "shards/120p_16-9_17f/.nv-meta/index.sqlite", "shots/1.mov", "sources/film.mp4",
+    "text_embeddings/a.npy", "tracks/song.wav", "tracks/0123456789abcdef-x.parquet",
+]  # fmt: skip
+"""Where the commit removes objects; some are named nearly as it names its own."""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sources `in`, and the `out` of a finished run over them."""
+    folder = tmp_path_factory.mktemp("owned")
+    (folder / "in").mkdir()
+    write_video(folder / "in/0.mp4", moving_texture(70, seed=1), fps=Fraction(25))
+    assert main(["run", str(folder / "in"), str(folder / "out"), *SETTINGS]) == EXIT_OK
+    return folder
+
+
+@pytest.fixture
+def place(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "place")
+
+
+def files(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+def put(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+
+
+def test_all_that_a_run_writes_is_known_as_its_own(place: Path) -> None:
+    """Pins that what `is_own` knows is complete: what it did not know would never be removed."""
+    written = files(place / "out")
+    assert {name.split("/")[0] for name in written} > {"scan", "tracks", "clips", "shards"}
+    assert [name for name in written if not is_own(name)] == []
+
+
+def test_a_commit_removes_its_own_leftovers_and_nothing_else(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = place / "out"
+    before = files(out)
+    put(out, *FOREIGN)
+    old = "clips/part-00000-0123456789ab.parquet"
+    put(out, old, "cuts/0123456789abcdef-0123456789abcdef.parquet")
+    changed = [*SETTINGS, "--set", "shard.min_bytes=1", "--set", "filters.motion.min=3.9"]
+    assert main(["run", str(place / "in"), str(out), *changed]) == EXIT_OK
+    now = files(out)
+    assert set(FOREIGN) <= now
+    assert [(out / name).read_bytes().decode() for name in FOREIGN] == FOREIGN
+    assert old not in now
+    assert not {name for name in before if name.endswith(".tar")} & now
+    assert [name for name in now if not is_own(name)] == [n for n in now if n in FOREIGN]
+    assert "are not of curate and stay" in caplog.text
+    assert "frames/0001.png" not in {name for name in now if is_own(name)}
+
+
+def test_unfinished_objects_of_others_stay(place: Path) -> None:
+    out = place / "out"
+    foreign = (".tmp-mine/film.mp4", "raw/.tmp-0123456789abcdef", "clips/.tmp-x")
+    own = (".tmp-0123456789abcdef", "clips/.tmp-0123456789abcdef", "shards/a/.tmp-0123456789abcdef")
+    put(out, *foreign, *own)
+    for name in (*foreign, *own):
+        os.utime(out / name, (1, 1))
+    assert main(["run", str(place / "in"), str(out), *SETTINGS]) == EXIT_OK
+    assert {*foreign, *own} & files(out) == set(foreign)
+
+
+@pytest.mark.parametrize("form", ["energon", "wids"])
+def test_lost_dataset_cards_come_back_as_they_were(place: Path, form: str) -> None:
+    """Pins that cards made from tars alone are those of the run, by which its manifest holds."""
+    shards = place / "out/shards"
+    cards = {path: path.read_bytes() for path in shards.rglob("README.md")}
+    assert len(cards) == 2
+    for path in cards:
+        path.unlink()
+    assert main(["export", str(place / "out"), str(place / "out"), "--format", form]) == EXIT_OK
+    assert {path: path.read_bytes() for path in shards.rglob("README.md")} == cards
+
+
+def code(*arguments: object) -> int:
+    return main(["run", *map(str, arguments), *SETTINGS])
+
+
+@pytest.mark.parametrize("name", ["clips/holiday.mp4", "shards/README.md", "report/index.html"])
+def test_a_first_run_begins_nothing_among_the_files_of_others(
+    place: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    out = place / "mine"
+    put(out, name, "raw/film.mp4", "clips/.DS_Store")
+    assert code(place / "in", out) == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert f"has 1 objects that curate did not write in folders for results, such as {name!r}" in (
+        error
+    )
+    assert "choose another OUT, or move them elsewhere" in error
+    assert files(out) == {name, "raw/film.mp4", "clips/.DS_Store"}
+    (out / name).unlink()
+    assert code(place / "in", out, "--dry-run") == EXIT_OK
+
+
+@pytest.mark.parametrize("name", ["summary.json", "config.json"])
+@pytest.mark.parametrize("text", ['{"mine": 1}', "mine", "[1]"])
+def test_a_summary_of_another_program_is_not_written_over(
+    place: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
+    out = place / "mine"
+    out.mkdir()
+    (out / name).write_text(text)
+    assert code(place / "in", out) == EXIT_USAGE
+    assert f"has a {name} that curate did not write" in capsys.readouterr().err
+    assert files(out) == {name}
+
+
+def test_a_killed_first_run_goes_on(place: Path) -> None:
+    out = place / "out"
+    for name in ("summary.json", "config.json", "shards/manifest.json"):
+        (out / name).unlink()
+    assert code(place / "in", out) == EXIT_OK
+
+
+@pytest.fixture
+def original(place: Path) -> Path:
+    """A film that lies among the clips of a finished run, and ways that lead to it."""
+    film = place / "out/clips/film.mp4"
+    shutil.copy(place / "in/0.mp4", film)
+    (place / "links").mkdir()
+    (place / "links/a.mp4").symlink_to(film)
+    (place / "folders").mkdir()
+    (place / "folders/a").symlink_to(film.parent)
+    (place / "list.txt").write_text(f"in/0.mp4\n{film}\n")
+    (place / "list.csv").write_text("uri\nlinks/a.mp4\n")
+    return film
+
+
+@pytest.mark.parametrize(
+    "source",
+    [".", "*/clips/*.mp4", "**/*.mp4", "out/clips", "out/clips/film.mp4", "list.txt", "list.csv",
+     "links", "links/a.mp4", "folders", "folders/*/*.mp4"],
+)  # fmt: skip
+def test_an_original_among_the_results_is_refused_by_name_on_whatever_way(
+    place: Path, original: Path, capsys: pytest.CaptureFixture[str], source: str
+) -> None:
+    before = files(place)
+    assert code(place / "in", place / source, place / "out") == EXIT_USAGE
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "lies in 'clips' of OUT" in error
+    assert "choose another OUT, or move the source" in error
+    named = error.split("'")[1]
+    assert (place / source == Path(named)) or Path(named).resolve() == original
+    assert files(place) == before
+
+
+def test_an_original_that_is_no_source_stays_and_other_sources_are_taken(
+    place: Path, original: Path
+) -> None:
+    assert code(place / "in", place / "out") == EXIT_OK
+    assert original.read_bytes() == (place / "in/0.mp4").read_bytes()
+
+
+def test_on_s3_originals_among_the_results_are_refused_and_stay(
+    place: Path, s3_bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = f"s3://{s3_bucket}/a"
+    store = open_store(f"{root}/out")
+    film = (place / "in/0.mp4").read_bytes()
+    open_store(root).write("in/0.mp4", film)
+    for name in ("clips/film.mp4", "frames/1.png"):
+        store.write(name, film)
+    assert code(f"{root}/in", store.uri) == EXIT_USAGE
+    assert "such as 'clips/film.mp4'" in capsys.readouterr().err
+    store.delete(["clips/film.mp4", "frames/1.png"])
+    for key in files(place / "out"):
+        store.write(key, (place / "out" / key).read_bytes())
+    for name in ("clips/film.mp4", "frames/1.png"):
+        store.write(name, film)
+    (place / "list.txt").write_text(f"{store.uri}/clips/film.mp4\n")
+    for source in (root, f"{root}/**/*.mp4", f"s3://{s3_bucket}/a*", place / "list.txt"):
+        assert code(source, store.uri) == EXIT_USAGE
+        error = capsys.readouterr().err
+        assert f"the source '{store.uri}/clips/film.mp4' lies in 'clips' of OUT" in error
+    assert code(f"{root}/in", store.uri, "--set", "filters.motion.min=3.9") == EXIT_OK
+    assert {info.key for info in store.list() if info.bytes == len(film)} == {
+        "clips/film.mp4", "frames/1.png",
+    }  # fmt: skip

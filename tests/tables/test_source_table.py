@@ -1,0 +1,122 @@
+"""The table of a run's sources: rows in any order, facts later, duplicates by content."""
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from curator.stages.scan.probe import SCAN_SCHEMA
+from curator.tables import source_table
+from curator.tables.schemas import SOURCES_SCHEMA
+from curator.tables.source_table import SourceTable, SourceTotals
+
+
+def probe(uri: str, source_id: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    header = {"width": 320, "height": 180, "header_n_frames": 75, "codec": "h264", "fps": "25"}
+    return {"uri": uri, "bytes": 10, "version": "1", "source_id": source_id} | header | more
+
+
+def failed(uri: str, code: str = "not_a_video") -> dict[str, Any]:
+    error = {"error_stage": "scan", "error_code": code, "error_message": f"{uri} is none"}
+    return {"uri": uri, "bytes": 1, "version": "1"} | error
+
+
+def probes(*rows: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema=SCAN_SCHEMA)
+
+
+def done(uri: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    facts = {"sha256": "s", "width": 180, "n_shots": 2, "n_clips": 3, "notes": ["truncated"]}
+    return {"uri": uri, "outcome": "done", "duration_s": 3.0} | facts | more
+
+
+def rows(table: SourceTable, **n_kept: int) -> list[dict[str, Any]]:
+    parts = list(table.rows(n_kept))
+    assert all(part.schema == SOURCES_SCHEMA for part in parts)
+    return [row for part in parts for row in part.to_pylist()]
+
+
+def test_rows_are_sorted_and_what_was_measured_overrides_the_header() -> None:
+    table = SourceTable()
+    table.add_probes(probes(probe("/b", "2"), failed("/c")))
+    table.add_failed([{"uri": "/d", "error_stage": "list", "error_code": "vanished"}])
+    table.add_probes(probes(probe("/a", "1")))
+    assert len(table) == 4
+    assert [(ref.uri, ref.source_id, ref.n_pixels) for ref in table.to_analyze()] == [
+        ("/a", "1", 57600), ("/b", "2", 57600),
+    ]  # fmt: skip
+    table.measured([done("/b", width=1)])
+    table.measured([failed("/a", "no_frames") | {"outcome": "failed"}])
+    table.measured([done("/b")])
+    a, b, c, d = rows(table, **{"2": 1})
+    assert (a["outcome"], a["error_code"], a["width"], a["n_kept"]) == (
+        "failed", "no_frames", 320, None,
+    )  # fmt: skip
+    assert (b["outcome"], b["width"], b["height"], b["n_kept"], b["fps"]) == (
+        "done", 180, 180, 1, None,
+    )  # fmt: skip
+    assert (c["outcome"], c["error_code"]) == ("failed", "not_a_video")
+    assert (d["outcome"], d["error_stage"], d["bytes"]) == ("failed", "list", None)
+
+
+def test_sources_with_the_same_bytes_are_one_to_analyze_and_a_row_each() -> None:
+    table = SourceTable()
+    table.add_probes(probes(probe("/c", "1"), probe("/b", "1"), probe("/x", "2")))
+    table.add_probes(probes(failed("/a") | {"source_id": "1"}, probe("/y", "2")))
+    assert [ref.uri for ref in table.to_analyze()] == ["/b", "/x"]
+    assert {key: ref.uri for key, ref in table.find(["2", "3"]).items()} == {"2": "/x"}
+    table.measured([done("/b"), failed("/x", "no_frames") | {"outcome": "failed"}])
+    a, b, c, x, y = rows(table, **{"1": 2})
+    assert (b["n_clips"], b["n_kept"], b["notes"]) == (3, 2, ["truncated"])
+    for copy in (a, c):
+        assert copy["outcome"] == "done"
+        assert copy["error_code"] is None
+        assert (copy["n_shots"], copy["n_clips"], copy["n_kept"]) == (0, 0, 0)
+        assert copy["notes"] == ["truncated", "same_bytes"]
+    assert (x["error_code"], y["error_code"]) == ("no_frames", "no_frames")
+    assert y["notes"] is None
+
+
+def test_the_order_in_which_rows_come_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_table, "ROWS_PER_TABLE_PART", 64)
+    monkeypatch.setattr(source_table._Columns, "PACK_ROWS", 50)
+    given = [probe(f"/{n:03}", f"id {n % 150}", codec=f"codec {n % 9}") for n in range(200)]
+    tables = []
+    for seed in (1, 2):
+        table = SourceTable()
+        random.Random(seed).shuffle(given)
+        for start in range(0, len(given), 7 * seed):
+            table.add_probes(probes(*given[start : start + 7 * seed]))
+        firsts = [ref.uri for ref in table.to_analyze()]
+        assert firsts == [f"/{n:03}" for n in range(150)]
+        random.Random(seed).shuffle(firsts)
+        for uri in firsts:
+            table.measured([done(uri)])
+        tables.append(list(table.rows({})))
+    assert [part.num_rows for part in tables[0]] == [64, 64, 64, 8]
+    assert tables[0] == tables[1]
+
+
+def test_no_sources_make_one_empty_table() -> None:
+    table = SourceTable()
+    assert [part.num_rows for part in table.rows({})] == [0]
+    assert list(table.to_analyze()) == []
+    assert table.find([]) == {}
+
+
+def test_totals_count_all_and_keep_some_failed_rows_of_each_code() -> None:
+    table = SourceTable()
+    table.add_probes(probes(*(failed(f"/{n:02}") for n in range(50)), failed("/x", "no_frames")))
+    table.add_probes(probes(probe("/ok", "1")))
+    table.measured([done("/ok")])
+    totals = SourceTotals()
+    for part in table.rows({}):
+        for start in range(0, part.num_rows, 20):
+            totals.add(part.slice(start, 20))
+    assert (totals.n_sources, totals.n_failed) == (52, 51)
+    assert totals.by_error == {"not_a_video": 50, "no_frames": 1}
+    assert totals.by_note == {"truncated": 1}
+    assert (totals.n_bytes, totals.video_s) == (61, 3.0)
+    shown = [row["uri"] for row in totals.failed_rows]
+    assert shown == [f"/{n:02}" for n in range(24)] + ["/x"]
