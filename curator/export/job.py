@@ -9,9 +9,9 @@ from typing import TypeVar
 from curator.export.clip_reader import Clip
 from curator.export.export_options import Exported, ExportOptions
 from curator.export.placement import Place
+from curator.fingerprints import fingerprint
 from curator.stages.shard.tar_reader import Shard, ShardSet
 from curator.storage import Store
-from curator.tables.parts import fingerprint
 
 T = TypeVar("T")
 MAX_WORKERS = 16

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from curator.errors import ModelError, UsageError, unknown_key
+from curator.fingerprints import fingerprint
 from curator.measures.semantic_score import NEEDS, Need
 from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import check_open_clip, embed_texts
@@ -18,7 +19,6 @@ from curator.models.embedding_heads import Heads, LinearHead, ZeroShot, load_lin
 from curator.models.weight_store import ModelStore
 from curator.models.zero_shot_prompts import Prompts, load_prompts
 from curator.stages.filter.rules import FilterConfig
-from curator.tables.parts import fingerprint
 
 _HEADS_VERSION = 1
 

@@ -29,9 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import ModelError, StorageError
+from curator.fingerprints import fingerprint
 from curator.models.catalogue import CATALOGUE, Catalogue, ModelEntry, load_catalogue
 from curator.storage import Store, open_store
-from curator.tables.parts import fingerprint
 
 PLACE = "CURATE_MODELS"
 """Environment variable that names the models folder or a bucket prefix."""

@@ -55,16 +55,6 @@ class _NoPandas:
             raise ModuleNotFoundError(name)
 
 
-def fingerprint(*parts: object) -> str:
-    """Hash of settings, versions and other fingerprints: 16 hex digits.
-
-    Args:
-        parts: Values that JSON can hold, with keys in any order.
-    """
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 class Parts:
     """The parts of one stage under one fingerprint.
 

@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from curator.fingerprints import fingerprint
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
 from curator.models.text_detector import TEXT_MODEL
 from curator.models.transnet import Precision, transnet_model_name
-from curator.tables.parts import fingerprint
 
 ANALYZE_VERSION = 5
 """Raised when the same settings would give another track."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from curator.executor.attempts import CpuClock
 from curator.executor.engine import Engine
 from curator.executor.worker import Resources, Step
+from curator.fingerprints import fingerprint
 from curator.models.catalogue import ModelEntry
 from curator.models.text_encoder import each_caption, text_hash
 from curator.models.weight_store import ModelStore
@@ -19,7 +20,7 @@ from curator.recipe import Recipe
 from curator.stages.shard.shard_plan import TextVector
 from curator.storage import Store
 from curator.tables.clip_rows import values
-from curator.tables.parts import Parts, fingerprint, rows_to_table
+from curator.tables.parts import Parts, rows_to_table
 
 TEXT_EMBEDDINGS = "text_embeddings"
 UNIT_CAPTIONS = 256

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from curator.tables.parts import fingerprint
+from curator.fingerprints import fingerprint
 
 Role = Literal["captioner", "judge"]
 """Which model a request is for."""

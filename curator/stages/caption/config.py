@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from curator.fingerprints import fingerprint
 from curator.stages.caption.dialogs.custom_fields import Value, has_value, own_fields, wrong_values
-from curator.tables.parts import fingerprint
 
 ANNOTATE_VERSION = 1
 """Raised when the same replies would give other annotations."""

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from curator.cut_records import Looked
 from curator.errors import CuratorError, CutError
 from curator.executor.attempts import CpuClock
+from curator.fingerprints import fingerprint
 from curator.media.frame_tap import Reads, Tap, look_at_clip
 from curator.stages.caption.caption_records import Frames, Task
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
@@ -28,7 +29,7 @@ from curator.stages.cut.clip_cutter import MakeTap
 from curator.stages.shard.shard_plan import Location
 from curator.stages.shard.stage import clip_bytes
 from curator.storage import Store
-from curator.tables.parts import Parts, fingerprint, rows_to_table
+from curator.tables.parts import Parts, rows_to_table
 from curator.tables.schemas import CROP_COLUMNS
 
 FRAMES = "frames"

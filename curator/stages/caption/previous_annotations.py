@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from curator.fingerprints import fingerprint
 from curator.stages.caption.caption_records import (
     TRANSIENT,
     Annotation,
@@ -25,7 +26,7 @@ from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.storage import Store
 from curator.tables.disk_records import Keyed
-from curator.tables.parts import columns_to_rows, fingerprint
+from curator.tables.parts import columns_to_rows
 
 _REACHED = {"url", "key_from", "in_flight", "timeout_s", "tries", "guided", "batch_tokens"}
 """How a model is reached; changes no annotation."""

@@ -14,12 +14,13 @@ import orjson
 import pyarrow as pa
 
 from curator.errors import StorageError
+from curator.fingerprints import fingerprint
 from curator.stages.caption.caption_records import Reply, Unanswered
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.storage import Store
 from curator.tables.disk_records import Keyed
-from curator.tables.parts import columns_to_rows, fingerprint, read_parquet, to_parquet
+from curator.tables.parts import columns_to_rows, read_parquet, to_parquet
 
 REPLIES = "replies"
 PACK_FROM = 512

@@ -17,6 +17,7 @@ from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.worker import Resources, Step
+from curator.fingerprints import fingerprint
 from curator.models.text_reader import READ_MODEL, Line, merged
 from curator.recipe import Recipe
 from curator.stages.caption.alignment_store import Alignments
@@ -59,7 +60,6 @@ from curator.stages.shard.sample_plan import Vectors
 from curator.stages.shard.shard_plan import Location
 from curator.storage import Store
 from curator.tables.clip_rows import Row, kept_rows, plain, values
-from curator.tables.parts import fingerprint
 
 WRITTEN_UNIT = 16
 """Written clips of a unit that are looked at."""

@@ -6,7 +6,7 @@ from typing import Literal, Self
 import av
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from curator.tables.parts import fingerprint
+from curator.fingerprints import fingerprint
 
 CUT_VERSION = 4
 """Raised when the same settings would write other bytes."""

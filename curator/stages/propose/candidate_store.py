@@ -27,10 +27,11 @@ import pyarrow.parquet as pq
 
 import curator
 from curator.executor.packing import pack
+from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
 from curator.stages.analyze.stage import ProposedUnit, like_vectors
 from curator.storage import Store
-from curator.tables.parts import fingerprint, read_parquet, to_parquet
+from curator.tables.parts import read_parquet, to_parquet
 from curator.tables.schemas import PICTURES_SCHEMA, SOURCES_SCHEMA
 
 FOLDER = "candidates"

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 
 from curator.errors import ErrorCode, SourceError
+from curator.fingerprints import fingerprint
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import HDR_TRANSFERS
 from curator.media.rotation import header_rotation_deg
 from curator.records import Failure, Probe
 from curator.storage import content_id, open_source
-from curator.tables.parts import fingerprint
 
 SCAN_VERSION = 1
 """Raised when the same source would give another probe."""

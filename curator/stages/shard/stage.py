@@ -18,6 +18,7 @@ import curator
 from curator.errors import ShardError
 from curator.executor.engine import Engine
 from curator.executor.worker import Resources, Step
+from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
 from curator.stages.shard.sample_plan import Vectors, place_samples, plan_samples, shard_facts
 from curator.stages.shard.shard_index import (
@@ -44,7 +45,7 @@ from curator.stages.shard.shard_plan import (
 )
 from curator.storage import Store
 from curator.tables.clip_rows import Row
-from curator.tables.parts import Parts, column_values, fingerprint
+from curator.tables.parts import Parts, column_values
 from curator.tables.spill_file import Spill
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from curator.errors import RecipeError, unknown_key
+from curator.fingerprints import fingerprint
 from curator.strict_yaml import StrictYamlError, load_yaml
-from curator.tables.parts import fingerprint
 
 PLACEHOLDERS: Mapping[str, str] = {
     "candidate": "the answer that a judge is to score",

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from curator.fingerprints import fingerprint
 from curator.stages.caption.caption_records import Annotation, Answer, Known
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import as_data
 from curator.stages.caption.dialogs.source_events import in_words
-from curator.tables.parts import fingerprint
 
 METADATA = "metadata"
 """Origin of an answer that no model gave."""

@@ -1,0 +1,109 @@
+"""What users add: stages, measures, captioners and exporters, by dotted path or by entry point.
+
+Each kind has one entry point group. A name with a colon, such as `my_package.blur:BlurFaces`, is a
+dotted path; any other name is looked up among the entry points of its kind.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from importlib.metadata import packages_distributions as distributions_of_packages
+from typing import Any
+
+from curator.errors import RecipeError, unknown_key
+
+
+class Kind(StrEnum):
+    """Kinds of extensions; the value is the entry point group."""
+
+    STAGE = "curate.stages"
+    MEASURE = "curate.measures"
+    CAPTIONER = "curate.captioners"
+    EXPORTER = "curate.exporters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """A class that was loaded from outside this package.
+
+    Attributes:
+        name: As the user gave it.
+        kind: What it is.
+        target: The class.
+        origin: Its module, the distribution that brings it and that one's version.
+    """
+
+    name: str
+    kind: Kind
+    target: type
+    origin: Mapping[str, str | None]
+
+
+def load_extension(kind: Kind, name: str) -> Extension:
+    """Loads a class that a user names.
+
+    Args:
+        kind: What it is to be.
+        name: `package.module:Class`, or the name of an entry point of this kind.
+
+    Raises:
+        RecipeError: The name leads nowhere; the message says what was expected.
+    """
+    target = _from_path(kind, name) if ":" in name else _from_entry_point(kind, name)
+    if not isinstance(target, type):
+        raise RecipeError(
+            f"{name!r} is a {type(target).__name__}; a class is expected for {kind.value}"
+        )
+    return Extension(name=name, kind=kind, target=target, origin=_origin(target))
+
+
+def entry_point_names(kind: Kind) -> list[str]:
+    """Names under which installed packages offer extensions of a kind, sorted."""
+    return sorted(entry_points(group=kind.value).names)
+
+
+def _from_path(kind: Kind, name: str) -> Any:  # noqa: ANN401
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise RecipeError(
+            f"{name!r} cannot be imported: {error}; expected package.module:Class, with the "
+            "package installed or its folder in PYTHONPATH, on every node"
+        ) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError as error:
+        names = [n for n, v in vars(module).items() if isinstance(v, type)]
+        raise RecipeError(unknown_key(attribute, names, f"class of {module_name}")) from error
+
+
+def _from_entry_point(kind: Kind, name: str) -> Any:  # noqa: ANN401
+    found: list[EntryPoint] = list(entry_points(group=kind.value, name=name))
+    if not found:
+        raise RecipeError(
+            unknown_key(name, entry_point_names(kind), f"entry point of {kind.value}")
+            + "; a class of your own is named package.module:Class"
+        )
+    try:
+        return found[0].load()
+    except (ImportError, AttributeError) as error:
+        raise RecipeError(f"{name!r} ({found[0].value}) cannot be loaded: {error}") from error
+
+
+def _origin(target: type) -> dict[str, str | None]:
+    module = target.__module__
+    owners = distributions_of_packages().get(module.partition(".")[0], [])
+    own_version = getattr(target, "version", None)
+    try:
+        installed = version(owners[0]) if owners else None
+    except PackageNotFoundError:
+        installed = None
+    return {
+        "class": f"{module}:{target.__qualname__}",
+        "version": None if own_version is None else str(own_version),
+        "distribution": owners[0] if owners else None,
+        "distribution_version": installed,
+    }

@@ -1,0 +1,14 @@
+"""Fingerprints: short hashes of settings, versions and other fingerprints."""
+
+import hashlib
+import json
+
+
+def fingerprint(*parts: object) -> str:
+    """Hash of settings, versions and other fingerprints: 16 hex digits.
+
+    Args:
+        parts: Values that JSON can hold, with keys in any order.
+    """
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
