@@ -1,4 +1,4 @@
-"""What the loudness of the audio costs in the one decode, and whether it is right.
+"""What measuring the audio costs in the one decode, and whether its levels are right.
 
     python benchmarks/audio.py FILE... [--apart DIR]
 
@@ -24,7 +24,7 @@ import numpy as np
 from measure import machine
 from numpy.typing import NDArray
 
-from curator.media.audio_level import LoudnessMeter, join_levels, loudness_meter
+from curator.media.audio_level import LevelMeter, join_levels, level_meter
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.media.source_segments import NotInSegmentsError, plan_segments, seek_to
@@ -57,14 +57,14 @@ class CountingFile(io.FileIO):
         return data
 
 
-def decoded(path: Path, *, hears: bool) -> tuple[dict[str, float], LoudnessMeter | None]:
+def decoded(path: Path, *, hears: bool) -> tuple[dict[str, float], LevelMeter | None]:
     """Decodes a file once; gives CPU-seconds, bytes and jumps, and what heard it."""
     with (
         CountingFile(str(path)) as file,
         open_container(file, path.name, n_bytes=path.stat().st_size) as container,
     ):
         video = video_stream(container, path.name)
-        meter = loudness_meter(container, video) if hears else None
+        meter = level_meter(container, video) if hears else None
         frames = FrameReader(container, video, path.name, threads=1, max_pixels=10**9, audio=meter)
         begun_s = time.process_time()
         n_frames = sum(1 for _ in frames)
@@ -91,7 +91,7 @@ def segment_levels(path: Path) -> tuple[int, NDArray[np.float32], bool] | None:
     for segment in plan:
         with path.open("rb") as reader, open_container(reader, "s", n_bytes=size) as container:
             video = video_stream(container, "s")
-            meter = loudness_meter(container, video, begins_within=segment.number > 0)
+            meter = level_meter(container, video, begins_within=segment.number > 0)
             assert meter is not None
             if segment.number:
                 seek_to(container, video, segment.start_pts)
@@ -141,7 +141,7 @@ def measured(path: Path) -> dict[str, Any]:
         ),
         "more_bytes": with_audio["bytes"] - without["bytes"],
         "more_jumps": with_audio["jumps"] - without["jumps"],
-        "loudness_db": round(10 * float(np.log10(np.mean(10 ** (heard / 10)))), 2),
+        "audio_rms_db": round(10 * float(np.log10(np.mean(10 ** (heard / 10)))), 2),
         "volumedetect_db": volumedetect(path),
         "silent": round(float(np.mean(heard < -60)), 3),
         "notes": sorted(map(str, meter.notes)),
@@ -194,7 +194,7 @@ def main() -> None:
             f"{row['file']:28.28} {row['codec']:9} {row['seconds']:6.1f} "
             f"{row['video_cpu_s_per_min']:7.2f} {row['audio_cpu_s_per_min']:6.3f} "
             f"{row['difference_cpu_s_per_min']:6.2f} {row['more_bytes']:6.0f} "
-            f"{row['more_jumps']:5.0f} {row['loudness_db']:7.2f} {row['volumedetect_db']!s:>7} "
+            f"{row['more_jumps']:5.0f} {row['audio_rms_db']:7.2f} {row['volumedetect_db']!s:>7} "
             f"{row.get('segments_largest_db', '')!s:>8} "
             f"{row.get('segments_within_0_1_db', '')!s:>6}"
         )

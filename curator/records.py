@@ -265,11 +265,11 @@ class Track:
         default_factory=lambda: np.zeros((0, 0), np.float16), repr=False
     )
     """[C, D], CLIP embeddings of unit length."""
-    has_loudness: bool = False
+    has_audio_levels: bool = False
     """Whether audio was looked for."""
-    loudness_first: int = 0
-    """The first cell of `loudness_db` on the grid of `media.loudness`; 0 where there is none."""
-    loudness_db: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    audio_rms_first: int = 0
+    """The first cell of `audio_rms_db`, as `media.audio_level` counts them; 0 without any."""
+    audio_rms_db: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     """[A], RMS level of each tenth of a second in dBFS, from the first that has audio to the last;
     NaN where there is none in between."""
     thumbnails: tuple[bytes, ...] = field(repr=False)

@@ -15,14 +15,14 @@ SILENCE_DB = -60.0
 
 
 def _coverage(clip: ClipView) -> float | None:
-    levels = clip.loudness_db
-    if not clip.track.has_loudness or not len(levels):
+    levels = clip.audio_rms_db
+    if not clip.track.has_audio_levels or not len(levels):
         return None
     return float(np.mean(np.isfinite(levels)))
 
 
-def _loudness(clip: ClipView) -> float | None:
-    levels = clip.signal("loudness_db")
+def _rms_db(clip: ClipView) -> float | None:
+    levels = clip.signal("audio_rms_db")
     if not len(levels):
         return None
     return max(FLOOR_DB, 10 * float(np.log10(np.mean(10 ** (levels / 10)))))
@@ -39,7 +39,7 @@ SCORES: dict[str, ScoreSpec] = {
         of=_coverage,
         needs="analyze.audio",
     ),
-    "loudness_db": ScoreSpec(
+    "audio_rms_db": ScoreSpec(
         unit="dBFS",
         range="-120 digital silence to 0; about -20 speech and music, a sine of full scale is -3; "
         "null without audio",
@@ -47,7 +47,7 @@ SCORES: dict[str, ScoreSpec] = {
         "FFmpeg's `volumedetect` measures it",
         low=Reason.TOO_QUIET,
         high=Reason.TOO_LOUD,
-        of=_loudness,
+        of=_rms_db,
         needs="analyze.audio",
     ),
     "silence": ScoreSpec(
@@ -57,7 +57,7 @@ SCORES: dict[str, ScoreSpec] = {
         "a bound in dBFS, by default that of FFmpeg's `silencedetect`",
         low=Reason.TOO_LITTLE_SILENCE,
         high=Reason.SILENT,
-        of="loudness_db",
+        of="audio_rms_db",
         below=SILENCE_DB,
         needs="analyze.audio",
     ),

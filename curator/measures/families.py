@@ -5,7 +5,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "short_side_px", "aspect", "fps", "duration_s", "bit_rate_kbps", "bits_per_pixel",
         "corrupt_fraction", "hdr", "interlaced",
     ),
-    "audio": ("audio_coverage", "loudness_db", "silence"),
+    "audio": ("audio_coverage", "audio_rms_db", "silence"),
     "exposure": ("luma", "contrast", "clipped_fraction", "black_fraction"),
     "quality": (
         "sharpness", "noise", "blocking", "flattening", "quantizer", "banding", "combing",

@@ -79,7 +79,7 @@ class ClipView:
         return self.track.clip_embedding[inside]
 
     @cached_property
-    def loudness_db(self) -> NDArray[np.float64]:
+    def audio_rms_db(self) -> NDArray[np.float64]:
         """Levels of the cells of time whose middle lies in the clip; NaN where there is no audio.
 
         Float64, one for each tenth of a second of the clip; none for a clip of days.
@@ -96,18 +96,18 @@ class ClipView:
         if end - first > MAX_CELLS:
             # Timestamps jump there: no clip is as long.
             return np.zeros(0)
-        places = np.arange(first, end) - track.loudness_first
-        known = (places >= 0) & (places < len(track.loudness_db))
+        places = np.arange(first, end) - track.audio_rms_first
+        known = (places >= 0) & (places < len(track.audio_rms_db))
         levels = np.full(len(places), np.nan)
-        levels[known] = track.loudness_db[places[known]]
+        levels[known] = track.audio_rms_db[places[known]]
         return levels
 
     def signal(self, name: str) -> NDArray[np.float64]:
         """Values of a signal in the clip, without those that could not be measured."""
         if name in READ_FROM_CLIP:
             return self._read(name)
-        if name == "loudness_db":
-            return self.loudness_db[np.isfinite(self.loudness_db)]
+        if name == "audio_rms_db":
+            return self.audio_rms_db[np.isfinite(self.audio_rms_db)]
         values = self.track.signals[name][self.samples].astype(np.float64)
         measured: NDArray[np.float64] = values[np.isfinite(values)]
         return measured

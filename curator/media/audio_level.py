@@ -61,7 +61,7 @@ _ZERO_AND_SCALE = {
 Levels = NDArray[np.float32]
 
 
-class LoudnessMeter:
+class LevelMeter:
     """Decodes the packets of an audio stream and keeps their levels.
 
     Whatever is wrong with the audio leaves cells without a level and says so in `notes`; it raises
@@ -241,22 +241,22 @@ class LoudnessMeter:
             self._open = None
 
 
-def loudness_meter(
+def level_meter(
     container: av.container.InputContainer, video: VideoStream, *, begins_within: bool = False
-) -> LoudnessMeter | None:
+) -> LevelMeter | None:
     """A meter for the audio stream that belongs to a video: FFmpeg's choice of the best one.
 
     Args:
         container: Opened for reading.
         video: The stream that is decoded; streams of its programme come first.
-        begins_within: See `LoudnessMeter`.
+        begins_within: See `LevelMeter`.
 
     Returns:
         None for a source without audio, as `sources.has_audio` says: a stream that shows up only
         behind what FFmpeg probes is not known of.
     """
     stream = container.streams.best("audio", related=video)
-    return None if stream is None else LoudnessMeter(stream, begins_within=begins_within)
+    return None if stream is None else LevelMeter(stream, begins_within=begins_within)
 
 
 def first_cell(start: Fraction) -> int:
@@ -278,7 +278,7 @@ def join_levels(pieces: Sequence[tuple[int, Levels]]) -> tuple[int, Levels, bool
     must agree: that proves that the second one's audio stands where its timestamps say.
 
     Args:
-        pieces: First cell and levels of each, as `LoudnessMeter.levels` gives them.
+        pieces: First cell and levels of each, as `LevelMeter.levels` gives them.
 
     Returns:
         First cell and levels of the whole, and whether all is proved. Cells at which one piece
@@ -311,7 +311,7 @@ def join_levels(pieces: Sequence[tuple[int, Levels]]) -> tuple[int, Levels, bool
 
 
 def within(first: int, levels: Levels, start: int, end: int) -> tuple[int, Levels]:
-    """Levels of the cells `[start, end)`, as `LoudnessMeter.levels` gives them.
+    """Levels of the cells `[start, end)`, as `LevelMeter.levels` gives them.
 
     Args:
         first: Cell of the first of the levels.

@@ -19,7 +19,7 @@ from av.packet import Packet
 
 from curator.errors import DecodeError, ErrorCode
 from curator.measures.quantizer_signal import DECODER_OPTIONS
-from curator.media.audio_level import LoudnessMeter
+from curator.media.audio_level import LevelMeter
 from curator.media.container import demuxed, quarter_turns_deg
 from curator.media.device_frames import DevicePicture
 
@@ -113,7 +113,7 @@ class FrameReader:
         max_frames: int | None = None,
         smooths_all: bool = True,
         with_quantizer: bool = False,
-        audio: LoudnessMeter | None = None,
+        audio: LevelMeter | None = None,
     ) -> None:
         self._audio = audio
         self.container = container

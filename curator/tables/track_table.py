@@ -25,8 +25,8 @@ _SCALARS: dict[str, pa.DataType] = {
     "is_hdr": pa.bool_(),
     "n_decode_errors": pa.int32(),
     "has_text": pa.bool_(),
-    "has_loudness": pa.bool_(),
-    "loudness_first": pa.int64(),
+    "has_audio_levels": pa.bool_(),
+    "audio_rms_first": pa.int64(),
 }
 _FRAMES: dict[str, pa.DataType] = {
     "frame_pts": pa.int64(),
@@ -41,7 +41,7 @@ _SAMPLES: dict[str, pa.DataType] = {
     "sample_frame": pa.int32(),
     "sample_pair_frame": pa.int32(),
 }
-_AUDIO: dict[str, pa.DataType] = {"loudness_db": pa.float32()}
+_AUDIO: dict[str, pa.DataType] = {"audio_rms_db": pa.float32()}
 _LOOKS: dict[str, pa.DataType] = {
     "look_frame": pa.int32(),
     "look_next_frame": pa.int32(),

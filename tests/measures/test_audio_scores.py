@@ -25,16 +25,16 @@ def span(start: int, end: int) -> Span:
 def heard(levels: list[float], first: int = 0) -> Track:
     """Ten seconds of video with these levels, at one every tenth of a second."""
     return made_track(
-        300, has_loudness=True, loudness_first=first, loudness_db=np.array(levels, np.float32)
+        300, has_audio_levels=True, audio_rms_first=first, audio_rms_db=np.array(levels, np.float32)
     )
 
 
 def audio_scores(
     track: Track, of: Span, **scores: float
 ) -> tuple[float | None, float | None, float | None]:
-    """Coverage, loudness and silence."""
+    """Coverage, level and silence."""
     found = score_clip(track, of, scores)
-    return found["audio_coverage"], found["loudness_db"], found["silence"]
+    return found["audio_coverage"], found["audio_rms_db"], found["silence"]
 
 
 def test_a_tone_and_then_silence_is_half_silent(tmp_path: Path) -> None:
@@ -43,9 +43,9 @@ def test_a_tone_and_then_silence_is_half_silent(tmp_path: Path) -> None:
     write_film(tmp_path / "a.mp4", [Sound(wave=wave)], n_frames=120)
     track = analyzed(tmp_path / "a.mp4")
     assert track.n_frames == 120
-    coverage, loudness, silence = audio_scores(track, span(0, 120))
+    coverage, level_db, silence = audio_scores(track, span(0, 120))
     assert (coverage, silence) == (1.0, pytest.approx(0.5, abs=0.026))
-    assert loudness == pytest.approx(-9.03 - 3.01, abs=0.1)
+    assert level_db == pytest.approx(-9.03 - 3.01, abs=0.1)
     assert audio_scores(track, span(0, 57)) == (1.0, pytest.approx(-9.03, abs=0.1), 0.0)
     assert audio_scores(track, span(66, 120)) == (1.0, pytest.approx(-120, abs=30), 1.0)
 
@@ -61,9 +61,9 @@ def test_without_audio_nothing_is_covered_and_nothing_is_silent(tmp_path: Path) 
 def test_audio_that_ends_early_covers_a_part(tmp_path: Path) -> None:
     """Pins that absent audio is no silence."""
     write_film(tmp_path / "a.mov", [Sound(wave=tone(1), codec="pcm_s16le")], n_frames=120)
-    coverage, loudness, silence = audio_scores(analyzed(tmp_path / "a.mov"), span(0, 120))
+    coverage, level_db, silence = audio_scores(analyzed(tmp_path / "a.mov"), span(0, 120))
     assert (coverage, silence) == (pytest.approx(0.25), 0.0)
-    assert loudness == pytest.approx(-9.03, abs=0.01)
+    assert level_db == pytest.approx(-9.03, abs=0.01)
 
 
 def test_cells_belong_to_the_clip_that_holds_their_middle() -> None:
@@ -77,7 +77,7 @@ def test_cells_belong_to_the_clip_that_holds_their_middle() -> None:
     # One frame holds no middle of a cell.
     assert audio_scores(track, span(60, 61)) == (None, None, None)
     late = made_track(
-        300, has_loudness=True, loudness_first=1000, loudness_db=np.full(5, -20, np.float32),
+        300, has_audio_levels=True, audio_rms_first=1000, audio_rms_db=np.full(5, -20, np.float32),
         frame_pts=np.arange(300, dtype=np.int64) * 512 + 100 * 15360,
         end_pts=300 * 512 + 100 * 15360,
     )  # fmt: skip
@@ -103,7 +103,7 @@ def test_the_level_of_silence_is_the_recipes() -> None:
 
 def test_rules_on_audio_name_what_is_wrong() -> None:
     rules = FilterConfig.model_validate(
-        {"audio_coverage": {"min": 0.9}, "silence": {"max": 0.5}, "loudness_db": {"max": -3}}
+        {"audio_coverage": {"min": 0.9}, "silence": {"max": 0.5}, "audio_rms_db": {"max": -3}}
     ).root
     bounds = resolve(rules)
 
@@ -129,12 +129,12 @@ def test_a_rule_on_audio_that_is_not_measured_is_refused() -> None:
 def test_levels_and_notes_are_stored_with_the_track() -> None:
     track = heard([-20.0, np.nan, -60.0], first=-3)
     noted = made_track(
-        300, has_loudness=True, loudness_first=-3, loudness_db=track.loudness_db,
+        300, has_audio_levels=True, audio_rms_first=-3, audio_rms_db=track.audio_rms_db,
         notes=(Note.AUDIO_ERRORS,),
     )  # fmt: skip
     ((_, stored),) = table_to_tracks(tracks_to_table([("a", noted)]), {"a": "a.mp4"})
     assert isinstance(stored, Track)
-    assert (stored.has_loudness, stored.loudness_first) == (True, -3)
+    assert (stored.has_audio_levels, stored.audio_rms_first) == (True, -3)
     assert stored.notes == (Note.AUDIO_ERRORS,)
-    assert stored.loudness_db.dtype == np.float32
-    np.testing.assert_array_equal(stored.loudness_db, track.loudness_db)
+    assert stored.audio_rms_db.dtype == np.float32
+    np.testing.assert_array_equal(stored.audio_rms_db, track.audio_rms_db)

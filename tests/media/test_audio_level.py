@@ -14,10 +14,10 @@ from sound import Sound, level_db, steps, tone, write_film
 
 from curator.media.audio_level import (
     FLOOR_DB,
+    LevelMeter,
     Levels,
-    LoudnessMeter,
     join_levels,
-    loudness_meter,
+    level_meter,
     within,
 )
 from curator.media.container import open_container, video_stream
@@ -31,7 +31,7 @@ Change = Callable[["Packet[Any]", int], None]
 def measured(path: Path, change: Change | None = None) -> tuple[int, Levels, set[Note]]:
     """First cell, levels and notes of a file, with its audio packets changed on the way."""
     with path.open("rb") as file, open_container(file, "a", n_bytes=path.stat().st_size) as opened:
-        meter = loudness_meter(opened, video_stream(opened, "a"))
+        meter = level_meter(opened, video_stream(opened, "a"))
         assert meter is not None
         for number, packet in enumerate(opened.demux(meter.stream)):
             if change is not None and packet.size:
@@ -58,15 +58,15 @@ def test_a_tone_has_the_rms_level_of_all_its_channels_by_power(
     assert level_db(wave) == pytest.approx(-12.04, abs=0.01)
     write_film(tmp_path / name, [Sound(wave=wave, codec=codec)])
     track = analyzed(tmp_path / name)
-    assert (track.has_loudness, track.notes) == (True, ())
-    assert len(track.loudness_db) >= 19
-    np.testing.assert_allclose(track.loudness_db[1:-1], -12.04, atol=tolerance_db)
+    assert (track.has_audio_levels, track.notes) == (True, ())
+    assert len(track.audio_rms_db) >= 19
+    np.testing.assert_allclose(track.audio_rms_db[1:-1], -12.04, atol=tolerance_db)
 
 
 def test_digital_silence_has_the_lowest_level_and_is_not_absence(tmp_path: Path) -> None:
     wave = np.concatenate([tone(1), np.zeros((1, 48_000), np.float32)], axis=1)
     write_film(tmp_path / "a.mov", [Sound(wave=wave, codec="pcm_s16le")])
-    levels = analyzed(tmp_path / "a.mov").loudness_db
+    levels = analyzed(tmp_path / "a.mov").audio_rms_db
     np.testing.assert_allclose(levels[:10], -9.03, atol=0.01)
     np.testing.assert_array_equal(levels[10:], np.full(10, FLOOR_DB, np.float32))
 
@@ -76,34 +76,34 @@ def test_time_is_the_containers_clock_wherever_audio_and_video_begin(tmp_path: P
     late = Sound(wave=tone(1), codec="pcm_s16le", start_s=Fraction("0.7"))
     write_film(tmp_path / "late.mkv", [late])
     track = analyzed(tmp_path / "late.mkv")
-    assert (track.loudness_first, len(track.loudness_db)) == (7, 10)
+    assert (track.audio_rms_first, len(track.audio_rms_db)) == (7, 10)
     early = Sound(wave=tone(6), codec="pcm_s16le", start_s=Fraction(4))
     write_film(tmp_path / "early.mkv", [early], start_s=Fraction(5))
     track = analyzed(tmp_path / "early.mkv")
     assert float(track.frame_pts[0] * track.time_base) == pytest.approx(5, abs=0.002)
-    assert (track.loudness_first, len(track.loudness_db)) == (50, 20)
+    assert (track.audio_rms_first, len(track.audio_rms_db)) == (50, 20)
     # MP4 says with an edit list that audio begins later.
     write_film(tmp_path / "late.mp4", [Sound(wave=tone(1), start_s=Fraction("0.7"))])
     track = analyzed(tmp_path / "late.mp4")
-    known = track.loudness_first + np.flatnonzero(track.loudness_db > -20)
+    known = track.audio_rms_first + np.flatnonzero(track.audio_rms_db > -20)
     assert (known[0], known[-1]) == (7, 16)
 
 
 def test_audio_that_ends_before_the_video_and_none_at_all(tmp_path: Path) -> None:
     write_film(tmp_path / "short.mov", [Sound(wave=tone(1.2), codec="pcm_s16le")], n_frames=90)
     track = analyzed(tmp_path / "short.mov")
-    assert (track.loudness_first, len(track.loudness_db)) == (0, 12)
+    assert (track.audio_rms_first, len(track.audio_rms_db)) == (0, 12)
     write_film(tmp_path / "none.mov", [])
     track = analyzed(tmp_path / "none.mov")
-    assert (track.has_loudness, len(track.loudness_db), track.notes) == (True, 0, ())
+    assert (track.has_audio_levels, len(track.audio_rms_db), track.notes) == (True, 0, ())
     track = analyzed(tmp_path / "short.mov", config=AnalyzeConfig(audio=False))
-    assert (track.has_loudness, len(track.loudness_db)) == (False, 0)
+    assert (track.has_audio_levels, len(track.audio_rms_db)) == (False, 0)
 
 
 def test_the_default_stream_counts_wherever_it_stands(tmp_path: Path) -> None:
     quiet = Sound(wave=tone(2, amplitude=0.01), is_default=False)
     write_film(tmp_path / "two.mkv", [quiet, Sound(wave=tone(2))])
-    assert analyzed(tmp_path / "two.mkv").loudness_db[5] == pytest.approx(-9.03, abs=0.1)
+    assert analyzed(tmp_path / "two.mkv").audio_rms_db[5] == pytest.approx(-9.03, abs=0.1)
 
 
 def test_a_rate_that_changes_within_the_stream_moves_nothing(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_rate_that_changes_within_the_stream_moves_nothing(tmp_path: Path) -> 
     track = analyzed(tmp_path / "both.ts")
     assert track.duration_s == pytest.approx(4, abs=0.05)
     start = int(float(track.frame_pts[0] * track.time_base) * 10)
-    middle = [track.loudness_db[start - track.loudness_first + i] for i in (8, 12, 25, 35)]
+    middle = [track.audio_rms_db[start - track.audio_rms_first + i] for i in (8, 12, 25, 35)]
     np.testing.assert_allclose(middle[:2], -9.03, atol=0.2)
     assert middle[2] < -60
     np.testing.assert_allclose(middle[3], -9.03, atol=0.2)
@@ -188,7 +188,7 @@ def test_audio_without_a_decoder_is_noted_and_fails_nothing(tmp_path: Path) -> N
     assert data.count(b"sowt") == 1
     path.write_bytes(data.replace(b"sowt", b"zzzz"))
     track = analyzed(path)
-    assert (track.n_frames, len(track.loudness_db)) == (60, 0)
+    assert (track.n_frames, len(track.audio_rms_db)) == (60, 0)
     assert track.notes == (Note.AUDIO_NOT_DECODED,)
 
 
@@ -209,10 +209,10 @@ def test_damaged_audio_is_absent_where_it_is_and_changes_no_picture(tmp_path: Pa
     path.write_bytes(bytes(data))
     damaged = analyzed(path)
     assert (sound.notes, damaged.notes) == ((), (Note.AUDIO_ERRORS,))
-    hole = np.flatnonzero(np.isnan(damaged.loudness_db))
+    hole = np.flatnonzero(np.isnan(damaged.audio_rms_db))
     assert set(range(16, 24)) <= set(hole) <= set(range(14, 26))
     rest = np.setdiff1d(np.arange(1, 39), np.arange(14, 26))
-    np.testing.assert_allclose(damaged.loudness_db[rest], sound.loudness_db[rest], atol=0.1)
+    np.testing.assert_allclose(damaged.audio_rms_db[rest], sound.audio_rms_db[rest], atol=0.1)
     for name in ("frame_pts", "luma_mean", "frame_flags", "descriptor"):
         np.testing.assert_array_equal(getattr(damaged, name), getattr(sound, name), err_msg=name)
     assert damaged.n_decode_errors == 0
@@ -227,7 +227,7 @@ def test_frames_are_the_same_with_and_without_audio(tmp_path: Path, threads: int
         size = path.stat().st_size
         with path.open("rb") as file, open_container(file, "a", n_bytes=size) as opened:
             video = video_stream(opened, "a")
-            meter = loudness_meter(opened, video) if hears else None
+            meter = level_meter(opened, video) if hears else None
             reader = FrameReader(
                 opened, video, "a", threads=threads, max_pixels=10**6, audio=meter
             )  # fmt: skip
@@ -297,7 +297,7 @@ def test_only_a_decoder_that_begins_in_the_middle_may_fail_at_first(
 
     def notes(*damaged: int) -> set[Note]:
         with av.open(str(path)) as container:
-            meter = LoudnessMeter(container.streams.audio[0], begins_within=begins_within)
+            meter = LevelMeter(container.streams.audio[0], begins_within=begins_within)
             for number, packet in enumerate(container.demux(meter.stream)):
                 given: Packet[Any] = packet
                 if number in damaged:

@@ -9,7 +9,7 @@ from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
 from curator.models.text_detector import TEXT_MODEL
 from curator.models.transnet import Precision, transnet_model_name
 
-ANALYZE_VERSION = 5
+ANALYZE_VERSION = 6
 """Raised when the same settings would give another track."""
 
 

@@ -13,7 +13,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from curator.errors import DecodeError, ErrorCode
-from curator.media.audio_level import CELLS_PER_S, end_cell, first_cell, loudness_meter
+from curator.media.audio_level import CELLS_PER_S, end_cell, first_cell, level_meter
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import DecodeReport, FrameReader
 from curator.media.nvdec import NotOnDeviceError, Nvdec, NvdecReader
@@ -61,7 +61,7 @@ class Measuring:
         self.stream = video_stream(container, uri)
         self._smooths_all = needs_smoothing(self.stream)
         self._audio = (
-            loudness_meter(
+            level_meter(
                 container,
                 self.stream,
                 begins_within=segment is not None and segment.number > 0,
@@ -162,7 +162,7 @@ class Measuring:
         shot_probability, transition_probability = measurer.finish()
         sample_frame, sample_pair_frame = measurer.sample_frames()
         clip_frame, clip_embedding = measurer.clip_embeddings()
-        loudness_first, loudness_db = self._loudness(measurer.frame_pts[0], report.end_pts)
+        audio_rms_first, audio_rms_db = self._audio_levels(measurer.frame_pts[0], report.end_pts)
         heard = self._audio.notes if self._audio is not None else set()
         width, height = report.sizes[0]
         if report.rotation_deg % 180:
@@ -196,14 +196,14 @@ class Measuring:
             **measurer.looks.columns(),
             clip_frame=clip_frame,
             clip_embedding=clip_embedding,
-            has_loudness=self._config.audio,
-            loudness_first=loudness_first,
-            loudness_db=loudness_db,
+            has_audio_levels=self._config.audio,
+            audio_rms_first=audio_rms_first,
+            audio_rms_db=audio_rms_db,
             thumbnails=tuple(measurer.thumbnails),
             thumbnail_frame=np.array(measurer.thumbnail_frame, np.int32),
         )
 
-    def _loudness(self, start_pts: int, end_pts: int) -> tuple[int, NDArray[np.float32]]:
+    def _audio_levels(self, start_pts: int, end_pts: int) -> tuple[int, NDArray[np.float32]]:
         """First cell and levels of the audio beside the frames, and in a segment around them."""
         if self._audio is None:
             return 0, np.zeros(0, np.float32)

@@ -171,7 +171,7 @@ def join_segments(tracks: Sequence[Track], sha256: str, header: HeaderClaims) ->
     }
     changes, signals = (_taken(columns, prefix) for prefix in (_CHANGE, _SIGNAL))
     first, last = tracks[0], tracks[-1]
-    loudness_first, loudness_db, is_proved = _loudness(tracks)
+    audio_rms_first, audio_rms_db, is_proved = _audio_levels(tracks)
     joined = replace(
         first,
         sha256=sha256,
@@ -179,8 +179,8 @@ def join_segments(tracks: Sequence[Track], sha256: str, header: HeaderClaims) ->
         is_interlaced=any(track.is_interlaced for track in tracks),
         is_hdr=any(track.is_hdr for track in tracks),
         notes=_notes(tracks, *(() if is_proved else (Note.AUDIO_UNPROVEN,))),
-        loudness_first=loudness_first,
-        loudness_db=loudness_db,
+        audio_rms_first=audio_rms_first,
+        audio_rms_db=audio_rms_db,
         thumbnails=tuple(t for track, begin, span in zip(tracks, begins, owned, strict=True)
                          for t in _thumbnails(track, begin, *span)),
         changes=changes,
@@ -253,9 +253,9 @@ def _thumbnails(track: Track, begin: int, start: int, end: int) -> list[bytes]:
     return [jpeg for frame, jpeg in shown if start <= frame < end]
 
 
-def _loudness(tracks: Sequence[Track]) -> tuple[int, Levels, bool]:
+def _audio_levels(tracks: Sequence[Track]) -> tuple[int, Levels, bool]:
     """First cell and levels beside the frames of the whole source, and whether all is proved."""
-    first, levels, is_proved = join_levels([(t.loudness_first, t.loudness_db) for t in tracks])
+    first, levels, is_proved = join_levels([(t.audio_rms_first, t.audio_rms_db) for t in tracks])
     time_base = tracks[0].time_base
     start = first_cell(int(tracks[0].frame_pts[0]) * time_base)
     end = end_cell(tracks[-1].end_pts * time_base)

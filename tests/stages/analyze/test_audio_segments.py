@@ -76,17 +76,17 @@ def test_segments_hear_what_one_decode_hears(
     sound = Sound(wave=steps(SECONDS), codec=codec, behind_s=behind_s)
     write_film(path, [sound], n_frames=30 * SECONDS, gop=60)
     whole = analyzed(path)
-    assert len(whole.loudness_db) >= 10 * SECONDS - 1
-    assert np.std(whole.loudness_db) > 5
+    assert len(whole.audio_rms_db) >= 10 * SECONDS - 1
+    assert np.std(whole.audio_rms_db) > 5
     track = joined(in_segments(path), whole)
-    assert track.loudness_first == whole.loudness_first
+    assert track.audio_rms_first == whole.audio_rms_first
     assert not set(track.notes) & {Note.AUDIO_ERRORS, Note.AUDIO_UNPROVEN, Note.AUDIO_TIMESTAMPS}
     if codec == "aac":
-        differences = np.abs(track.loudness_db - whole.loudness_db)
-        assert len(differences) == len(whole.loudness_db)
+        differences = np.abs(track.audio_rms_db - whole.audio_rms_db)
+        assert len(differences) == len(whole.audio_rms_db)
         assert (differences <= 0.1).mean() >= 0.99
     else:
-        np.testing.assert_array_equal(track.loudness_db, whole.loudness_db)
+        np.testing.assert_array_equal(track.audio_rms_db, whole.audio_rms_db)
 
 
 def test_audio_that_one_segment_places_elsewhere_is_not_used(tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_audio_that_one_segment_places_elsewhere_is_not_used(tmp_path: Path) -> 
     write_film(path, [Sound(wave=steps(SECONDS), codec="pcm_s16le")], n_frames=30 * SECONDS, gop=60)
     whole = analyzed(path)
     first, second, *rest = in_segments(path)
-    shifted = replace(second, loudness_first=second.loudness_first + 5)
+    shifted = replace(second, audio_rms_first=second.audio_rms_first + 5)
     track = joined([first, shifted, *rest], whole)
-    assert (len(track.loudness_db), track.notes) == (0, (Note.AUDIO_UNPROVEN,))
+    assert (len(track.audio_rms_db), track.notes) == (0, (Note.AUDIO_UNPROVEN,))
     np.testing.assert_array_equal(track.frame_pts, whole.frame_pts)
 
 
@@ -111,10 +111,10 @@ def test_damaged_audio_does_not_take_a_source_out_of_its_segments(tmp_path: Path
     path.write_bytes(bytes(data))
     whole = analyzed(path)
     assert whole.notes == (Note.AUDIO_ERRORS,)
-    assert 20 < np.isnan(whole.loudness_db).sum() < 200
+    assert 20 < np.isnan(whole.audio_rms_db).sum() < 200
     track = joined(in_segments(path), whole)
     assert track.notes == whole.notes
-    np.testing.assert_array_equal(np.isnan(track.loudness_db), np.isnan(whole.loudness_db))
+    np.testing.assert_array_equal(np.isnan(track.audio_rms_db), np.isnan(whole.audio_rms_db))
 
 
 def test_audio_that_begins_or_ends_within_a_segment_is_all_heard(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_audio_that_begins_or_ends_within_a_segment_is_all_heard(tmp_path: Path)
     sound = Sound(wave=steps(3.27), codec="flac", start_s=Fraction(13))
     write_film(path, [sound], n_frames=30 * SECONDS, gop=60)
     whole = analyzed(path)
-    assert (whole.loudness_first, len(whole.loudness_db)) == (130, 33)
+    assert (whole.audio_rms_first, len(whole.audio_rms_db)) == (130, 33)
     track = joined(in_segments(path), whole)
-    assert (track.loudness_first, track.notes) == (130, ())
-    np.testing.assert_array_equal(track.loudness_db, whole.loudness_db)
+    assert (track.audio_rms_first, track.notes) == (130, ())
+    np.testing.assert_array_equal(track.audio_rms_db, whole.audio_rms_db)
