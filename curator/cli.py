@@ -297,29 +297,20 @@ def _fraction(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from curator.recipe import load_recipe
-    from curator.runs.preflight import (
-        check_captions,
-        check_measured,
-        check_models,
-        dry_run,
-        preflight,
-    )
-    from curator.tables.parts import SUMMARY, leave_pandas_out
+    from curator.runs.preflight import dry_run
+    from curator.runs.start import check_run
+    from curator.tables.parts import leave_pandas_out
 
     leave_pandas_out()
-    recipe = load_recipe(options.recipe, options.overrides)
-    check_measured(recipe)
-    check_models(recipe)
-    store = preflight(
+    store, recipe = check_run(
         options.sources,
         options.out,
+        recipe=options.recipe,
+        overrides=options.overrides,
         ray_address=options.ray_address,
         shared_out=options.shared_out,
         writes=not options.dry_run,
     )
-    # A rerun may have nothing to ask: its server may be gone.
-    check_captions(recipe, asks_server=not store.exists(SUMMARY))
     if options.dry_run:
         print(dry_run(options.sources, store, recipe, limit=options.limit))
         return EXIT_OK
@@ -330,7 +321,7 @@ def _run(options: argparse.Namespace) -> int:
 def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, Any]:  # noqa: ANN401
     from curator.executor.engine import Engine
     from curator.executor.progress import Progress, format_funnel
-    from curator.tables.parts import SUMMARY
+    from curator.runs.start import start_run
 
     with (
         ends_when_asked(),
@@ -338,13 +329,7 @@ def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, 
         Engine(address=options.ray_address, workers=options.workers) as engine,
         ends_in_peace(),
     ):
-        if not store.exists(SUMMARY):
-            # A first run has something to probe; the process for it loads while this one does.
-            engine.prestart()
-        from curator.runs.curation import Run
-
-        run = Run(store, recipe, engine, progress)
-        summary = run.execute(options.sources, limit=options.limit)
+        summary = start_run(store, recipe, options.sources, engine, progress, limit=options.limit)
     print(format_funnel(summary))
     for name, what in (
         ("shards", "WebDataset tars"),

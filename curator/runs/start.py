@@ -1,0 +1,63 @@
+"""How a run starts, from the command line and from Python: all checks, then the run itself."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.recipe import Recipe, load_recipe
+from curator.runs.preflight import check_captions, check_measured, check_models, preflight
+from curator.storage import Store
+from curator.tables.parts import SUMMARY
+
+
+def check_run(
+    sources: Sequence[str],
+    out: str,
+    *,
+    recipe: str,
+    overrides: Sequence[str],
+    ray_address: str | None,
+    shared_out: bool,
+    writes: bool = True,
+) -> tuple[Store, Recipe]:
+    """Checks recipe, places, models and servers, before any work.
+
+    Args:
+        sources: As the user named them.
+        out: Output root.
+        recipe: Name, or path of a YAML file.
+        overrides: `key=value` each.
+        ray_address: Cluster to run on, or None for this machine alone.
+        shared_out: The user says that all nodes see the same folders.
+        writes: Whether something will be written.
+
+    Raises:
+        RecipeError: A key or value of the recipe is wrong.
+        UsageError: A place, a model, a package or a server is missing.
+    """
+    loaded = load_recipe(recipe, overrides)
+    check_measured(loaded)
+    check_models(loaded)
+    store = preflight(sources, out, ray_address=ray_address, shared_out=shared_out, writes=writes)
+    # A rerun may have nothing to ask: its server may be gone.
+    check_captions(loaded, asks_server=not store.exists(SUMMARY))
+    return store, loaded
+
+
+def start_run(
+    store: Store,
+    recipe: Recipe,
+    sources: Sequence[str],
+    engine: Engine,
+    progress: Progress,
+    *,
+    limit: int | None,
+) -> dict[str, Any]:
+    """Runs what `check_run` checked; returns what `summary.json` holds."""
+    if not store.exists(SUMMARY):
+        # A first run has something to probe; the process for it loads while this one does.
+        engine.prestart()
+    from curator.runs.curation import Run
+
+    return Run(store, recipe, engine, progress).execute(sources, limit=limit)
