@@ -367,11 +367,12 @@ def cases(pool: Sequence[Path], seed: int, start: int) -> Iterator[tuple[str, st
     from fuzz import MutateStep
 
     from curator.executor.child_process import Child
-    from curator.executor.worker import ONE_CORE, Step
+    from curator.executor.worker import Step
+    from curator.stage import Resources
 
     child = Child()
     settings = {"pool": [str(path) for path in pool], "seed": seed}
-    step = Step(make=MutateStep, settings=settings, resources=ONE_CORE)
+    step = Step(make=MutateStep, settings=settings, resources=Resources())
     try:
         for _, made in child.attempts(step, count(start)):
             if made is not None:
@@ -470,10 +471,11 @@ def fuzzed(
     from fuzz import Case, FuzzStep
 
     from curator.executor.child_process import Child
-    from curator.executor.worker import ONE_CORE, Step
+    from curator.executor.worker import Step
+    from curator.stage import Resources
 
     (work / "mutants").mkdir()
-    step = Step(make=FuzzStep, settings={"folder": str(work)}, resources=ONE_CORE)
+    step = Step(make=FuzzStep, settings={"folder": str(work)}, resources=Resources())
     counts: Counter[str] = Counter()
     found: list[str] = []
     slowest: list[tuple[float, str]] = []

@@ -1,8 +1,4 @@
-"""What the steps of the graph share: references to sources, the count of attempts, the watchdog.
-
-A unit of work holds several small sources or one large one. Whatever goes wrong with one source
-ends in that source's row; the others of its unit go on.
-"""
+"""How a worker gives up: the most attempts, the watchdog, failures that nothing foresaw."""
 
 import faulthandler
 import logging
@@ -11,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from curator.errors import ErrorCode
 from curator.records import Failure
@@ -34,18 +29,6 @@ RETRIED = frozenset(
     }
 )
 """Failures that another run may not see again: they are not stored as done."""
-
-
-class AttemptLog(Protocol):
-    """Counts attempts outside this process."""
-
-    def begin(self, key: str) -> int:
-        """Number of this attempt, from 1."""
-        ...
-
-    def end(self, key: str, seconds: float) -> None:
-        """The attempt ended without killing the worker."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,82 +5,30 @@ crashes must not take the run with it. It is started again, and what was begun i
 """
 
 import contextlib
-import hashlib
 import importlib
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from curator.errors import CuratorError
 from curator.executor.cpu_accounting import MARK
+from curator.executor.ledger import FileLedger
+from curator.executor.worker import Chain, Step, call_chain, pack_chain
 from curator.storage.scratch import ScratchFolder
 from curator.tables.parts import leave_pandas_out
 
 MAX_DEATHS = 100
 """Deaths over one unit after which a run gives up: more than the steps' own ledgers allow."""
 
-_DONE = "done"
 _READY = b"ready"
 _Unit = TypeVar("_Unit")
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """As Ray has it in its workers: small products of matrices on two threads mostly wait, busily."""
-
-
-class Chained(Protocol):
-    """A step of a chain, as the engine has it."""
-
-    @property
-    def make(self) -> Callable[..., Any]:
-        """Makes the step."""
-        ...
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Keyword arguments of `make`."""
-        ...
-
-
-class FileLedger:
-    """Counts attempts in a folder of this machine, so that a process's death is not forgotten.
-
-    Args:
-        folder: A folder of its own that all processes concerned can write to.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._n_read, self._n_done, self._seconds = 0, 0, 0.0
-
-    def begin(self, key: str) -> int:
-        """Notes that work on a key begins; returns the number of this attempt, from 1."""
-        with self._file(key).open("ab") as file:
-            file.write(b".")
-            return file.tell()
-
-    def end(self, key: str, seconds: float) -> None:
-        """Notes that work on a key ended, with the seconds of video in it."""
-        self._file(key).unlink(missing_ok=True)
-        with (self._folder / _DONE).open("a") as file:
-            file.write(f"{seconds}\n")
-
-    def progress(self) -> tuple[int, float]:
-        """Keys that ended, and their seconds of video."""
-        with contextlib.suppress(FileNotFoundError), (self._folder / _DONE).open("rb") as file:
-            file.seek(self._n_read)
-            lines = file.read().split(b"\n")[:-1]
-            self._n_read += sum(len(line) + 1 for line in lines)
-            self._n_done += len(lines)
-            self._seconds += sum(map(float, lines))
-        return self._n_done, self._seconds
-
-    def _file(self, key: str) -> Path:
-        return self._folder / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class Child:
@@ -123,9 +71,9 @@ class Child:
         assert self._pipe is not None
         # Who dies now is started again when there is work, and loads then.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._pipe.send_bytes(pickle.dumps((None, tuple(modules))))
+            self._pipe.send_bytes(pickle.dumps((None, pickle.dumps(tuple(modules)))))
 
-    def run(self, steps: Sequence[Chained], units: Sequence[Any]) -> Iterator[Any]:
+    def run(self, steps: Chain, units: Sequence[Any]) -> Iterator[Any]:
         """Sends units through a chain, one after the other.
 
         A unit in which the process dies is sent again to a new one; steps give up by their ledger.
@@ -133,7 +81,7 @@ class Child:
         Raises:
             CuratorError: What a step raised, or that the process dies without end.
         """
-        chain = pickle.dumps([(step.make, step.settings) for step in steps])
+        chain = pack_chain(steps)
         for unit in units:
             for _ in range(MAX_DEATHS):
                 answer = self._ask(chain, unit)
@@ -148,13 +96,13 @@ class Child:
                 raise answer[0]
             yield answer[0]
 
-    def attempts(self, step: Chained, units: Iterable[_Unit]) -> Iterator[tuple[_Unit, Any]]:
+    def attempts(self, step: Step, units: Iterable[_Unit]) -> Iterator[tuple[_Unit, Any]]:
         """Sends units to a step; one in which the process dies is given back with None.
 
         Raises:
             CuratorError: What the step raised.
         """
-        chain = pickle.dumps([(step.make, step.settings)])
+        chain = pack_chain([step])
         for unit in units:
             answer = self._ask(chain, unit)
             if answer is not None and isinstance(answer[0], CuratorError):
@@ -182,7 +130,7 @@ class Child:
         assert self._process is not None
         with contextlib.suppress(BrokenPipeError, EOFError, ConnectionResetError):
             self._is_ready = self._is_ready or self._pipe.recv_bytes() == _READY
-            self._pipe.send_bytes(pickle.dumps((chain, unit)))
+            self._pipe.send_bytes(pickle.dumps((chain, pickle.dumps(unit))))
             return (pickle.loads(self._pipe.recv_bytes()),)
         code = self._process.wait()
         self._pipe.close()
@@ -199,24 +147,16 @@ def _serve(pipe: Connection, modules: Sequence[str]) -> None:
     for name in modules:
         importlib.import_module(name)
     pipe.send_bytes(_READY)
-    made: dict[bytes, list[Any]] = {}
     while True:
         try:
-            chain, unit = pickle.loads(pipe.recv_bytes())
+            packed, unit = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
-        if chain is None:
-            for name in unit:
+        if packed is None:
+            for name in pickle.loads(unit):
                 importlib.import_module(name)
-            continue
-        try:
-            if chain not in made:
-                made = {chain: [make(**settings) for make, settings in pickle.loads(chain)]}
-            for step in made[chain]:
-                unit = step(unit)
-        except CuratorError as error:
-            unit = error
-        pipe.send_bytes(pickle.dumps(unit))
+        else:
+            pipe.send_bytes(call_chain(packed, unit))
 
 
 if __name__ == "__main__":

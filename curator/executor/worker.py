@@ -1,31 +1,21 @@
-"""Chains of steps, and the worker that runs one: what the engine sends to other processes."""
+"""Chains of steps, and the one loop that runs them in every kind of process.
+
+A unit passes all steps of a chain in one process. Units and results cross processes as pickled
+bytes of a few KB; frames never do.
+"""
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from curator.errors import CuratorError
+from curator.stage import Resources
 from curator.tables.parts import leave_pandas_out
 
-WORKER_BYTES = 2 << 30
-"""Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""
-
 SERVED_BYTES = 3 << 30
-"""The same of a worker that serves one chain after another: one that analyzed 1080p and then copied
-clips of it took 2.5 GB, because what analysis took is not all given back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """What one worker of a step takes."""
-
-    cpus: float
-    memory_bytes: int = WORKER_BYTES
-    gpus: float = 0.0
-
-
-ONE_CORE = Resources(cpus=1)
+"""Memory of a worker that serves one chain after another: one that analyzed 1080p and then copied
+clips of it took 2.5 GB, because analysis does not give all of its memory back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +23,13 @@ class Step:
     """A step of a chain.
 
     Args:
-        make: Class whose instances take a unit and give a result; made once per worker.
+        make: Makes the step, once per worker; the step is called with a unit and returns a result.
         settings: Keyword arguments of `make`.
-        resources: What a worker takes.
+        resources: What one worker takes.
         keeps_state: Whether workers hold a model and are worth keeping; else any process serves.
     """
 
-    make: type
+    make: Callable[..., Callable[[Any], Any]]
     settings: dict[str, Any] = field(default_factory=dict)
     resources: Resources
     keeps_state: bool = False
@@ -49,21 +39,21 @@ Chain = Sequence[Step]
 
 
 def pack_chain(steps: Chain) -> bytes:
-    """A chain as bytes, which `ChainWorker` makes."""
+    """A chain as bytes, for `ChainWorker`."""
     return pickle.dumps([(step.make, step.settings) for step in steps])
 
 
 class ChainWorker:
-    """A chain in a process: units and results are pickled bytes."""
+    """The steps of one chain, in the process that runs them."""
 
     def __init__(self, packed: bytes) -> None:
-        self._steps: list[Any] = []
+        self._steps: list[Callable[[Any], Any]] = []
         self._error: CuratorError | None = None
         leave_pandas_out()
         try:
             self._steps = [make(**settings) for make, settings in pickle.loads(packed)]
         except CuratorError as error:
-            # Ray tells of an actor that could not be made, and not why.
+            # Ray says that an actor could not be made, and not why.
             self._error = error
 
     def run(self, unit: bytes) -> bytes:
@@ -84,19 +74,8 @@ _kept: dict[bytes, ChainWorker] = {}
 
 
 def call_chain(packed: bytes, unit: bytes) -> bytes:
-    """Runs a chain in this process, which keeps it until it is given another one."""
+    """Runs a unit through a chain; this process keeps the chain until it is given another one."""
     if packed not in _kept:
         _kept.clear()
         _kept[packed] = ChainWorker(packed)
     return _kept[packed].run(unit)
-
-
-class Worker:
-    """A Ray process that keeps a chain: that of its last unit, so that it may serve the next."""
-
-    def ready(self) -> None:
-        """Answers when the process is up."""
-
-    def run(self, packed: bytes, unit: bytes) -> bytes:
-        """Runs one unit through a chain."""
-        return call_chain(packed, unit)

@@ -217,13 +217,17 @@ class Run:
         new = scanning.begin(listed)
         self._progress.stage("scan")
         if not self._previous and new and self._is_small(new):
-            scanning.finish(then=self._engine.preload)
+            scanning.finish(then=self._preload)
         else:
             scanning.finish()
         state.n_skipped_names = scanning.n_skipped_names
         state.counts["sources_scanned"] = scanning.n_scanned
         state.seconds["list"] = round(scanning.list_s, 3)
         state.seconds["scan"] = round(time.monotonic() - begun - scanning.list_s, 3)
+
+    def _preload(self) -> None:
+        """Lets the process for small work load the modules of the analysis."""
+        self._engine.preload(("torch", "cv2", "curator.stages.analyze.stage"))
 
     def _is_small(self, new: Sequence[SourceRef]) -> bool:
         """Whether the sources of a first run are likely small work."""

@@ -57,7 +57,7 @@ def start_run(
     """Runs what `check_run` checked; returns what `summary.json` holds."""
     if not store.exists(SUMMARY):
         # A first run has something to probe; the process for it loads while this one does.
-        engine.prestart()
+        engine.preload(("curator.stages.scan.stage",))
     from curator.runs.curation import Run
 
     return Run(store, recipe, engine, progress).execute(sources, limit=limit)

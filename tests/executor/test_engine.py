@@ -9,10 +9,11 @@ import pytest
 
 from curator.errors import CuratorError, ErrorCode, SourceError, StorageError
 from curator.executor import engine as engine_module
-from curator.executor.child_process import FileLedger
 from curator.executor.engine import Engine, _LedgerActor, available_cpus
+from curator.executor.ledger import FileLedger
 from curator.executor.signal_mask import signals_held
-from curator.executor.worker import SERVED_BYTES, ChainWorker, Resources, Step, pack_chain
+from curator.executor.worker import SERVED_BYTES, ChainWorker, Step, pack_chain
+from curator.stage import Resources
 
 
 class Half:

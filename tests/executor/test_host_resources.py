@@ -9,7 +9,7 @@ from curator.errors import UsageError
 from curator.executor import host_resources as machine
 from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
-from curator.executor.worker import Resources
+from curator.stage import Resources
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.measurer import Instruments
 from curator.stages.analyze.stage import AnalyzeStep, AnalyzeUnit

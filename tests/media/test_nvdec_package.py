@@ -14,8 +14,8 @@ import software_driver
 
 TESTS = Path(__file__).parents[1]
 FILES = (
-    "media/test_nvdec.py", "media/test_nvdec_streams.py", "stages/test_device_tracks.py",
-    "test_loading_device.py",
+    "media/test_nvdec.py", "media/test_nvdec_streams.py", "stages/analyze/test_device_tracks.py",
+    "loading/test_device_windows.py",
 )  # fmt: skip
 
 

@@ -16,11 +16,12 @@ from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.worker import WORKER_BYTES, Resources, Step
+from curator.executor.worker import Step
 from curator.measures.clip_semantics import Semantics
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
 from curator.models.embedding_heads import Heads
 from curator.recipe import Recipe
+from curator.stage import WORKER_BYTES, Resources
 from curator.stages.analyze.config import analyze_fingerprint
 from curator.stages.analyze.segment_join import OVERLAP
 from curator.stages.analyze.stage import (

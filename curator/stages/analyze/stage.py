@@ -14,12 +14,12 @@ from curator.errors import ErrorCode, SourceError
 from curator.executor.attempts import (
     MAX_ATTEMPTS,
     RETRIED,
-    AttemptLog,
     CpuClock,
     SourceRef,
     internal_failure,
     watchdog,
 )
+from curator.executor.ledger import AttemptLedger
 from curator.measures.scores import ClipView, samples_of
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason
 from curator.models.catalogue import ModelEntry
@@ -122,7 +122,7 @@ class AnalyzeStep:
         stamp: str,
         config: AnalyzeConfig,
         threads: int,
-        log: AttemptLog | None,
+        log: AttemptLedger | None,
         clip: ModelEntry | None = None,
         models: ModelStore | None = None,
     ) -> None:

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from curator.executor.attempts import CpuClock
 from curator.executor.engine import Engine
-from curator.executor.worker import Resources, Step
+from curator.executor.worker import Step
 from curator.fingerprints import fingerprint
 from curator.models.catalogue import ModelEntry
 from curator.models.text_encoder import text_hash
 from curator.models.weight_store import ModelStore
+from curator.stage import Resources
 from curator.stages.caption.caption_alignment import alignments
 from curator.stages.shard.sample_plan import Vectors
 from curator.storage import Store

@@ -11,12 +11,13 @@ import pyarrow as pa
 
 from curator.executor.attempts import CpuClock
 from curator.executor.engine import Engine
-from curator.executor.worker import Resources, Step
+from curator.executor.worker import Step
 from curator.fingerprints import fingerprint
 from curator.models.catalogue import ModelEntry
 from curator.models.text_encoder import each_caption, text_hash
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe
+from curator.stage import Resources
 from curator.stages.shard.shard_plan import TextVector
 from curator.storage import Store
 from curator.tables.clip_rows import values

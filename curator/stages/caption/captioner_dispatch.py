@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from curator.errors import CuratorError, ModelError, UsageError
 from curator.executor.actor_pool import Pool
-from curator.executor.attempts import MAX_ATTEMPTS, AttemptLog, CpuClock
+from curator.executor.attempts import MAX_ATTEMPTS, CpuClock
 from curator.executor.engine import Engine
-from curator.executor.worker import Resources, Step
+from curator.executor.ledger import AttemptLedger
+from curator.executor.worker import Step
+from curator.stage import Resources
 from curator.stages.caption.caption_records import (
     Annotation,
     Frames,
@@ -180,7 +182,7 @@ class AnnotateStep:
         store: Store,
         config: CaptionConfig,
         prompts: Mapping[str, Prompt] | None = None,
-        log: AttemptLog | None = None,
+        log: AttemptLedger | None = None,
         most_loads: int = 3,
     ) -> None:
         if log is not None and log.begin("load") > most_loads:

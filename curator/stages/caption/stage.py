@@ -16,10 +16,11 @@ from curator.executor.attempts import FULL_HD, SourceRef
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.worker import Resources, Step
+from curator.executor.worker import Step
 from curator.fingerprints import fingerprint
 from curator.models.text_reader import READ_MODEL, Line, merged
 from curator.recipe import Recipe
+from curator.stage import Resources
 from curator.stages.caption.alignment_store import Alignments
 from curator.stages.caption.annotation_rows import (
     AskedSpan,

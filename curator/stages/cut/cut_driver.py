@@ -15,9 +15,10 @@ from curator.executor.attempts import FULL_HD, SourceRef
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.worker import Resources, Step
+from curator.executor.worker import Step
 from curator.recipe import Recipe
 from curator.records import Reason, Span
+from curator.stage import Resources
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.frame_store import LookedClip, content_of
 from curator.stages.caption.windows import Moment

@@ -12,11 +12,11 @@ from curator.cut_records import AudioMode, ClipForm, CutClip, CutMode, CutReques
 from curator.errors import CutError, SourceError
 from curator.executor.attempts import (
     MAX_ATTEMPTS,
-    AttemptLog,
     CpuClock,
     SourceRef,
     internal_failure,
 )
+from curator.executor.ledger import AttemptLedger
 from curator.records import Crop, Span, Track
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.frame_store import (
@@ -150,7 +150,7 @@ class CutStep:
         crop_borders: bool,
         max_pixels: int,
         threads: int,
-        log: AttemptLog | None,
+        log: AttemptLedger | None,
         captions: CaptionConfig | None = None,
     ) -> None:
         self._frames = FrameParts(store, captions) if captions is not None else None

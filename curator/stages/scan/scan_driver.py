@@ -20,7 +20,8 @@ from curator.errors import ErrorCode
 from curator.executor.attempts import MAX_ATTEMPTS, SourceRef
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.executor.worker import Resources, Step
+from curator.executor.worker import Step
+from curator.stage import Resources
 from curator.stages.scan.probe import SCAN_SCHEMA, scan_fingerprint, scan_key
 from curator.stages.scan.source_listing import Listed, ListedSource, SkippedName, UnlistedSource
 from curator.stages.scan.stage import MAX_PROBE_S, ProbeStep, ScanStep, store_probes

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import curator
 from curator.errors import ShardError
 from curator.executor.engine import Engine
-from curator.executor.worker import Resources, Step
+from curator.executor.worker import Step
 from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
+from curator.stage import Resources
 from curator.stages.shard.sample_plan import Vectors, place_samples, plan_samples, shard_facts
 from curator.stages.shard.shard_index import (
     MANIFEST,

@@ -13,8 +13,9 @@ from curator.errors import ErrorCode
 from curator.executor.attempts import SourceRef, watchdog
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.executor.worker import Resources, Step
+from curator.executor.worker import Step
 from curator.footage.film_writer import moving_texture, text_file, write_video
+from curator.stage import Resources
 from curator.stages.scan import scan_driver as scanning_module
 from curator.stages.scan.scan_driver import Scanning
 from curator.stages.scan.source_listing import (

@@ -68,7 +68,7 @@ _SCRIPTS = {**dict.fromkeys(NAMES, ("LATIN",)), **_NOT_LATIN}
 _MIN_LETTERS = 32
 _MIN_SCRIPT_LETTERS = 8
 _MAX_OTHER_SCRIPT = 0.2
-# On the sentences of tests/stages/caption/dialogs/test_answer_language.py all right ones have 0.3 and more.
+# On the sentences of test_answer_language.py all right ones have 0.3 and more.
 _MAX_PROBABILITY = 0.05
 
 

@@ -2,7 +2,7 @@
 """Rules against the known failures of captioners: pure functions of texts.
 
 Each finds one failure and says where. They were developed on the captions of
-`tests/stages/caption/dialogs/test_answer_rules.py` and scored on those of `benchmarks/caption_rules.yaml`.
+`test_answer_rules.py` and scored on those of `benchmarks/caption_rules.yaml`.
 """
 
 import re

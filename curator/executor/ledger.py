@@ -1,0 +1,126 @@
+"""Counts attempts outside the workers, so that a worker's death is not forgotten with it."""
+
+import contextlib
+import hashlib
+from pathlib import Path
+from typing import Any, Protocol
+
+_DONE = "done"
+
+
+class AttemptLedger(Protocol):
+    """Counts attempts outside the process that makes them."""
+
+    def begin(self, key: str) -> int:
+        """Notes that work on a key begins; returns the number of this attempt, from 1."""
+        ...
+
+    def end(self, key: str, seconds: float) -> None:
+        """Notes that work on a key ended, with the seconds of video in it."""
+        ...
+
+    def progress(self) -> tuple[int, float]:
+        """Keys that ended, and their seconds of video."""
+        ...
+
+
+class FileLedger:
+    """Counts attempts in a folder of this machine.
+
+    Args:
+        folder: A folder of its own that all processes concerned can write to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._n_read, self._n_done, self._seconds = 0, 0, 0.0
+
+    def begin(self, key: str) -> int:
+        """Notes that work on a key begins; returns the number of this attempt, from 1."""
+        with self._file(key).open("ab") as file:
+            file.write(b".")
+            return file.tell()
+
+    def end(self, key: str, seconds: float) -> None:
+        """Notes that work on a key ended, with the seconds of video in it."""
+        self._file(key).unlink(missing_ok=True)
+        with (self._folder / _DONE).open("a") as file:
+            file.write(f"{seconds}\n")
+
+    def progress(self) -> tuple[int, float]:
+        """Keys that ended, and their seconds of video."""
+        with contextlib.suppress(FileNotFoundError), (self._folder / _DONE).open("rb") as file:
+            file.seek(self._n_read)
+            lines = file.read().split(b"\n")[:-1]
+            self._n_read += sum(len(line) + 1 for line in lines)
+            self._n_done += len(lines)
+            self._seconds += sum(map(float, lines))
+        return self._n_done, self._seconds
+
+    def _file(self, key: str) -> Path:
+        return self._folder / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class LedgerActor:
+    """The counts of a cluster of several nodes, in a Ray actor."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, int] = {}
+        self._n_done = 0
+        self._seconds = 0.0
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        self._begun, self._n_done, self._seconds = {}, 0, 0.0
+
+    def begin(self, key: str) -> int:
+        """Counts an attempt."""
+        self._begun[key] = self._begun.get(key, 0) + 1
+        return self._begun[key]
+
+    def end(self, key: str, seconds: float) -> None:
+        """Forgets the attempts of a key that ended."""
+        self._begun.pop(key, None)
+        self._n_done += 1
+        self._seconds += seconds
+
+    def progress(self) -> tuple[int, float]:
+        """Keys that ended, and their seconds of video."""
+        return self._n_done, self._seconds
+
+
+class ActorLedger:
+    """A worker's side of a `LedgerActor`.
+
+    Args:
+        actor: Handle of the actor.
+    """
+
+    def __init__(self, actor: Any) -> None:  # noqa: ANN401
+        self._actor = actor
+
+    def reset(self) -> None:
+        """Forgets everything: another chain begins."""
+        self._actor.reset.remote()
+
+    def begin(self, key: str) -> int:
+        """Notes that work on a key begins; returns the number of this attempt, from 1."""
+        import ray
+
+        number: int = ray.get(self._actor.begin.remote(key))
+        return number
+
+    def end(self, key: str, seconds: float) -> None:
+        """Notes that work on a key ended, with the seconds of video in it; does not wait.
+
+        An actor takes the calls of one worker in their order, so that this is noted before the next
+        attempt is.
+        """
+        self._actor.end.remote(key, seconds)
+
+    def progress(self) -> tuple[int, float]:
+        """Keys that ended, and their seconds of video."""
+        import ray
+
+        done: tuple[int, float] = ray.get(self._actor.progress.remote())
+        return done

@@ -1,0 +1,283 @@
+"""Runs chains of steps on Ray, on this machine or on a cluster.
+
+Chains that keep a model run on actors, one unit each at a time; light chains are Ray tasks. Actors
+get their chain with each unit, so that they can serve the next chain too.
+"""
+
+import logging
+import math
+import os
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from curator.errors import CuratorError, UsageError
+from curator.executor.actor_pool import Pool
+from curator.executor.host_resources import (
+    available_cpus,
+    available_gpus,
+    memory_bytes,
+    object_store_bytes,
+)
+from curator.executor.ledger import ActorLedger, LedgerActor
+from curator.executor.ray_start import few_daemons, native_stderr_aside, use_own_token
+from curator.executor.signal_mask import signals_held
+from curator.executor.worker import SERVED_BYTES, Chain, call_chain, pack_chain
+from curator.stage import Resources
+from curator.storage.scratch import hold, remove_dead
+
+logger = logging.getLogger(__name__)
+
+_Unit = TypeVar("_Unit")
+
+LIGHT_CPUS = 1
+"""Cores that a local Ray counts beyond those of the machine, or of `--workers` if that is more:
+light steps wait and add up, and must find a place while every core has a decoder."""
+
+UNITS_PER_CPU = 2
+"""Units of a stream that are under way for each core: one is worked on, one waits."""
+
+GROWTH_CHECK_S = 10.0
+"""Time between looks at the size of the cluster while workers are busy."""
+
+
+class Worker:
+    """A Ray process that keeps the chain of its last unit."""
+
+    def ready(self) -> None:
+        """Answers when the process is up."""
+
+    def run(self, packed: bytes, unit: bytes) -> bytes:
+        """Runs one unit through a chain."""
+        return call_chain(packed, unit)
+
+
+class RayCluster:
+    """Ray while it runs: a cluster of this process's own, or one that it joined.
+
+    Args:
+        address: Cluster to join, or None for one of this process's own.
+        workers: Workers that were asked for; None for one per core.
+
+    Raises:
+        UsageError: The cluster cannot be joined.
+        CuratorError: Ray does not start.
+    """
+
+    def __init__(self, address: str | None, workers: int | None) -> None:
+        self._address = address
+        self._workers = workers
+        self._idle: list[Any] = []
+        self._session: BinaryIO | None = None
+        self._ray = self._started()
+
+    def n_cpus(self) -> int:
+        """Cores of the cluster for work."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)) - LIGHT_CPUS)
+
+    def n_gpus(self) -> float:
+        """GPUs of the cluster."""
+        return float(self._ray.cluster_resources().get("GPU", 0))
+
+    def new_ledger(self) -> ActorLedger:
+        """A ledger that all nodes can write to."""
+        return ActorLedger(self._ray.remote(num_cpus=0, max_restarts=3)(LedgerActor).remote())
+
+    def stop(self) -> None:
+        """Stops Ray, or leaves the cluster."""
+        self._idle.clear()
+        self._ray.shutdown()
+        if self._session is not None:
+            self._session.close()
+
+    def pool(self, chain: Chain, n_workers: int) -> Pool:
+        """Workers of a chain that take units while other work goes on."""
+        each = largest(chain)
+        return Pool(
+            self._ray,
+            lambda: self._worker(each),
+            pack_chain(chain),
+            lambda reference: self._result(reference, or_raise=True),
+            n_workers,
+        )
+
+    def as_tasks(
+        self, steps: Chain, units: Iterable[_Unit], *, retries: int, n_cpus: Callable[[], int]
+    ) -> Iterator[tuple[_Unit, Any]]:
+        """Streams units through any processes that are free; None where all tries died."""
+        cpus = max(step.resources.cpus for step in steps)
+        self._let_go()
+        call = self._ray.remote(num_cpus=cpus, max_retries=retries)(call_chain)
+        packed = pack_chain(steps)
+        room = math.ceil(UNITS_PER_CPU * n_cpus() / cpus)
+        under_way: dict[Any, _Unit] = {}
+        remaining = iter(units)
+        while True:
+            for unit in islice(remaining, room - len(under_way)):
+                under_way[call.remote(packed, pickle.dumps(unit))] = unit
+            if not under_way:
+                return
+            (ready,), _ = self._ray.wait(list(under_way), num_returns=1)
+            yield under_way.pop(ready), self._result(ready)
+
+    def on_workers(
+        self, steps: Chain, units: Sequence[Any], n_workers: Callable[[], int]
+    ) -> Iterator[Any]:
+        """Streams units through processes that keep what the chain loads, one unit each.
+
+        Ray starts a process that died again, and gives it the same unit: steps give up by the
+        ledger. On a cluster that grows, workers are added. Without a GPU they serve the next chain,
+        where this machine has the memory for that.
+        """
+        packed = pack_chain(steps)
+        waiting = deque(units)
+        under_way: dict[Any, tuple[Any, bool]] = {}
+        workers: list[Any] = []
+        each = largest(steps)
+        is_done = False
+        try:
+            while waiting or any(has_unit for _, has_unit in under_way.values()):
+                while waiting and len(workers) < n_workers():
+                    workers.append(self._worker(each))
+                    under_way[workers[-1].ready.remote()] = workers[-1], False
+                ready, _ = self._ray.wait(list(under_way), num_returns=1, timeout=GROWTH_CHECK_S)
+                for reference in ready:
+                    worker, has_unit = under_way.pop(reference)
+                    result = self._result(reference, or_raise=True)
+                    if waiting:
+                        unit = pickle.dumps(waiting.popleft())
+                        under_way[worker.run.remote(packed, unit)] = worker, True
+                    if has_unit:
+                        yield result
+            is_done = True
+        finally:
+            has_room = memory_bytes() // SERVED_BYTES >= len(workers)
+            if is_done and has_room and _may_serve_again(each):
+                self._idle += workers
+            else:
+                for worker in workers:
+                    self._ray.kill(worker)
+
+    def _worker(self, each: Resources) -> Any:  # noqa: ANN401
+        if self._idle and _may_serve_again(each):
+            return self._idle.pop()
+        self._let_go()
+        options: dict[str, Any] = {
+            "num_cpus": each.cpus,
+            "max_restarts": -1,
+            "max_task_retries": -1,
+        }
+        if each.gpus:
+            options["num_gpus"] = each.gpus
+        return self._ray.remote(**options)(Worker).remote()
+
+    def _let_go(self) -> None:
+        """Ends workers that have nothing to do: they would hold cores that others wait for."""
+        for worker in self._idle:
+            self._ray.kill(worker)
+        self._idle.clear()
+
+    def _result(self, reference: Any, *, or_raise: bool = False) -> Any:  # noqa: ANN401
+        """What a process answered; None if it died, and Ray may not repeat it."""
+        try:
+            answer = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError:
+            raise
+        except self._ray.exceptions.RayError as error:
+            line = str(error).splitlines()[0]
+            if or_raise:
+                raise CuratorError(
+                    f"a worker cannot be started: {line}; are all nodes set up alike?"
+                ) from error
+            logger.warning("a worker process died: %s", line)
+            return None
+        result = pickle.loads(answer) if answer is not None else None
+        if isinstance(result, CuratorError):
+            raise result
+        return result
+
+    def _started(self) -> Any:  # noqa: ANN401
+        if self._address is None:
+            use_own_token()
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        import ray
+
+        try:
+            with native_stderr_aside(), signals_held():
+                self._init_twice(ray)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UsageError(
+                f"Ray does not start on {_where(self._address)}: {error}; check --ray-address, and "
+                "that the cluster runs the same Ray and Python versions"
+            ) from error
+        except Exception as error:
+            # Of a node that does not come up in time Ray raises an `Exception`, and no more.
+            if type(error) is not Exception:
+                raise
+            raise CuratorError(
+                f"Ray does not start on {_where(self._address)}: {error}; the machine may have "
+                "too much to do, or too little memory"
+            ) from error
+        return ray
+
+    def _init_twice(self, ray: Any) -> None:  # noqa: ANN401
+        """Starts Ray, once more where its node did not come up in the 30 s that Ray waits."""
+        try:
+            self._init(ray)
+        except Exception as error:
+            if type(error) is not Exception:
+                raise
+            logger.warning("Ray did not start in time (%s); starting it once more", error)
+            ray.shutdown()
+            self._init(ray)
+
+    def _init(self, ray: Any) -> None:  # noqa: ANN401
+        common = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self._address is not None:
+            ray.init(address=self._address, **common)
+        else:
+            with few_daemons(ray._private.node.Node):
+                context = ray.init(
+                    address="local",
+                    num_cpus=max(available_cpus(), self._workers or 0) + LIGHT_CPUS,
+                    # By its own count Ray may find none, and workers would be waited for.
+                    num_gpus=available_gpus(),
+                    include_dashboard=False,
+                    _node_ip_address="127.0.0.1",
+                    object_store_memory=object_store_bytes(),
+                    **common,
+                )
+            self._own_session(Path(context.address_info["session_dir"]))
+
+    def _own_session(self, folder: Path) -> None:
+        """Marks Ray's folder of logs as this process's, and removes those of dead ones.
+
+        Ray leaves one for each start. The last one stays, to look into.
+        """
+        remove_dead(folder.parent, "session_")
+        self._session = hold(folder)
+
+
+def _where(address: str | None) -> str:
+    """A cluster in words."""
+    return address or "this machine"
+
+
+def _may_serve_again(each: Resources) -> bool:
+    """Whether workers of a chain serve others: a GPU's memory comes back with the process only."""
+    return each.cpus == 1 and not each.gpus
+
+
+def largest(steps: Chain) -> Resources:
+    """What a worker of a chain takes: the most of any step."""
+    return Resources(
+        cpus=max(step.resources.cpus for step in steps),
+        memory_bytes=max(step.resources.memory_bytes for step in steps),
+        gpus=max(step.resources.gpus for step in steps),
+    )

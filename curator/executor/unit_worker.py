@@ -1,0 +1,124 @@
+"""Runs a stage over the items of one unit, in a worker.
+
+What every stage would repeat is here once: attempts that survive the process, the time limit, the
+failure that nothing foresaw, and the worker's CPU-seconds. A unit holds several small items or one
+large one; an item that fails ends in its own result, and the others of the unit go on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from curator.errors import ErrorCode, SourceError
+from curator.executor.attempts import MAX_ATTEMPTS, CpuClock, internal_failure, watchdog
+from curator.executor.ledger import AttemptLedger
+from curator.records import Failure
+from curator.stage import Stage
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+class Item(Protocol):
+    """One item of a unit, as attempts are counted."""
+
+    @property
+    def key(self) -> str:
+        """Name under which attempts are counted."""
+        ...
+
+    @property
+    def uri(self) -> str:
+        """Source that the item belongs to, for messages."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitResult(Generic[ResultT]):
+    """The results of one unit.
+
+    Attributes:
+        results: One per item, or what was stored in their place.
+        cpu_s: CPU-seconds of the worker since its last unit, by what they went into.
+        n_halved: Batches that did not fit into a GPU's memory, and were halved.
+    """
+
+    results: ResultT
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
+    n_halved: int = 0
+
+
+class UnitWorker:
+    """The step of a chain that runs a stage.
+
+    Args:
+        stage: The stage; set up before the first item.
+        keep: Turns items and their results into what leaves the worker, such as the name of the
+            part that holds them; None for the results themselves.
+        ledger: Counts attempts; None where nothing can die but the run.
+        limit_s: Seconds for one item after which this process ends itself; None for no limit.
+    """
+
+    def __init__(
+        self,
+        *,
+        stage: Stage[Any, Any, Any],
+        keep: Callable[[Sequence[Any], Sequence[Any]], Any] | None = None,
+        ledger: AttemptLedger | None = None,
+        limit_s: float | None = None,
+    ) -> None:
+        self._stage = stage
+        self._keep = keep
+        self._ledger = ledger
+        self._limit_s = limit_s
+        self._clock = CpuClock()
+        self._is_ready = False
+
+    def __call__(self, unit: Sequence[Item]) -> UnitResult[Any]:
+        """Runs the items of a unit."""
+        if not self._is_ready:
+            self._stage.setup()
+            self._is_ready = True
+        spent = self._clock.begin()
+        try:
+            results = [self._result(item) for item in unit]
+        finally:
+            self._stage.release()
+        for name, seconds in self._stage.take_spent().items():
+            spent[name] = spent.get(name, 0.0) + seconds
+        kept = results if self._keep is None else self._keep(unit, results)
+        return UnitResult(
+            results=kept,
+            cpu_s=self._clock.end(spent, rest=self._stage.rest),
+            n_halved=self._stage.take_halved(),
+        )
+
+    def _result(self, item: Item) -> Any:  # noqa: ANN401
+        ledger, stage = self._ledger, self._stage
+        if ledger is not None and ledger.begin(item.key) > MAX_ATTEMPTS:
+            ledger.end(item.key, 0.0)
+            return stage.failed(item, _died(item, stage.name))
+        video_s = 0.0
+        try:
+            with watchdog(self._limit_s or 0.0, armed=self._limit_s is not None):
+                result = stage.process(item)
+            video_s = stage.video_s(result)
+        except SourceError as error:
+            failure = Failure(
+                uri=item.uri, stage=stage.name, code=error.code, message=error.message
+            )
+            result = stage.failed(item, failure)
+        except Exception as error:  # noqa: BLE001 - becomes the item's failed outcome
+            result = stage.failed(item, internal_failure(item.uri, stage.name, error))
+        if ledger is not None:
+            ledger.end(item.key, video_s)
+        return result
+
+
+def _died(item: Item, stage: str) -> Failure:
+    return Failure(
+        uri=item.uri,
+        stage=stage,
+        code=ErrorCode.WORKER_DIED,
+        message=f"{item.uri}: the worker died {MAX_ATTEMPTS} times while working on it",
+    )
