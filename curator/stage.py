@@ -11,6 +11,7 @@ executor's and the tables'. `curator/pipeline.py` lists the stages in their orde
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +19,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from curator.errors import CuratorError
 from curator.fingerprints import fingerprint
+from curator.records import Failure
 
 WORKER_BYTES = 2 << 30
 """Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""
@@ -74,6 +77,10 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
 
     def __init__(self, config: ConfigT) -> None:
         self.config = config
+        self.cpu_s: Counter[str] = Counter()
+        """CPU-seconds that `process` measured of itself, by name; the worker takes them."""
+        self.counts: Counter[str] = Counter()
+        """What `process` counted; the worker takes it."""
 
     @property
     def resources(self) -> Resources:
@@ -84,8 +91,23 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
         """Runs once in a worker, before its first unit: loads models, opens devices."""
 
     @abstractmethod
-    def process(self, unit: UnitT) -> ResultT:
+    def process(self, unit: UnitT, /) -> ResultT:
         """Turns one unit into one result."""
+
+    def failed(self, unit: UnitT, failure: Failure, /) -> ResultT:
+        """The result of a unit that could not be processed.
+
+        Raises:
+            CuratorError: The stage has no such result, and the run ends.
+        """
+        raise CuratorError(f"{self.name}: {failure.message}")
+
+    def video_s(self, result: ResultT, /) -> float:
+        """Seconds of video that a result stands for."""
+        return 0.0
+
+    def release(self) -> None:
+        """Runs after a group of units: closes what they had open in common."""
 
     def models(self) -> tuple[object, ...]:
         """Names or hashes of weights that results depend on, for the fingerprint."""

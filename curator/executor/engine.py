@@ -200,5 +200,7 @@ class Engine:
     def _start(self) -> RayCluster:
         if self._cluster is None:
             self._child.stop()
-            self._cluster = RayCluster(self._address, self._workers)
+            cluster = RayCluster(self._address, self._workers)
+            cluster.start()
+            self._cluster = cluster
         return self._cluster

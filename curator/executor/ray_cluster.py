@@ -56,15 +56,11 @@ class Worker:
 
 
 class RayCluster:
-    """Ray while it runs: a cluster of this process's own, or one that it joined.
+    """Ray: a cluster of this process's own, or one that it joins.
 
     Args:
         address: Cluster to join, or None for one of this process's own.
         workers: Workers that were asked for; None for one per core.
-
-    Raises:
-        UsageError: The cluster cannot be joined.
-        CuratorError: Ray does not start.
     """
 
     def __init__(self, address: str | None, workers: int | None) -> None:
@@ -72,7 +68,40 @@ class RayCluster:
         self._workers = workers
         self._idle: list[Any] = []
         self._session: BinaryIO | None = None
-        self._ray = self._started()
+        self._ray: Any = None
+
+    def start(self) -> None:
+        """Starts Ray.
+
+        Raises:
+            UsageError: The cluster cannot be joined.
+            CuratorError: Ray does not start.
+        """
+        if self._address is None:
+            use_own_token()
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        import ray
+
+        try:
+            with native_stderr_aside(), signals_held():
+                self._init_twice(ray)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UsageError(
+                f"Ray does not start on {_where(self._address)}: {error}; check --ray-address, and "
+                "that the cluster runs the same Ray and Python versions"
+            ) from error
+        except Exception as error:
+            # Of a node that does not come up in time Ray raises an `Exception`, and no more.
+            if type(error) is not Exception:
+                raise
+            raise CuratorError(
+                f"Ray does not start on {_where(self._address)}: {error}; the machine may have "
+                "too much to do, or too little memory"
+            ) from error
+        self._ray = ray
 
     def n_cpus(self) -> int:
         """Cores of the cluster for work."""
@@ -198,33 +227,6 @@ class RayCluster:
         if isinstance(result, CuratorError):
             raise result
         return result
-
-    def _started(self) -> Any:  # noqa: ANN401
-        if self._address is None:
-            use_own_token()
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-        logging.getLogger("ray").setLevel(logging.ERROR)
-        import ray
-
-        try:
-            with native_stderr_aside(), signals_held():
-                self._init_twice(ray)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise UsageError(
-                f"Ray does not start on {_where(self._address)}: {error}; check --ray-address, and "
-                "that the cluster runs the same Ray and Python versions"
-            ) from error
-        except Exception as error:
-            # Of a node that does not come up in time Ray raises an `Exception`, and no more.
-            if type(error) is not Exception:
-                raise
-            raise CuratorError(
-                f"Ray does not start on {_where(self._address)}: {error}; the machine may have "
-                "too much to do, or too little memory"
-            ) from error
-        return ray
 
     def _init_twice(self, ray: Any) -> None:  # noqa: ANN401
         """Starts Ray, once more where its node did not come up in the 30 s that Ray waits."""

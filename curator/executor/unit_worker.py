@@ -5,6 +5,7 @@ failure that nothing foresaw, and the worker's CPU-seconds. A unit holds several
 large one; an item that fails ends in its own result, and the others of the unit go on.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -40,12 +41,12 @@ class UnitResult(Generic[ResultT]):
     Attributes:
         results: One per item, or what was stored in their place.
         cpu_s: CPU-seconds of the worker since its last unit, by what they went into.
-        n_halved: Batches that did not fit into a GPU's memory, and were halved.
+        counts: What the stage counted.
     """
 
     results: ResultT
     cpu_s: Mapping[str, float] = field(default_factory=dict)
-    n_halved: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 class UnitWorker:
@@ -57,6 +58,7 @@ class UnitWorker:
             part that holds them; None for the results themselves.
         ledger: Counts attempts; None where nothing can die but the run.
         limit_s: Seconds for one item after which this process ends itself; None for no limit.
+        rest: Name of the CPU-seconds that the stage does not measure itself; None for its name.
     """
 
     def __init__(
@@ -66,11 +68,13 @@ class UnitWorker:
         keep: Callable[[Sequence[Any], Sequence[Any]], Any] | None = None,
         ledger: AttemptLedger | None = None,
         limit_s: float | None = None,
+        rest: str | None = None,
     ) -> None:
         self._stage = stage
         self._keep = keep
         self._ledger = ledger
         self._limit_s = limit_s
+        self._rest = rest
         self._clock = CpuClock()
         self._is_ready = False
 
@@ -84,14 +88,13 @@ class UnitWorker:
             results = [self._result(item) for item in unit]
         finally:
             self._stage.release()
-        for name, seconds in self._stage.take_spent().items():
-            spent[name] = spent.get(name, 0.0) + seconds
         kept = results if self._keep is None else self._keep(unit, results)
-        return UnitResult(
-            results=kept,
-            cpu_s=self._clock.end(spent, rest=self._stage.rest),
-            n_halved=self._stage.take_halved(),
-        )
+        spent.update(self._stage.cpu_s)
+        counts = Counter(self._stage.counts)
+        self._stage.cpu_s.clear()
+        self._stage.counts.clear()
+        cpu_s = self._clock.end(spent, rest=self._rest or self._stage.name)
+        return UnitResult(results=kept, cpu_s=cpu_s, counts=counts)
 
     def _result(self, item: Item) -> Any:  # noqa: ANN401
         ledger, stage = self._ledger, self._stage

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from curator.errors import CuratorError, ErrorCode, SourceError, StorageError
-from curator.executor import engine as engine_module
-from curator.executor.engine import Engine, _LedgerActor, available_cpus
-from curator.executor.ledger import FileLedger
+from curator.executor import ray_cluster
+from curator.executor.engine import Engine, available_cpus
+from curator.executor.ledger import FileLedger, LedgerActor
 from curator.executor.signal_mask import signals_held
 from curator.executor.worker import SERVED_BYTES, ChainWorker, Step, pack_chain
 from curator.stage import Resources
@@ -155,7 +155,7 @@ def test_workers_serve_no_other_chain_where_memory_is_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One that analyzed and then cuts takes more than one that does either."""
-    monkeypatch.setattr(engine_module, "memory_bytes", lambda: SERVED_BYTES - 1)
+    monkeypatch.setattr(ray_cluster, "memory_bytes", lambda: SERVED_BYTES - 1)
     with Engine(address=None, workers=1) as engine:
         ((_, first),) = engine.run([where("a")], [0])
         ((_, other),) = engine.run([where("b")], [0])
@@ -264,7 +264,7 @@ def test_workers_are_no_more_than_units_and_at_least_one() -> None:
 
 
 def test_the_ledger_counts_attempts_until_one_ends() -> None:
-    ledger = _LedgerActor()
+    ledger = LedgerActor()
     assert [ledger.begin("a"), ledger.begin("b"), ledger.begin("a")] == [1, 1, 2]
     ledger.end("a", 2.5)
     assert ledger.begin("a") == 1

@@ -9,6 +9,7 @@ from curator.errors import UsageError
 from curator.executor import host_resources as machine
 from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
+from curator.executor.ray_cluster import RayCluster
 from curator.stage import Resources
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.measurer import Instruments
@@ -72,7 +73,7 @@ def test_ray_is_told_how_many_gpus_there_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Pins that workers with a share of a GPU do not wait for one that Ray does not count."""
-    monkeypatch.setattr("curator.executor.engine.available_gpus", lambda: 3)
+    monkeypatch.setattr("curator.executor.ray_cluster.available_gpus", lambda: 3)
     told: dict[str, object] = {}
 
     def init(**options: object) -> SimpleNamespace:
@@ -80,7 +81,7 @@ def test_ray_is_told_how_many_gpus_there_are(
         return SimpleNamespace(address_info={"session_dir": str(tmp_path)})
 
     private = SimpleNamespace(node=SimpleNamespace(Node=type("Node", (), {})))
-    Engine(address=None, workers=2)._init(SimpleNamespace(init=init, _private=private))
+    RayCluster(None, 2)._init(SimpleNamespace(init=init, _private=private))
     assert told["num_gpus"] == 3
 
 
@@ -97,12 +98,12 @@ def test_ray_is_started_once_more_where_it_took_too_long(
         return SimpleNamespace(address_info={"session_dir": str(tmp_path)})
 
     ray = SimpleNamespace(init=init, shutdown=lambda: None, _private=private)
-    Engine(address=None, workers=2)._init_twice(ray)
+    RayCluster(None, 2)._init_twice(ray)
     assert answers == []
     assert "starting it once more" in caplog.text
     answers[:] = [ConnectionError("refused"), None]
     with pytest.raises(ConnectionError):
-        Engine(address=None, workers=2)._init_twice(ray)
+        RayCluster(None, 2)._init_twice(ray)
     assert len(answers) == 1
 
 
