@@ -15,7 +15,8 @@ import pytest
 from films import write_film
 from served import FakeServer, without_keys
 
-from curator.cli import EXIT_OK, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK
 from curator.executor.engine import Engine
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.windows import windows_of

@@ -2,32 +2,51 @@
 
 import argparse
 
-from curator.doctor.checks import examine
-from curator.doctor.diagnosis_text import as_json, print_diagnosis
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE, Commands, add_overrides
 
-EXIT_CANNOT_RUN = 2
-"""As for `curate run`, which would end before it does anything."""
+
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    """Adds the command."""
+    doctor = commands.add_parser(
+        "doctor",
+        help="check what works on this machine, and say what to do about the rest",
+        description="Checks the machine, packages, GPU, models, storage and the recipe, and says "
+        "what to do about what does not work. Changes nothing: what is written to try OUT is "
+        "removed again.",
+        epilog="Exit codes: 0 the recipe can run here; 2 something that it needs is missing or "
+        "broken.",
+    )
+    doctor.add_argument(
+        "places",
+        nargs="*",
+        metavar="PLACE",
+        help="SOURCE... OUT as for `curate run`; the last one is OUT, and may stand alone "
+        "(default: no storage is looked at)",
+    )
+    doctor.add_argument(
+        "--recipe", default="quickstart", help="the recipe that is to run (default: %(default)s)"
+    )
+    add_overrides(doctor)
+    doctor.add_argument(
+        "--models",
+        metavar="PLACE",
+        help="models folder, or s3://bucket/prefix (default: the recipe's)",
+    )
+    doctor.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    doctor.set_defaults(action=run_doctor)
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    """Runs the command.
+    """Returns 0 if the recipe can run here, else the code with which `curate run` would end."""
+    from curator.doctor.checks import examine
+    from curator.doctor.diagnosis_text import as_json, print_diagnosis
 
-    Args:
-        options: `places`, `recipe`, `overrides`, `models`, `json`.
-
-    Returns:
-        0 if the recipe can run here, else `EXIT_CANNOT_RUN`.
-    """
     *sources, out = options.places or [None]
     diagnosis = examine(
-        sources,
-        out,
-        recipe=options.recipe,
-        overrides=options.overrides,
-        models=options.models,
+        sources, out, recipe=options.recipe, overrides=options.overrides, models=options.models
     )
     if options.json:
         print(as_json(diagnosis))
     else:
         print_diagnosis(diagnosis)
-    return 0 if diagnosis.can_run else EXIT_CANNOT_RUN
+    return EXIT_OK if diagnosis.can_run else EXIT_USAGE

@@ -21,8 +21,8 @@ RECORDS = {
 """What `Exported.n_records` counts, by format."""
 
 
-def add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the command's arguments."""
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds the command."""
     parser = commands.add_parser(
         "export",
         help="write the clips of OUT in the form that another loader takes",

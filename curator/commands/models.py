@@ -2,38 +2,76 @@
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from curator.models.catalogue import ModelEntry
-from curator.models.weight_store import ModelStore
+from curator.commands.arguments import Commands
+from curator.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    from curator.models.catalogue import ModelEntry
+    from curator.models.weight_store import ModelStore
+
+
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    """Adds the command."""
+    models = commands.add_parser(
+        "models",
+        help="list, fetch and verify model weights",
+        description="Lists, fetches and verifies the weights of the models that recipes can name. "
+        "`verify` exits with 1 if a file is not the one that the catalogue names.",
+    )
+    tasks = models.add_subparsers(dest="task", required=True, metavar="TASK")
+    for task, names, words in (
+        ("list", "*", "the models, where they come from, and what is here"),
+        ("pull", "+", "fetch models from a mirror or the hub, and verify them"),
+        ("verify", "*", "hash what is here (default: all) and compare"),
+    ):
+        parser = tasks.add_parser(task, help=words)
+        parser.add_argument("names", nargs=names, metavar="NAME", help="model of the catalogue")
+        parser.add_argument(
+            "--models", metavar="PLACE",
+            help="models folder, or s3://bucket/prefix (default: $CURATE_MODELS, else a folder "
+            "`curate/models` in the user's cache)",
+        )  # fmt: skip
+        if task == "pull":
+            parser.add_argument(
+                "--from", dest="source", metavar="PLACE",
+                help="folder or s3://bucket/prefix to copy from, by NAME/FILE or FILE (default: "
+                "where the catalogue says)",
+            )  # fmt: skip
+        parser.set_defaults(action=run_models)
 
 
 def run_models(options: argparse.Namespace) -> int:
     """Runs `list`, `pull` or `verify`.
 
-    Args:
-        options: `task`, `names`, `models`, and for `pull` also `source`.
-
     Returns:
         0, or 1 if a model that was to be verified is not the one that the catalogue names.
 
     Raises:
-        ModelError: A name is unknown, or a model cannot be fetched.
+        UsageError: A name is unknown, or a model cannot be fetched.
     """
-    store = ModelStore.at(options.models)
-    entries = [store.catalogue.find(name) for name in options.names]
-    match options.task:
-        case "list":
-            print(listing(store, entries or list(store.catalogue.entries.values())))
-        case "pull":
-            for entry in entries:
-                print(f"{entry.name}: {store.pull(entry, options.source)}, verified", flush=True)
-                _hint(store, entry)
-        case "verify":
-            return _verify(store, entries)
+    from curator.models.weight_store import ModelStore
+
+    try:
+        store = ModelStore.at(options.models)
+        entries = [store.catalogue.find(name) for name in options.names]
+        match options.task:
+            case "list":
+                print(listing(store, entries or list(store.catalogue.entries.values())))
+            case "pull":
+                for entry in entries:
+                    pulled = store.pull(entry, options.source)
+                    print(f"{entry.name}: {pulled}, verified", flush=True)
+                    _hint(store, entry)
+            case "verify":
+                return _verify(store, entries)
+    except ModelError as error:
+        raise UsageError(str(error)) from error
     return 0
 
 
-def listing(store: ModelStore, entries: Sequence[ModelEntry]) -> str:
+def listing(store: "ModelStore", entries: "Sequence[ModelEntry]") -> str:
     """Models with their kind, size, state on this machine, licence and source, for people."""
     lines = [f"models folder: {store.folder}" + (f", from {store.mirror}" if store.mirror else "")]
     for entry in entries:
@@ -52,14 +90,14 @@ def listing(store: ModelStore, entries: Sequence[ModelEntry]) -> str:
     return "\n".join(lines)
 
 
-def _hint(store: ModelStore, entry: ModelEntry) -> None:
+def _hint(store: "ModelStore", entry: "ModelEntry") -> None:
     if entry.reads is not None:
         clip = store.catalogue.find(entry.reads, "clip")
         if store.quick_state(clip) == "missing":
             print(f"it reads embeddings of {clip.name}: `curate models pull {clip.name}`")
 
 
-def _verify(store: ModelStore, entries: Sequence[ModelEntry]) -> int:
+def _verify(store: "ModelStore", entries: "Sequence[ModelEntry]") -> int:
     """Hashes the named models, or all that are here; says how each stands."""
     wrong = 0
     for entry in entries or list(store.catalogue.entries.values()):

@@ -1,16 +1,14 @@
 """`curate recaption`: annotates the clips of a finished run anew."""
 
 import argparse
-import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from curator.executor.engine import Engine
-    from curator.executor.progress import Progress
+from curator.commands.arguments import EXIT_OK, Commands, add_cluster, add_overrides, positive
+from curator.executor.termination import ends_in_peace, ends_when_asked
 
 
-def add_recaption(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the command's arguments; who calls sets the action."""
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    """Adds the command."""
     parser = commands.add_parser(
         "recaption",
         help="annotate the clips of a finished run anew, without touching a pixel",
@@ -21,44 +19,48 @@ def add_recaption(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         "kept come back with `curate run`. Exit codes as for `curate run`.",
     )
     parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
-    parser.add_argument(
-        "--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE",
-        help="change one key of the run's recipe, such as caption.prompt=cosmos; keys of caption "
-        "alone; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--ray-address",
-        default=os.environ.get("RAY_ADDRESS") or None,
-        metavar="ADDR",
-        help="as for `curate run`",
+    add_overrides(
+        parser,
+        "change one key of the run's recipe, such as caption.prompt=cosmos; keys of caption alone; "
+        "may be repeated",
+    )
+    add_cluster(
+        parser,
+        address="as for `curate run`",
+        shared="all nodes of the cluster see OUT under the same path; without, a cluster needs "
+        "s3://",
     )
     parser.add_argument(
-        "--shared-out",
-        action="store_true",
-        help="all nodes of the cluster see OUT under the same path; without, a cluster needs s3://",
+        "--workers", type=positive, metavar="N", help="processes (default: one per core)"
     )
-    parser.add_argument(
-        "--workers", type=int, metavar="N", help="processes (default: one per core)"
-    )
+    parser.set_defaults(action=run_recaption)
 
 
-def run_recaption(
-    options: argparse.Namespace, engine: "Engine", progress: "Progress"
-) -> dict[str, Any]:
-    """Does what the arguments say; returns the summary."""
+def run_recaption(options: argparse.Namespace) -> int:
+    """Annotates anew, and prints what was done."""
+    from curator.executor.engine import Engine
+    from curator.executor.progress import Progress
     from curator.runs.preflight import check_captions, check_shared, check_writable
     from curator.runs.recaptioning import Recaption
     from curator.storage import open_store
 
-    check_shared((options.out,), ray_address=options.ray_address, shared_out=options.shared_out)
-    store = open_store(options.out)
-    recaption = Recaption(store, options.overrides, engine, progress)
-    check_writable(store)
-    check_captions(recaption.recipe, asks_server=False)
-    return recaption.execute()
+    with (
+        ends_when_asked(),
+        Progress() as progress,
+        Engine(address=options.ray_address, workers=options.workers) as engine,
+        ends_in_peace(),
+    ):
+        check_shared((options.out,), ray_address=options.ray_address, shared_out=options.shared_out)
+        store = open_store(options.out)
+        recaption = Recaption(store, options.overrides, engine, progress)
+        check_writable(store)
+        check_captions(recaption.recipe, asks_server=False)
+        summary = recaption.execute()
+    print(outcome_text(summary, store.uri))
+    return EXIT_OK
 
 
-def told(summary: dict[str, Any], uri: str) -> str:
+def outcome_text(summary: dict[str, Any], uri: str) -> str:
     """What was done, in a few lines for people."""
     work, counts = summary["work"], summary["counts"]
     windows = work.get("caption_windows", 0)

@@ -6,15 +6,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from curator.commands.arguments import EXIT_FAILED, Commands, positive
+
 if TYPE_CHECKING:
     from curator.verify import Verified
 
-EXIT_FOUND = 3
-"""As for `curate run` where more sources failed than may."""
 
-
-def add_verify(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the command's arguments."""
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    """Adds the command."""
     parser = commands.add_parser(
         "verify",
         help="check shards, indexes and tables under OUT, and say what is wrong",
@@ -41,7 +40,7 @@ def add_verify(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument(
         "--workers",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="shards read at once (default: one per core, at most 16)",
     )
@@ -57,13 +56,6 @@ def _frames(text: str) -> int | str:
     return int(text) or "none"
 
 
-def _positive(text: str) -> int:
-    number = int(text) if text.isdigit() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number from 1")
-    return number
-
-
 def run_verify(options: argparse.Namespace) -> int:
     """Runs the command.
 
@@ -71,7 +63,7 @@ def run_verify(options: argparse.Namespace) -> int:
         options: `out`, `frames`, `seed`, `workers`, `json`.
 
     Returns:
-        0, or `EXIT_FOUND` if something is wrong.
+        0, or `EXIT_FAILED` if something is wrong.
 
     Raises:
         UsageError: There are no shards, or they cannot be listed.
@@ -94,7 +86,7 @@ def run_verify(options: argparse.Namespace) -> int:
         if shown is not None:
             shown.clear()
     print(as_json(verified) if options.json else as_text(verified))
-    return 0 if verified.is_well else EXIT_FOUND
+    return 0 if verified.is_well else EXIT_FAILED
 
 
 def as_json(verified: "Verified") -> str:

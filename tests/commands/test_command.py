@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from curator.cli import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from curator.footage.film_writer import empty_file, png_file, text_file
 
 

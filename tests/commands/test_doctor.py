@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from fake_host import laptop, server
 
-from curator.cli import EXIT_OK, EXIT_USAGE, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.doctor.checks import Diagnosis, examine
 from curator.doctor.diagnosis import Group, Row, State, can_run
 from curator.doctor.diagnosis_text import print_diagnosis, verdict

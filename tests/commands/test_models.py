@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tiny_clip import tiny_folder
 
-from curator.cli import EXIT_OK, EXIT_USAGE, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 
 
 @pytest.fixture

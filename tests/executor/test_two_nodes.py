@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from curator.cli import EXIT_OK, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK
 from curator.executor.ray_start import use_own_token
 from curator.footage.film_writer import moving_texture, text_file, write_video
 from curator.storage import open_store

@@ -17,7 +17,8 @@ import yaml
 from made_samples import FPS, HEIGHT, WIDTH, MadeClip, made_clips, make_shards
 from PIL import Image
 
-from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
 from curator.errors import UsageError
 from curator.export import Exported, ExportOptions, export
 from curator.export.frame_tars import fitted

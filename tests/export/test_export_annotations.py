@@ -11,7 +11,8 @@ import pytest
 from made_samples import FPS, MadeClip, made_clips, make_shards
 from PIL import Image
 
-from curator.cli import EXIT_OK, EXIT_USAGE, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.export import Exported, ExportOptions, export
 from curator.recipe import load_recipe
 from curator.stages.caption.caption_records import Task, Window

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from made_samples import FPS, MadeClip, made_clips, make_shards
 
-from curator.cli import EXIT_USAGE, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_USAGE
 from curator.export import ExportOptions, export
 from curator.storage import open_store
 

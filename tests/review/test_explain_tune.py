@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from made_out import candidates_table, made_out, unlike_vectors
 
-from curator.cli import EXIT_OK, EXIT_USAGE, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.recipe import Recipe, with_changes
 from curator.report.funnel import funnel_steps
 from curator.review.bound_tuning import tune

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from captioned import Captioned, assert_described
 
-from curator.cli import EXIT_OK, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK
 
 
 def _wait(until: str, condition: Callable[[], bool], within_s: float = 120) -> None:

@@ -9,7 +9,8 @@ import pytest
 from captioned import Captioned, assert_described, film_of
 from tiny_vlm import tiny_folder
 
-from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import StorageError
 from curator.runs import curation as run
 from curator.stages.caption.frame_store import LookWrittenStep

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from tiny_clip import tiny_folder
 
-from curator.cli import EXIT_OK, EXIT_USAGE, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.footage.film_writer import moving_texture, write_video
 
 SETTINGS = [

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import StorageError
 from curator.executor.engine import Engine
 from curator.footage.film_writer import moving_texture, write_video

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.executor.engine import Engine
 from curator.footage.film_writer import moving_texture, write_video
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from curator.cli import EXIT_USAGE, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_USAGE
 from curator.errors import UsageError
 from curator.runs.preflight import preflight
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from captioned import Captioned, assert_described, film_of
 
-from curator.cli import EXIT_OK, EXIT_USAGE, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.stages.cut.stage import CutStep
 
 

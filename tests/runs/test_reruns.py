@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 
-from curator.cli import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
 from curator.errors import ErrorCode, SourceError
 from curator.executor.engine import Engine
 from curator.executor.worker import Step

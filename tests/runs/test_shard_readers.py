@@ -18,7 +18,8 @@ import pytest
 import webdataset
 import yaml
 
-from curator.cli import EXIT_OK, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK
 from curator.footage.film_writer import moving_texture, write_video
 from curator.storage import open_store
 

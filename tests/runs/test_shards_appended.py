@@ -16,7 +16,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from curator.cli import EXIT_OK, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK
 from curator.footage.film_writer import moving_texture, write_video
 from curator.stages.shard.stage import ShardStep
 from curator.storage import Store, open_store

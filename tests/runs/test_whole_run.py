@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 
-from curator.cli import EXIT_OK, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK
 from curator.executor.engine import Engine
 from curator.footage.demo_films import make_demo
 from curator.footage.film_writer import MAKERS

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from curator.cli import EXIT_OK, EXIT_USAGE, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.footage.film_writer import moving_texture, write_video
 from curator.storage import open_store
 from curator.tables.out_layout import is_own

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from made_samples import MadeClip, made_clips, made_mp4, make_shards
 
-from curator.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE, main
+from curator.cli import main
+from curator.commands.arguments import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from curator.storage import open_store
 from curator.verify import Verified, verify
 from curator.verify.findings import MAX_STORED

@@ -1,0 +1,30 @@
+"""`curate recipes`: lists the recipes, or prints one with the meaning of each key."""
+
+import argparse
+
+from curator.commands.arguments import EXIT_OK, Commands, add_overrides
+
+
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    """Adds the command."""
+    recipes = commands.add_parser(
+        "recipes", help="list the recipes, or print one with the meaning of each key"
+    )
+    recipes.add_argument("name", nargs="?", metavar="NAME", help="recipe to print, resolved")
+    add_overrides(recipes)
+    recipes.set_defaults(action=run_recipes)
+
+
+def run_recipes(options: argparse.Namespace) -> int:
+    """Runs the command."""
+    from curator.recipe import describe, load_recipe, recipe_names
+
+    if options.name is None:
+        for name in recipe_names():
+            print(f"{name}: {load_recipe(name).about.strip()}")
+        return EXIT_OK
+    for key, value, unit, why in describe(load_recipe(options.name, options.overrides)):
+        print(f"{key} = {value}" + (f"  [{unit}]" if unit else ""))
+        if why:
+            print(f"    {why}")
+    return EXIT_OK

@@ -1,0 +1,135 @@
+"""`curate run`: curates sources into OUT."""
+
+import argparse
+import sys
+from typing import Any
+
+from curator.commands.arguments import (
+    EXIT_FAILED,
+    EXIT_OK,
+    Commands,
+    add_cluster,
+    add_overrides,
+    fraction,
+    positive,
+)
+from curator.executor.termination import ends_in_peace, ends_when_asked
+
+
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    """Adds the command."""
+    run = commands.add_parser(
+        "run",
+        help="curate sources into OUT",
+        description="Curates sources into OUT. What an earlier run into OUT stored and is still "
+        "valid is not done again.",
+    )
+    run.add_argument(
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="file, folder (with all below it but names that begin with a dot), glob, "
+        "s3://bucket/prefix, or a manifest: .txt with a URI per line, .csv or .parquet with a "
+        "column `uri`",
+    )
+    run.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix for all results")
+    run.add_argument(
+        "--recipe",
+        default="quickstart",
+        help="name from `curate recipes`, or a YAML file (default: %(default)s, which needs no "
+        "GPU and no download)",
+    )
+    add_overrides(
+        run, "change one key of the recipe, such as filters.motion.min=0.3; may be repeated"
+    )
+    add_cluster(
+        run,
+        address="Ray cluster to run on, such as ray-head:6379 or auto (default: $RAY_ADDRESS, else "
+        "a cluster of this run's own on this machine)",
+        shared="all nodes of the cluster see OUT and the sources under the same paths (a network "
+        "file system); without, a cluster needs s3:// for both",
+    )
+    run.add_argument(
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="decoding processes (default: one per core, and no more than there is work)",
+    )
+    run.add_argument(
+        "--limit",
+        type=positive,
+        metavar="N",
+        help="only the first N sources, to try a recipe (default: all)",
+    )
+    run.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check everything and say what would be done; writes nothing",
+    )
+    run.add_argument(
+        "--max-failed",
+        type=fraction,
+        default=1.0,
+        metavar="FRACTION",
+        help="exit with 3 if a larger share of the sources fails, 0 to 1 (default: %(default)s, "
+        "all may)",
+    )
+    run.set_defaults(action=run_run)
+
+
+def run_run(options: argparse.Namespace) -> int:
+    """Checks, then runs; with `--dry-run`, says what a run would do."""
+    from curator.runs.preflight import dry_run
+    from curator.runs.start import check_run
+    from curator.tables.parts import leave_pandas_out
+
+    leave_pandas_out()
+    store, recipe = check_run(
+        options.sources,
+        options.out,
+        recipe=options.recipe,
+        overrides=options.overrides,
+        ray_address=options.ray_address,
+        shared_out=options.shared_out,
+        writes=not options.dry_run,
+    )
+    if options.dry_run:
+        print(dry_run(options.sources, store, recipe, limit=options.limit))
+        return EXIT_OK
+    summary = _execute(options, store, recipe)
+    return _exit_code(summary, options.max_failed)
+
+
+def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, Any]:  # noqa: ANN401
+    from curator.executor.engine import Engine
+    from curator.executor.progress import Progress, format_funnel
+    from curator.runs.start import start_run
+
+    with (
+        ends_when_asked(),
+        Progress() as progress,
+        Engine(address=options.ray_address, workers=options.workers) as engine,
+        ends_in_peace(),
+    ):
+        summary = start_run(store, recipe, options.sources, engine, progress, limit=options.limit)
+    print(format_funnel(summary))
+    for name, what in (
+        ("shards", "WebDataset tars"),
+        ("clips", "decisions and scores of every clip"),
+        ("report/index.html", "what was kept and dropped, to look at"),
+        ("summary.json", "counts, times, list of tables"),
+    ):
+        print(f"{store.uri}/{name}  {what}")
+    return summary
+
+
+def _exit_code(summary: dict[str, Any], max_failed: float) -> int:
+    counts = summary["counts"]
+    if counts["failed"] > max_failed * counts["sources"]:
+        print(
+            f"curate: {counts['failed']} of {counts['sources']} sources failed, more than "
+            f"--max-failed {max_failed:g} allows; see error_code in the table `sources`",
+            file=sys.stderr,
+        )
+        return EXIT_FAILED
+    return EXIT_OK

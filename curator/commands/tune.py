@@ -1,0 +1,63 @@
+"""`curate tune`: says what other bounds would keep and drop."""
+
+import argparse
+import shlex
+from pathlib import Path
+
+from curator.commands.arguments import EXIT_OK, Commands
+from curator.errors import UsageError
+
+
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    """Adds the command."""
+    tune = commands.add_parser(
+        "tune",
+        help="say what other bounds would keep and drop",
+        description="Decides anew about the clips of a finished run, from what is stored. Nothing "
+        "is decoded and the run is not changed; writes a page with clips on either side.",
+    )
+    tune.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
+    tune.add_argument(
+        "changes",
+        nargs="+",
+        metavar="CHANGE",
+        help="score.bound=value, such as motion.min=0.02, sharpness.drop_lowest=0.2 or "
+        "noise.max=null; keys of dedup and select in full, such as select.max_per_group=100, and "
+        "semantic.reject and semantic.reject_from",
+    )
+    tune.add_argument(
+        "--html",
+        metavar="FILE",
+        help="where the page goes (default: OUT/report/tune.html, or tune.html here if OUT is s3://)",
+    )
+    tune.add_argument(
+        "--rules-only",
+        action="store_true",
+        help="leave duplicates and selection as they are: faster with many clips, and approximate",
+    )
+    tune.set_defaults(action=run_tune)
+
+
+def run_tune(options: argparse.Namespace) -> int:
+    """Runs the command."""
+    from curator.report.tune_page import render_tune
+    from curator.review.bound_tuning import summary_lines, tune, view
+    from curator.review.finished_run import open_finished
+
+    finished = open_finished(options.out)
+    tuned = tune(finished, options.changes, rules_only=options.rules_only)
+    page = render_tune(view(tuned)).encode()
+    if options.html is None and finished.store.is_local:
+        finished.store.write("report/tune.html", page)
+        where = Path(finished.store.uri) / "report" / "tune.html"
+    else:
+        where = Path(options.html or "tune.html").absolute()
+        try:
+            where.write_bytes(page)
+        except OSError as error:
+            raise UsageError(f"{str(where)!r} cannot be written: {error.strerror}") from error
+    settings = " ".join(f"--set {shlex.quote(change)}" for change in tuned.changes)
+    print(*summary_lines(tuned), sep="\n")
+    print(f"{where}  clips on either side, to look at")
+    print(f"to have it so: curate run SOURCE... {shlex.quote(options.out)} {settings}")
+    return EXIT_OK
