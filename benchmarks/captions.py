@@ -180,9 +180,8 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     from curator.stages.caption.reply_store import Replies
     from curator.stages.caption.stage import content_of
     from curator.stages.caption.windows import windows_of
-    from curator.stages.shard.shard_plan import Location
-    from curator.stages.shard.stage import clip_bytes
     from curator.storage import open_store
+    from curator.tables.clip_locations import Location, clip_bytes
 
     out = options.work / "out"
     shutil.rmtree(out, ignore_errors=True)

@@ -251,7 +251,7 @@ def make(folder: Path, n: int, *, captions: bool) -> None:
 
     from curator.stages.cut import cut_driver as cutting
     from curator.stages.shard import stage as sharding
-    from curator.stages.shard.shard_plan import Location
+    from curator.tables.clip_locations import Location
 
     out = folder / "out"
     uris = store_scan(links(folder, -(-n // PER_SOURCE)), out)

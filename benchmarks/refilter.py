@@ -108,7 +108,8 @@ def plan_all(rows: "ClipRows", recipe: "Recipe") -> None:
     """Plans shards as if the clips that are kept had been written, 2 MB each, and indexes them."""
     from curator.stages.shard.sample_plan import place_samples, plan_samples
     from curator.stages.shard.shard_index import Shard, ShardFacts, set_files
-    from curator.stages.shard.shard_plan import Location, plan_shards, tar_layout
+    from curator.stages.shard.shard_plan import plan_shards, tar_layout
+    from curator.tables.clip_locations import Location
     from curator.tables.clip_rows import kept_rows
 
     kept = kept_rows(rows)
@@ -135,10 +136,10 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
     from curator.report.tune_page import render_tune
     from curator.review.bound_tuning import summary_lines, tune, view
     from curator.review.finished_run import open_finished
+    from curator.stages.caption.measured_caption import measured_captions
     from curator.stages.dedup.stage import StoredPairs, mark_duplicates
     from curator.stages.filter.judging import decide
     from curator.stages.propose.candidate_store import Candidates
-    from curator.stages.shard.sample_plan import measured_captions
     from curator.storage import open_store
     from curator.tables.clip_rows import ClipRows
     from curator.tables.schemas import CLIPS_SCHEMA

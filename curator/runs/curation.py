@@ -27,6 +27,7 @@ from curator.recipe import Recipe, semantics_of
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.config import analyze_fingerprint
 from curator.stages.analyze.stage import ProposedUnit, like_vectors, vectors_table
+from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.commit.commit_run import Commit, commit_run, kept_by_source, read_summary
 from curator.stages.cut.config import cut_fingerprint
 from curator.stages.cut.cut_driver import Cutting
@@ -38,11 +39,12 @@ from curator.stages.propose.candidate_store import Candidates
 from curator.stages.scan.probe import scan_fingerprint
 from curator.stages.scan.scan_driver import Scanning
 from curator.stages.scan.source_listing import Listed, list_sources
-from curator.stages.shard.sample_plan import Vectors, mark_selected, measured_captions
-from curator.stages.shard.shard_plan import Location
+from curator.stages.shard.sample_plan import mark_selected
 from curator.stages.shard.stage import Sharding
 from curator.storage import Store
+from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, sorted_columns
+from curator.tables.clip_vectors import Vectors
 from curator.tables.schemas import CANDIDATES_SCHEMA, CLIPS_SCHEMA, SHOTS_SCHEMA, embeddings_schema
 from curator.tables.source_table import SourceTable
 

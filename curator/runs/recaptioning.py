@@ -24,6 +24,7 @@ from curator.report import render_report, shown_clips
 from curator.stages.caption.annotation_rows import SPAN
 from curator.stages.caption.annotation_store import AskedSpans
 from curator.stages.caption.caption_embeddings import text_vectors_of
+from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS, KeptBeside
 from curator.stages.commit.commit_run import (
     clip_counts,
@@ -36,12 +37,12 @@ from curator.stages.commit.commit_run import (
 )
 from curator.stages.cut.cut_driver import cut_facts
 from curator.stages.propose.candidate_store import read_pictures
-from curator.stages.shard.sample_plan import Vectors, measured_captions
 from curator.stages.shard.shard_plan import SHARDS
 from curator.stages.shard.stage import Sharding
 from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_rows import ClipRows
+from curator.tables.clip_vectors import Vectors
 from curator.tables.out_layout import CONFIG, remove
 from curator.tables.parts import SUMMARY, read_parquet, write_table, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA, CLIPS_SCHEMA, SIDECARS_SCHEMA

@@ -1,13 +1,40 @@
 """Rows found by key, and where written clips lie, in columns: some bytes for each of very many."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curator.stages.shard.shard_plan import Location
+from curator.storage import Store
 from curator.tables.key_index import hashes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """Where the bytes of a written clip are under the output root."""
+
+    name: str
+    """Part of `cuts`, or tar."""
+    row: int | None = None
+    """Row of a part of `cuts`; None where `offset` counts."""
+    offset: int | None = None
+    """First byte within a tar."""
+    n_bytes: int = 0
+
+
+def clip_bytes(store: Store, where: Location) -> bytes:
+    """The MP4 of a written clip, out of a part of `cuts` or a tar."""
+    with store.open(where.name) as reader:
+        if where.row is not None:
+            table = pq.ParquetFile(reader).read_row_group(where.row, columns=["mp4"])
+            mp4: bytes = table["mp4"][0].as_py()
+            return mp4
+        assert where.offset is not None
+        reader.seek(where.offset)
+        return reader.read(where.n_bytes)
 
 
 class KeyRows:
@@ -123,6 +150,6 @@ LOCATION_SCHEMA = pa.schema(
         ("n_bytes", pa.int64()),
     ]
 )
-"""Fields of `stages.shard.Location`, of one clip each."""
+"""Fields of `Location`, for one clip each."""
 
 _AT_ONCE = 16_384

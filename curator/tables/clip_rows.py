@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curator.records import Reason
 from curator.tables.parts import column_values, columns_to_rows, rows_to_table
 
 BLOCK = 512
@@ -324,3 +325,15 @@ def sorted_columns(tables: list[pa.Table], by: Sequence[str]) -> pa.Table:
         # Of a table and not of the column, which may be too long for one array.
         columns[index] = pa.table([columns[index]], ["it"]).combine_chunks().take(order)["it"]
     return pa.table(columns, schema=schema)
+
+
+def reject(clip: Row, reason: Reason, *, detail: str | None = None) -> None:
+    """Turns a kept clip into a rejected one."""
+    clip.update(
+        {
+            "decision": "rejected",
+            "reason": str(reason),
+            "reasons": [*clip["reasons"], str(reason)],
+            "reason_detail": detail,
+        }
+    )

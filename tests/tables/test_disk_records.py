@@ -10,11 +10,10 @@ import pytest
 from curator.stages.caption.caption_records import Reply
 from curator.stages.caption.dialogs.dialog import Dialog, told_first
 from curator.stages.caption.reply_store import REPLIES, Replies, UnitReplies
-from curator.stages.shard.shard_plan import Location
 from curator.storage import open_store
 from curator.tables import clip_locations as locations
 from curator.tables import disk_records as module
-from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Locations
+from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
 from curator.tables.disk_records import Keyed
 from curator.tables.parts import rows_to_table
 

@@ -18,8 +18,8 @@ from curator.models.text_encoder import text_hash
 from curator.models.weight_store import ModelStore
 from curator.stage import Resources
 from curator.stages.caption.caption_alignment import alignments
-from curator.stages.shard.sample_plan import Vectors
 from curator.storage import Store
+from curator.tables.clip_vectors import Vectors
 from curator.tables.parts import Parts, rows_to_table, table_rows
 
 ALIGNMENTS = "alignments"

@@ -15,8 +15,7 @@ from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.stages.caption.dialogs.question_answers import Span, questions_of
 from curator.stages.caption.previous_annotations import annotation_key, answers_stamp
-from curator.stages.shard.sample_plan import reject
-from curator.tables.clip_rows import Row
+from curator.tables.clip_rows import Row, reject
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
 

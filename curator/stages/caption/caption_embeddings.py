@@ -18,9 +18,9 @@ from curator.models.text_encoder import each_caption, text_hash
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe
 from curator.stage import Resources
-from curator.stages.shard.shard_plan import TextVector
 from curator.storage import Store
 from curator.tables.clip_rows import values
+from curator.tables.clip_vectors import TextVector
 from curator.tables.parts import Parts, rows_to_table
 
 TEXT_EMBEDDINGS = "text_embeddings"

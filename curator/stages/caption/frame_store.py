@@ -26,9 +26,8 @@ from curator.stages.caption.caption_records import Frames, Task
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
 from curator.stages.caption.windows import Moment, windows_of
 from curator.stages.cut.clip_cutter import MakeTap
-from curator.stages.shard.shard_plan import Location
-from curator.stages.shard.stage import clip_bytes
 from curator.storage import Store
+from curator.tables.clip_locations import Location, clip_bytes
 from curator.tables.parts import Parts, rows_to_table
 from curator.tables.schemas import CROP_COLUMNS
 

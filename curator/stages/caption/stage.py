@@ -57,10 +57,10 @@ from curator.stages.caption.reply_store import Replies, replies_stamp
 from curator.stages.caption.sidecar_table import Beside, sidecars_table
 from curator.stages.caption.windows import Moment, windows_of
 from curator.stages.cut.cut_driver import Cutting, Looks
-from curator.stages.shard.sample_plan import Vectors
-from curator.stages.shard.shard_plan import Location
 from curator.storage import Store
+from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import Row, kept_rows, plain, values
+from curator.tables.clip_vectors import Vectors
 
 WRITTEN_UNIT = 16
 """Written clips of a unit that are looked at."""

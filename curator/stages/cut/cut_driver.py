@@ -25,11 +25,9 @@ from curator.stages.caption.windows import Moment
 from curator.stages.cut.config import CutConfig, cut_fingerprint
 from curator.stages.cut.stage import CUT_SCHEMA, ClipToCut, CutGroup, CutOutcome, CutStep, LookStep
 from curator.stages.propose.candidate_row import least_frames
-from curator.stages.shard.sample_plan import reject
-from curator.stages.shard.shard_plan import Location
 from curator.storage import Store
-from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Locations
-from curator.tables.clip_rows import ClipRows, Row, floats, kept_rows, numbers_where
+from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
+from curator.tables.clip_rows import ClipRows, Row, floats, kept_rows, numbers_where, reject
 from curator.tables.parts import Parts, column_values, columns_to_rows
 from curator.tables.schemas import CLIPS_SCHEMA, CROP_COLUMNS, crop_columns
 

@@ -18,9 +18,8 @@ from curator.stages.dedup.retention import (
     rank_key,
 )
 from curator.stages.dedup.similar_pairs import AlikePairs, compare, duplicates_of, no_pairs
-from curator.stages.shard.sample_plan import reject
 from curator.storage import Store
-from curator.tables.clip_rows import Row, kept_rows
+from curator.tables.clip_rows import Row, kept_rows, reject
 from curator.tables.parts import read_parquet, to_parquet
 
 FOLDER = "alike"

@@ -8,7 +8,6 @@ import io
 import math
 import tarfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,39 +15,14 @@ import orjson
 from numpy.typing import NDArray
 
 from curator.stages.shard.tar_reader import TEXT_VECTOR
+from curator.tables.clip_locations import Location
+from curator.tables.clip_vectors import TextVector
 from curator.tables.spill_file import Spill
 
 BLOCK = tarfile.BLOCKSIZE
 
 Split = Literal["train", "val"]
 SPLITS: tuple[Split, ...] = ("train", "val")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
-    """Where the bytes of an encoded clip lie under the output root."""
-
-    name: str
-    row: int | None = None
-    """Row of a part of `cuts`, or None when `offset` counts."""
-    offset: int | None = None
-    """First byte within a tar."""
-    n_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextVector:
-    """Where the embedding of a caption lies under the output root."""
-
-    name: str
-    """Part of `text_embeddings`."""
-    row: int
-    n_bytes: int
-    """As a NumPy file."""
-    n_dims: int
-    """1 for a sentence's vector, 2 for those of tokens."""
-    digest: str
-    """Names caption and model."""
 
 
 class Sample:

@@ -1,4 +1,4 @@
-"""Decisions over all clips at once: selection, captions, and the samples of the shards."""
+"""Decisions over all clips at once: selection, and the samples of the shards."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -7,43 +7,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from curator.measures.scores import SCORES
 from curator.models.perceptual import PERCEPTUAL_MODEL
 from curator.models.transnet import transnet_model_name
 from curator.recipe import Recipe
 from curator.records import Reason
-from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.measured_caption import MEASURED_MODEL, measured_caption
 from curator.stages.select.selection import SelectConfig, select
 from curator.stages.shard.shard_plan import (
     Bucket,
-    Location,
     Sample,
     ShardPlan,
     Split,
     TarLayout,
-    TextVector,
     bucket_of,
     split_of,
 )
-from curator.tables.clip_locations import KeyRows
-from curator.tables.clip_rows import ClipRows, Row, kept_rows, plain, values
+from curator.tables.clip_locations import Location
+from curator.tables.clip_rows import ClipRows, Row, kept_rows, plain, reject, values
+from curator.tables.clip_vectors import TextVector, Vectors
 from curator.tables.schemas import CROP_COLUMNS
 from curator.tables.spill_file import Spill
-
-
-def reject(clip: Row, reason: Reason, *, detail: str | None = None) -> None:
-    """Turns a kept clip into a rejected one."""
-    clip.update(
-        {
-            "decision": "rejected",
-            "reason": str(reason),
-            "reasons": [*clip["reasons"], str(reason)],
-            "reason_detail": detail,
-        }
-    )
 
 
 def mark_selected(clips: Sequence[Row], config: SelectConfig) -> None:
@@ -63,42 +47,6 @@ def mark_selected(clips: Sequence[Row], config: SelectConfig) -> None:
             reject(clip, Reason.NOT_SELECTED, detail=detail)
             bounds = float(chosen.rank), float(chosen.quota)
             clip.update(zip(("reason_score", "reason_threshold"), bounds, strict=True))
-
-
-def measured_captions(clips: Sequence[Row], config: CaptionConfig) -> None:
-    """Writes captions of the clips that are kept."""
-    if not config.enabled or config.annotates:
-        return
-    for clip in kept_rows(clips):
-        caption = measured_caption(
-            clip,
-            width=clip["width"],
-            height=clip["height"],
-            duration_s=clip["end_s"] - clip["start_s"],
-            fps=clip["fps"],
-        )
-        clip.update({"caption": caption, "caption_model": MEASURED_MODEL})
-
-
-class Vectors:
-    """Vectors of clips by id.
-
-    Args:
-        table: Rows of `embeddings`, sorted by `clip_id`.
-    """
-
-    def __init__(self, table: pa.Table) -> None:
-        self._rows = KeyRows(table["clip_id"])
-        column = table["vector"].combine_chunks()
-        flat = column.flatten().to_numpy().astype(np.float32, copy=False)
-        n = len(self._rows)
-        self._vectors_ND = flat.reshape(n, -1) if n else flat.reshape(0, 0)
-
-    def get(self, clip_id: str) -> NDArray[np.float32] | None:
-        """float32 [D], or None for a clip that could not be described."""
-        row = self._rows.find(clip_id)
-        vector: NDArray[np.float32] | None = None if row is None else self._vectors_ND[row]
-        return vector
 
 
 def plan_samples(

@@ -19,12 +19,11 @@ from typing import BinaryIO
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import BLOCK as BLOCK
 from curator.stages.shard.sample import SPLITS as SPLITS
-from curator.stages.shard.sample import Location as Location
 from curator.stages.shard.sample import Sample as Sample
 from curator.stages.shard.sample import Split as Split
-from curator.stages.shard.sample import TextVector as TextVector
 from curator.stages.shard.sample import padded
 from curator.stages.shard.tar_reader import TEXT_VECTOR
+from curator.tables.clip_vectors import TextVector
 
 SHARD_VERSION = 3
 """Raised when the same clips would give other bytes."""

@@ -21,7 +21,7 @@ from curator.executor.worker import Step
 from curator.fingerprints import fingerprint
 from curator.recipe import Recipe
 from curator.stage import Resources
-from curator.stages.shard.sample_plan import Vectors, place_samples, plan_samples, shard_facts
+from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
 from curator.stages.shard.shard_index import (
     MANIFEST,
     Shard,
@@ -35,17 +35,17 @@ from curator.stages.shard.shard_index import (
 )
 from curator.stages.shard.shard_plan import (
     SHARDS,
-    Location,
     Sample,
     ShardPlan,
     TarLayout,
-    TextVector,
     plan_shards,
     tar_layout,
     write_shard,
 )
 from curator.storage import Store
+from curator.tables.clip_locations import Location, clip_bytes
 from curator.tables.clip_rows import Row
+from curator.tables.clip_vectors import TextVector, Vectors
 from curator.tables.parts import Parts, column_values
 from curator.tables.spill_file import Spill
 
@@ -249,18 +249,6 @@ class ShardStep:
                 f"not those written (sha256 {sample.mp4_sha256}); delete the object and run again"
             )
         return mp4
-
-
-def clip_bytes(store: Store, where: Location) -> bytes:
-    """The MP4 of a written clip, out of a part of `cuts` or a tar."""
-    with store.open(where.name) as reader:
-        if where.row is not None:
-            table = pq.ParquetFile(reader).read_row_group(where.row, columns=["mp4"])
-            mp4: bytes = table["mp4"][0].as_py()
-            return mp4
-        assert where.offset is not None
-        reader.seek(where.offset)
-        return reader.read(where.n_bytes)
 
 
 class _Hashes:

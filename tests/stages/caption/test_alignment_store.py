@@ -14,8 +14,8 @@ from curator.models.weight_store import ModelStore
 from curator.stages.caption import alignment_store as aligning
 from curator.stages.caption.alignment_store import Alignments
 from curator.stages.caption.caption_alignment import Alignment
-from curator.stages.shard.sample_plan import Vectors
 from curator.storage import open_store
+from curator.tables.clip_vectors import Vectors
 from curator.tables.schemas import embeddings_schema
 
 

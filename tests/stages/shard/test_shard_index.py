@@ -26,13 +26,13 @@ from curator.stages.shard.shard_index import (
 )
 from curator.stages.shard.shard_plan import (
     Bucket,
-    Location,
     Sample,
     Split,
     plan_shards,
     tar_layout,
     write_shard,
 )
+from curator.tables.clip_locations import Location
 
 BUCKETS = (
     Bucket(resolution=720, aspect="16,9", min_frames=121),

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.shard_plan import (
     Bucket,
-    Location,
     Sample,
     ShardPlan,
     Split,
@@ -26,6 +25,7 @@ from curator.stages.shard.shard_plan import (
     tar_layout,
     write_shard,
 )
+from curator.tables.clip_locations import Location
 from curator.tables.spill_file import Spill
 
 CONFIG = ShardConfig()
