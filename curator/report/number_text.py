@@ -76,8 +76,8 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.6g}%"
 
 
-def beside(value: float, bound: float) -> str:
-    """A score beside the bound that it misses, in as many digits as tell them apart."""
+def compared(value: float, bound: float) -> str:
+    """A score and the bound that it misses, in as many digits as tell them apart."""
     for digits in (3, 4, 6, 9):
         left, right = f"{value:.{digits}g}", f"{bound:.{digits}g}"
         if left != right:

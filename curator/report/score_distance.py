@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from curator.measures.scores import SCORES
+from curator.report.number_text import compared, score
 from curator.report.rule_text import applied_rules, reasons_of
 from curator.tables.clip_rows import floats
 
@@ -18,8 +19,8 @@ Clip = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """A score of a clip beside the bound of a rule that it is nearest to, or misses.
+class BoundCheck:
+    """A score of a clip and the bound that it misses or is nearest to.
 
     Attributes:
         score: Its name.
@@ -43,6 +44,14 @@ class Beside:
     nearness: float
     place: float
     bound_place: float
+
+    @property
+    def words(self) -> Sequence[str]:
+        """The value, how it compares to the bound, and the bound."""
+        if self.is_missed:
+            return compared(self.value, self.bound).split()
+        sign = "\N{GREATER-THAN OR EQUAL TO}" if self.side == "min" else "\N{LESS-THAN OR EQUAL TO}"
+        return score(self.value), sign, score(self.bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +103,16 @@ class Nearness:
         ]
         """Names of the scores without which a clip is rejected."""
 
-    def of(self, clip: Clip) -> list[Beside]:
+    def of(self, clip: Clip) -> list[BoundCheck]:
         """The scores that matter, one entry each: missed bounds first, then by nearness."""
-        best: dict[str, Beside] = {}
-        for beside in self._all(clip):
-            other = best.get(beside.score)
-            if other is None or _rank(beside) < _rank(other):
-                best[beside.score] = beside
+        best: dict[str, BoundCheck] = {}
+        for check in self._all(clip):
+            other = best.get(check.score)
+            if other is None or _rank(check) < _rank(other):
+                best[check.score] = check
         # What a rule would only flag comes last, unless it does.
         ranked = sorted(best.values(), key=_rank)
-        n_missed = sum(beside.is_missed for beside in ranked)
+        n_missed = sum(check.is_missed for check in ranked)
         return ranked[: min(MOST_FAILED, max(MOST, n_missed))]
 
     def margin(self, clip: Clip) -> float | None:
@@ -112,20 +121,20 @@ class Nearness:
         That of the nearest bound for a clip within all of them; for another one, that of the bound
         that it misses by most, which is what keeps it out. Flags do not count.
         """
-        besides = [b for b in self._all(clip) if not b.is_flag and math.isfinite(b.nearness)]
-        missed = [beside.nearness for beside in besides if beside.is_missed]
+        checks = [b for b in self._all(clip) if not b.is_flag and math.isfinite(b.nearness)]
+        missed = [check.nearness for check in checks if check.is_missed]
         if missed:
             return max(missed)
-        return min((beside.nearness for beside in besides), default=None)
+        return min((check.nearness for check in checks), default=None)
 
-    def _all(self, clip: Clip) -> Iterator[Beside]:
+    def _all(self, clip: Clip) -> Iterator[BoundCheck]:
         for bound in self._bounds:
             value = clip.get(bound.score)
             if value is None or not math.isfinite(value):
                 continue
             missed = value < bound.bound if bound.side == "min" else value > bound.bound
             is_binary = SCORES[bound.score].unit == "0 or 1"
-            yield Beside(
+            yield BoundCheck(
                 score=bound.score, value=float(value), side=bound.side, bound=bound.bound,
                 is_missed=missed, is_flag=bound.is_flag,
                 # A clip that is not HDR is not near to being HDR.
@@ -134,8 +143,8 @@ class Nearness:
             )  # fmt: skip
 
 
-def _rank(beside: Beside) -> tuple[bool, bool, float]:
-    return (not beside.is_missed, beside.is_flag, beside.nearness)
+def _rank(check: BoundCheck) -> tuple[bool, bool, float]:
+    return (not check.is_missed, check.is_flag, check.nearness)
 
 
 def _spread(values: "np.ndarray[Any, np.dtype[np.float64]]", bound: float) -> tuple[float, float]:

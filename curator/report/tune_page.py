@@ -1,5 +1,6 @@
 """The page of `curate tune`: what other bounds would keep and drop, with clips on either side."""
 
+import base64
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.scores import SCORES
-from curator.report.clip_cards import card
-from curator.report.histogram import figure
-from curator.report.markup import Markup, esc, joined, table
-from curator.report.number_text import beside, count, score, share
-from curator.report.page import document, tiles_row
+from curator.report.histogram import Histogram, histogram
+from curator.report.number_text import compared, score
+from curator.report.page_templates import render
 
 Clip = Mapping[str, Any]
 
@@ -56,118 +54,57 @@ class TuneView:
     thumbnails: Mapping[str, bytes]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """A rule whose bounds change: its histogram, and rows of clips around each bound."""
+
+    rule: BoundView
+    histogram: Histogram | None
+    rows: Sequence[tuple[str, Sequence[int], float]]
+    """Title, numbers of clips and the bound."""
+
+
 def render_tune(view: TuneView) -> str:
     """One HTML document that refers to nothing outside itself."""
-    sections = [
-        ("First reasons", _reasons(view)),
-        *_bound_sections(view),
-        ("Kept now, and then rejected", _moved(view, view.lost, view.n_lost)),
-        ("Rejected now, and then kept", _moved(view, view.gained, view.n_gained)),
-    ]
-    body = joined(
-        Markup(f"<section><h2>{esc(title)}</h2>{content}</section>\n")
-        for title, content in sections
-    )
-    return document("curate tune", _header(view), body)
-
-
-def _header(view: TuneView) -> Markup:
-    n_clips, now, then = sum(view.now.values()), view.now[None], view.then[None]
-    changes = joined(Markup(f"<code>{esc(change)}</code>") for change in view.changes)
-    tiles = [
-        ("clips", count(n_clips), "candidates"),
-        ("kept now", count(now), share(now, n_clips)),
-        ("kept then", count(then), share(then, n_clips)),
-        ("difference", f"{then - now:+,}", "clips kept"),
-        ("kept, then rejected", count(view.n_lost), f"{share(view.n_lost, now)} of those kept"),
-        ("rejected, then kept", count(view.n_gained), "come back"),
-    ]
-    said = "" if view.is_exact else "Duplicates and selection are left as they are."
-    return Markup(
-        f'<p class="made">{esc(view.out)}</p><h1>What other settings would do</h1>'
-        f'<p class="changes">{changes}</p>'
-        f'<p class="about">The run is as it was. {esc(said)}</p>{tiles_row(tiles)}'
-    )
-
-
-def _bound_sections(view: TuneView) -> Iterator[tuple[str, Markup]]:
-    for bound in view.figures:
-        spec = SCORES[bound.score]
-        marks = {f"now {side}": value for side, value in bound.before.items()}
-        marks |= {f"then {side}": value for side, value in bound.after.items()}
-        for side, value in bound.after.items():
-            if bound.before.get(side) == value:
-                del marks[f"now {side}"], marks[f"then {side}"]
-                marks[side] = value
-        chart = figure(bound.score, spec.unit, spec.meaning, marks, bound.values, view.kept_then)
-        legend = (
-            '<p class="legend"><i class="kept"></i>then kept <i class="rejected"></i>then '
-            'rejected, for any reason <i class="bound"></i>bound</p>'
-        )
-        sheets = joined(
-            _either_side(view, bound, side, *numbers) for side, numbers in bound.examples.items()
-        )
-        flag = " (flag)" if bound.severity == "flag" else ""
-        yield f"{bound.rule}{flag}", Markup(f'{legend}<div class="wide">{chart}</div>{sheets}')
-
-
-def _either_side(
-    view: TuneView, bound: BoundView, side: str, outside: Sequence[int], inside: Sequence[int]
-) -> Markup:
-    value = bound.after.get(side, bound.before.get(side))
-    assert value is not None
-    went = "" if side in bound.after else "the bound that goes, "
-    word = ("below", "from") if side == "min" else ("above", "up to")
-    parts = []
-    for name, numbers in ((word[0], outside), (word[1], inside)):
-        of = Markup(
-            f'<span class="of">{count(len(numbers))} nearest to the bound, of those that '
-            "no other rule rejects</span>"
-        )
-        cards = joined(_card(view, number, bound.score, value) for number in numbers)
-        sheet = f'<div class="sheet row">{cards}</div>' if numbers else '<p class="none">None.</p>'
-        parts.append(f"<h3>{esc(f'{went}{name} {score(value)}')} {of}</h3>{sheet}")
-    return Markup("".join(parts))
-
-
-def _card(view: TuneView, number: int, name: str | None, bound: float | None) -> Markup:
-    clip = view.clips[number]
-    parts = [_change(view, number)]
-    if name is not None and bound is not None:
-        value = clip.get(name)
-        said = "not measured" if value is None else _beside(value, bound)
-        parts.insert(0, Markup(f"<p><strong>{esc(said)}</strong></p>"))
-    return card(clip, joined(parts), view.thumbnails.get(str(clip["clip_id"])))
-
-
-def _beside(value: float, bound: float) -> str:
-    return f"{score(value)} = bound" if value == bound else beside(value, bound)
-
-
-def _change(view: TuneView, number: int) -> Markup:
-    now, then = view.reasons[number]
-    if now == then:
-        css = "role kept" if now is None else "also"
-        return Markup(f'<p class="{css}">stays {esc(now or "kept")}</p>')
-    css = "role kept" if then is None else "why"
-    arrow = f"{now or 'kept'} \N{RIGHTWARDS ARROW} {then or 'kept'}"
-    return Markup(f'<p class="{css}">{esc(arrow)}</p>')
-
-
-def _moved(view: TuneView, numbers: Sequence[int], n_all: int) -> Markup:
-    if not numbers:
-        return Markup('<p class="none">None.</p>')
-    of = f"{count(len(numbers))} of {count(n_all)}" if len(numbers) < n_all else count(n_all)
-    cards = joined(_card(view, number, None, None) for number in numbers)
-    return Markup(f'<p class="hint">{of}</p><div class="sheet row">{cards}</div>')
-
-
-def _reasons(view: TuneView) -> Markup:
     names = [name for name in dict.fromkeys([*view.now, *view.then]) if name is not None]
     names.sort(key=lambda name: -max(view.now[name], view.then[name]))
-    rows = [
-        (name or "kept", count(view.now[name]), count(view.then[name]),
-         "" if view.now[name] == view.then[name] else f"{view.then[name] - view.now[name]:+,}")
-        for name in [None, *names]
-    ]  # fmt: skip
-    return table(("first reason", "#now", "#then", "#difference"), rows, kind="tags")
+    return render(
+        "tune.html.j2",
+        view=view,
+        n_clips=sum(view.now.values()),
+        reasons=[(name or "kept", view.now[name], view.then[name]) for name in [None, *names]],
+        changes=[_change(view, rule) for rule in view.figures],
+        picture=lambda clip: _picture(view, clip),
+        compared=_compared,
+    )
+
+
+def _change(view: TuneView, rule: BoundView) -> _Change:
+    marks = {f"now {side}": value for side, value in rule.before.items()}
+    marks |= {f"then {side}": value for side, value in rule.after.items()}
+    for side, value in rule.after.items():
+        if rule.before.get(side) == value:
+            del marks[f"now {side}"], marks[f"then {side}"]
+            marks[side] = value
+    chart = histogram(rule.score, marks, rule.values, view.kept_then)
+    return _Change(rule=rule, histogram=chart, rows=list(_rows(rule)))
+
+
+def _rows(rule: BoundView) -> Iterator[tuple[str, Sequence[int], float]]:
+    for side, numbers in rule.examples.items():
+        bound = rule.after.get(side, rule.before.get(side))
+        assert bound is not None
+        went = "" if side in rule.after else "the bound that goes, "
+        words = ("below", "from") if side == "min" else ("above", "up to")
+        for word, clips in zip(words, numbers, strict=True):
+            yield f"{went}{word} {score(bound)}", clips, bound
+
+
+def _compared(value: float | None, bound: float) -> str:
+    if value is None:
+        return "not measured"
+    return f"{score(value)} = bound" if value == bound else compared(value, bound)
+
+
+def _picture(view: TuneView, clip: Clip) -> str:
+    return base64.b64encode(view.thumbnails.get(str(clip["clip_id"]), b"")).decode()

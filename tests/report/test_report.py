@@ -4,16 +4,19 @@ import base64
 import hashlib
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 from typing import Any
 
 import pytest
+from jinja2 import UndefinedError
 
 from curator.measures.scores import SCORES
 from curator.records import Note, Reason
 from curator.report import render_report, shown_clips
 from curator.report.funnel import funnel_steps, reason_order
-from curator.report.markup import esc
-from curator.report.number_text import amount, beside, clock, length, plain, score, share, size
+from curator.report.number_text import amount, clock, compared, length, plain, score, share, size
+from curator.report.page_templates import clean
+from curator.report.page_templates import render as page_from
 from curator.report.report_tables import NOTES
 from curator.tables.clip_rows import ClipRows
 from curator.tables.parts import columns_to_rows, rows_to_table
@@ -416,7 +419,7 @@ def test_numbers_in_words() -> None:
         "3.3%",
         "<0.1%",
     ]
-    assert beside(0.0049999, 0.005) == "0.0049999 < 0.005"
+    assert compared(0.0049999, 0.005) == "0.0049999 < 0.005"
     assert (clock(3725.4), amount(1, "clip"), amount(1200, "clip")) == (
         "1:02:05", "1 clip", "1,200 clips",
     )  # fmt: skip
@@ -427,7 +430,30 @@ def test_names_on_a_terminal_are_one_line_and_obey_nobody() -> None:
     assert plain("a\nb\x1b[31m\udcff\u202e.mp4") == r"a\nb\x1b[31m\udcff\u202e.mp4"
 
 
-def test_markup_passes_and_text_is_escaped() -> None:
-    once = esc("a<b & \"c\" 'd'")
-    assert once == "a&lt;b &amp; &quot;c&quot; &#x27;d&#x27;"
-    assert esc(once) is once
+def test_text_is_escaped_once_and_only_what_a_template_says_is_html() -> None:
+    _, page = render([clip(0, caption="a<b & \"c\" 'd'", source_uri="a<b & \"c\" 'd'")])
+    assert "a<b & \"c\" 'd'" in page.text
+    assert "a<b & \"c\" 'd'" in page.attributes("title")
+    html, _ = render([clip(0, caption="a&amp;<b>")])
+    assert "a&amp;amp;&lt;b&gt;" in html
+
+
+@pytest.mark.parametrize("letter", ["\x00", "\x1b", "\x85", "\u202e", "\u2069"])
+def test_letters_that_a_page_must_not_hold_are_replaced(letter: str) -> None:
+    said = clean(f"été\n登山{letter}<b>")
+    assert said == "été\n登山\N{REPLACEMENT CHARACTER}<b>"
+
+
+def test_a_value_that_a_template_needs_is_never_left_out() -> None:
+    with pytest.raises(UndefinedError, match="is undefined"):
+        page_from("report.html.j2")
+
+
+def test_templates_hold_no_script_and_mark_nothing_else_as_html() -> None:
+    """Pins the one use of `safe`: the break within names of scores, which are our own."""
+    folder = files("curator.report").joinpath("templates")
+    texts = {file.name: file.read_text() for file in folder.iterdir()}
+    assert len(texts) > 5
+    marked = {name: text.count("|safe") for name, text in texts.items() if "|safe" in text}
+    assert marked == {"card.html.j2": 1}
+    assert not [name for name, text in texts.items() if "<script" in text or "autoescape" in text]

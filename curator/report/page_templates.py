@@ -1,0 +1,75 @@
+"""The templates of the pages. All values are escaped; only what a template itself says is HTML."""
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from curator.report import number_text
+from curator.report.clip_cards import (
+    clip_s,
+    format_words,
+    measured_scores,
+    reason_words_of,
+    short,
+)
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def render(template: str, /, **values: Any) -> str:  # noqa: ANN401
+    """A page; fails where a template names a value that is not given."""
+    return _environment().get_template(template).render(values)
+
+
+def clean(value: object) -> object:
+    """Text as a page may show it; HTML and what is not text pass.
+
+    Names come from anywhere: characters that a file name can hold and UTF-8 cannot, control
+    characters, and those that turn the direction of what follows are replaced.
+    """
+    if type(value) is not str or value.isprintable():
+        return value
+    known = value.encode("utf-8", "replace").decode("utf-8")
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", known)
+
+
+def anchor(reason: str) -> str:
+    """Name of a reason's sheet within the page."""
+    return "rejected-" + "".join(c if c.isalnum() else "-" for c in reason)
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("curator.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=clean,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "anchor": anchor,
+        "clip_s": clip_s,
+        "clock": number_text.clock,
+        "digits": "{:.2f}".format,
+        "duration": number_text.length,
+        "format_words": format_words,
+        "number": number_text.count,
+        "score": number_text.score,
+        "short": short,
+        "size": number_text.size,
+    }
+    environment.globals |= {
+        "amount": number_text.amount,
+        "measured_scores": measured_scores,
+        "reason_words_of": reason_words_of,
+        "share": number_text.share,
+    }
+    return environment
