@@ -34,11 +34,10 @@ from measure import machine
 from numpy.typing import NDArray
 from readers import disagreement, readers
 
-from curator.cut_records import CutClip, CutRequest
 from curator.errors import CuratorError
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader, upright_size
-from curator.records import Span, Track
+from curator.records import CutClip, CutRequest, Span, Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
 from curator.stages.analyze.measurer import Instruments
@@ -254,7 +253,7 @@ def compare(path: Path, track: Track, request: CutRequest, clip: CutClip, tally:
     source = source_luma(path, track, request)
     times = sorted(source)
     own = request.frame_pts[clip.first : clip.end]
-    plan = frame_plan(request) if clip.mode == "encode" else np.arange(clip.n_frames)
+    plan = frame_plan(request) if clip.cut_mode == "encode" else np.arange(clip.n_frames)
     with av.open(io.BytesIO(clip.mp4)) as container:
         frames = [f.to_ndarray(format="gray") for f in container.decode(video=0)]
     if len(frames) != len(plan):
@@ -320,7 +319,7 @@ def _ssim(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:
 
 def take(tally: Tally, request: CutRequest, clip: CutClip, cpu_s: float, config: CutConfig) -> None:
     tally.n_clips += 1
-    tally.n_copied += clip.mode == "copy"
+    tally.n_copied += clip.cut_mode == "copy"
     tally.seconds += float(clip.n_frames / clip.fps)
     tally.cpu_s += cpu_s
     tally.n_coarser += clip.crf is not None and clip.crf > config.crf

@@ -26,10 +26,9 @@ import numpy as np
 from cutting import analyzed, cut
 from measure import machine
 
-from curator.cut_records import CutRequest
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
-from curator.records import Span, Track
+from curator.records import CutRequest, Span, Track
 from curator.stages.cut.config import CutConfig
 
 CLIP_S = 5

@@ -154,7 +154,7 @@ class FuzzStep:
         return self._made[number]
 
     def _outcome(self, case: Case) -> Outcome:
-        from curator.executor.attempts import SourceRef
+        from curator.records import SourceRef
         from curator.stages.analyze.stage import AnalyzeUnit
         from curator.stages.cut.output_form import as_written
         from curator.stages.filter.judging import corpus_of, judge_table
@@ -204,8 +204,7 @@ class FuzzStep:
         self, outcome: Outcome, cut: Any, source: Any, part: str, clips: pa.Table,  # noqa: ANN401
         recipe: Any, digest: Any,  # noqa: ANN401
     ) -> None:  # fmt: skip
-        from curator.cut_records import ClipForm
-        from curator.records import Span
+        from curator.records import ClipForm, Span
         from curator.stages.cut.stage import ClipToCut, CutGroup
 
         size = recipe.cut.size if isinstance(recipe.cut.size, tuple) else None

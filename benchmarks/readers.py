@@ -10,7 +10,7 @@ from typing import Any
 import av
 import cv2
 
-from curator.cut_records import CutClip
+from curator.records import CutClip
 
 
 @dataclass(frozen=True, kw_only=True)

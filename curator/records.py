@@ -5,11 +5,12 @@ that have a CLIP embedding, T looks at a source (samples at which overlays are l
 of text found in them, A cells of time of its audio.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fractions import Fraction
-from typing import Literal
+from typing import Annotated, Literal, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,12 @@ from numpy.typing import NDArray
 from curator.errors import ErrorCode
 
 Transition = Literal["cut", "gradual", "none"]
+CutMode = Literal["copy", "encode"]
+AudioMode = Literal["dropped", "none", "copy", "aac"]
+"""What became of a clip's audio: dropped by recipe, none in the source at that time, or written."""
+Int16 = Annotated[int, "int16"]
+Int32 = Annotated[int, "int32"]
+"""Types of columns that are narrower than Python's; the others follow from the annotation."""
 
 
 class Reason(StrEnum):
@@ -150,6 +157,38 @@ class Note(StrEnum):
     NOT_ON_GPU_DECODER_ERROR = "not_on_gpu_decoder_error"
     SAME_BYTES = "same_bytes"
     """Another source has the same bytes; analyzed once, clips stand under that source."""
+
+
+class NotCopied(StrEnum):
+    """Why a clip was encoded, and not copied. Public: `cut.not_copied` of `summary.json`."""
+
+    CODEC = "codec"
+    """Not a codec, profile or stream form of `cut.copy_codecs` that all decoders take."""
+    CHROMA = "chroma"
+    """Not 8-bit 4:2:0 of limited range."""
+    SHAPE = "shape"
+    """Rotated, mirrored, of odd size, of changing size, or with pixels that are not square."""
+    BORDERS = "borders"
+    """Black borders are cut away, which takes new pictures."""
+    INTERLACED = "interlaced"
+    HIGH_DYNAMIC_RANGE = "high_dynamic_range"
+    VARIABLE_RATE = "variable_rate"
+    FIXED_SIZE = "fixed_size"
+    """The recipe names a size, and the source has another."""
+    FIXED_RATE = "fixed_rate"
+    """The recipe names a frame rate, and the source has another."""
+    KEY_FRAME_TOO_FAR = "key_frame_too_far"
+    """More than the recipe allows lies before the first frame at which decoding can begin."""
+    END_TOO_FAR = "end_too_far"
+    """Frames before the end refer beyond it, so that too much would be given up."""
+    TOO_FEW_FRAMES = "too_few_frames"
+    """The copy would be too short, or leave its bucket."""
+    TIMESTAMPS = "timestamps"
+    """The packets' times are not those of the frames that were analyzed."""
+    DAMAGED = "damaged"
+    """A packet is marked as damaged, or the packets end early."""
+    CHECK_FAILED = "check_failed"
+    """What was copied did not decode to the frames that were meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,6 +468,350 @@ class Crop:
     height: int
 
 
-def field_names(record: type) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipForm:
+    """What a recipe asks of clips beyond being cut; None leaves that to the source."""
+
+    size: tuple[int, int] | None = None
+    """Width and height: the picture is scaled to cover them, and its middle kept."""
+    fps: Fraction | None = None
+    n_frames: int | None = None
+    """Frames of each clip, from its start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRequest:
+    """A clip that survived, with what is needed to write it."""
+
+    clip_id: str
+    start_pts: int
+    end_pts: int
+    frame_pts: NDArray[np.int64]
+    """[n] timestamps of the source's frames that the clip must hold."""
+    frame_luma: NDArray[np.float32]
+    """[n] mean luma of those frames as analyzed, 0 (black) to 1 (white)."""
+    time_base: Fraction
+    fps: Fraction
+    """Rate that is written."""
+    is_vfr: bool
+    rotation_deg: int
+    crop: Crop | None
+    """The picture inside its borders; None to keep all of it."""
+    is_interlaced: bool
+    is_hdr: bool
+    min_frames: int
+    """A copy with fewer frames is of no use: it is encoded instead, with all its frames."""
+    is_resampled: bool = False
+    """Whether `fps` is another rate than the source's, so that frames are repeated or left out."""
+    size: tuple[int, int] | None = None
+    """Width and height to write, even; None for the picture's own."""
+    source_bits_per_pixel: float | None = None
+    """Of the span as the source codes it; None when not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What was taken of a clip."""
+
+    n_frames: int
+    """Frames that passed."""
+    jpegs: Mapping[int, bytes] = field(repr=False)
+    """Pictures by the number of their frame, ascending."""
+    text: Mapping[int, tuple[object, ...]]
+    """Lines of text by the number of their frame; empty where nothing reads."""
+
+
+_Part = TypeVar("_Part")
+_NO_SLOTS: tuple[str, ...] = ()
+"""Not a literal: mypy would take it that nothing can be assigned to."""
+
+
+@dataclass_transform(kw_only_default=True)
+def _part(cls: type[_Part]) -> type[_Part]:
+    """Some columns that several tables share: declared here, held by the records made of them."""
+    return dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
+
+
+@_part
+class Named:
+    """Which clip it is."""
+
+    __slots__ = _NO_SLOTS
+    clip_id: str
+    source_id: str
+    source_uri: str
+    shot: Int32
+
+
+@_part
+class Extent:
+    """Where a clip is in its source: half-open, frames in decode order.
+
+    Seconds are from the source's first frame, timestamps the container's own.
+    """
+
+    __slots__ = _NO_SLOTS
+    start_frame: int
+    end_frame: int
+    start_s: float
+    end_s: float
+    start_pts: int
+    end_pts: int
+
+
+@_part
+class Rate:
+    """Frames of a clip as written, and their rate."""
+
+    __slots__ = _NO_SLOTS
+    time_base: str
+    """Seconds per unit of `start_pts` and `end_pts`."""
+    n_frames: int
+    fps: float
+    fps_fraction: str
+    measured_fps: float | None
+    """The score `fps`; differs from `fps` where the rate varies."""
+    is_vfr: bool
+
+
+@_part
+class Size:
+    """Pixels of a clip as written."""
+
+    __slots__ = _NO_SLOTS
+    width: Int32
+    height: Int32
+
+
+@_part
+class Borders:
+    """The picture inside black borders, in upright pixels of the source; None for no borders."""
+
+    __slots__ = _NO_SLOTS
+    crop_x: Int32 | None
+    crop_y: Int32 | None
+    crop_width: Int32 | None
+    crop_height: Int32 | None
+
+
+@_part
+class Scored:
+    """What was measured of a clip."""
+
+    __slots__ = _NO_SLOTS
+    scores: Mapping[str, float | None]
+    """By name; `fps` is `Rate.measured_fps`. A column each."""
+    content_type: str | None
+    """None where no CLIP model tells it."""
+
+
+@_part
+class Decided:
+    """What became of a clip."""
+
+    __slots__ = _NO_SLOTS
+    decision: Literal["kept", "rejected"]
+    reason: str | None
+    """The first of `reasons`."""
+    reason_score: float | None
+    reason_threshold: float | None
+    reasons: list[str]
+    reason_detail: str | None
+
+
+@_part
+class Tagged:
+    """What was found about a clip, and what rules of severity `flag` say."""
+
+    __slots__ = _NO_SLOTS
+    tags: list[str]
+
+
+@_part
+class Later:
+    """What stages after the filters find of a clip."""
+
+    __slots__ = _NO_SLOTS
+    duplicate_of: str | None
+    duplicate_similarity: float | None
+    caption: str | None
+    caption_model: str | None
+    caption_failure: str | None
+    """Why a clip that was asked about has no caption."""
+    caption_alignment: float | None
+    """Cosine of the caption's CLIP embedding to that of the clip."""
+    bucket: str | None
+    shard: str | None
+    key: str | None
+    mp4_offset: int | None
+    """First byte of the MP4 in `shard`."""
+
+
+@_part
+class File:
+    """The MP4 of a written clip."""
+
+    __slots__ = _NO_SLOTS
+    mp4_bytes: int
+    mp4_sha256: str
+
+
+@_part
+class Stamped:
+    """What wrote a clip."""
+
+    __slots__ = _NO_SLOTS
+    cut_fingerprint: str | None
+
+
+@_part
+class Coding:
+    """How a clip was written."""
+
+    __slots__ = _NO_SLOTS
+    cut_mode: CutMode
+    copy_frames: Int32 | None
+    """Frames that a copy would have had, where the clip was encoded because those were too few."""
+    crf: Int32 | None
+    """Quality of an encoded clip, coarser than the recipe's where that made it too large."""
+    audio: AudioMode
+
+
+@dataclass(slots=True, kw_only=True)
+class Candidate(Named, Extent, Rate, Size, Borders, Scored, Tagged):
+    """A clip before any decision: a row of `candidates/clips`.
+
+    `n_frames`, `fps`, `width` and `height` are those that it would be written with.
+    """
+
+    seconds: float
+    """The length that rules judge."""
+
+
+class Clip(
+    Named,
+    Extent,
+    Rate,
+    Size,
+    Borders,
+    Scored,
+    Decided,
+    Tagged,
+    Later,
+    File,
+    Stamped,
+    Coding,
+):
+    """A row of `clips`, as `tables.clip_rows` holds it.
+
+    What is written of a clip (`File`, `Coding`) is null until it is, and in clips that are
+    rejected. A copy begins at a key frame and may be shorter than what was proposed: its `Extent`
+    is the one written, while `clip_id` and the scores stay those of the span proposed.
+    """
+
+    __slots__ = _NO_SLOTS
+
+
+@_part
+class Length:
+    """Frames of a written clip."""
+
+    __slots__ = _NO_SLOTS
+    n_frames: Int32
+
+
+@dataclass(slots=True, kw_only=True)
+class Written(Coding, Extent, Length, Size, Borders, File):
+    """Facts of a clip that was written: columns of `cuts`, and of `clips` by the same names."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CutClip(Coding, Length, Size, File):
+    """A written clip: an MP4 in memory and what a reader will find in it.
+
+    Of the request's frames it holds `[first, end)`: all of them when encoded.
+    """
+
+    clip_id: str
+    mp4: bytes = field(repr=False)
+    first: int
+    end: int
+    fps: Fraction
+    not_copied: NotCopied | None
+    """Why it was encoded; None for a copy, and where the recipe asks for no copies."""
+    looked: Looked | None = field(default=None, repr=False)
+    """Frames that were taken on the way; None where none were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A row of `sources`: one per input, whatever became of it.
+
+    `width` and `height` are after rotation; `duration_s`, `n_frames`, `fps` and `is_vfr` are
+    measured from decoded frames, `header_*` what the container claims. Two URIs with the same bytes
+    have two rows; the clips are those of the first URI.
+    """
+
+    source_id: str | None
+    uri: str
+    bytes: int | None
+    version: str | None
+    sha256: str | None
+    container: str | None
+    codec: str | None
+    pixel_format: str | None
+    width: Int32 | None
+    height: Int32 | None
+    rotation_deg: Int16 | None
+    pixel_aspect: str | None
+    duration_s: float | None
+    n_frames: int | None
+    fps: float | None
+    is_vfr: bool | None
+    is_hdr: bool | None
+    is_interlaced: bool | None
+    has_audio: bool | None
+    header_duration_s: float | None
+    header_n_frames: int | None
+    n_decode_errors: Int32 | None
+    n_shots: Int32 | None
+    n_clips: Int32 | None
+    n_kept: Int32 | None
+    notes: list[str] | None
+    outcome: Literal["done", "failed"] | None
+    error_stage: str | None
+    error_code: str | None
+    error_message: str | None
+
+
+FULL_HD = 1920 * 1080
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRef:
+    """A source as it was listed."""
+
+    uri: str
+    n_bytes: int
+    version: str
+    source_id: str | None = None
+    header_duration_s: float | None = None
+    header_n_frames: int | None = None
+    n_pixels: int | None = None
+
+    @property
+    def weight(self) -> float:
+        """About how many frames it has."""
+        return float(self.header_n_frames or 30.0 * (self.header_duration_s or 0.0))
+
+    @property
+    def work(self) -> float:
+        """About how much work it is, in frames of 1080p; without a length, more than is small."""
+        if not self.weight:
+            return math.inf
+        return self.weight * max(0.5, (self.n_pixels or FULL_HD) / FULL_HD)
+
+
+def field_names(record: type) -> tuple[str, ...]:
     """Names of a record's fields, in order."""
-    return [f.name for f in fields(record)]
+    return tuple(f.name for f in fields(record))

@@ -9,7 +9,7 @@ import curator
 
 ROOT = Path(curator.__file__).parent
 LAYERS = (
-    ("errors", "records", "cut_records", "strict_yaml", "fingerprints", "extensions", "stage"),
+    ("errors", "records", "strict_yaml", "fingerprints", "extensions", "stage"),
     ("storage", "media", "footage"),
     ("models",),
     ("measures",),

@@ -2,18 +2,14 @@
 
 import faulthandler
 import logging
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from curator.errors import ErrorCode
 from curator.records import Failure
 
 logger = logging.getLogger(__name__)
-
-FULL_HD = 1920 * 1080
 
 MAX_ATTEMPTS = 2
 """A source whose worker died this often is given up."""
@@ -29,31 +25,6 @@ RETRIED = frozenset(
     }
 )
 """Failures that another run may not see again: they are not stored as done."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceRef:
-    """A source as it was listed."""
-
-    uri: str
-    n_bytes: int
-    version: str
-    source_id: str | None = None
-    header_duration_s: float | None = None
-    header_n_frames: int | None = None
-    n_pixels: int | None = None
-
-    @property
-    def weight(self) -> float:
-        """About how many frames it has."""
-        return float(self.header_n_frames or 30.0 * (self.header_duration_s or 0.0))
-
-    @property
-    def work(self) -> float:
-        """About how much work it is, in frames of 1080p; without a length, more than is small."""
-        if not self.weight:
-            return math.inf
-        return self.weight * max(0.5, (self.n_pixels or FULL_HD) / FULL_HD)
 
 
 class CpuClock:

@@ -24,9 +24,9 @@ from av.audio.resampler import AudioResampler
 from av.packet import Packet
 from numpy.typing import NDArray
 
-from curator.cut_records import AudioMode
 from curator.media.container import demuxed
 from curator.media.packet_copy import COPY_OPTIONS
+from curator.records import AudioMode
 from curator.storage.scratch import unnamed_file
 
 AudioPacket: TypeAlias = "Packet[av.audio.stream.AudioStream]"

@@ -11,9 +11,9 @@ import numpy as np
 from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
 
-from curator.cut_records import Looked
 from curator.errors import CutError
 from curator.media.scale import Scaler, fit_inside
+from curator.records import Looked
 
 JPEG_QUALITY = 90
 """What models were trained on has such quality; at 448 px a picture has 20 to 60 KB."""

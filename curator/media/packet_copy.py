@@ -21,9 +21,9 @@ import numpy as np
 from av.packet import Packet
 from numpy.typing import NDArray
 
-from curator.cut_records import NotCopied
 from curator.media.encode import MP4_OPTIONS
 from curator.media.h264 import is_idr
+from curator.records import NotCopied
 from curator.storage.scratch import unnamed_file
 
 VideoPacket: TypeAlias = "Packet[av.video.stream.VideoStream]"

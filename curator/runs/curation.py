@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from curator.errors import UsageError
-from curator.executor.attempts import SourceRef
 from curator.executor.cpu_accounting import cpu_profile, mark_processes
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.recipe import Recipe, semantics_of
+from curator.records import SourceRef
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.config import analyze_fingerprint
 from curator.stages.analyze.stage import ProposedUnit, like_vectors, vectors_table

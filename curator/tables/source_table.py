@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.executor.attempts import SourceRef
-from curator.records import Note
+from curator.records import Note, SourceRef
 from curator.report import MAX_PER_GROUP
 from curator.tables.parts import ROWS_PER_TABLE_PART
 from curator.tables.schemas import SOURCES_SCHEMA

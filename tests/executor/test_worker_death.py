@@ -7,12 +7,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from curator.executor.attempts import SourceRef
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.footage.film_writer import moving_texture, write_video
 from curator.recipe import load_recipe
-from curator.records import Failure, Track
+from curator.records import Failure, SourceRef, Track
 from curator.runs.curation import Run
 from curator.stages.analyze import analysis_driver as analyzing
 from curator.stages.analyze.stage import AnalyzeStep

@@ -10,10 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from samples import analyzed
 
-from curator.cut_records import Looked
 from curator.footage.film_writer import moving_texture, write_video
 from curator.media.frame_tap import Tap, look_at_clip
-from curator.records import Span
+from curator.records import Looked, Span
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.propose.candidate_row import cut_request
@@ -70,7 +69,7 @@ def test_frames_are_those_of_the_written_clip(tmp_path: Path, form: str, mode: s
     ) as cutter:
         clip = cutter.cut(request, _tap)
         before = cutter.look(request, _tap)
-    assert clip.mode == ("copy" if (form, mode) == ("plain", "auto") else "encode")
+    assert clip.cut_mode == ("copy" if (form, mode) == ("plain", "auto") else "encode")
     assert clip.looked is not None
     written = look_at_clip(clip.mp4, _tap(clip.n_frames), threads=1)
     # A copy may end before its span does: what is looked at before has all of it.

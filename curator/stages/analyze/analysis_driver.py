@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curator.errors import SourceError
-from curator.executor.attempts import SourceRef
 from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
 from curator.executor.packing import pack
@@ -21,6 +20,7 @@ from curator.measures.clip_semantics import Semantics
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
 from curator.models.embedding_heads import Heads
 from curator.recipe import Recipe
+from curator.records import SourceRef
 from curator.stage import WORKER_BYTES, Resources
 from curator.stages.analyze.config import analyze_fingerprint
 from curator.stages.analyze.segment_join import OVERLAP

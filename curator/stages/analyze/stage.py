@@ -15,7 +15,6 @@ from curator.executor.attempts import (
     MAX_ATTEMPTS,
     RETRIED,
     CpuClock,
-    SourceRef,
     internal_failure,
     watchdog,
 )
@@ -27,7 +26,7 @@ from curator.models.embedding_heads import Heads, normalised
 from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL, aggregate
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe
-from curator.records import Failure, Shot, Span, Track, field_names
+from curator.records import Failure, Shot, SourceRef, Span, Track, field_names
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
 from curator.stages.analyze.instruments import instruments_of

@@ -17,11 +17,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curator.cut_records import Looked
 from curator.errors import CuratorError, CutError
 from curator.executor.attempts import CpuClock
 from curator.fingerprints import fingerprint
 from curator.media.frame_tap import Reads, Tap, look_at_clip
+from curator.records import Looked
 from curator.stages.caption.caption_records import Frames, Task
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
 from curator.stages.caption.windows import Moment, windows_of

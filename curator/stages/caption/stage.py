@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from curator.executor.attempts import FULL_HD, SourceRef
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
@@ -20,6 +19,7 @@ from curator.executor.worker import Step
 from curator.fingerprints import fingerprint
 from curator.models.text_reader import READ_MODEL, Line, merged
 from curator.recipe import Recipe
+from curator.records import FULL_HD, SourceRef
 from curator.stage import Resources
 from curator.stages.caption.alignment_store import Alignments
 from curator.stages.caption.annotation_rows import (

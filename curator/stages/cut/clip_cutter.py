@@ -24,7 +24,6 @@ import av.video.frame
 import av.video.stream
 from av.audio.stream import AudioStream
 
-from curator.cut_records import AudioMode, CutClip, CutRequest, Looked, NotCopied
 from curator.errors import CutError
 from curator.media.clip_audio import add_audio, audio_of_span
 from curator.media.container import demuxed, open_container, pixel_aspect_of, video_stream
@@ -39,6 +38,7 @@ from curator.media.packet_copy import (
     packets_of_span,
     refuse_stream,
 )
+from curator.records import AudioMode, CutClip, CutRequest, Looked, NotCopied
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_copy, check_encoded, give_up_ticks, refuse_request
 from curator.stages.cut.output_form import frame_plan, target_n_frames
@@ -194,14 +194,15 @@ class ClipCutter:
         return CutClip(
             clip_id=request.clip_id,
             mp4=mp4,
-            mode="encode",
+            cut_mode="encode",
             first=0,
             end=len(request.frame_pts),
             n_frames=encoded.n_frames,
             fps=request.fps,
             width=encoded.width,
             height=encoded.height,
-            sha256=hashlib.sha256(mp4).hexdigest(),
+            mp4_bytes=len(mp4),
+            mp4_sha256=hashlib.sha256(mp4).hexdigest(),
             not_copied=not_copied,
             copy_frames=copy_frames,
             crf=encoded.crf,
@@ -228,14 +229,15 @@ class ClipCutter:
         return CutClip(
             clip_id=request.clip_id,
             mp4=mp4,
-            mode="copy",
+            cut_mode="copy",
             first=span.first,
             end=span.end,
             n_frames=span.n_frames,
             fps=request.fps,
             width=stream.width,
             height=stream.height,
-            sha256=hashlib.sha256(mp4).hexdigest(),
+            mp4_bytes=len(mp4),
+            mp4_sha256=hashlib.sha256(mp4).hexdigest(),
             not_copied=None,
             copy_frames=None,
             crf=None,

@@ -16,12 +16,12 @@ import numpy as np
 from av.sidedata.sidedata import Type as SideData
 from numpy.typing import NDArray
 
-from curator.cut_records import CutRequest, NotCopied
 from curator.errors import DecodeError
 from curator.media.container import pixel_aspect_of
 from curator.media.decode import FrameReader
 from curator.media.frame_tap import Tap
 from curator.media.packet_copy import CannotCopyError, PacketSpan
+from curator.records import CutRequest, NotCopied
 from curator.stages.analyze.frame_views import tiny_scaler
 from curator.stages.analyze.measurer import needs_smoothing, tiny_luma
 

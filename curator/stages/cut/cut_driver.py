@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,26 +10,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.cut_records import ClipForm
-from curator.executor.attempts import FULL_HD, SourceRef
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.worker import Step
 from curator.recipe import Recipe
-from curator.records import Reason, Span
+from curator.records import FULL_HD, ClipForm, Reason, SourceRef, Span
 from curator.stage import Resources
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.frame_store import LookedClip, content_of
 from curator.stages.caption.windows import Moment
 from curator.stages.cut.config import CutConfig, cut_fingerprint
-from curator.stages.cut.stage import CUT_SCHEMA, ClipToCut, CutGroup, CutOutcome, CutStep, LookStep
+from curator.stages.cut.stage import ClipToCut, CutGroup, CutOutcome, CutStep, LookStep
 from curator.stages.propose.candidate_row import least_frames
 from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
 from curator.tables.clip_rows import ClipRows, Row, floats, kept_rows, numbers_where, reject
 from curator.tables.parts import Parts, column_values, columns_to_rows
-from curator.tables.schemas import CLIPS_SCHEMA, CROP_COLUMNS, crop_columns
+from curator.tables.schemas import CLIPS_SCHEMA, CROP_COLUMNS, CUT_SCHEMA
 
 CUT_UNIT_S = 30.0
 CUT_UNIT_CLIPS = 16
@@ -139,7 +137,8 @@ class Cutting:
                     self.cpu_s.update(unit.cpu_s)
                     if looks is not None:
                         looks.take(
-                            unit.looked, {o.clip_id: _outcome_facts(o) for o in unit.outcomes}
+                            unit.looked,
+                            {o.clip_id: asdict(o.written) for o in unit.outcomes if o.written},
                         )
             self._find_cut(written, wanted)
             for clip in missing:
@@ -385,20 +384,20 @@ def cut_facts(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
         outcomes: Of the clips that were cut.
         crf: What the recipe asks for.
     """
-    written = [outcome for outcome in outcomes if outcome.error is None]
-    copied = [outcome for outcome in written if outcome.cut_mode == "copy"]
-    encoded = [outcome for outcome in written if outcome.cut_mode == "encode"]
-    reasons = Counter(str(o.not_copied) for o in encoded if o.not_copied is not None)
+    made = [(outcome, outcome.written) for outcome in outcomes if outcome.written is not None]
+    copied = [(o, w) for o, w in made if w.cut_mode == "copy"]
+    encoded = [(o, w) for o, w in made if w.cut_mode == "encode"]
+    not_copied = Counter(str(o.not_copied) for o, _ in encoded if o.not_copied is not None)
     return {
         "copied": len(copied),
         "encoded": len(encoded),
-        "copied_s": round(sum(o.end_s - o.start_s for o in copied), 3),
-        "encoded_s": round(sum(o.end_s - o.start_s for o in encoded), 3),
-        "copy_worker_s": round(sum(o.worker_s for o in copied), 3),
-        "encode_worker_s": round(sum(o.worker_s for o in encoded), 3),
-        "not_copied": dict(sorted(reasons.items())),
-        "encoded_coarser": sum(o.crf is not None and o.crf > crf for o in encoded),
-        "audio": dict(sorted(Counter(str(o.audio) for o in written).items())),
+        "copied_s": round(sum(w.end_s - w.start_s for _, w in copied), 3),
+        "encoded_s": round(sum(w.end_s - w.start_s for _, w in encoded), 3),
+        "copy_worker_s": round(sum(o.worker_s for o, _ in copied), 3),
+        "encode_worker_s": round(sum(o.worker_s for o, _ in encoded), 3),
+        "not_copied": dict(sorted(not_copied.items())),
+        "encoded_coarser": sum(w.crf is not None and w.crf > crf for _, w in encoded),
+        "audio": dict(sorted(Counter(str(w.audio) for _, w in made).items())),
     }
 
 
@@ -441,8 +440,3 @@ def _groups(
                 CutGroup(source=sources[source_id], track_part=track_part[source_id], clips=to_cut)
             )
     return groups
-
-
-def _outcome_facts(outcome: CutOutcome) -> dict[str, Any]:
-    own = {name: getattr(outcome, name) for name in CUT_FACTS if hasattr(outcome, name)}
-    return own | crop_columns(outcome.crop)

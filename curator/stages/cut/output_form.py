@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curator.cut_records import ClipForm, CutRequest
+from curator.records import ClipForm, CutRequest
 from curator.stages.cut.config import SIZE_STEP_PX, CutConfig
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.shard_plan import Bucket, bucket_of

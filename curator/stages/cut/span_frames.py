@@ -6,10 +6,10 @@ import av.video.frame
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.cut_records import CutRequest
 from curator.errors import DecodeError, ErrorCode
 from curator.media.decode import DecodedFrame, FrameReader
 from curator.media.encode import Upright
+from curator.records import CutRequest
 
 
 class WrongFramesError(Exception):

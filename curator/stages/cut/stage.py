@@ -3,21 +3,22 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
-from curator.cut_records import AudioMode, ClipForm, CutClip, CutMode, CutRequest, NotCopied
 from curator.errors import CutError, SourceError
-from curator.executor.attempts import (
-    MAX_ATTEMPTS,
-    CpuClock,
-    SourceRef,
-    internal_failure,
-)
+from curator.executor.attempts import MAX_ATTEMPTS, CpuClock, internal_failure
 from curator.executor.ledger import AttemptLedger
-from curator.records import Crop, Span, Track
+from curator.records import (
+    ClipForm,
+    CutClip,
+    CutRequest,
+    NotCopied,
+    SourceRef,
+    Span,
+    Track,
+    Written,
+)
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.frame_store import (
     FrameParts,
@@ -34,7 +35,7 @@ from curator.stages.cut.output_form import formed
 from curator.stages.propose.candidate_row import cut_request
 from curator.storage import Store, open_source
 from curator.tables.parts import Parts, rows_to_table
-from curator.tables.schemas import CROP_COLUMNS, crop_columns
+from curator.tables.schemas import CUT_SCHEMA, crop_columns
 from curator.tables.track_table import table_to_tracks
 
 
@@ -74,55 +75,15 @@ class CutOutcome:
     """
 
     clip_id: str
+    written: Written | None = None
     error: str | None = None
     worker_s: float = 0.0
     not_copied: NotCopied | None = None
-    cut_mode: CutMode | None = None
-    copy_frames: int | None = None
-    crf: int | None = None
-    audio: AudioMode | None = None
-    start_frame: int = 0
-    end_frame: int = 0
-    start_s: float = 0.0
-    end_s: float = 0.0
-    start_pts: int = 0
-    end_pts: int = 0
-    n_frames: int = 0
-    width: int = 0
-    height: int = 0
-    crop: Crop | None = None
-    mp4_bytes: int = 0
-    mp4_sha256: str = ""
 
 
 _Result = tuple[CutOutcome, CutClip | None]
 """What became of a clip, and the clip itself where it was written."""
 _Made = TypeVar("_Made")
-
-
-CUT_SCHEMA = pa.schema(
-    [
-        ("clip_id", pa.string()),
-        ("cut_mode", pa.string()),
-        ("copy_frames", pa.int32()),
-        ("crf", pa.int32()),
-        ("audio", pa.string()),
-        ("start_frame", pa.int64()),
-        ("end_frame", pa.int64()),
-        ("start_s", pa.float64()),
-        ("end_s", pa.float64()),
-        ("start_pts", pa.int64()),
-        ("end_pts", pa.int64()),
-        ("n_frames", pa.int32()),
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        *((name, pa.int32()) for name in CROP_COLUMNS),
-        ("mp4_bytes", pa.int64()),
-        ("mp4_sha256", pa.string()),
-        ("mp4", pa.binary()),
-    ]
-)
-"""Row of `cuts`: one row group per clip, so that one can be read without the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,21 +135,19 @@ class CutStep:
         for group in unit:
             for outcome, clip in self._each(group, self._clip, _failed):
                 outcomes.append(outcome)
-                if clip is not None:
-                    own = (name for name in CUT_SCHEMA.names if hasattr(outcome, name))
-                    facts = {name: getattr(outcome, name) for name in own}
-                    facts |= crop_columns(outcome.crop)
-                    rows.append(facts | {"mp4": clip.mp4})
-                    if clip.looked is not None:
-                        content = content_of(facts)
-                        taken.append(
-                            Taken(
-                                clip_id=outcome.clip_id,
-                                content=content,
-                                looked=clip.looked,
-                                moments=moments[outcome.clip_id],
-                            )
+                if clip is None or outcome.written is None:
+                    continue
+                facts = asdict(outcome.written) | {"clip_id": clip.clip_id}
+                rows.append(facts | {"mp4": clip.mp4})
+                if clip.looked is not None:
+                    taken.append(
+                        Taken(
+                            clip_id=clip.clip_id,
+                            content=content_of(facts),
+                            looked=clip.looked,
+                            moments=moments[clip.clip_id],
                         )
+                    )
         # Pictures first: a clip that is found written is not decoded again for them.
         looked = self._frames.write(taken) if self._frames is not None else []
         if rows:
@@ -253,11 +212,8 @@ class CutStep:
         cut = cutter.cut(request, make_tap)
         start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
         start_pts, end_pts = int(track.frame_pts[start_frame]), track.pts_of_end(end_frame)
-        outcome = CutOutcome(
-            clip_id=clip.clip_id,
-            worker_s=time.monotonic() - start,
-            not_copied=cut.not_copied,
-            cut_mode=cut.mode,
+        written = Written(
+            cut_mode=cut.cut_mode,
             copy_frames=cut.copy_frames,
             crf=cut.crf,
             audio=cut.audio,
@@ -270,9 +226,15 @@ class CutStep:
             n_frames=cut.n_frames,
             width=cut.width,
             height=cut.height,
-            crop=request.crop,
-            mp4_bytes=len(cut.mp4),
-            mp4_sha256=cut.sha256,
+            mp4_bytes=cut.mp4_bytes,
+            mp4_sha256=cut.mp4_sha256,
+            **crop_columns(request.crop),
+        )
+        outcome = CutOutcome(
+            clip_id=clip.clip_id,
+            written=written,
+            worker_s=time.monotonic() - start,
+            not_copied=cut.not_copied,
         )
         return outcome, cut
 

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.cut_records import CutRequest
 from curator.measures.borders_score import crop_of
 from curator.measures.scores import ClipView, How, score_clip, tag_clip
 from curator.measures.semantic_score import content_of
 from curator.media.decode import upright_size
 from curator.models.embedding_heads import Heads
-from curator.records import Crop, Note, Span, Track, nominal_fps
+from curator.records import Crop, CutRequest, Note, Span, Track, nominal_fps
 from curator.stages.cut.output_form import target_n_frames
 from curator.stages.propose.clip_spans import clip_id, duration_s
 from curator.stages.shard.config import ShardConfig

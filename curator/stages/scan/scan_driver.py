@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import ErrorCode
-from curator.executor.attempts import MAX_ATTEMPTS, SourceRef
+from curator.executor.attempts import MAX_ATTEMPTS
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.worker import Step
+from curator.records import SourceRef
 from curator.stage import Resources
 from curator.stages.scan.probe import SCAN_SCHEMA, scan_fingerprint, scan_key
 from curator.stages.scan.source_listing import Listed, ListedSource, SkippedName, UnlistedSource

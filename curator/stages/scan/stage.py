@@ -5,7 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from curator.executor.attempts import RETRIED, SourceRef, internal_failure, watchdog
+from curator.executor.attempts import RETRIED, internal_failure, watchdog
+from curator.records import SourceRef
 from curator.stages.scan.probe import SCAN_SCHEMA, failure_columns, scan_key, scan_source
 from curator.storage import Store
 from curator.tables.parts import Parts, rows_to_table

@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from curator.errors import unknown_key
-from curator.tables.schemas import CLIPS_SCHEMA, LATER_COLUMNS
+from curator.tables.schemas import CANDIDATES_SCHEMA, CLIPS_SCHEMA
 
-COLUMNS = tuple(name for name in CLIPS_SCHEMA.names if name not in LATER_COLUMNS)
+COLUMNS = tuple(n for n in CLIPS_SCHEMA.names if n in CANDIDATES_SCHEMA.names or n == "bucket")
 """Columns of `clips` that groups can be made of: those that are known before a clip is written."""
 
 

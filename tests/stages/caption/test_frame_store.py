@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from curator.cut_records import Looked
 from curator.errors import StorageError
+from curator.records import Looked
 from curator.stages.caption.caption_records import Task, Window
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.frame_store import FrameParts, LookedClip, Taken

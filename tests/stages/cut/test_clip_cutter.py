@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from samples import analyzed, made_track
 
-from curator.cut_records import CutClip, CutRequest
 from curator.errors import CutError, DecodeError, ErrorCode
 from curator.footage import film_writer as write
 from curator.footage.film_writer import moving_texture, variable_pts, write_video
 from curator.media.decode import upright_size
 from curator.media.tone_mapping import to_bt709
-from curator.records import Span, Track
+from curator.records import CutClip, CutRequest, Span, Track
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig, cut_fingerprint
 from curator.stages.cut.output_form import frame_plan, target_n_frames
@@ -203,7 +202,7 @@ def test_bytes_depend_on_nothing_but_the_request(name: str, film: Callable[[str]
     busy = cutter_of(path, threads=3)
     busy.cut(request_of(track, 20, 30))
     clips = [cutter_of(path).cut(request), cutter_of(path, threads=4).cut(request)]
-    assert len({clip.sha256 for clip in [*clips, busy.cut(request)]}) == 1
+    assert len({clip.mp4_sha256 for clip in [*clips, busy.cut(request)]}) == 1
 
 
 def boxes(data: bytes) -> list[tuple[str, int]]:
@@ -420,7 +419,7 @@ def test_damaged_sources_give_the_same_clips_on_every_machine(name: str, tmp_pat
     request = request_of(track, 2, track.n_frames)
     cutters = [cutter_of(path, threads=threads) for threads in (1, 4)]
     clips = [cutter.cut(request) for cutter in cutters]
-    assert clips[0].sha256 == clips[1].sha256
+    assert clips[0].mp4_sha256 == clips[1].mp4_sha256
     assert clips[0].n_frames == target_n_frames(request)
     if name == "flipped.mp4":
         assert [cutter.n_from_start for cutter in cutters] == [1, 1]

@@ -13,9 +13,8 @@ import pytest
 from samples import analyzed
 from sound import Sound, Wave, write_film
 
-from curator.cut_records import CutClip
 from curator.footage.film_writer import moving_texture, write_video
-from curator.records import Span
+from curator.records import CutClip, Span
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.propose.candidate_row import cut_request
@@ -114,8 +113,8 @@ def test_a_beep_is_heard_with_its_frame(
     make(path)  # type: ignore[operator]
     for start in (30, 60):
         clip, meant_s = clip_of(path, start, start + 61, mode=mode, audio=audio)
-        assert clip.mode == ("copy" if mode == "auto" else "encode")
-        assert (b"ctts" in clip.mp4) == (make is b_frames and clip.mode == "copy")
+        assert clip.cut_mode == ("copy" if mode == "auto" else "encode")
+        assert (b"ctts" in clip.mp4) == (make is b_frames and clip.cut_mode == "copy")
         assert clip.audio == audio
         # A copy begins with the packet nearest to the first frame.
         tolerance_s = 0.001 if audio == "aac" else 1024 / 48_000 / 2 + 0.001
@@ -144,7 +143,7 @@ def test_audio_changes_nothing_of_the_pictures(mode: str, audio: str, tmp_path: 
         n_read += 1
     assert n_read == 61
     again, _ = clip_of(path, 30, 91, mode=mode, audio=audio)
-    assert again.sha256 == clip.sha256
+    assert again.mp4_sha256 == clip.mp4_sha256
 
 
 def video_packets(mp4: bytes) -> list[tuple[object, ...]]:
@@ -198,7 +197,7 @@ def test_a_variable_rate_keeps_its_sound(tmp_path: Path) -> None:
     write_film(sounds, [Sound(wave=beep(6, BEEP_S))], n_frames=150)
     with_pictures_of(pictures, sounds, path)
     clip, meant_s = clip_of(path, 16, 90)
-    assert clip.mode == "encode"
+    assert clip.cut_mode == "encode"
     assert onset_s(clip.mp4) == pytest.approx(meant_s, abs=0.001)
 
 

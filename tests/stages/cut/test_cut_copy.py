@@ -17,11 +17,10 @@ from av.video.reformatter import ColorRange
 from numpy.typing import NDArray
 from samples import analyzed
 
-from curator.cut_records import CutClip, CutRequest, NotCopied
 from curator.footage import film_writer as write
 from curator.footage.film_writer import moving_texture, rotate, variable_pts, write_video
 from curator.media.packet_copy import CannotCopyError, PacketSpan, VideoPacket, packets_of_span
-from curator.records import Span, Track
+from curator.records import CutClip, CutRequest, NotCopied, Span, Track
 from curator.stages.cut import clip_cutter as cut
 from curator.stages.cut import copy_check as copy
 from curator.stages.cut.clip_cutter import ClipCutter
@@ -173,7 +172,7 @@ def test_copies_hold_the_sources_frames_bit_by_bit(
     cutter = cutter_of(path)
     for start, end in reversed(SPANS):
         clip = cutter.cut(request_of(track, start, end))
-        assert (clip.mode, clip.not_copied, clip.copy_frames) == ("copy", None, None)
+        assert (clip.cut_mode, clip.not_copied, clip.copy_frames) == ("copy", None, None)
         first, last = start + clip.first, start + clip.end
         # The next key frame: they are so many frames apart.
         assert first == -(-start // GOP) * GOP
@@ -261,9 +260,9 @@ def test_what_cannot_be_copied_is_encoded_whole(
     path, track = film(name)
     request = request_of(track, 6, 110)
     clip = cutter_of(path, CutConfig()).cut(request)
-    assert (clip.mode, clip.not_copied) == ("encode", ENCODED[name][1])
+    assert (clip.cut_mode, clip.not_copied) == ("encode", ENCODED[name][1])
     assert (clip.first, clip.end) == (0, len(request.frame_pts))
-    assert clip.sha256 == cutter_of(path, CutConfig(mode="encode")).cut(request).sha256
+    assert clip.mp4_sha256 == cutter_of(path, CutConfig(mode="encode")).cut(request).mp4_sha256
 
 
 @pytest.mark.parametrize("name", ["open_gop.ts", "far_keys.mp4", "refresh.ts"])
@@ -273,7 +272,7 @@ def test_only_idr_pictures_begin_a_copy(
     """Pins that the same streams are copied from their start, which is such a picture."""
     path, track = film(name)
     clip = cutter_of(path, CutConfig()).cut(request_of(track, 0, 60))
-    assert clip.mode == "copy"
+    assert clip.cut_mode == "copy"
     np.testing.assert_array_equal(stored(clip.mp4), stored(path)[: clip.end])
     # `stss`: size, kind, version and flags, number of entries, numbers of samples from 1.
     at = clip.mp4.index(b"stss")
@@ -297,7 +296,7 @@ def test_both_bounds_hold_for_start_and_end_together(
         (CutConfig(copy_give_up_s=9, copy_give_up_share=less * 30 / 91), "encode"),
     ):
         made = cutter_of(path, config).cut(request_of(track, 9, 100))
-        assert made.mode == mode
+        assert made.cut_mode == mode
         assert made.not_copied == (None if mode == "copy" else NotCopied.END_TOO_FAR)
     assert give_up_ticks(request_of(track, 0, 60), at_most_s=1, at_most_share=0.1) == 6 * 512
     assert give_up_ticks(request_of(track, 0, 60), at_most_s=0.1, at_most_share=0.1) == 3 * 512
@@ -310,7 +309,7 @@ def test_a_copy_that_would_be_too_short_is_encoded(
     path, track = film("plain.mp4")
     assert cutter_of(path).cut(request_of(track, 9, 100, min_frames=88)).n_frames == 88
     clip = cutter_of(path).cut(request_of(track, 9, 100, min_frames=89))
-    assert (clip.mode, clip.n_frames) == ("encode", 91)
+    assert (clip.cut_mode, clip.n_frames) == ("encode", 91)
     assert (clip.not_copied, clip.copy_frames) == (NotCopied.TOO_FEW_FRAMES, 88)
 
 
@@ -329,9 +328,9 @@ def test_the_fewest_frames_keep_bucket_and_length() -> None:
 def test_the_recipe_may_ask_for_no_copies(film: Callable[[str], tuple[Path, Track]]) -> None:
     path, track = film("plain.mp4")
     clip = cutter_of(path, CutConfig(mode="encode")).cut(request_of(track, 0, N))
-    assert (clip.mode, clip.not_copied) == ("encode", None)
+    assert (clip.cut_mode, clip.not_copied) == ("encode", None)
     clip = cutter_of(path, CutConfig(copy_codecs=())).cut(request_of(track, 0, N))
-    assert (clip.mode, clip.not_copied) == ("encode", NotCopied.CODEC)
+    assert (clip.cut_mode, clip.not_copied) == ("encode", NotCopied.CODEC)
     with pytest.raises(ValueError, match="Input should be 'h264'"):
         CutConfig(copy_codecs=("hevc",))  # type: ignore[arg-type]
 
@@ -349,12 +348,12 @@ def test_bytes_depend_on_nothing_but_the_request(
     path, track = film("b_frames.ts")
     request, other = request_of(track, 9, 100), request_of(track, 50, 60)
     busy = cutter_of(path, threads=3)
-    assert busy.cut(other).mode == "encode"
-    assert busy.cut(request_of(track, 24, 80)).mode == "copy"
+    assert busy.cut(other).cut_mode == "encode"
+    assert busy.cut(request_of(track, 24, 80)).cut_mode == "copy"
     clips = [cutter_of(path).cut(request), busy.cut(request), busy.cut(request)]
-    assert len({clip.sha256 for clip in clips}) == 1
-    assert clips[0].mode == "copy"
-    assert busy.cut(other).sha256 == cutter_of(path).cut(other).sha256
+    assert len({clip.mp4_sha256 for clip in clips}) == 1
+    assert clips[0].cut_mode == "copy"
+    assert busy.cut(other).mp4_sha256 == cutter_of(path).cut(other).mp4_sha256
 
 
 def test_wrong_pictures_are_not_copied(film: Callable[[str], tuple[Path, Track]]) -> None:
@@ -405,9 +404,9 @@ def test_a_copy_that_is_damaged_is_encoded_instead(
     ):
         monkeypatch.setattr(cut, "mux_copy", change)
         clip = cutter_of(path).cut(request)
-        assert (clip.mode, clip.not_copied) == ("encode", NotCopied.CHECK_FAILED)
+        assert (clip.cut_mode, clip.not_copied) == ("encode", NotCopied.CHECK_FAILED)
         assert clip.n_frames == N
-    assert good.mode == "copy"
+    assert good.cut_mode == "copy"
     assert copy.EDGE_FRAMES > 1
 
 
@@ -428,7 +427,7 @@ def test_a_container_that_stays_open_gives_what_a_fresh_one_gives(
         assert len(opened) == 4
         again = cutter.cut(request_of(track, *SPANS[1]))
         assert len(opened) == 5
-    assert again.sha256 == clips[1].sha256
+    assert again.mp4_sha256 == clips[1].mp4_sha256
 
 
 class Packets:

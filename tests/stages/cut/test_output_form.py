@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from samples import analyzed
 
-from curator.cut_records import ClipForm, CutClip, CutRequest, NotCopied
 from curator.errors import CutError, RecipeError
 from curator.footage.film_writer import moving_texture, write_video
 from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
 from curator.media.tone_mapping import to_bt709
 from curator.recipe import load_recipe
-from curator.records import Span
+from curator.records import ClipForm, CutClip, CutRequest, NotCopied, Span
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig, cut_fingerprint
 from curator.stages.cut.copy_check import check_encoded
@@ -131,10 +130,10 @@ def test_what_has_the_form_is_copied(film: Path, form: ClipForm, reason: NotCopi
     """Pins that copies are made where they are exact, and reasons where not."""
     clip = cut(film, formed(request_of(film, 15, 45), form), mode="auto")
     assert clip.not_copied == reason
-    assert clip.mode == ("copy" if reason is None else "encode")
+    assert clip.cut_mode == ("copy" if reason is None else "encode")
     assert clip.n_frames == {30: 15}.get(form.fps or 0, form.n_frames or 30)
     off_key = cut(film, formed(request_of(film, 16, 46), ClipForm(n_frames=20)), mode="auto")
-    assert (off_key.mode, off_key.n_frames) == ("encode", 20)
+    assert (off_key.cut_mode, off_key.n_frames) == ("encode", 20)
 
 
 def row_of(path: Path, start: int, end: int) -> dict[str, object]:
@@ -210,7 +209,7 @@ def test_a_clip_larger_than_its_source_is_encoded_coarser(tmp_path: Path) -> Non
     assert guarded.crf == 10 + min(10, math.ceil(6 * math.log2(overshoot)))
     assert len(guarded.mp4) < 0.75 * len(free.mp4)
     roomy = cut(path, request, max_size_factor=1000.0, crf=10)
-    assert roomy.sha256 == free.sha256
+    assert roomy.mp4_sha256 == free.mp4_sha256
 
 
 def test_an_encoded_clip_that_is_not_what_was_meant_is_noticed(film: Path) -> None:
@@ -232,7 +231,7 @@ def test_an_encoded_clip_that_is_not_what_was_meant_is_noticed(film: Path) -> No
 def test_the_share_that_is_verified_changes_no_clip(film: Path) -> None:
     """Pins that checking less is no other output, and in no fingerprint."""
     request = request_of(film, 0, 20)
-    assert cut(film, request, verify_share=0.0).sha256 == cut(film, request).sha256
+    assert cut(film, request, verify_share=0.0).mp4_sha256 == cut(film, request).mp4_sha256
     assert cut_fingerprint(CutConfig(verify_share=0.1)) == cut_fingerprint(CutConfig())
     assert cut_fingerprint(CutConfig(length_frames=17)) != cut_fingerprint(CutConfig())
 

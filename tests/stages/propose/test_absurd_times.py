@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from samples import made_track
 
-from curator.executor.attempts import SourceRef
 from curator.recipe import load_recipe
-from curator.records import Reason, Span, Track, nominal_fps
+from curator.records import Reason, SourceRef, Span, Track, nominal_fps
 from curator.stages.analyze.stage import AnalyzedUnit, ProposeStep
 from curator.stages.cut.output_form import target_n_frames
 from curator.stages.filter.judging import decide

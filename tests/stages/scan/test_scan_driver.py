@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from curator.errors import ErrorCode
-from curator.executor.attempts import SourceRef, watchdog
+from curator.executor.attempts import watchdog
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.worker import Step
 from curator.footage.film_writer import moving_texture, text_file, write_video
+from curator.records import SourceRef
 from curator.stage import Resources
 from curator.stages.scan import scan_driver as scanning_module
 from curator.stages.scan.scan_driver import Scanning
