@@ -3,8 +3,8 @@
 The copy begins at an IDR picture and ends where no packet that is left out is shown or needed
 before the end, so that every frame in it decodes to the bits that the source decodes to.
 
-B-frames: their packets stand in another order than their frames. With `negative_cts_offsets` the
-first frame is at time 0 all the same, without an edit list; see docs/design.md for what readers
+B-frames: their packets are in another order than their frames. With `negative_cts_offsets` the
+first frame is at time 0 all the same, without an edit list; docs/design/clips.md says what readers
 make of it.
 """
 

@@ -1,7 +1,7 @@
 """Decides whether a clip may be copied, and checks what was written by decoding it.
 
 A copy costs a read and one decode of the clip, an encoded clip a decode, an encode and the same
-check: see docs/design.md for both.
+check: see docs/design/clips.md for both.
 """
 
 import io
