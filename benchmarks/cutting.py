@@ -34,6 +34,7 @@ from measure import machine
 from numpy.typing import NDArray
 from readers import disagreement, readers
 
+from curator.cut_requests import cut_request, frame_plan
 from curator.errors import CuratorError
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader, upright_size
@@ -43,8 +44,6 @@ from curator.stages.analyze.decode_source import analyze_source
 from curator.stages.analyze.measurer import Instruments
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
-from curator.stages.cut.output_form import frame_plan
-from curator.stages.propose.candidate_row import cut_request
 
 FILES = (
     ("multishot/counter.mp4", "numbered frames, 10 fps"),

@@ -29,6 +29,7 @@ from curator.measures import quality_signal as quality
 from curator.measures.change_signal import ChangeStream
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
+from curator.models.shot_pictures import needs_smoothing
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
 from curator.stages.analyze import frame_views as views
@@ -86,7 +87,7 @@ def decode_s(film: Path) -> float:
         stream = video_stream(container, str(film))
         frames = FrameReader(
             container, stream, str(film), threads=1, max_pixels=10**8,
-            smooths_all=measure.needs_smoothing(stream),
+            smooths_all=needs_smoothing(stream),
         )  # fmt: skip
         for _ in frames:
             pass

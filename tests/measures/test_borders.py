@@ -13,8 +13,8 @@ from curator.measures.borders_score import Crop, content_area, crop_of
 from curator.measures.borders_signal import content_of, find_borders
 from curator.measures.picture_signal import picture_signals
 from curator.measures.scores import ClipView, score_clip
+from curator.models.shot_pictures import tiny_luma
 from curator.records import Span
-from curator.stages.analyze.measurer import tiny_luma
 
 Luma = NDArray[np.uint8]
 WIDTH, HEIGHT = 960, 540

@@ -10,12 +10,12 @@ import pytest
 from numpy.typing import NDArray
 from samples import analyzed
 
+from curator.cut_requests import cut_request
 from curator.footage.film_writer import moving_texture, write_video
 from curator.media.frame_tap import Tap, look_at_clip
 from curator.records import Looked, Span
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
-from curator.stages.propose.candidate_row import cut_request
 
 WANTED = (0, 7, 19)
 

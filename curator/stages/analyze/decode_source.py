@@ -19,10 +19,11 @@ from curator.media.decode import DecodeReport, FrameReader
 from curator.media.nvdec import NotOnDeviceError, Nvdec, NvdecReader
 from curator.media.prefetch import ahead
 from curator.media.source_segments import Segment
+from curator.models.shot_pictures import needs_smoothing
 from curator.models.transnet import HEIGHT, WIDTH
 from curator.records import Note, Track
 from curator.stages.analyze.config import AnalyzeConfig, look_every
-from curator.stages.analyze.measurer import AnyFrame, Instruments, Measurer, needs_smoothing
+from curator.stages.analyze.measurer import AnyFrame, Instruments, Measurer
 from curator.storage import HashingReader
 
 FEWER = 0.95

@@ -15,7 +15,7 @@ from curator.measures.quality_signal import native_signals
 from curator.measures.quantizer_signal import quantizer_signals
 from curator.media.device_frames import DevicePicture, DeviceScaler
 from curator.media.scale import Scaler, luma_plane
-from curator.models.transnet import HEIGHT, WIDTH
+from curator.models.shot_pictures import tiny_scaler
 
 Picture = NDArray[np.uint8]
 
@@ -148,12 +148,3 @@ def views_of(frame: VideoFrame | DevicePicture, sizes: Sizes, *, smooths_all: bo
     if isinstance(frame, DevicePicture):
         return DeviceViews(sizes)
     return HostViews(sizes, smooths_all=smooths_all)
-
-
-def tiny_scaler(rotation_deg: int) -> Scaler:
-    """Scaler to the shot network's picture, which luma is measured on too.
-
-    Args:
-        rotation_deg: Clockwise rotation that shows the source upright.
-    """
-    return Scaler(WIDTH, HEIGHT, rotation_deg=rotation_deg)

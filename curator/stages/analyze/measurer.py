@@ -14,7 +14,6 @@ from fractions import Fraction
 
 import cv2
 import numpy as np
-from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from curator.measures.camera_signal import SURE_SHARE, camera_signals, fitted_flow
@@ -28,6 +27,7 @@ from curator.media.nvdec import Nvdec
 from curator.media.scale import fit_inside
 from curator.models.clip_model import ClipEncoder
 from curator.models.perceptual import DIM, describe
+from curator.models.shot_pictures import PICTURE_PX, tiny_luma
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
 from curator.stages.analyze.frame_views import Sizes, Views, views_of
@@ -35,22 +35,10 @@ from curator.stages.analyze.overlay_samples import Looks
 
 AnyFrame = DecodedFrame | DeviceFrame
 
-PICTURE_PX = 640
-"""Longer side of the picture for sharpness and exposure: out-of-focus edges still show at it."""
 SMALL_PX = 320
 """Longer side of the picture for flow and the descriptor: fixed, so that motion in pixels does not
 depend on the source's resolution."""
 THUMBNAIL_PX = 160
-LUMA = np.array([0.2126, 0.7152, 0.0722], np.float32)
-"""ITU-R BT.709 luma weights."""
-
-
-def needs_smoothing(stream: VideoStream) -> bool:
-    """Whether a stream is so small that the loop filter of all frames shows in a measurement.
-
-    At half the size and below, what it does to a block's edge is gone.
-    """
-    return max(stream.width, stream.height) < 2 * PICTURE_PX
 
 
 @dataclass(slots=True)
@@ -331,16 +319,6 @@ class Measurer:
         _, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 70])
         self.thumbnails.append(jpeg.tobytes())
         self.thumbnail_frame.append(index)
-
-
-def tiny_luma(rgb_HWC: NDArray[np.uint8]) -> tuple[float, float]:
-    """Mean and standard deviation of luma, 0 (black) to 1 (white).
-
-    Args:
-        rgb_HWC: uint8 RGB, of the size that `tiny_scaler` gives.
-    """
-    luma = rgb_HWC.astype(np.float32) @ LUMA
-    return float(luma.mean()) / 255, float(luma.std()) / 255
 
 
 def _gray_of(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -24,6 +24,7 @@ import av.video.frame
 import av.video.stream
 from av.audio.stream import AudioStream
 
+from curator.cut_requests import frame_plan, target_n_frames
 from curator.errors import CutError
 from curator.media.clip_audio import add_audio, audio_of_span
 from curator.media.container import demuxed, open_container, pixel_aspect_of, video_stream
@@ -41,7 +42,6 @@ from curator.media.packet_copy import (
 from curator.records import AudioMode, CutClip, CutRequest, Looked, NotCopied
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_copy, check_encoded, give_up_ticks, refuse_request
-from curator.stages.cut.output_form import frame_plan, target_n_frames
 from curator.stages.cut.span_frames import WrongFramesError, at_constant_rate, exact_frames
 
 EARLIER_S = (0.0, 2.0, 10.0)

@@ -6,12 +6,11 @@ from typing import Literal, Self
 import av
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from curator.buckets import SIZE_STEP_PX
 from curator.fingerprints import fingerprint
 
 CUT_VERSION = 4
 """Raised when the same settings would write other bytes."""
-SIZE_STEP_PX = 16
-"""Fixed sizes are multiples of it, as tokenizers want them."""
 
 
 class CutConfig(BaseModel):

@@ -21,9 +21,8 @@ from curator.media.container import pixel_aspect_of
 from curator.media.decode import FrameReader
 from curator.media.frame_tap import Tap
 from curator.media.packet_copy import CannotCopyError, PacketSpan
+from curator.models.shot_pictures import needs_smoothing, tiny_luma, tiny_scaler
 from curator.records import CutRequest, NotCopied
-from curator.stages.analyze.frame_views import tiny_scaler
-from curator.stages.analyze.measurer import needs_smoothing, tiny_luma
 
 EDGE_FRAMES = 4
 """Frames at each end whose luma is compared with what the analysis measured."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curator.cut_requests import least_frames
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
@@ -22,7 +23,6 @@ from curator.stages.caption.frame_store import LookedClip, content_of
 from curator.stages.caption.windows import Moment
 from curator.stages.cut.config import CutConfig, cut_fingerprint
 from curator.stages.cut.stage import ClipToCut, CutGroup, CutOutcome, CutStep, LookStep
-from curator.stages.propose.candidate_row import least_frames
 from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
 from curator.tables.clip_rows import ClipRows, Row, floats, kept_rows, numbers_where, reject

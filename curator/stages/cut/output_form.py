@@ -3,38 +3,12 @@
 from dataclasses import replace
 from fractions import Fraction
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from curator.buckets import BucketClasses, bucket_of, bucket_size
+from curator.cut_requests import frame_plan
 from curator.records import ClipForm, CutRequest
-from curator.stages.cut.config import SIZE_STEP_PX, CutConfig
-from curator.stages.shard.config import ShardConfig
-from curator.stages.shard.shard_plan import Bucket, bucket_of
-
-
-def target_n_frames(request: CutRequest) -> int:
-    """Frames that the clip will have: its own, or those of a constant rate over its time."""
-    return len(frame_plan(request))
-
-
-def frame_plan(request: CutRequest) -> NDArray[np.int64]:
-    """For each frame written, the index of the source's frame on screen at that time.
-
-    Args:
-        request: The clip; with a variable or another rate, frames are repeated or left out so that
-            each output time shows what the source showed.
-    """
-    n_source = len(request.frame_pts)
-    if not (request.is_vfr or request.is_resampled):
-        return np.arange(n_source)
-    ticks = float(1 / (request.fps * request.time_base))
-    span = request.end_pts - int(request.frame_pts[0])
-    n_frames = max(1, round(span / ticks))
-    times = request.frame_pts[0] + (np.arange(n_frames) + 0.25) * ticks
-    plan = np.searchsorted(request.frame_pts, times, side="right") - 1
-    within: NDArray[np.int64] = np.clip(plan, 0, n_source - 1)
-    return within
+from curator.stages.cut.config import CutConfig
 
 
 def formed(request: CutRequest, form: ClipForm | None) -> CutRequest:
@@ -74,7 +48,7 @@ def _first_frames(request: CutRequest, n_frames: int) -> CutRequest:
     )
 
 
-def as_written(clips: pa.Table, cut: CutConfig, shard: ShardConfig) -> pa.Table:
+def as_written(clips: pa.Table, cut: CutConfig, shard: BucketClasses) -> pa.Table:
     """Candidates with the size, rate and number of frames that they would be written with.
 
     Rules still judge the source's picture; buckets are those of the written clip.
@@ -115,21 +89,9 @@ def as_written(clips: pa.Table, cut: CutConfig, shard: ShardConfig) -> pa.Table:
 
 
 def _size(
-    width: int, height: int, n_frames: int, cut: CutConfig, shard: ShardConfig
+    width: int, height: int, n_frames: int, cut: CutConfig, shard: BucketClasses
 ) -> tuple[int, int]:
     if isinstance(cut.size, tuple):
         return cut.size
     bucket = bucket_of(width, height, n_frames, shard) if cut.size == "bucket" else None
     return (width, height) if bucket is None else bucket_size(bucket)
-
-
-def bucket_size(bucket: Bucket) -> tuple[int, int]:
-    """Width and height of all clips of a bucket, multiples of 16.
-
-    The shorter side is rounded up, so that a clip stays in its class of resolution.
-    """
-    wide, high = (int(number) for number in bucket.aspect.split(","))
-    short = -(-bucket.resolution // SIZE_STEP_PX) * SIZE_STEP_PX
-    ratio = max(wide, high) / min(wide, high)
-    long = max(short, round(bucket.resolution * ratio / SIZE_STEP_PX) * SIZE_STEP_PX)
-    return (long, short) if wide >= high else (short, long)

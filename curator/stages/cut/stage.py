@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from curator.cut_requests import cut_request
 from curator.errors import CutError, SourceError
 from curator.executor.attempts import MAX_ATTEMPTS, CpuClock, internal_failure
 from curator.executor.ledger import AttemptLedger
@@ -32,7 +33,6 @@ from curator.stages.caption.windows import Moment
 from curator.stages.cut.clip_cutter import ClipCutter, MakeTap
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.output_form import formed
-from curator.stages.propose.candidate_row import cut_request
 from curator.storage import Store, open_source
 from curator.tables.parts import Parts, rows_to_table
 from curator.tables.schemas import CUT_SCHEMA, crop_columns

@@ -15,12 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curator.buckets import BucketClasses, aspect_loss, bucket_of
 from curator.measures.clip_semantics import SemanticConfig
 from curator.measures.scores import SCORES
 from curator.records import Reason
 from curator.stages.filter.rules import Bounds, Rule, resolve
-from curator.stages.shard.config import ShardConfig
-from curator.stages.shard.shard_plan import aspect_loss, bucket_of
 from curator.tables.schemas import score_column
 
 Values = NDArray[np.float64]
@@ -117,7 +116,7 @@ def decide(
     rules: Mapping[str, Rule],
     *,
     min_s: float,
-    shard: ShardConfig,
+    shard: BucketClasses,
     semantic: SemanticConfig | None = None,
     max_s: float | None = None,
 ) -> Decided:
@@ -141,7 +140,7 @@ def judge_table(
     bounds: Sequence[Bounds],
     *,
     min_s: float,
-    shard: ShardConfig,
+    shard: BucketClasses,
     semantic: SemanticConfig | None = None,
     min_frames: int | None = None,
     max_s: float | None = None,
@@ -265,7 +264,7 @@ def _content_check(clips: pa.Table, semantic: SemanticConfig) -> _Check:
     )
 
 
-def _buckets(clips: pa.Table, shard: ShardConfig) -> tuple[NDArray[np.int64], list[str]]:
+def _buckets(clips: pa.Table, shard: BucketClasses) -> tuple[NDArray[np.int64], list[str]]:
     """Number of each clip's bucket, -1 for none, and the names of buckets."""
     sizes = [np.asarray(clips[name].to_numpy(), np.int64) for name in ("width", "height")]
     n_frames = np.asarray(clips["n_frames"].to_numpy(), np.int64)
@@ -302,7 +301,7 @@ def _content_codes(clips: pa.Table) -> tuple[list[str | None], NDArray[np.int64]
     return [None, *coded.dictionary.to_pylist()], codes
 
 
-def _bucket_checks(clips: pa.Table, hit: Mask, shard: ShardConfig) -> list[_Check]:
+def _bucket_checks(clips: pa.Table, hit: Mask, shard: BucketClasses) -> list[_Check]:
     checks = [_size_check(clips, hit, shard)]
     if not shard.aspects_strict:
         return checks
@@ -325,7 +324,7 @@ def _bucket_checks(clips: pa.Table, hit: Mask, shard: ShardConfig) -> list[_Chec
     return [classes, odd]
 
 
-def _reaches_all(clips: pa.Table, shard: ShardConfig) -> Mask:
+def _reaches_all(clips: pa.Table, shard: BucketClasses) -> Mask:
     """Whether clips reach the smallest class of resolution and of length."""
     side = np.minimum(_floats(clips["width"]), _floats(clips["height"]))
     long_enough = _floats(clips["n_frames"]) > min(shard.lengths)
@@ -333,7 +332,7 @@ def _reaches_all(clips: pa.Table, shard: ShardConfig) -> Mask:
     return reaches
 
 
-def _size_check(clips: pa.Table, hit: Mask, shard: ShardConfig) -> _Check:
+def _size_check(clips: pa.Table, hit: Mask, shard: BucketClasses) -> _Check:
     smallest = min(shard.resolutions)
     side = np.minimum(_floats(clips["width"]), _floats(clips["height"]))
     is_small = side < smallest

@@ -8,21 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.buckets import Bucket, bucket_of
 from curator.measures.scores import SCORES
 from curator.models.perceptual import PERCEPTUAL_MODEL
 from curator.models.transnet import transnet_model_name
 from curator.recipe import Recipe
 from curator.records import Reason
 from curator.stages.select.selection import SelectConfig, select
-from curator.stages.shard.shard_plan import (
-    Bucket,
-    Sample,
-    ShardPlan,
-    Split,
-    TarLayout,
-    bucket_of,
-    split_of,
-)
+from curator.stages.shard.shard_plan import Sample, ShardPlan, Split, TarLayout, split_of
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, Row, kept_rows, plain, reject, values
 from curator.tables.clip_vectors import TextVector, Vectors

@@ -7,15 +7,15 @@ written again. What describes the tars to readers is made in `shard_index.py`.
 """
 
 import hashlib
-import math
 import re
 import tarfile
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import BinaryIO
 
+from curator.buckets import Bucket
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import BLOCK as BLOCK
 from curator.stages.shard.sample import SPLITS as SPLITS
@@ -34,73 +34,9 @@ SHARDS = "shards"
 END_BYTES = 2 * BLOCK
 """Empty blocks that end a tar."""
 
-UNKNOWN_CONTENT = "unknown"
-"""Content type, in the name of a bucket, of a clip whose type is not told."""
-
 _TAR_NAME = re.compile(
     rf"{SHARDS}/(?P<bucket>[^/]+)/(?P<split>train|val)-(?P<number>\d{{6,}})-[0-9a-f]{{8}}\.tar"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
-    """Clips that a trainer can put into one batch after cropping to the smallest."""
-
-    resolution: int
-    aspect: str
-    min_frames: int
-    content: str | None = None
-    """Content type, where buckets go by it."""
-
-    @property
-    def name(self) -> str:
-        """Folder under `shards/`, such as `720p_16-9_121f`, or `720p_16-9_121f_sports`."""
-        name = f"{self.resolution}p_{self.aspect.replace(',', '-')}_{self.min_frames}f"
-        if self.content is None:
-            return name
-        return f"{name}_{re.sub('[^a-z0-9]+', '-', self.content.lower()).strip('-') or 'other'}"
-
-
-def bucket_of(
-    width: int,
-    height: int,
-    n_frames: int,
-    config: ShardConfig,
-    *,
-    content_type: str | None = None,
-) -> Bucket | None:
-    """Bucket of a clip.
-
-    Args:
-        width: Pixels.
-        height: Pixels.
-        n_frames: Frames of the written clip.
-        config: Classes.
-        content_type: What the clip shows, as far as that is known.
-
-    Returns:
-        The bucket, or None for a clip below the smallest resolution or length class, and with
-        `aspects_strict` for one that is near no aspect class.
-    """
-    resolutions = [size for size in config.resolutions if size <= min(width, height)]
-    lengths = [length for length in config.lengths if length + 1 <= n_frames]
-    if not resolutions or not lengths:
-        return None
-    if config.aspects_strict and aspect_loss(width, height, config) > config.aspects_tolerance:
-        return None
-    return Bucket(
-        resolution=max(resolutions),
-        aspect=_nearest(width, height, tuple(config.aspects)),
-        min_frames=max(lengths),
-        content=(content_type or UNKNOWN_CONTENT) if config.by_content_type else None,
-    )
-
-
-def aspect_loss(width: int, height: int, config: ShardConfig) -> float:
-    """Share of the picture that a crop to the nearest aspect class would lose, 0 to 1."""
-    wanted = _ratio(_nearest(width, height, tuple(config.aspects)))
-    own = width / height
-    return 1 - min(own / wanted, wanted / own)
 
 
 def split_of(source_id: str, config: ShardConfig) -> Split:
@@ -112,16 +48,6 @@ def split_of(source_id: str, config: ShardConfig) -> Split:
     digest = hashlib.sha256(f"split {config.seed} {source_id}".encode()).digest()
     share = int.from_bytes(digest[:8], "big") / 2**64
     return "val" if share < config.val_share else "train"
-
-
-@cache
-def _nearest(width: int, height: int, aspects: tuple[str, ...]) -> str:
-    return min(aspects, key=lambda a: abs(math.log(width / height / _ratio(a))))
-
-
-def _ratio(aspect: str) -> float:
-    width, height = aspect.split(",")
-    return int(width) / int(height)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from samples import analyzed, made_track
 
+from curator.cut_requests import cut_request, frame_plan, target_n_frames
 from curator.errors import CutError, DecodeError, ErrorCode
 from curator.footage import film_writer as write
 from curator.footage.film_writer import moving_texture, variable_pts, write_video
@@ -23,8 +24,6 @@ from curator.media.tone_mapping import to_bt709
 from curator.records import CutClip, CutRequest, Span, Track
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig, cut_fingerprint
-from curator.stages.cut.output_form import frame_plan, target_n_frames
-from curator.stages.propose.candidate_row import cut_request
 
 N = 40
 """Frames of the sources here."""

@@ -13,11 +13,11 @@ import pytest
 from samples import analyzed
 from sound import Sound, Wave, write_film
 
+from curator.cut_requests import cut_request
 from curator.footage.film_writer import moving_texture, write_video
 from curator.records import CutClip, Span
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
-from curator.stages.propose.candidate_row import cut_request
 
 BEEP_S = 2.5
 FRAME_S = 1 / 30

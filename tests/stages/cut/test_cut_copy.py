@@ -17,6 +17,7 @@ from av.video.reformatter import ColorRange
 from numpy.typing import NDArray
 from samples import analyzed
 
+from curator.cut_requests import cut_request, least_frames
 from curator.footage import film_writer as write
 from curator.footage.film_writer import moving_texture, rotate, variable_pts, write_video
 from curator.media.packet_copy import CannotCopyError, PacketSpan, VideoPacket, packets_of_span
@@ -26,7 +27,6 @@ from curator.stages.cut import copy_check as copy
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import give_up_ticks, is_same_luma
-from curator.stages.propose.candidate_row import cut_request, least_frames
 from curator.stages.shard.config import ShardConfig
 
 N = 120

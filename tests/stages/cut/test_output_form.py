@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from samples import analyzed
 
+from curator.buckets import Bucket, bucket_of, bucket_size
+from curator.cut_requests import cut_request, frame_plan
 from curator.errors import CutError, RecipeError
 from curator.footage.film_writer import moving_texture, write_video
 from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
@@ -23,10 +25,9 @@ from curator.records import ClipForm, CutClip, CutRequest, NotCopied, Span
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig, cut_fingerprint
 from curator.stages.cut.copy_check import check_encoded
-from curator.stages.cut.output_form import as_written, bucket_size, formed, frame_plan
-from curator.stages.propose.candidate_row import candidate_row, cut_request
+from curator.stages.cut.output_form import as_written, formed
+from curator.stages.propose.candidate_row import candidate_row
 from curator.stages.shard.config import ShardConfig
-from curator.stages.shard.shard_plan import Bucket, bucket_of
 from curator.tables.schemas import CANDIDATES_SCHEMA
 
 Film = NDArray[np.uint8]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from samples import made_track
 
+from curator.cut_requests import MAX_VARIABLE_FPS, cut_request, target_n_frames
 from curator.recipe import load_recipe
 from curator.records import Reason, SourceRef, Span, Track, nominal_fps
 from curator.stages.analyze.stage import AnalyzedUnit, ProposeStep
-from curator.stages.cut.output_form import target_n_frames
 from curator.stages.filter.judging import decide
-from curator.stages.propose.candidate_row import MAX_VARIABLE_FPS, candidate_row, cut_request
+from curator.stages.propose.candidate_row import candidate_row
 from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store
 from curator.tables.parts import Parts, columns_to_rows, rows_to_table

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from samples import made_track
 
+from curator.cut_requests import cut_request, target_n_frames
 from curator.measures.scores import SCORES
 from curator.records import Reason, Span, Track
-from curator.stages.cut.output_form import target_n_frames
 from curator.stages.filter.judging import decide
 from curator.stages.filter.rules import FilterConfig
-from curator.stages.propose.candidate_row import candidate_row, cut_request
+from curator.stages.propose.candidate_row import candidate_row
 from curator.stages.propose.clip_spans import ProposeConfig, clip_id
 from curator.stages.shard.config import ShardConfig
 from curator.tables.parts import columns_to_rows, rows_to_table

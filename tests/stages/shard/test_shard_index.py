@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from curator.buckets import Bucket
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.shard_index import (
     DATASET_SCHEMA,
@@ -24,14 +25,7 @@ from curator.stages.shard.shard_index import (
     set_files,
     tar_index,
 )
-from curator.stages.shard.shard_plan import (
-    Bucket,
-    Sample,
-    Split,
-    plan_shards,
-    tar_layout,
-    write_shard,
-)
+from curator.stages.shard.shard_plan import Sample, Split, plan_shards, tar_layout, write_shard
 from curator.tables.clip_locations import Location
 
 BUCKETS = (

@@ -12,14 +12,12 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from curator.buckets import Bucket, aspect_loss, bucket_of
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.shard_plan import (
-    Bucket,
     Sample,
     ShardPlan,
     Split,
-    aspect_loss,
-    bucket_of,
     plan_shards,
     split_of,
     tar_layout,

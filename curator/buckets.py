@@ -1,0 +1,129 @@
+"""Buckets: clips that a trainer can put into one batch, by resolution, aspect ratio and length."""
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
+
+SIZE_STEP_PX = 16
+"""Fixed sizes are multiples of it, as tokenizers want them."""
+UNKNOWN_CONTENT = "unknown"
+"""Content type, in the name of a bucket, of a clip whose type is not told."""
+
+
+class BucketClasses(Protocol):
+    """The classes of a recipe, as the section `shard` has them."""
+
+    @property
+    def resolutions(self) -> tuple[int, ...]:
+        """Shorter sides, in pixels."""
+        ...
+
+    @property
+    def aspects(self) -> tuple[str, ...]:
+        """Aspect ratios, such as `16,9`."""
+        ...
+
+    @property
+    def aspects_strict(self) -> bool:
+        """Whether a clip must be near an aspect class."""
+        ...
+
+    @property
+    def aspects_tolerance(self) -> float:
+        """Largest share of the picture that a crop to the nearest class may lose."""
+        ...
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Least frames, less one."""
+        ...
+
+    @property
+    def by_content_type(self) -> bool:
+        """Whether each content type has buckets of its own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Clips that a trainer can put into one batch after cropping to the smallest."""
+
+    resolution: int
+    aspect: str
+    min_frames: int
+    content: str | None = None
+    """Content type, where buckets go by it."""
+
+    @property
+    def name(self) -> str:
+        """Folder under `shards/`, such as `720p_16-9_121f`, or `720p_16-9_121f_sports`."""
+        name = f"{self.resolution}p_{self.aspect.replace(',', '-')}_{self.min_frames}f"
+        if self.content is None:
+            return name
+        return f"{name}_{re.sub('[^a-z0-9]+', '-', self.content.lower()).strip('-') or 'other'}"
+
+
+def bucket_of(
+    width: int,
+    height: int,
+    n_frames: int,
+    config: BucketClasses,
+    *,
+    content_type: str | None = None,
+) -> Bucket | None:
+    """Bucket of a clip.
+
+    Args:
+        width: Pixels.
+        height: Pixels.
+        n_frames: Frames of the written clip.
+        config: Classes.
+        content_type: What the clip shows, as far as that is known.
+
+    Returns:
+        The bucket, or None for a clip below the smallest resolution or length class, and with
+        `aspects_strict` for one that is near no aspect class.
+    """
+    resolutions = [size for size in config.resolutions if size <= min(width, height)]
+    lengths = [length for length in config.lengths if length + 1 <= n_frames]
+    if not resolutions or not lengths:
+        return None
+    if config.aspects_strict and aspect_loss(width, height, config) > config.aspects_tolerance:
+        return None
+    return Bucket(
+        resolution=max(resolutions),
+        aspect=_nearest(width, height, tuple(config.aspects)),
+        min_frames=max(lengths),
+        content=(content_type or UNKNOWN_CONTENT) if config.by_content_type else None,
+    )
+
+
+def aspect_loss(width: int, height: int, config: BucketClasses) -> float:
+    """Share of the picture that a crop to the nearest aspect class would lose, 0 to 1."""
+    wanted = _ratio(_nearest(width, height, tuple(config.aspects)))
+    own = width / height
+    return 1 - min(own / wanted, wanted / own)
+
+
+def bucket_size(bucket: Bucket) -> tuple[int, int]:
+    """Width and height of all clips of a bucket, multiples of 16.
+
+    The shorter side is rounded up, so that a clip stays in its class of resolution.
+    """
+    wide, high = (int(number) for number in bucket.aspect.split(","))
+    short = -(-bucket.resolution // SIZE_STEP_PX) * SIZE_STEP_PX
+    ratio = max(wide, high) / min(wide, high)
+    long = max(short, round(bucket.resolution * ratio / SIZE_STEP_PX) * SIZE_STEP_PX)
+    return (long, short) if wide >= high else (short, long)
+
+
+@cache
+def _nearest(width: int, height: int, aspects: tuple[str, ...]) -> str:
+    return min(aspects, key=lambda a: abs(math.log(width / height / _ratio(a))))
+
+
+def _ratio(aspect: str) -> float:
+    width, height = aspect.split(",")
+    return int(width) / int(height)

@@ -1,0 +1,111 @@
+"""What is needed to write a clip: its frames, rate, crop, and how many frames it will have."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.buckets import BucketClasses, bucket_of
+from curator.measures.borders_score import crop_of
+from curator.measures.scores import ClipView
+from curator.records import Crop, CutRequest, Note, Span, Track, nominal_fps
+
+MAX_VARIABLE_FPS = Fraction(1000)
+"""Highest rate at which a variable one is written: cameras film at up to 960 frames/s, and an
+absurd unit of time must not ask for millions of frames."""
+
+
+def target_n_frames(request: CutRequest) -> int:
+    """Frames that the clip will have: its own, or those of a constant rate over its time."""
+    return len(frame_plan(request))
+
+
+def frame_plan(request: CutRequest) -> NDArray[np.int64]:
+    """For each frame written, the index of the source's frame on screen at that time.
+
+    Args:
+        request: The clip; with a variable or another rate, frames are repeated or left out so that
+            each output time shows what the source showed.
+    """
+    n_source = len(request.frame_pts)
+    if not (request.is_vfr or request.is_resampled):
+        return np.arange(n_source)
+    ticks = float(1 / (request.fps * request.time_base))
+    span = request.end_pts - int(request.frame_pts[0])
+    n_frames = max(1, round(span / ticks))
+    times = request.frame_pts[0] + (np.arange(n_frames) + 0.25) * ticks
+    plan = np.searchsorted(request.frame_pts, times, side="right") - 1
+    within: NDArray[np.int64] = np.clip(plan, 0, n_source - 1)
+    return within
+
+
+def cut_request(
+    track: Track, name: str, span: Span, *, crop_borders: bool, min_frames: int = 1
+) -> CutRequest:
+    """What is needed to write a span: its timestamps, and the rate it is written at.
+
+    Args:
+        track: What was measured.
+        name: The clip's id.
+        span: Its frames.
+        crop_borders: Whether black borders are cut away.
+        min_frames: Fewest frames that a copy may have.
+    """
+    has_one_size = Note.SIZE_CHANGES not in track.notes
+    frame_pts = track.frame_pts[span.start_frame : span.end_frame]
+    end_pts = track.pts_of_end(span.end_frame)
+    is_vfr = track.is_vfr and _varies(frame_pts, track.time_base)
+    fps = track.fps
+    if track.is_vfr:
+        fps = min(nominal_fps(frame_pts, end_pts, track.time_base), MAX_VARIABLE_FPS)
+    crop = crop_of(ClipView(track, span)) if crop_borders and has_one_size else None
+    return CutRequest(
+        clip_id=name,
+        start_pts=int(frame_pts[0]),
+        end_pts=end_pts,
+        frame_pts=frame_pts,
+        frame_luma=track.luma_mean[span.start_frame : span.end_frame],
+        time_base=track.time_base,
+        fps=fps,
+        is_vfr=is_vfr,
+        rotation_deg=track.rotation_deg,
+        crop=crop,
+        is_interlaced=track.is_interlaced,
+        is_hdr=track.is_hdr,
+        min_frames=min_frames,
+        source_bits_per_pixel=_bits_per_pixel(track, span, crop),
+    )
+
+
+def _bits_per_pixel(track: Track, span: Span, crop: Crop | None) -> float | None:
+    """Of what is kept: borders take next to none."""
+    n_bytes = track.frame_bytes[span.start_frame : span.end_frame]
+    if not n_bytes.all():
+        return None
+    width, height = (track.width, track.height) if crop is None else (crop.width, crop.height)
+    return 8 * int(n_bytes.sum(dtype=np.int64)) / (len(n_bytes) * width * height)
+
+
+def least_frames(clip: Mapping[str, Any], *, min_s: float, shard: BucketClasses) -> int:
+    """Fewest frames with which a clip stays as long as clips must be, and in its bucket.
+
+    Args:
+        clip: Row of `clips` as proposed.
+        min_s: Shortest clip, in seconds.
+        shard: Buckets.
+    """
+    bucket = bucket_of(clip["width"], clip["height"], clip["n_frames"], shard)
+    in_bucket = bucket.min_frames + 1 if bucket is not None else 1
+    long_enough = ceil(Fraction(clip["fps_fraction"]) * Fraction(min_s) - Fraction(1, 1000))
+    return min(max(in_bucket, long_enough), int(clip["n_frames"]))
+
+
+def _varies(frame_pts: NDArray[np.int64], time_base: Fraction) -> bool:
+    if len(frame_pts) < 3:
+        return False
+    intervals = np.diff(frame_pts)
+    tolerance = max(0.002, 2 * float(time_base)) / float(time_base)
+    return bool(np.max(np.abs(intervals - np.median(intervals))) > tolerance)

@@ -1,0 +1,42 @@
+"""The shot network's small pictures of a frame, and the luma that is measured on them."""
+
+# ruff: noqa: N803 - shape letters
+
+import numpy as np
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from curator.media.scale import Scaler
+from curator.models.transnet import HEIGHT, WIDTH
+
+PICTURE_PX = 640
+"""Longer side of the picture for sharpness and exposure: out-of-focus edges still show at it."""
+LUMA = np.array([0.2126, 0.7152, 0.0722], np.float32)
+"""ITU-R BT.709 luma weights."""
+
+
+def needs_smoothing(stream: VideoStream) -> bool:
+    """Whether a stream is so small that the loop filter of all frames shows in a measurement.
+
+    At half the size and below, what it does to a block's edge is gone.
+    """
+    return max(stream.width, stream.height) < 2 * PICTURE_PX
+
+
+def tiny_scaler(rotation_deg: int) -> Scaler:
+    """Scaler to the shot network's picture, which luma is measured on too.
+
+    Args:
+        rotation_deg: Clockwise rotation that shows the source upright.
+    """
+    return Scaler(WIDTH, HEIGHT, rotation_deg=rotation_deg)
+
+
+def tiny_luma(rgb_HWC: NDArray[np.uint8]) -> tuple[float, float]:
+    """Mean and standard deviation of luma, 0 (black) to 1 (white).
+
+    Args:
+        rgb_HWC: uint8 RGB, of the size that `tiny_scaler` gives.
+    """
+    luma = rgb_HWC.astype(np.float32) @ LUMA
+    return float(luma.mean()) / 255, float(luma.std()) / 255
