@@ -170,15 +170,14 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     """CPU-seconds per clip of each step that leads from a written clip to a stored answer."""
     import pyarrow.parquet as pq
 
-    from curator.media.frame_tap import Tap, look_at_clip
+    from curator.media.frame_tap import FrameWish, TakenFrames, Tap, look_at_clip
     from curator.models.text_reader import TextReader
     from curator.stages.caption.caption_records import Reply, Task
     from curator.stages.caption.captioners.chat_wire import body_of
     from curator.stages.caption.config import CaptionConfig
     from curator.stages.caption.dialogs.window_dialog import Asker
-    from curator.stages.caption.frame_store import FrameParts, Taken, Taps
+    from curator.stages.caption.frame_store import CaptionFrames, FrameParts, content_of
     from curator.stages.caption.reply_store import Replies
-    from curator.stages.caption.stage import content_of
     from curator.stages.caption.windows import windows_of
     from curator.storage import open_store
     from curator.tables.clip_locations import Location, clip_bytes
@@ -193,7 +192,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     names = json.loads((out / "summary.json").read_text())["tables"]["clips"]
     rows = [row for name in names for row in pq.read_table(out / name).to_pylist()]
     rows = [row for row in rows if row["decision"] == "kept"]
-    taps, parts = Taps(config), FrameParts(store, config)
+    taker, parts = CaptionFrames(store, config), FrameParts(store, config)
     replies, asker = Replies(store, "benchmark"), Asker(config)
     reader = TextReader()
     spent: dict[str, float] = {}
@@ -212,13 +211,13 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
         at = timed("read the clip", at)
         look_at_clip(mp4, Tap((), longest_px=config.frame_px), threads=1)
         at = decoded = timed("decode", at)
-        looked = look_at_clip(
-            mp4, taps.of(row["fps"], reads_text=False)(row["n_frames"], 0), threads=1
-        )
+        wish = FrameWish(content=content_of(row))
+        tap = taker.tap(wish, row["fps"], lambda first: 0.0)(row["n_frames"], 0)
+        looked = look_at_clip(mp4, tap, threads=1)
         spent["scale, JPEG"] = spent.get("scale, JPEG", 0.0) + time.process_time() - decoded
         at = time.process_time()
-        (where_looked,) = parts.write(
-            [Taken(clip_id=row["clip_id"], content=content_of(row), looked=looked)]
+        (where_looked,) = taker.store(
+            [TakenFrames(clip_id=row["clip_id"], wish=wish, looked=looked)]
         )
         at = timed("store the pictures", at)
         for window in windows_of(row["n_frames"], row["fps"], config):

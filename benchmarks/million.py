@@ -386,11 +386,13 @@ def execute(
         progress.stage = phases.stage  # type: ignore[method-assign]
     replaced: list[Any] = [one_code()]
     if answering or recipe.caption.asks:
-        from curator.stages.caption.stage import Captioning
+        from curator.stages.caption.caption_driver import Captioning
 
-        replaced.append(patch("curator.stages.caption.stage.check_asking", lambda *a, **k: None))
+        replaced.append(
+            patch("curator.stages.caption.caption_driver.check_asking", lambda *a, **k: None)
+        )
         if answering:
-            replaced.append(patch("curator.stages.caption.stage.asking_of", Answering))
+            replaced.append(patch("curator.stages.caption.caption_driver.asking_of", Answering))
             replaced.append(patch.object(Captioning, "_look_at_written", _no_pictures))
     with Engine(address=None, workers=1) as engine:
         for one in replaced:
@@ -404,10 +406,11 @@ def execute(
 
 
 def _no_pictures(self: Any, missing: Sequence[Mapping[str, Any]], locations: object) -> None:  # noqa: ANN401
-    from curator.stages.caption.frame_store import LookedClip, content_of
+    from curator.media.frame_tap import StoredFrames
+    from curator.stages.caption.frame_store import content_of
 
     for row in missing:
-        where = LookedClip(
+        where = StoredFrames(
             clip_id=row["clip_id"], content=content_of(row), n_frames=int(row["n_frames"])
         )
         self._take([where], {})
@@ -440,7 +443,7 @@ def recaption(folder: Path) -> dict[str, Any]:
     from curator.executor.engine import Engine
     from curator.executor.progress import Progress
     from curator.runs.recaptioning import Recaption
-    from curator.stages.caption.stage import Captioning
+    from curator.stages.caption.caption_driver import Captioning
     from curator.stages.commit.commit_run import read_summary
     from curator.storage import open_store
 
@@ -453,7 +456,8 @@ def recaption(folder: Path) -> dict[str, Any]:
             clips = again._clips()
             again._locations(clips)
             phases.stage(f"{name}: plan")
-            captioning = Captioning(store, again.recipe, engine, Progress(live=False), checks=False)
+            config = again.recipe.caption
+            captioning = Captioning(store, config, engine, Progress(live=False), checks=False)
             with closing(captioning):
                 last = read_summary(store)["tables"].get("annotations", ())
                 captioning.begin(clips, again._asked_before(), last)

@@ -190,7 +190,6 @@ def place(
 
     monkeypatch.setattr(Engine, "run", run_here)
     monkeypatch.setattr(Engine, "ledger", no_ledger)
-    monkeypatch.setattr(Engine, "prestart", lambda self: None)
     shutil.copytree(described.out, tmp_path / "out")
     fake_server.start(captions=True)
     return Captioned(described.sources, tmp_path / "out", fake_server)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from curator.cut_records import NotCopied
 
 from curator.cli import make_parser
-from curator.cut_records import NotCopied
 from curator.errors import ErrorCode
 from curator.recipe import Recipe, load_recipe, recipe_names
 from curator.records import Note

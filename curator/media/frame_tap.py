@@ -1,7 +1,14 @@
-"""Takes some of the frames of a clip as small pictures while they pass on their way elsewhere."""
+"""Takes some frames of a clip as small pictures while the clip is decoded for another purpose.
+
+A stage that wants frames gives a `FrameOrder` to the stage that decodes clips; neither imports the
+other.
+"""
 
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
 
 import av
 import av.error
@@ -95,6 +102,83 @@ class Tap:
         if is_untagged and min(picture.width, picture.height) >= HD_PX:
             picture.colorspace = Colorspace.ITU709
         return self._scalers[size].rgb_HWC(picture)
+
+
+MakeTap = Callable[[int, int], Tap]
+"""Makes the tap of a clip from its number of frames and its first frame within the request."""
+
+Moment = tuple[float, float]
+"""Start and end of an event, in seconds from the source's first frame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameWish:
+    """Which frames of one clip are wanted."""
+
+    content: str
+    """Fingerprint of the clip's pixels as proposed."""
+    reads_text: bool = False
+    """Whether text in the frames is read."""
+    moments: tuple[Moment, ...] = ()
+    """Events of the source, around which more frames are wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenFrames:
+    """Frames that were taken from a clip and are not stored yet."""
+
+    clip_id: str
+    wish: FrameWish
+    looked: Looked
+    written: Mapping[str, Any] | None = None
+    """Columns of `clips` for the clip as written; None for a clip as its wish describes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFrames:
+    """Where the frames of a clip are stored, or why there are none."""
+
+    clip_id: str
+    content: str = ""
+    """Fingerprint of the clip's pixels."""
+    part: str = ""
+    row: int = 0
+    n_frames: int = 0
+    """Frames of the clip, as decoded."""
+    text: str = ""
+    """Text in the frames, as JSON; empty where none was read."""
+    error: str | None = None
+
+
+class FrameTaker(Protocol):
+    """Chooses and stores frames. It is pickled and used in the workers that decode."""
+
+    def tap(
+        self, wish: FrameWish, fps: Fraction | float, start_s: Callable[[int], float]
+    ) -> MakeTap:
+        """Returns what makes the tap of a clip.
+
+        Args:
+            wish: Which frames.
+            fps: Rate of the clip as written.
+            start_s: Seconds of the source at which the clip begins, from its first frame.
+        """
+        ...
+
+    def store(self, taken: Sequence[TakenFrames]) -> list[StoredFrames]:
+        """Stores the frames of some clips and returns where they are."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameOrder:
+    """What the stage that decodes clips needs to take frames for another stage."""
+
+    taker: FrameTaker
+    wish: Callable[[Mapping[str, Any]], FrameWish]
+    """Which frames of a clip, from its row."""
+    take: Callable[[Sequence[StoredFrames], Mapping[str, Mapping[str, Any]]], None]
+    """Called with stored frames, and with the columns of the written clips among them by id."""
 
 
 def look_at_clip(mp4: bytes, tap: Tap, *, threads: int) -> Looked:

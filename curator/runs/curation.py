@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from curator.errors import UsageError
 from curator.executor.cpu_accounting import cpu_profile, mark_processes
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, semantics_of
 from curator.records import SourceRef
 from curator.stages.analyze.analysis_driver import Analyzing
@@ -49,7 +51,7 @@ from curator.tables.schemas import CANDIDATES_SCHEMA, CLIPS_SCHEMA, SHOTS_SCHEMA
 from curator.tables.source_table import SourceTable
 
 if TYPE_CHECKING:
-    from curator.stages.caption.stage import Captioning
+    from curator.stages.caption.caption_driver import Captioning
 
 logger = logging.getLogger(__name__)
 
@@ -133,11 +135,15 @@ class Run:
             mark_selected(state.clips, self._recipe.select)
         if recipe.caption.annotates:
             # Imported here: runs that ask no model need nothing of it.
-            from curator.stages.caption.stage import Captioning
+            from curator.stages.caption.caption_driver import Captioning
 
             # Without a finished run the server was asked before all work.
             state.captioning = Captioning(
-                self._store, recipe, self._engine, self._progress, checks=bool(self._previous)
+                self._store,
+                recipe.caption,
+                self._engine,
+                self._progress,
+                checks=bool(self._previous),
             )
         with closing(state.captioning) if state.captioning is not None else nullcontext():
             locations = self._cut()
@@ -166,21 +172,24 @@ class Run:
         state, cutting, captioning = self._state, self._cutting(), self._state.captioning
         kept = kept_by_source(state.clips)
         sources, track_part = state.sources.find(kept), self._candidates.track_part
-        looks = None
+        order = None
         if captioning is not None:
             last = self._previous.get("tables", {}).get("annotations", ())
             captioning.begin(state.clips, answered=last)
             if self._recipe.caption.decides:
                 with self._timed("caption"):
-                    captioning.before_cut(cutting, sources, track_part)
+                    cutting.refuse_hdr(state.clips)
+                    captioning.before_cut(
+                        partial(cutting.look, sources=sources, track_part=track_part)
+                    )
                     captioning.apply(state.clips)
             else:
-                looks = captioning.looks
+                order = captioning.order
         with self._timed("cut"):
-            shows = looks if self._recipe.caption.asks else None
-            locations = cutting.cut(state.clips, sources, track_part, shows)
+            wanted = order if self._recipe.caption.asks else None
+            locations = cutting.cut(state.clips, sources, track_part, wanted)
         with self._timed("caption"):
-            if looks is not None and captioning is not None:
+            if order is not None and captioning is not None:
                 captioning.after_cut(locations)
                 captioning.apply(state.clips)
             # A caption tells the length, and a copy may be shorter than what was proposed.
@@ -338,7 +347,13 @@ class Run:
             # Imported here: few recipes have captions embedded.
             from curator.stages.caption.caption_embeddings import text_vectors_of
 
-            embedded = text_vectors_of(recipe, state.clips, self._store, self._engine)
+            embedded = text_vectors_of(
+                recipe.caption.embedding,
+                ModelStore.at(recipe.models),
+                state.clips,
+                self._store,
+                self._engine,
+            )
             if embedded is not None:
                 find = embedded.find
                 state.counts["captions_embedded"] = embedded.n_made

@@ -19,6 +19,7 @@ from curator.errors import UsageError
 from curator.executor.cpu_accounting import cpu_profile, mark_processes
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, semantics_of, with_changes
 from curator.report import render_report, shown_clips
 from curator.stages.caption.annotation_rows import SPAN
@@ -48,7 +49,7 @@ from curator.tables.parts import SUMMARY, read_parquet, write_table, write_table
 from curator.tables.schemas import ANNOTATIONS_SCHEMA, CLIPS_SCHEMA, SIDECARS_SCHEMA
 
 if TYPE_CHECKING:
-    from curator.stages.caption.stage import Captioning
+    from curator.stages.caption.caption_driver import Captioning
 
 SECTION = "caption"
 UNASKED = frozenset({"captioner", "enabled", "embedding"})
@@ -118,7 +119,13 @@ class Recaption:
         self._progress.stage("shard")
         begun = time.monotonic()
         sharding = Sharding(self._store, self.recipe, self._engine, previous=self._previous)
-        embedded = text_vectors_of(self.recipe, clips, self._store, self._engine)
+        embedded = text_vectors_of(
+            self.recipe.caption.embedding,
+            ModelStore.at(self.recipe.models),
+            clips,
+            self._store,
+            self._engine,
+        )
         find = None
         if embedded is not None:
             find = embedded.find
@@ -182,9 +189,9 @@ class Recaption:
             measured_captions(clips, config)
             return {}, {}
         # Imported here: measured captions need nothing of it.
-        from curator.stages.caption.stage import Captioning
+        from curator.stages.caption.caption_driver import Captioning
 
-        captioning = Captioning(self._store, self.recipe, self._engine, self._progress, checks=True)
+        captioning = Captioning(self._store, config, self._engine, self._progress, checks=True)
         with closing(captioning):
             last = self._previous["tables"].get("annotations", ())
             beside = KeptBeside(self._store, self._previous["tables"].get(SIDECARS))

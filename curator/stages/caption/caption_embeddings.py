@@ -16,7 +16,6 @@ from curator.fingerprints import fingerprint
 from curator.models.catalogue import ModelEntry
 from curator.models.text_encoder import each_caption, text_hash
 from curator.models.weight_store import ModelStore
-from curator.recipe import Recipe
 from curator.stage import Resources
 from curator.storage import Store
 from curator.tables.clip_rows import values
@@ -149,20 +148,23 @@ class TextVectors:
 
 
 def text_vectors_of(
-    recipe: Recipe, clips: Sequence[Mapping[str, Any]], store: Store, engine: Engine
+    name: str | None,
+    models: ModelStore,
+    clips: Sequence[Mapping[str, Any]],
+    store: Store,
+    engine: Engine,
 ) -> TextVectors | None:
-    """Embeddings of the captions of kept clips; None where the recipe names no encoder.
+    """Embeddings of the captions of kept clips.
 
     Args:
-        recipe: Settings.
+        name: Of the text encoder; None for no embeddings.
+        models: Where its weights are.
         clips: Rows of `clips`, with captions.
         store: Output root.
         engine: Where they are made.
     """
-    name = recipe.caption.embedding
     if name is None:
         return None
-    models = ModelStore.at(recipe.models)
     vectors = TextVectors(store, models.catalogue.find(name, "text"), models, engine)
     told = zip(values(clips, "decision"), values(clips, "caption"), strict=True)
     vectors.make(caption or "" for decision, caption in told if decision == "kept")

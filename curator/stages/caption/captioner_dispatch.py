@@ -13,6 +13,7 @@ from curator.executor.attempts import MAX_ATTEMPTS, CpuClock
 from curator.executor.engine import Engine
 from curator.executor.ledger import AttemptLedger
 from curator.executor.worker import Step
+from curator.media.frame_tap import StoredFrames
 from curator.stage import Resources
 from curator.stages.caption.caption_records import (
     Annotation,
@@ -28,7 +29,7 @@ from curator.stages.caption.config import CaptionConfig, ModelConfig
 from curator.stages.caption.dialogs.dialog import Dialogs, told_first
 from curator.stages.caption.dialogs.prompt_files import Prompt, give_prompts, load_prompt
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
-from curator.stages.caption.frame_store import FrameParts, LookedClip
+from curator.stages.caption.frame_store import FrameParts
 from curator.stages.caption.reply_store import Replies, UnitReplies, replies_stamp
 from curator.storage import Store
 
@@ -46,7 +47,7 @@ MODEL_BYTES = 8 << 30
 class Asking(Protocol):
     """Takes windows to ask about, and gives their annotations in any order."""
 
-    def submit(self, task: Task, where: LookedClip) -> None:
+    def submit(self, task: Task, where: StoredFrames) -> None:
         """Asks about a window; does not wait.
 
         Args:
@@ -125,7 +126,7 @@ class ServerAsking:
 
         self._pump = Pump(dialogs, clients, replies=replies, keep=keep, budget_s=config.budget_s)
 
-    def submit(self, task: Task, where: LookedClip) -> None:
+    def submit(self, task: Task, where: StoredFrames) -> None:
         """As `Asking.submit`."""
         self._pump.submit(task, partial(self._parts.frames, where, task))
 
@@ -157,7 +158,7 @@ class Annotated:
 class AnnotateUnit:
     """Windows that a worker asks about."""
 
-    windows: Sequence[tuple[Task, LookedClip]]
+    windows: Sequence[tuple[Task, StoredFrames]]
     told: Mapping[str, Reply] = field(default_factory=dict)
     """Replies that are stored already of what is asked about them, by the key of their request."""
 
@@ -225,7 +226,7 @@ class AnnotateStep:
         return Annotated(annotations=annotations, replies=kept, cpu_s=cpu_s)
 
     def _annotations(
-        self, windows: Sequence[tuple[Task, LookedClip]], replies: UnitReplies, keep: Keep
+        self, windows: Sequence[tuple[Task, StoredFrames]], replies: UnitReplies, keep: Keep
     ) -> list[Annotation]:
         with ThreadPoolExecutor(_LOADERS) as pool:
             frames = list(pool.map(self._frames, *zip(*windows, strict=True)))
@@ -239,7 +240,7 @@ class AnnotateStep:
         )
 
     def _alone(
-        self, window: tuple[Task, LookedClip], replies: UnitReplies, keep: Keep
+        self, window: tuple[Task, StoredFrames], replies: UnitReplies, keep: Keep
     ) -> list[Annotation]:
         """Asks about a window, unless a worker died over it alone."""
         assert self._log is not None
@@ -254,7 +255,7 @@ class AnnotateStep:
             self._log.end(name, 0.0)
         return made
 
-    def _frames(self, task: Task, where: LookedClip) -> Frames | None:
+    def _frames(self, task: Task, where: StoredFrames) -> Frames | None:
         try:
             return self._parts.frames(where, task)
         except CuratorError:
@@ -296,7 +297,7 @@ class LocalAsking:
         self._dialogs = make_dialogs(config) if dialogs is None else dialogs
         self._replies = replies
         self._engine = engine
-        self._waiting: list[tuple[Task, LookedClip]] = []
+        self._waiting: list[tuple[Task, StoredFrames]] = []
         self._pool: Pool | None = None
         self.cpu_s: Counter[str] = Counter()
         self._gpus = 1.0 if engine.n_gpus() >= 1 else 0.0
@@ -305,7 +306,7 @@ class LocalAsking:
         cpus = 0 if self._gpus else 1
         self._resources = Resources(cpus=cpus, gpus=self._gpus, memory_bytes=MODEL_BYTES)
 
-    def submit(self, task: Task, where: LookedClip) -> None:
+    def submit(self, task: Task, where: StoredFrames) -> None:
         """As `Asking.submit`."""
         self._waiting.append((task, where))
         if self._gpus and self._engine.is_started and len(self._waiting) >= UNIT_WINDOWS:
@@ -362,7 +363,7 @@ class LocalAsking:
             keeps_state=True,
         )
 
-    def _unit(self, windows: Sequence[tuple[Task, LookedClip]]) -> AnnotateUnit:
+    def _unit(self, windows: Sequence[tuple[Task, StoredFrames]]) -> AnnotateUnit:
         # A worker that read all replies would grow with the corpus.
         told: dict[str, Reply] = {}
         if len(self._replies):

@@ -4,11 +4,10 @@ Pictures lie in parts of `frames`, a row group per clip, until the run has finis
 """
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -18,14 +17,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curator.errors import CuratorError, CutError
-from curator.executor.attempts import CpuClock
 from curator.fingerprints import fingerprint
-from curator.media.frame_tap import Reads, Tap, look_at_clip
-from curator.records import Looked
+from curator.media.frame_tap import (
+    FrameTaker,
+    FrameWish,
+    MakeTap,
+    Moment,
+    Reads,
+    StoredFrames,
+    TakenFrames,
+    Tap,
+    look_at_clip,
+)
+from curator.records import Failure, Looked
+from curator.stage import Scope, Stage
 from curator.stages.caption.caption_records import Frames, Task
-from curator.stages.caption.config import CaptionConfig, frames_fingerprint
-from curator.stages.caption.windows import Moment, windows_of
-from curator.stages.cut.clip_cutter import MakeTap
+from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, frames_fingerprint
+from curator.stages.caption.windows import windows_of
 from curator.storage import Store
 from curator.tables.clip_locations import Location, clip_bytes
 from curator.tables.parts import Parts, rows_to_table
@@ -59,97 +67,80 @@ def content_of(clip: Mapping[str, Any]) -> str:
     return fingerprint("clip content", [clip[name] for name in _CONTENT])
 
 
-def pictures_key(content: str, moments: Sequence[Moment]) -> str:
-    """What makes the pictures of a clip, for one configuration.
+def frames_key(content: str, moments: Sequence[Moment]) -> str:
+    """Key of a clip's frames, for one configuration.
 
     Args:
-        content: Of the clip.
-        moments: Of the events that the source has.
+        content: Fingerprint of the clip's pixels.
+        moments: Events of the source.
     """
     return fingerprint("clip pictures", content, moments) if moments else content
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookedClip:
-    """Where the pictures of a clip lie, or why there are none."""
-
-    clip_id: str
-    content: str = ""
-    part: str = ""
-    row: int = 0
-    n_frames: int = 0
-    text: str = ""
-    """What was read in the pictures, as JSON; empty where nothing was to be read."""
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """Pictures of a clip on their way into a part."""
-
-    clip_id: str
-    content: str
-    looked: Looked
-    moments: tuple[Moment, ...] = ()
-    """Of the events that the source has."""
-
-    @property
-    def text(self) -> str:
-        """What was read, as JSON: lines by the number of the frame; empty for nothing read."""
-        if not self.looked.text:
-            return ""
-        by_frame = {str(frame): lines for frame, lines in self.looked.text.items()}
-        return orjson.dumps(by_frame, option=orjson.OPT_SORT_KEYS).decode()
-
-    def row(self) -> dict[str, Any]:
-        """Row of `FRAMES_SCHEMA`."""
-        return {
-            "clip_id": self.clip_id,
-            "n_frames": self.looked.n_frames,
-            "frames": list(self.looked.jpegs),
-            "jpegs": list(self.looked.jpegs.values()),
-            "text": self.text,
-        }
-
-
-class Taps:
-    """Makes taps for a recipe; the reader of text is made when it is first needed.
+class CaptionFrames:
+    """Chooses, reads and stores the frames of clips for a captioner: a `FrameTaker`.
 
     Args:
+        store: Output root.
         config: Windows, frames and size.
     """
 
-    def __init__(self, config: CaptionConfig) -> None:
+    def __init__(self, store: Store, config: CaptionConfig) -> None:
         self._config = config
+        self._parts = Parts(store, FRAMES, frames_fingerprint(config))
         self._reader: Any = None
 
-    def of(
-        self,
-        fps: Fraction | float,
-        *,
-        reads_text: bool,
-        moments: Sequence[Moment] = (),
-        start_s: Callable[[int], float] = lambda first: 0.0,
+    def tap(
+        self, wish: FrameWish, fps: Fraction | float, start_s: Callable[[int], float]
     ) -> MakeTap:
-        """Makes the tap of a clip by its number of frames.
-
-        Args:
-            fps: Rate of the clip as written.
-            reads_text: Whether text in the pictures is read.
-            moments: Of the source's events.
-            start_s: Seconds of the source at which the clip begins, by its first frame.
-        """
+        """As `FrameTaker.tap`."""
         config = self._config
-        reads = self._reads() if reads_text else None
+        reads = self._reads() if wish.reads_text else None
 
         def make(n_frames: int, first: int) -> Tap:
-            windows = windows_of(n_frames, float(fps), config, moments, start_s(first))
+            windows = windows_of(n_frames, float(fps), config, wish.moments, start_s(first))
             wanted = sorted({frame for window in windows for frame in window.shown})
             n_read = min(READ_FRAMES, len(wanted))
             read_at = [wanted[(2 * i + 1) * len(wanted) // (2 * n_read)] for i in range(n_read)]
             return Tap(wanted, longest_px=config.frame_px, reads=reads, read_at=read_at)
 
         return make
+
+    def store(self, taken: Sequence[TakenFrames]) -> list[StoredFrames]:
+        """As `FrameTaker.store`: one part of `frames`, with a row group for each clip."""
+        if not taken:
+            return []
+        contents = [
+            clip.wish.content if clip.written is None else content_of(clip.written)
+            for clip in taken
+        ]
+        texts = [_text_json(clip.looked) for clip in taken]
+        rows = [
+            {
+                "clip_id": clip.clip_id,
+                "n_frames": clip.looked.n_frames,
+                "frames": list(clip.looked.jpegs),
+                "jpegs": list(clip.looked.jpegs.values()),
+                "text": text,
+            }
+            for clip, text in zip(taken, texts, strict=True)
+        ]
+        keys = [
+            frames_key(content, clip.wish.moments)
+            for clip, content in zip(taken, contents, strict=True)
+        ]
+        name = self._parts.write(rows_to_table(rows, FRAMES_SCHEMA), keys, one_row_groups=True)
+        return [
+            StoredFrames(
+                clip_id=clip.clip_id,
+                content=content,
+                part=name,
+                row=row,
+                n_frames=clip.looked.n_frames,
+                text=text,
+            )
+            for row, (clip, content, text) in enumerate(zip(taken, contents, texts, strict=True))
+        ]
 
     def _reads(self) -> Reads:
         if self._reader is None:
@@ -158,6 +149,14 @@ class Taps:
             self._reader = TextReader()
         reader = self._reader
         return lambda rgb_HWC: tuple(reader.read(rgb_HWC))  # noqa: N803
+
+
+def _text_json(looked: Looked) -> str:
+    """Lines of text by the number of the frame, as JSON; empty for none."""
+    if not looked.text:
+        return ""
+    by_frame = {str(frame): lines for frame, lines in looked.text.items()}
+    return orjson.dumps(by_frame, option=orjson.OPT_SORT_KEYS).decode()
 
 
 class FrameParts:
@@ -174,38 +173,19 @@ class FrameParts:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, int], Future[dict[str, Any]]] = OrderedDict()
 
-    def write(self, taken: Sequence[Taken]) -> list[LookedClip]:
-        """Stores pictures of clips as one part, and says where they are."""
-        if not taken:
-            return []
-        table = rows_to_table([clip.row() for clip in taken], FRAMES_SCHEMA)
-        keys = [pictures_key(clip.content, clip.moments) for clip in taken]
-        name = self._parts.write(table, keys, one_row_groups=True)
-        return [
-            LookedClip(
-                clip_id=clip.clip_id,
-                content=clip.content,
-                part=name,
-                row=row,
-                n_frames=clip.looked.n_frames,
-                text=clip.text,
-            )
-            for row, clip in enumerate(taken)
-        ]
-
-    def stored(self) -> dict[str, LookedClip]:
-        """What a run that did not finish has left, by `pictures_key`; contents are not told."""
-        found: dict[str, LookedClip] = {}
+    def stored(self) -> dict[str, StoredFrames]:
+        """Frames that an unfinished run has left, by `frames_key`; `content` is empty."""
+        found: dict[str, StoredFrames] = {}
         names = self._parts.names()
         with ThreadPoolExecutor(_READERS) as pool:
             keys = pool.map(self._parts.keys, names)
             tables = pool.map(partial(self._parts.read, columns=_FACTS), names)
             for name, its_keys, table in zip(names, keys, tables, strict=True):
                 for row, (key, facts) in enumerate(zip(its_keys, table.to_pylist(), strict=True)):
-                    found[key] = LookedClip(part=name, row=row, **facts)
+                    found[key] = StoredFrames(part=name, row=row, **facts)
         return found
 
-    def frames(self, where: LookedClip, task: Task) -> Frames:
+    def frames(self, where: StoredFrames, task: Task) -> Frames:
         """The pictures of a window.
 
         Raises:
@@ -250,77 +230,65 @@ class FrameParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenClip:
-    """A clip that is written, and whose frames are wanted."""
+    """A written clip whose frames are wanted."""
 
     clip_id: str
-    content: str
+    wish: FrameWish
     location: Location
     n_frames: int
     fps: float
-    reads_text: bool
     start_s: float = 0.0
     """Where it begins in the source."""
-    moments: tuple[Moment, ...] = ()
-    """Of the source's events."""
+
+    @property
+    def key(self) -> str:
+        """Name under which attempts are counted."""
+        return f"frames {self.clip_id}"
+
+    @property
+    def uri(self) -> str:
+        """Object that holds it."""
+        return self.location.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookUnitResult:
-    """One outcome for each clip of a unit, and the worker's CPU-seconds by what they went into."""
-
-    looked: list[LookedClip]
-    cpu_s: Mapping[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
-
-
-class LookWrittenStep:
-    """Takes frames out of written clips, in parts of `cuts` or in shards.
+class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredFrames]):
+    """Takes frames of written clips, from parts of `cuts` or from shards.
 
     Args:
+        config: Windows, frames and size.
         store: Output root.
-        config: What is taken.
+        taker: Chooses the frames.
         threads: Decoder threads.
     """
 
-    def __init__(self, *, store: Store, config: CaptionConfig, threads: int) -> None:
+    name = "look"
+    version = ANNOTATE_VERSION
+    scope = Scope.CLIP
+    reads = ("clips",)
+    writes = (FRAMES,)
+
+    def __init__(
+        self, config: CaptionConfig, *, store: Store, taker: FrameTaker, threads: int
+    ) -> None:
+        super().__init__(config)
         self._store = store
-        self._taps = Taps(config)
-        self._parts = FrameParts(store, config)
+        self._taker = taker
         self._threads = threads
-        self._clock = CpuClock()
 
-    def __call__(self, unit: Sequence[WrittenClip]) -> LookUnitResult:
-        """Takes the frames of a unit's clips."""
-        spent, start = self._clock.begin(), time.monotonic()
-        taken: list[Taken] = []
-        failed: list[LookedClip] = []
-        for clip in unit:
-            make_tap = self._taps.of(
-                clip.fps,
-                reads_text=clip.reads_text,
-                moments=clip.moments,
-                start_s=partial(_begins, clip),
-            )
-            try:
-                looked = self._look(clip, make_tap)
-            except CuratorError as error:
-                failed.append(LookedClip(clip_id=clip.clip_id, error=str(error)))
-            else:
-                taken.append(
-                    Taken(
-                        clip_id=clip.clip_id,
-                        content=clip.content,
-                        looked=looked,
-                        moments=clip.moments,
-                    )
-                )
-        return LookUnitResult(
-            looked=[*self._parts.write(taken), *failed],
-            cpu_s=self._clock.end(spent, rest="look"),
-            seconds=time.monotonic() - start,
-        )
+    def process(self, unit: WrittenClip) -> TakenFrames | StoredFrames:
+        """Takes the frames of a clip."""
+        try:
+            looked = self._look(unit)
+        except CuratorError as error:
+            return StoredFrames(clip_id=unit.clip_id, error=str(error))
+        return TakenFrames(clip_id=unit.clip_id, wish=unit.wish, looked=looked)
 
-    def _look(self, clip: WrittenClip, make_tap: MakeTap) -> Looked:
+    def failed(self, unit: WrittenClip, failure: Failure) -> StoredFrames:
+        """A clip without frames."""
+        return StoredFrames(clip_id=unit.clip_id, error=failure.message)
+
+    def _look(self, clip: WrittenClip) -> Looked:
+        make_tap = self._taker.tap(clip.wish, clip.fps, lambda first: clip.start_s)
         mp4 = clip_bytes(self._store, clip.location)
         looked = look_at_clip(mp4, make_tap(clip.n_frames, 0), threads=self._threads)
         if looked.n_frames != clip.n_frames:
@@ -331,5 +299,15 @@ class LookWrittenStep:
         return looked
 
 
-def _begins(clip: WrittenClip, first: int) -> float:
-    return clip.start_s
+@dataclass(frozen=True, slots=True)
+class StoreFrames:
+    """Stores the frames of a unit; what `UnitWorker` keeps of its results."""
+
+    taker: FrameTaker
+
+    def __call__(
+        self, clips: Sequence[WrittenClip], results: Sequence[TakenFrames | StoredFrames]
+    ) -> list[StoredFrames]:
+        """Stores what was taken, and passes on clips without frames."""
+        stored = self.taker.store([one for one in results if isinstance(one, TakenFrames)])
+        return [*stored, *(one for one in results if isinstance(one, StoredFrames))]

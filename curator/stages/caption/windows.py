@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 
+from curator.media.frame_tap import Moment
 from curator.stages.caption.caption_records import Window
 from curator.stages.caption.config import CaptionConfig
 
-Moment = tuple[float, float]
-"""Start and end of an event, in seconds from the source's first frame."""
 # A time that is a frame's own is that frame's, whatever its float was rounded to.
 _SLACK_FRAMES = 1e-6
 

@@ -30,7 +30,7 @@ from curator.media.clip_audio import add_audio, audio_of_span
 from curator.media.container import demuxed, open_container, pixel_aspect_of, video_stream
 from curator.media.decode import FrameReader, upright_size
 from curator.media.encode import Encoder, EncodeSettings, Upright, encode_mp4, refuse_without_nvenc
-from curator.media.frame_tap import Tap
+from curator.media.frame_tap import MakeTap
 from curator.media.packet_copy import (
     CannotCopyError,
     PacketSpan,
@@ -51,9 +51,6 @@ SMALL_BYTES = 1 << 16
 MAX_COARSER = 10
 """Most that the guard against large clips adds to the CRF: a third of the size."""
 
-MakeTap = Callable[[int, int], Tap]
-"""Makes the tap of a clip, by the number of frames that it will have, and the first of the
-request's frames that it holds."""
 _Made = TypeVar("_Made")
 
 

@@ -15,12 +15,10 @@ from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.worker import Step
+from curator.media.frame_tap import FrameOrder
 from curator.recipe import Recipe
 from curator.records import FULL_HD, ClipForm, Reason, SourceRef, Span
 from curator.stage import Resources
-from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.frame_store import LookedClip, content_of
-from curator.stages.caption.windows import Moment
 from curator.stages.cut.config import CutConfig, cut_fingerprint
 from curator.stages.cut.stage import ClipToCut, CutGroup, CutOutcome, CutStep, LookStep
 from curator.storage import Store
@@ -46,19 +44,6 @@ class _Wanted:
     min_frames: int
     crop: tuple[int | None, ...]
     form: ClipForm | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looks:
-    """Who wants pictures of clips, and which."""
-
-    config: CaptionConfig
-    reads_text: Callable[[Mapping[str, Any]], bool]
-    """Whether text in the pictures of a clip is read, by its row."""
-    take: Callable[[Sequence[LookedClip], Mapping[str, Mapping[str, Any]]], None]
-    """Is told where pictures are as soon as they are there, with the facts of written clips."""
-    moments: Callable[[Mapping[str, Any]], tuple[Moment, ...]] = lambda row: ()
-    """Events of a clip's source, by the clip's row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +93,7 @@ class Cutting:
         clips: ClipRows,
         sources: Mapping[str, SourceRef],
         track_part: Mapping[str, str],
-        looks: Looks | None = None,
+        order: FrameOrder | None = None,
     ) -> Mapping[str, Location]:
         """Cuts the survivors that no part or shard has yet.
 
@@ -117,7 +102,7 @@ class Cutting:
                 rejected if it could not be.
             sources: The source of each source id.
             track_part: The part of `tracks` that has each source id.
-            looks: Takes pictures of clips that are written now; None for nobody.
+            order: Frames that another stage wants of clips that are written now.
 
         Returns:
             Where each clip is.
@@ -130,14 +115,14 @@ class Cutting:
         outcomes: dict[str, CutOutcome] = {}
         if missing:
             wanted = {clip["clip_id"]: self._wanted(clip) for clip in missing}
-            work = self._work_of(missing, wanted, sources, track_part, looks)
+            work = self._work_of(missing, wanted, sources, track_part, order)
             with self._progress.polling(self._engine.progress):
                 for unit in self._engine.run(*work.chain, small=work.is_small):
                     outcomes |= {outcome.clip_id: outcome for outcome in unit.outcomes}
                     self.cpu_s.update(unit.cpu_s)
-                    if looks is not None:
-                        looks.take(
-                            unit.looked,
+                    if order is not None:
+                        order.take(
+                            unit.frames,
                             {o.clip_id: asdict(o.written) for o in unit.outcomes if o.written},
                         )
             self._find_cut(written, wanted)
@@ -151,25 +136,26 @@ class Cutting:
     def look(
         self,
         clips: Sequence[Row],
+        order: FrameOrder,
+        *,
         sources: Mapping[str, SourceRef],
         track_part: Mapping[str, str],
-        looks: Looks,
     ) -> None:
-        """Takes pictures of clips before they are cut, and encodes nothing.
+        """Takes frames of clips before they are cut, and encodes nothing.
 
         Args:
             clips: Rows of `clips` as proposed.
+            order: The frames that are wanted.
             sources: The source of each source id.
             track_part: The part of `tracks` that has each source id.
-            looks: Takes the pictures.
         """
         if not clips:
             return
         wanted = {clip["clip_id"]: self._wanted(clip) for clip in clips}
-        work = self._work_of(clips, wanted, sources, track_part, looks, before=True)
+        work = self._work_of(clips, wanted, sources, track_part, order, before=True)
         for unit in self._engine.run(*work.chain, small=work.is_small):
             self.cpu_s.update(unit.cpu_s)
-            looks.take(unit.looked, {})
+            order.take(unit.frames, {})
 
     def refuse_hdr(self, clips: Sequence[Row]) -> None:
         """Rejects PQ and HLG where the recipe does not map them."""
@@ -194,14 +180,14 @@ class Cutting:
         wanted: Mapping[str, _Wanted],
         sources: Mapping[str, SourceRef],
         track_part: Mapping[str, str],
-        looks: Looks | None,
+        order: FrameOrder | None,
         *,
         before: bool = False,
     ) -> _Work:
         engine = self._engine
         total_s = sum(clip["end_s"] - clip["start_s"] for clip in clips)
         unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
-        groups = _groups(clips, wanted, sources, track_part, unit_s, looks)
+        groups = _groups(clips, wanted, sources, track_part, unit_s, order)
         units = list(
             pack(
                 groups,
@@ -224,7 +210,7 @@ class Cutting:
                 "max_pixels": self._recipe.analyze.max_pixels,
                 "threads": max(1, engine.n_cpus() // workers),
                 "log": engine.ledger(small=small),
-                "captions": looks.config if looks is not None else None,
+                "taker": order.taker if order is not None else None,
             },
             resources=Resources(cpus=1),
             keeps_state=True,
@@ -407,7 +393,7 @@ def _groups(
     sources: Mapping[str, SourceRef],
     track_part: Mapping[str, str],
     unit_s: float,
-    looks: Looks | None,
+    order: FrameOrder | None,
 ) -> list[CutGroup]:
     groups: list[CutGroup] = []
     by_source: dict[str, list[Row]] = {}
@@ -430,9 +416,7 @@ def _groups(
                     ),
                     min_frames=wanted[clip["clip_id"]].min_frames,
                     form=wanted[clip["clip_id"]].form,
-                    reads_text=looks is not None and looks.reads_text(clip),
-                    content=content_of(clip) if looks is not None else "",
-                    moments=looks.moments(clip) if looks is not None else (),
+                    wish=order.wish(clip) if order is not None else None,
                 )
                 for clip in chunk
             )

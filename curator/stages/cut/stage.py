@@ -10,6 +10,7 @@ from curator.cut_requests import cut_request
 from curator.errors import CutError, SourceError
 from curator.executor.attempts import MAX_ATTEMPTS, CpuClock, internal_failure
 from curator.executor.ledger import AttemptLedger
+from curator.media.frame_tap import FrameTaker, FrameWish, MakeTap, StoredFrames, TakenFrames
 from curator.records import (
     ClipForm,
     CutClip,
@@ -20,17 +21,7 @@ from curator.records import (
     Track,
     Written,
 )
-from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.frame_store import (
-    FrameParts,
-    LookedClip,
-    LookUnitResult,
-    Taken,
-    Taps,
-    content_of,
-)
-from curator.stages.caption.windows import Moment
-from curator.stages.cut.clip_cutter import ClipCutter, MakeTap
+from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.output_form import formed
 from curator.storage import Store, open_source
@@ -49,12 +40,8 @@ class ClipToCut:
     """Fewest frames with which a copy of it is of use."""
     form: ClipForm | None = None
     """What the recipe asks of it; None where nothing."""
-    reads_text: bool = False
-    """Whether text in its pictures is read for a captioner."""
-    content: str = ""
-    """`content_of` the clip as proposed, where it is looked at before it is cut."""
-    moments: tuple[Moment, ...] = ()
-    """Of the source's events, around which a captioner wants pictures."""
+    wish: FrameWish | None = None
+    """Frames that another stage wants of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +79,16 @@ class CutUnitResult:
 
     outcomes: list[CutOutcome]
     cpu_s: Mapping[str, float]
-    looked: Sequence[LookedClip] = ()
-    """Where pictures for a captioner are; for clips that were written and none else."""
+    frames: Sequence[StoredFrames] = ()
+    """Frames that were taken of written clips."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUnitResult:
+    """Frames of the clips of a unit, and the worker's CPU-seconds by what they went into."""
+
+    frames: list[StoredFrames]
+    cpu_s: Mapping[str, float]
 
 
 class CutStep:
@@ -112,10 +107,9 @@ class CutStep:
         max_pixels: int,
         threads: int,
         log: AttemptLedger | None,
-        captions: CaptionConfig | None = None,
+        taker: FrameTaker | None = None,
     ) -> None:
-        self._frames = FrameParts(store, captions) if captions is not None else None
-        self._taps = Taps(captions) if captions is not None else None
+        self._taker = taker
         self._crop_borders = crop_borders
         self._parts = Parts(store, "cuts", stamp)
         self._tracks = Parts(store, "tracks", track_stamp)
@@ -130,8 +124,8 @@ class CutStep:
         spent = self._clock.begin()
         outcomes: list[CutOutcome] = []
         rows: list[dict[str, Any]] = []
-        taken: list[Taken] = []
-        moments = {clip.clip_id: clip.moments for group in unit for clip in group.clips}
+        taken: list[TakenFrames] = []
+        wishes = {clip.clip_id: clip.wish for group in unit for clip in group.clips}
         for group in unit:
             for outcome, clip in self._each(group, self._clip, _failed):
                 outcomes.append(outcome)
@@ -139,22 +133,20 @@ class CutStep:
                     continue
                 facts = asdict(outcome.written) | {"clip_id": clip.clip_id}
                 rows.append(facts | {"mp4": clip.mp4})
-                if clip.looked is not None:
+                wish = wishes[clip.clip_id]
+                if clip.looked is not None and wish is not None:
                     taken.append(
-                        Taken(
-                            clip_id=clip.clip_id,
-                            content=content_of(facts),
-                            looked=clip.looked,
-                            moments=moments[clip.clip_id],
+                        TakenFrames(
+                            clip_id=clip.clip_id, wish=wish, looked=clip.looked, written=facts
                         )
                     )
-        # Pictures first: a clip that is found written is not decoded again for them.
-        looked = self._frames.write(taken) if self._frames is not None else []
+        # Frames first: a clip that is found written is not decoded again for them.
+        frames = self._taker.store(taken) if self._taker is not None else []
         if rows:
             table = rows_to_table(rows, CUT_SCHEMA)
             self._parts.write(table, table["clip_id"].to_pylist(), one_row_groups=True)
         cpu_s = self._clock.end(spent, rest="cut")
-        return CutUnitResult(outcomes=outcomes, cpu_s=cpu_s, looked=looked)
+        return CutUnitResult(outcomes=outcomes, cpu_s=cpu_s, frames=frames)
 
     def _each(
         self,
@@ -206,10 +198,7 @@ class CutStep:
     def _clip(self, cutter: ClipCutter, track: Track, clip: ClipToCut) -> _Result:
         span, start = clip.span, time.monotonic()
         request = self._request(track, clip)
-        make_tap = None
-        if self._taps is not None:
-            make_tap = self._tap(self._taps, request, track, clip)
-        cut = cutter.cut(request, make_tap)
+        cut = cutter.cut(request, self._tap(request, track, clip))
         start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
         start_pts, end_pts = int(track.frame_pts[start_frame]), track.pts_of_end(end_frame)
         written = Written(
@@ -238,13 +227,14 @@ class CutStep:
         )
         return outcome, cut
 
-    def _tap(self, taps: Taps, request: CutRequest, track: Track, clip: ClipToCut) -> MakeTap:
+    def _tap(self, request: CutRequest, track: Track, clip: ClipToCut) -> MakeTap | None:
+        if self._taker is None or clip.wish is None:
+            return None
+
         def start_s(first: int) -> float:
             return track.seconds(int(track.frame_pts[clip.span.start_frame + first]))
 
-        return taps.of(
-            request.fps, reads_text=clip.reads_text, moments=clip.moments, start_s=start_s
-        )
+        return self._taker.tap(clip.wish, request.fps, start_s)
 
     def _request(self, track: Track, clip: ClipToCut) -> CutRequest:
         request = cut_request(
@@ -264,27 +254,28 @@ class LookStep(CutStep):
 
     def __call__(self, unit: Sequence[CutGroup]) -> LookUnitResult:  # type: ignore[override]
         """Takes the frames of a unit's clips."""
-        spent, start = self._clock.begin(), time.monotonic()
-        assert self._frames is not None
+        spent = self._clock.begin()
+        assert self._taker is not None
         made = [one for group in unit for one in self._each(group, self._look, _not_looked)]
-        looked = self._frames.write([one for one in made if isinstance(one, Taken)])
+        stored = self._taker.store([one for one in made if isinstance(one, TakenFrames)])
         return LookUnitResult(
-            looked=[*looked, *(one for one in made if isinstance(one, LookedClip))],
+            frames=[*stored, *(one for one in made if isinstance(one, StoredFrames))],
             cpu_s=self._clock.end(spent, rest="look"),
-            seconds=time.monotonic() - start,
         )
 
-    def _look(self, cutter: ClipCutter, track: Track, clip: ClipToCut) -> Taken | LookedClip:
-        assert self._taps is not None
+    def _look(
+        self, cutter: ClipCutter, track: Track, clip: ClipToCut
+    ) -> TakenFrames | StoredFrames:
         request = self._request(track, clip)
-        looked = cutter.look(request, self._tap(self._taps, request, track, clip))
-        return Taken(
-            clip_id=clip.clip_id, content=clip.content, looked=looked, moments=clip.moments
-        )
+        make_tap = self._tap(request, track, clip)
+        assert make_tap is not None
+        assert clip.wish is not None
+        looked = cutter.look(request, make_tap)
+        return TakenFrames(clip_id=clip.clip_id, wish=clip.wish, looked=looked)
 
 
-def _not_looked(clip: ClipToCut, error: str) -> Taken | LookedClip:
-    return LookedClip(clip_id=clip.clip_id, error=error)
+def _not_looked(clip: ClipToCut, error: str) -> TakenFrames | StoredFrames:
+    return StoredFrames(clip_id=clip.clip_id, error=error)
 
 
 def _failed(clip: ClipToCut, error: str) -> _Result:

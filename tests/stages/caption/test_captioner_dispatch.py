@@ -9,11 +9,11 @@ import pytest
 
 from curator.errors import ModelError
 from curator.executor.engine import Engine
+from curator.media.frame_tap import StoredFrames
 from curator.stages.caption import captioner_dispatch as asking
 from curator.stages.caption.caption_records import Annotation, Answer, Task, Unanswered, Window
 from curator.stages.caption.captioner_dispatch import AnnotateStep, LocalAsking
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.frame_store import LookedClip
 from curator.stages.caption.reply_store import Replies, replies_stamp
 from curator.storage import open_store
 
@@ -26,7 +26,7 @@ class DyingStep(AnnotateStep):
 
     def _annotations(
         self,
-        windows: Sequence[tuple[Task, LookedClip]],
+        windows: Sequence[tuple[Task, StoredFrames]],
         replies: object,
         keep: object,
     ) -> list[Annotation]:
@@ -69,7 +69,7 @@ def _asking(engine: Engine, folder: Path, config: CaptionConfig) -> LocalAsking:
     found = LocalAsking(config, replies, engine)
     for name in ("first", "deadly", "last"):
         task = Task(clip_id=name, content=name, window=WINDOW, fps=30.0)
-        found.submit(task, LookedClip(clip_id=name))
+        found.submit(task, StoredFrames(clip_id=name))
     return found
 
 

@@ -8,25 +8,26 @@ from typing import Any
 import pytest
 
 from curator.errors import StorageError
+from curator.media.frame_tap import FrameWish, StoredFrames, TakenFrames
 from curator.records import Looked
 from curator.stages.caption.caption_records import Task, Window
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.frame_store import FrameParts, LookedClip, Taken
+from curator.stages.caption.frame_store import CaptionFrames, FrameParts
 from curator.storage import Store, open_store
 
 CONFIG = CaptionConfig(captioner="openai", url="http://x", model="m")
 
 
-def _written(store: Store, names: str) -> list[LookedClip]:
-    parts = FrameParts(store, CONFIG)
+def _written(store: Store, names: str) -> list[StoredFrames]:
+    taker = CaptionFrames(store, CONFIG)
     return [
         where
         for name in names
-        for where in parts.write(
+        for where in taker.store(
             [
-                Taken(
+                TakenFrames(
                     clip_id=name,
-                    content=name,
+                    wish=FrameWish(content=name),
                     looked=Looked(n_frames=2, jpegs={0: name.encode(), 1: b"last"}, text={}),
                 )
             ]

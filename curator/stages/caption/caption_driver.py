@@ -15,11 +15,12 @@ import pyarrow as pa
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
+from curator.executor.unit_worker import UnitWorker
 from curator.executor.worker import Step
 from curator.fingerprints import fingerprint
+from curator.media.frame_tap import FrameOrder, FrameWish, Moment, StoredFrames
 from curator.models.text_reader import READ_MODEL, Line, merged
-from curator.recipe import Recipe
-from curator.records import FULL_HD, SourceRef
+from curator.records import FULL_HD
 from curator.stage import Resources
 from curator.stages.caption.alignment_store import Alignments
 from curator.stages.caption.annotation_rows import (
@@ -31,7 +32,7 @@ from curator.stages.caption.annotation_rows import (
 from curator.stages.caption.annotation_store import Told, ToldClips
 from curator.stages.caption.caption_records import Annotation, Reply, Task, Unanswered
 from curator.stages.caption.captioner_dispatch import Asking, asking_of, check_asking
-from curator.stages.caption.config import frames_fingerprint
+from curator.stages.caption.config import CaptionConfig, frames_fingerprint
 from curator.stages.caption.dialogs.dialog import retold
 from curator.stages.caption.dialogs.prompt_facts import facts_of
 from curator.stages.caption.dialogs.sidecar_values import Sidecar, count_problems, read_sidecars
@@ -45,18 +46,18 @@ from curator.stages.caption.dialogs.source_events import (
 )
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.frame_store import (
+    CaptionFrames,
     FrameParts,
-    LookedClip,
-    LookWrittenStep,
+    StoreFrames,
     WrittenClip,
+    WrittenFramesStage,
     content_of,
-    pictures_key,
+    frames_key,
 )
 from curator.stages.caption.previous_annotations import Answered, answers_stamp
 from curator.stages.caption.reply_store import Replies, replies_stamp
 from curator.stages.caption.sidecar_table import Beside, sidecars_table
-from curator.stages.caption.windows import Moment, windows_of
-from curator.stages.cut.cut_driver import Cutting, Looks
+from curator.stages.caption.windows import windows_of
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import Row, kept_rows, plain, values
@@ -89,7 +90,7 @@ class Captioning:
 
     Args:
         store: Output root.
-        recipe: Settings, of which `caption` asks a model.
+        config: Settings.
         engine: Where frames are taken, and models in workers run.
         progress: Where it is shown.
         checks: Whether a server is asked a first question before the others; else it was.
@@ -99,7 +100,7 @@ class Captioning:
     def __init__(
         self,
         store: Store,
-        recipe: Recipe,
+        config: CaptionConfig,
         engine: Engine,
         progress: Progress,
         *,
@@ -108,13 +109,14 @@ class Captioning:
     ) -> None:
         self._checks = checks
         self._store = store
-        self._config = recipe.caption
+        self._config = config
         self._engine = engine
         self._progress = progress
         self._asking = asking
         self._dialogs = make_dialogs(self._config)
         self._replies = Replies(store, replies_stamp(self._config))
-        self._parts = FrameParts(store, self._config)
+        self._parts = FrameParts(store, config)
+        self._taker = CaptionFrames(store, config)
         self._sidecars: Beside = {}
         self._events: dict[str, SourceEvents] = {}
         self._told = ToldClips(())
@@ -130,14 +132,9 @@ class Captioning:
         """CPU-seconds of the workers, by what they did."""
 
     @property
-    def looks(self) -> Looks:
-        """For cutting: takes the pictures of clips that are being written."""
-        return Looks(
-            config=self._config,
-            reads_text=self._reads_text,
-            take=self._take,
-            moments=self._moments,
-        )
+    def order(self) -> FrameOrder:
+        """The frames that captioning wants of clips that another stage decodes."""
+        return FrameOrder(taker=self._taker, wish=self._wish, take=self._take)
 
     def begin(
         self,
@@ -178,22 +175,13 @@ class Captioning:
         """Rows of `sidecars`; None where nobody wants to know what they say."""
         return sidecars_table(self._sidecars) if self._is_told_sidecars else None
 
-    def before_cut(
-        self,
-        cutting: Cutting,
-        sources: Mapping[str, SourceRef],
-        track_part: Mapping[str, str],
-    ) -> None:
-        """Annotates clips as they were proposed, and rejects those whose answers say so.
+    def before_cut(self, look: Callable[[Sequence[Row], FrameOrder], None]) -> None:
+        """Annotates clips as they were proposed.
 
         Args:
-            cutting: Looks at clips that are not written.
-            sources: The source of each source id.
-            track_part: The part of `tracks` that has each source id.
+            look: Takes the frames of an order out of clips that are not written.
         """
-        cutting.refuse_hdr(self._told.clips)
-        missing = self._unanswered()
-        cutting.look(missing, sources, track_part, self.looks)
+        look(self._unanswered(), self.order)
         self._finish()
 
     def after_cut(self, locations: Mapping[str, Location]) -> None:
@@ -278,7 +266,7 @@ class Captioning:
         found = {}
         for row in missing:
             clip = plain(row)
-            key = pictures_key(content_of(clip), self._moments(clip))
+            key = frames_key(content_of(clip), self._moments(clip))
             if key in stored:
                 name = clip["clip_id"]
                 found[name] = replace(stored[key], clip_id=name, content=content_of(clip))
@@ -324,7 +312,9 @@ class Captioning:
             return found
         return retold(self._dialogs(task), self._replies)
 
-    def _take(self, looked: Sequence[LookedClip], written: Mapping[str, Mapping[str, Any]]) -> None:
+    def _take(
+        self, looked: Sequence[StoredFrames], written: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         """Asks about clips whose pictures are there.
 
         Args:
@@ -406,13 +396,11 @@ class Captioning:
         clips = [
             WrittenClip(
                 clip_id=row["clip_id"],
-                content=content_of(row),
+                wish=self._wish(row),
                 location=locations[row["clip_id"]],
                 n_frames=int(row["n_frames"]),
                 fps=float(row["fps"]),
-                reads_text=self._reads_text(row),
                 start_s=float(row["start_s"]),
-                moments=self._moments(row),
             )
             for row in missing
         ]
@@ -421,21 +409,25 @@ class Captioning:
         most = max(1, min(WRITTEN_UNIT, len(clips) // (4 * engine.n_workers(len(clips))) or 1))
         units = list(pack(clips, max_items=most))
         workers = 1 if small else engine.n_workers(len(units))
+        stage = WrittenFramesStage(
+            self._config,
+            store=self._store,
+            taker=self._taker,
+            threads=max(1, engine.n_cpus() // workers),
+        )
         step = Step(
-            make=LookWrittenStep,
+            make=UnitWorker,
             settings={
-                "store": self._store,
-                "config": self._config,
-                "threads": max(1, engine.n_cpus() // workers),
+                "stage": stage,
+                "keep": StoreFrames(self._taker),
+                "ledger": engine.ledger(small=small),
             },
             resources=Resources(cpus=1),
             keeps_state=True,
         )
-        if not small:
-            engine.ledger()
         for unit in engine.run([step], units, small=small):
             self.cpu_s.update(unit.cpu_s)
-            self._take(unit.looked, {})
+            self._take(unit.results, {})
 
     def _tasks(
         self, clip: _Asked, n_frames: int, lines: Mapping[str, Sequence[Any]]
@@ -472,6 +464,12 @@ class Captioning:
             )
         return tuple(tasks)
 
+    def _wish(self, row: Mapping[str, Any]) -> FrameWish:
+        """Which frames of a clip are wanted."""
+        return FrameWish(
+            content=content_of(row), reads_text=self._reads_text(row), moments=self._moments(row)
+        )
+
     def _moments(self, row: Mapping[str, Any]) -> tuple[Moment, ...]:
         """Events of a clip's source around which windows are made."""
         if self._config.event_window_s is None:
@@ -485,7 +483,7 @@ class Captioning:
         return is_wanted and any(area is None or area > 0 for area in areas)
 
     def _text_key(self, clip: _Asked) -> str:
-        pictures = pictures_key(clip.content, self._moments(clip.row))
+        pictures = frames_key(clip.content, self._moments(clip.row))
         return fingerprint("text", READ_MODEL, pictures, frames_fingerprint(self._config))
 
     def _keep_text(self, clip: _Asked, text: str) -> None:
