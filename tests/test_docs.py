@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from curator.cut_records import NotCopied
 
 from curator.cli import make_parser
 from curator.errors import ErrorCode
 from curator.recipe import Recipe, load_recipe, recipe_names
-from curator.records import Note
+from curator.records import NotCopied, Note
 from curator.strict_yaml import load_yaml
 from tests.made_shards import made_clips, write_shards
 
