@@ -1,20 +1,17 @@
-"""Where model weights lie on this machine, how they get there, and that they are the right ones.
+"""Model weights on this machine: where they are, how they get there, that they are the right ones.
 
-Weights are looked for in the models folder, then in a mirror (a folder or `s3://bucket/prefix`), if
-one is given; a pull without one takes them from the hub's own cache or the hub. What is copied is
-hashed on the way, and takes its place only if its SHA-256 is the catalogue's. Beside each file lies
-a record of its hash, size and time: as long as those two are the same the file is not hashed again.
-A model whose hash the catalogue does not know is trusted when it is first seen, and must be the
-same ever after.
+Weights are looked for in the models folder, then in a mirror (a folder or bucket prefix), if one is
+given; a pull without a mirror takes them from the hub's own cache or the hub. What is copied is
+hashed on the way, and is kept only if its SHA-256 is the catalogue's. A record next to each file
+has its hash, size and time: while size and time are the same, the file is not hashed again. A model
+whose hash the catalogue does not know is trusted the first time, and must stay the same.
 """
 
 import hashlib
-import importlib.util
 import io
 import json
 import os
-import urllib.error
-import urllib.parse
+import shutil
 import urllib.request
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -32,12 +29,15 @@ from curator.errors import ModelError, StorageError
 from curator.fingerprints import fingerprint
 from curator.models.catalogue import CATALOGUE, Catalogue, ModelEntry, load_catalogue
 from curator.storage import Store, open_store
+from curator.storage.base import TEMPORARY_PREFIX
 
 PLACE = "CURATE_MODELS"
 """Environment variable that names the models folder or a bucket prefix."""
 
 _BLOCK = 4 << 20
 _RECORD = ".verified.json"
+_DERIVED = "derived/{}.npz"
+_DOWNLOADS = f"{TEMPORARY_PREFIX}hub"
 _TIMEOUT_S = 60.0
 
 State = Literal["verified", "not verified", "differs", "missing"]
@@ -63,11 +63,10 @@ class ModelStore:
 
     @classmethod
     def at(cls, place: str | None) -> "ModelStore":
-        """The store of a place.
+        """The store of a folder, or the default folder with a bucket prefix as its mirror.
 
         Args:
-            place: A folder; or a bucket prefix, which the default folder then mirrors; None for
-                what `CURATE_MODELS` says, or the default folder.
+            place: None for what `CURATE_MODELS` says, or the default folder.
         """
         place = place or os.environ.get(PLACE) or None
         if place is not None and place.startswith("s3://"):
@@ -120,12 +119,7 @@ class ModelStore:
         return self.path(entry)
 
     def state(self, entry: ModelEntry, *, again: bool = False) -> State:
-        """What is on this machine of a model; hashes files that changed since the last time.
-
-        Args:
-            entry: The model.
-            again: Hash them in any case.
-        """
+        """What is on this machine of a model; hashes what changed since the last time, or all."""
         return _worst(self._state(part, again=again) for part in entry.parts)
 
     def quick_state(self, entry: ModelEntry) -> State:
@@ -136,7 +130,7 @@ class ModelStore:
         """Fetches a model, verifies it, and puts each of its files in its place whole.
 
         Args:
-            entry: The model.
+            entry: Of the catalogue.
             source: Folder or bucket prefix to copy from; None for the mirror, then the hub.
 
         Returns:
@@ -169,12 +163,8 @@ class ModelStore:
         return known[0] if len(known) == 1 else fingerprint("model files", known)
 
     def load_derived(self, key: str) -> dict[str, NDArray[Any]] | None:
-        """Arrays that were computed from weights and kept; None if they were not.
-
-        Args:
-            key: Fingerprint of all that they depend on.
-        """
-        path = Path(self.folder) / _derived(key)
+        """Arrays kept under the fingerprint of all that they depend on; None if they were not."""
+        path = Path(self.folder) / _DERIVED.format(key)
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return dict(arrays)
@@ -182,16 +172,11 @@ class ModelStore:
             return None
 
     def keep_derived(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Keeps arrays that were computed from weights; does nothing if the folder is read-only.
-
-        Args:
-            key: Fingerprint of all that they depend on.
-            arrays: By name.
-        """
+        """Keeps arrays that were computed from weights; does nothing if the folder is read-only."""
         sink = io.BytesIO()
         np.savez(sink, allow_pickle=False, **dict(arrays))
         with suppress(StorageError):
-            open_store(self.folder).write(_derived(key), sink.getvalue())
+            open_store(self.folder).write(_DERIVED.format(key), sink.getvalue())
 
     def _state(self, entry: ModelEntry, *, again: bool = False) -> State:
         path = self.path(entry)
@@ -220,22 +205,58 @@ class ModelStore:
         return "verified"
 
     def _fetch(self, entry: ModelEntry) -> None:
-        """Takes a file from the hub's cache, or from the hub."""
-        cached = _in_hub_cache(entry)
-        if cached is not None:
-            with cached.open("rb") as file:
-                self._take(entry, file, str(cached))
-            return
-        url = _url(entry)
+        """Takes a file from the hub or its cache, or from the address of its entry."""
         try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as stream:
-                self._take(entry, stream, url)
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            if entry.repository is not None:
+                self._fetch_from_hub(entry, entry.repository)
+            elif entry.url is not None:
+                with urllib.request.urlopen(entry.url, timeout=_TIMEOUT_S) as stream:
+                    self._take(entry, stream, entry.url)
+            else:
+                raise ModelError(
+                    f"model {entry.name} comes from a mirror only: `curate models pull "
+                    f"{entry.name} --from FOLDER`"
+                )
+        except OSError as error:
+            why = " ".join(str(error.__cause__ or error).split())
             raise ModelError(
-                f"model {entry.name}: {entry.source} cannot be fetched ({error}); on a machine "
+                f"model {entry.name}: {entry.source} cannot be fetched ({why}); on a machine "
                 f"without the internet copy {entry.file} from one that has it, and `curate models "
                 f"pull {entry.name} --from FOLDER`"
             ) from error
+
+    def _fetch_from_hub(self, entry: ModelEntry, repository: str) -> None:
+        """Takes a file from the hub's cache or the hub; a download that broke off goes on."""
+        try:
+            from huggingface_hub import hf_hub_download, try_to_load_from_cache
+            from huggingface_hub.errors import EntryNotFoundError
+        except ImportError as error:
+            raise ModelError(
+                f"model {entry.name} is in the Hugging Face repository {repository}: `pip install "
+                f"huggingface_hub`, or copy {entry.file} from another machine and use --from FOLDER"
+            ) from error
+        cached = try_to_load_from_cache(repository, entry.file, revision=entry.revision)
+        if isinstance(cached, str):
+            with open(cached, "rb") as stream:
+                self._take(entry, stream, cached)
+            return
+        # Below the models folder, so that weights are not kept in the hub's cache as well.
+        folder = Path(self.folder) / _DOWNLOADS / entry.name
+        try:
+            path = hf_hub_download(
+                repository,
+                entry.file,
+                revision=entry.revision,
+                local_dir=folder,
+                endpoint=os.environ.get("HF_ENDPOINT"),
+            )
+        except EntryNotFoundError as error:
+            raise OSError(error) from error.__cause__
+        try:
+            with open(path, "rb") as stream:
+                self._take(entry, stream, entry.source)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _copy_from(self, place: str, entry: ModelEntry) -> bool:
         """Copies a model's files that are not here, if a place has all of them."""
@@ -290,13 +311,9 @@ class ModelStore:
 
 
 def mirrored_names(place: str, entry: ModelEntry) -> list[str] | None:
-    """Names under which a place has all files of a model; None where it has not.
+    """Names under which a place has all files of a model; None if it lacks one.
 
-    They lie in a folder of the model's name, or right there.
-
-    Args:
-        place: Folder or bucket prefix.
-        entry: The model.
+    They are in a folder of the model's name, or in the place itself.
     """
     store = open_store(place)
     for names in zip(*_names(entry), strict=True):
@@ -315,42 +332,6 @@ def _worst(states: Iterable[State]) -> State:
     return next(state for state in order if state in found)
 
 
-def _derived(key: str) -> str:
-    return f"derived/{key}.npz"
-
-
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _in_hub_cache(entry: ModelEntry) -> Path | None:
-    """The file in the cache that `huggingface_hub` keeps, where other programs may have put it."""
-    if entry.repository is None or importlib.util.find_spec("huggingface_hub") is None:
-        return None
-    from huggingface_hub import try_to_load_from_cache
-
-    path = try_to_load_from_cache(entry.repository, entry.file, revision=entry.revision)
-    return Path(path) if isinstance(path, str) else None
-
-
-def _url(entry: ModelEntry) -> str:
-    if entry.url is not None:
-        return entry.url
-    if entry.repository is None:
-        raise ModelError(
-            f"model {entry.name} comes from a mirror only: `curate models pull {entry.name} --from "
-            "FOLDER`"
-        )
-    revision = entry.revision or "main"
-    if endpoint := os.environ.get("HF_ENDPOINT"):
-        parts = (entry.repository, "resolve", revision, urllib.parse.quote(entry.file))
-        return "/".join((endpoint.rstrip("/"), *parts))
-    if importlib.util.find_spec("huggingface_hub") is None:
-        raise ModelError(
-            f"model {entry.name} lies in the Hugging Face repository {entry.repository}: install "
-            "`huggingface_hub`, set HF_ENDPOINT, or copy it and use --from FOLDER"
-        )
-    from huggingface_hub import hf_hub_url
-
-    return str(hf_hub_url(entry.repository, entry.file, revision=revision))

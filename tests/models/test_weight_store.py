@@ -3,7 +3,12 @@
 import hashlib
 import os
 import pickle
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -177,11 +182,131 @@ def test_a_missing_model_names_the_command_that_fetches_it(folder: Path) -> None
         store.pull(store.catalogue.find("mine"))
 
 
-def test_no_way_to_the_hub_names_the_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+REVISION = "a" * 40
+HUB_PATH = f"/someone/heads/resolve/{REVISION}/head.pth"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """One file of one revision, as the hub gives it; the first answers may break off."""
+
+    asked: ClassVar[list[tuple[str, str, str | None]]] = []
+    breaks_off: ClassVar[int] = 0
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        first = self._answer()
+        whole = DATA[first:]
+        if Hub.breaks_off > 0:
+            Hub.breaks_off -= 1
+            whole = whole[:1000]
+        self.wfile.write(whole)
+
+    def _answer(self) -> int:
+        wanted = self.headers.get("Range")
+        Hub.asked.append((self.command, self.path, wanted))
+        if self.path != HUB_PATH:
+            self.send_error(404)
+            return len(DATA)
+        first = int(wanted.removeprefix("bytes=").partition("-")[0]) if wanted else 0
+        self.send_response(206 if wanted else 200)
+        self.send_header("X-Repo-Commit", REVISION)
+        self.send_header("ETag", '"1234"')
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(DATA) - first))
+        if wanted:
+            self.send_header("Content-Range", f"bytes {first}-{len(DATA) - 1}/{len(DATA)}")
+        self.end_headers()
+        return first
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
+    """A hub on this machine that has the model `mine`, with an empty cache and no waiting."""
+    at = f"  repository: someone/heads\n  revision: {REVISION}\n"
+    (folder / CATALOGUE).write_text(catalogue_text() + at)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    Hub.asked, Hub.breaks_off = [], 0
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    yield Hub
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_model_of_the_hub_is_pulled_at_its_revision(folder: Path, hub: type[Hub]) -> None:
+    """Pins the pinned revision, and that a file is kept once: nothing is left of the download."""
+    store = ModelStore(str(folder))
+    path = store.pull(store.catalogue.find("mine"))
+    assert path.read_bytes() == DATA
+    assert {name for _, name, _ in hub.asked if "resolve" in name} == {HUB_PATH}
+    assert store.state(store.catalogue.find("mine"), again=True) == "verified"
+    assert [p.name for p in folder.rglob("*") if p.is_file()].count("head.pth") == 1
+
+
+def test_a_download_that_broke_off_goes_on(
+    folder: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 500)
+    hub.breaks_off = 1
+    store = ModelStore(str(folder))
+    assert store.pull(store.catalogue.find("mine")).read_bytes() == DATA
+    gets = [wanted for method, name, wanted in hub.asked if (method, name) == ("GET", HUB_PATH)]
+    assert gets == [None, "bytes=1000-"]
+
+
+def test_what_the_hub_has_is_not_kept_if_its_hash_is_another(folder: Path, hub: type[Hub]) -> None:
+    text = (folder / CATALOGUE).read_text().replace(SHA, "b" * 64)
+    (folder / CATALOGUE).write_text(text)
+    store = ModelStore(str(folder))
+    with pytest.raises(ModelError, match=f"at aaaaaaaa, head.pth has sha256 {SHA}, expected bbbb"):
+        store.pull(store.catalogue.find("mine"))
+    assert not [p for p in folder.rglob("head.pth*")]
+
+
+def test_a_file_in_the_cache_of_the_hub_is_taken_from_there(
+    folder: Path, tmp_path: Path, hub: type[Hub]
+) -> None:
+    """Pins that what another program has downloaded is not downloaded again."""
+    cached = tmp_path / "cache" / "models--someone--heads" / "snapshots" / REVISION / "head.pth"
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(DATA)
+    store = ModelStore(str(folder))
+    assert store.pull(store.catalogue.find("mine")).read_bytes() == DATA
+    assert hub.asked == []
+
+
+def test_what_the_hub_has_not_names_the_remedy(folder: Path, hub: type[Hub]) -> None:
+    text = (folder / CATALOGUE).read_text().replace("head.pth", "hat.pth")
+    (folder / CATALOGUE).write_text(text)
+    store = ModelStore(str(folder))
+    with pytest.raises(ModelError, match=r"hat.pth cannot be fetched \(.*404.* --from FOLDER"):
+        store.pull(store.catalogue.find("mine"))
+
+
+def test_without_the_hub_package_the_error_names_it(
+    folder: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    store = ModelStore(str(folder))
+    with pytest.raises(ModelError, match=r"someone/heads: `pip install huggingface_hub`"):
+        store.pull(store.catalogue.find("mine"))
+
+
+def test_no_way_to_the_hub_names_the_remedy(
+    folder: Path, hub: type[Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pins the message of a machine that reaches no hub, by an address that refuses."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     store = ModelStore(str(folder))
-    with pytest.raises(ModelError, match=r"cannot be fetched .* pull openai-vit-b-32 --from"):
+    words = r"cannot be fetched \(.*refused.* pull openai-vit-b-32 --from"
+    with pytest.raises(ModelError, match=words):
         store.pull(store.catalogue.find("openai-vit-b-32"))
 
 
