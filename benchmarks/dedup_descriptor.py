@@ -32,7 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.models.perceptual import CLIP_DIM, DIM, PERCEPTUAL_MODEL, aggregate, describe
-from curator.stages.dedup.retention import DedupConfig, find_duplicates
+from curator.stages.dedup.config import DedupConfig
+from curator.stages.dedup.retention import find_duplicates
 
 Picture = NDArray[np.uint8]
 Vectors = NDArray[np.float32]

@@ -137,7 +137,8 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
     from curator.review.bound_tuning import summary_lines, tune, view
     from curator.review.finished_run import open_finished
     from curator.stages.caption.measured_caption import measured_captions
-    from curator.stages.dedup.stage import StoredPairs, mark_duplicates
+    from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
+    from curator.stages.dedup.stage import DedupStage
     from curator.stages.filter.judging import decide
     from curator.stages.propose.candidate_store import Candidates
     from curator.storage import open_store
@@ -183,7 +184,7 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
             copies = [dict(row) for row in compared]
             with clock.of(f"duplicates, {name}"):
                 pairs = StoredPairs(store, candidates.stamp)
-                mark_duplicates(copies, stored.vectors, exact, pairs)
+                remove_duplicates(DedupStage(exact), copies, stored.vectors, pairs)
     for _ in range(runs):
         with clock.of("curate tune"):
             tuned = tune(open_finished(str(folder / "out")), ["motion.min=0.05"])

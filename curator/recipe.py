@@ -18,10 +18,10 @@ from curator.models.weight_store import ModelStore
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.cut.config import CutConfig
-from curator.stages.dedup.retention import DedupConfig
+from curator.stages.dedup.config import DedupConfig
 from curator.stages.filter.rules import FilterConfig, Rule
 from curator.stages.propose.clip_spans import ProposeConfig
-from curator.stages.select.selection import SelectConfig
+from curator.stages.select.config import SelectConfig
 from curator.stages.shard.config import ShardConfig
 from curator.strict_yaml import StrictYamlError, load_yaml
 

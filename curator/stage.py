@@ -65,6 +65,9 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
         scope: What a unit is.
         reads: Tables it reads; their fingerprints go into its own.
         writes: Tables it writes.
+        by_content: Tables of `reads` whose rows are named by their content: their fingerprints are
+            not in this stage's own.
+        config_type: Model of its section of the recipe.
         results_ignore: Keys of the configuration that change no result, and are in no fingerprint.
     """
 
@@ -73,7 +76,9 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
     scope: ClassVar[Scope]
     reads: ClassVar[tuple[str, ...]] = ()
     writes: ClassVar[tuple[str, ...]] = ()
+    by_content: ClassVar[frozenset[str]] = frozenset()
     results_ignore: ClassVar[frozenset[str]] = frozenset()
+    config_type: ClassVar[type[BaseModel]] = StageConfig
 
     def __init__(self, config: ConfigT) -> None:
         self.config = config
@@ -125,5 +130,5 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
         settings: dict[str, Any] = self.config.model_dump(
             mode="json", exclude=set(self.results_ignore)
         )
-        read = {name: inputs[name] for name in self.reads}
+        read = {name: inputs[name] for name in self.reads if name not in self.by_content}
         return fingerprint(self.name, self.version, settings, self.models(), read)

@@ -14,10 +14,11 @@ from curator.models.perceptual import CLIP_DIM
 from curator.recipe import Recipe
 from curator.stages.analyze.stage import ProposedUnit, vectors_table
 from curator.stages.commit.commit_run import Commit, commit_run
-from curator.stages.dedup.stage import mark_duplicates
+from curator.stages.dedup.pair_store import remove_duplicates
+from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import Decided, decide
 from curator.stages.propose.candidate_store import Candidates
-from curator.stages.shard.sample_plan import mark_selected
+from curator.stages.select.stage import SelectStage
 from curator.storage import Store
 from curator.tables.parts import columns_to_rows, rows_to_table
 from curator.tables.schemas import (
@@ -126,8 +127,8 @@ def finish_run(
         semantic=recipe.semantic,
     )
     rows = columns_to_rows(decided.clips.drop_columns(["seconds"]))
-    mark_duplicates(rows, vectors, recipe.dedup)
-    mark_selected(rows, recipe.select)
+    remove_duplicates(DedupStage(recipe.dedup), rows, vectors)
+    SelectStage(recipe.select).process(rows)
     return finish_rows(store, recipe, candidates, decided, rows, vectors)
 
 

@@ -21,10 +21,11 @@ from curator.recipe import Recipe, with_changes
 from curator.records import Reason
 from curator.report.tune_page import BoundView, TuneView
 from curator.review.finished_run import Finished
-from curator.stages.dedup.stage import mark_duplicates
+from curator.stages.dedup.pair_store import remove_duplicates
+from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import Decided, decide, score_values
 from curator.stages.filter.rules import Bounds
-from curator.stages.shard.sample_plan import mark_selected
+from curator.stages.select.stage import SelectStage
 from curator.tables.parts import columns_to_rows
 
 SECTIONS = ("filters", "dedup", "select")
@@ -156,8 +157,9 @@ def _decided_anew(
     rows = columns_to_rows(decided.take(pa.array(passed)))
     if recipe.dedup.enabled:
         pairs = finished.pairs()
-        mark_duplicates(rows, finished.vectors(), recipe.dedup, pairs, writes=False)
-    mark_selected(rows, recipe.select)
+        stage = DedupStage(recipe.dedup)
+        remove_duplicates(stage, rows, finished.vectors(), pairs, writes=False)
+    SelectStage(recipe.select).process(rows)
     for number, row in zip(passed.tolist(), rows, strict=True):
         before = now[number]
         then[number] = row["reason"] or (before if before in AFTER_SELECTION else None)

@@ -13,7 +13,7 @@ from curator.errors import UsageError
 from curator.recipe import Recipe
 from curator.records import Reason
 from curator.stages.commit.commit_run import read_summary
-from curator.stages.dedup.stage import StoredPairs
+from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.propose.candidate_store import read_pictures
 from curator.storage import Store, open_store
 from curator.tables.parts import read_parquet

@@ -34,14 +34,15 @@ from curator.stages.commit.commit_run import Commit, commit_run, kept_by_source,
 from curator.stages.cut.config import cut_fingerprint
 from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written
-from curator.stages.dedup.stage import StoredPairs, mark_duplicates
+from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
+from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import Decided, RuleCount, corpus_of, judge_table
 from curator.stages.filter.rules import Bounds, resolve
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.scan.probe import scan_fingerprint
 from curator.stages.scan.scan_driver import Scanning
 from curator.stages.scan.source_listing import Listed, list_sources
-from curator.stages.shard.sample_plan import mark_selected
+from curator.stages.select.stage import SelectStage
 from curator.stages.shard.stage import Sharding
 from curator.storage import Store
 from curator.tables.clip_locations import Location
@@ -130,9 +131,10 @@ class Run:
         with self._timed("filter"):
             self._filter()
         with self._timed("dedup"):
-            mark_duplicates(state.clips, self._vectors(), self._recipe.dedup, self._pairs)
+            dedup = DedupStage(self._recipe.dedup)
+            remove_duplicates(dedup, state.clips, self._vectors(), self._pairs)
         with self._timed("select"):
-            mark_selected(state.clips, self._recipe.select)
+            SelectStage(self._recipe.select).process(state.clips)
         if recipe.caption.annotates:
             # Imported here: runs that ask no model need nothing of it.
             from curator.stages.caption.caption_driver import Captioning

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from curator.footage.pictures import photograph
 from curator.models.perceptual import CLIP_DIM, DIM, aggregate, cut_borders, describe
-from curator.stages.dedup.retention import DedupConfig
+from curator.stages.dedup.config import DedupConfig
 
 Picture = NDArray[np.uint8]
 

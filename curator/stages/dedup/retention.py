@@ -22,7 +22,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 
 _BATCH = 1024
 _CANDIDATES = 4
@@ -31,40 +30,6 @@ SLACK = 1e-4
 """By which a search in float32 looks lower than what the rounded cosine must reach."""
 _TRAIN_PER_CLUSTER = 64
 _SEED = 0
-
-
-class DedupConfig(BaseModel):
-    """How near-duplicate clips are found."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    enabled: bool = Field(
-        default=True, description="Reject clips that show the footage of a better clip."
-    )
-    # benchmarks/dedup_descriptor.py, for `curate/perceptual-1` alone: unrelated clips stay below
-    # 0.4, copies above 0.6. Embeddings of semantic models need far more: 0.95 to 0.99.
-    similarity: float = Field(
-        default=0.6,
-        gt=0,
-        le=1,
-        description="Cosine similarity from which two clips are duplicates; by embedding model.",
-        json_schema_extra={"unit": "cosine"},
-    )
-    # benchmarks/dedup_descriptor.py --search: 40 s on one core for 100,000 clips by either way;
-    # beyond, the exact search grows with the square.
-    exact_below: int = Field(
-        default=200_000,
-        ge=0,
-        description="Number of clips up to which all pairs are compared; above, clusters are used.",
-        json_schema_extra={"unit": "clips"},
-    )
-    # Own measurement: the recall stated above, at 0.5 ms per clip and core among 200,000.
-    probes: int = Field(
-        default=64,
-        ge=1,
-        description="Clusters searched for each clip where clusters are used.",
-        json_schema_extra={"unit": "clusters"},
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +114,49 @@ def find_duplicates(
     order = np.array(sorted(range(n), key=rank_keys.__getitem__), dtype=np.int64)
     sorted_ND = normalised(vectors_ND[order])
     index = _index(sorted_ND, exact=n <= exact_below, probes=probes, on_gpu=on_gpu)
-    found = _greedy(sorted_ND, similarity, index)
-    of, score = np.arange(n, dtype=np.int64), np.ones(n, dtype=np.float32)
-    of[order], score[order] = order[found.duplicate_of], found.similarity
-    is_duplicate = np.zeros(n, dtype=np.bool_)
-    is_duplicate[order] = found.is_duplicate
-    return Duplicates(is_duplicate=is_duplicate, duplicate_of=of, similarity=score)
+    return _greedy(sorted_ND, similarity, index).in_order(order)
+
+
+class Retention:
+    """Decides clip by clip, from best to worst, which are retained.
+
+    Args:
+        n: Number of clips; they are named by rank, 0 for the best.
+        similarity: Cosine similarity from which two clips are duplicates.
+    """
+
+    def __init__(self, n: int, similarity: float) -> None:
+        self._similarity = similarity
+        self.is_duplicate = np.zeros(n, dtype=np.bool_)
+        self._of, self._score = np.arange(n, dtype=np.int64), np.ones(n, dtype=np.float32)
+
+    def decide(self, item: int, others: NDArray[np.int64], cosines: NDArray[np.float64]) -> None:
+        """Decides about a clip: the most similar retained one counts, of equals the better.
+
+        Args:
+            item: Its rank; all better ones are decided.
+            others: int64 [M], ranks of better clips.
+            cosines: float64 [M], their rounded cosine similarities.
+        """
+        is_near = ~self.is_duplicate[others] & (cosines >= self._similarity)
+        others, cosines = others[is_near], cosines[is_near]
+        if len(others):
+            best = np.lexsort((others, -cosines))[0]
+            self.is_duplicate[item] = True
+            self._of[item], self._score[item] = others[best], cosines[best]
+
+    def in_order(self, order: NDArray[np.int64]) -> Duplicates:
+        """The decisions by clip instead of by rank.
+
+        Args:
+            order: int64 [N], the clip of each rank.
+        """
+        rank = np.argsort(order)
+        return Duplicates(
+            is_duplicate=self.is_duplicate[rank],
+            duplicate_of=order[self._of[rank]],
+            similarity=self._score[rank],
+        )
 
 
 def check_vectors(vectors_ND: NDArray[Any]) -> None:
@@ -211,38 +213,22 @@ def rounded_cosines(
     return np.round(cosines, 6)
 
 
-def _greedy(ranked_ND: NDArray[np.float32], similarity: float, index: _Index) -> Duplicates:
+def _greedy(ranked_ND: NDArray[np.float32], similarity: float, index: _Index) -> Retention:
     n = len(ranked_ND)
-    is_duplicate = np.zeros(n, dtype=np.bool_)
-    of, score = np.arange(n, dtype=np.int64), np.ones(n, dtype=np.float32)
-    retained = _Retained(ranked_ND, index)
+    retention, retained = Retention(n, similarity), _Retained(ranked_ND, index)
     for start in range(0, n, _BATCH):
         batch_BD = ranked_ND[start : start + _BATCH]
         found = retained.near(batch_BD, similarity - SLACK)
         alike_BB = np.tril(batch_BD @ batch_BD.T, -1) >= similarity - SLACK
-        for row in np.flatnonzero(alike_BB.any(axis=1) | (found >= 0).any(axis=1)):
+        for row in np.flatnonzero(alike_BB.any(axis=1) | (found >= 0).any(axis=1)).tolist():
             peers = start + np.flatnonzero(alike_BB[row])
-            candidates = np.concatenate([found[row][found[row] >= 0], peers[~is_duplicate[peers]]])
-            best = _best(ranked_ND, start + int(row), candidates, similarity)
-            if best is not None:
-                is_duplicate[start + row] = True
-                of[start + row], score[start + row] = best
-        retained.add(start + np.flatnonzero(~is_duplicate[start : start + len(batch_BD)]))
-    return Duplicates(is_duplicate=is_duplicate, duplicate_of=of, similarity=score)
-
-
-def _best(
-    ranked_ND: NDArray[np.float32],
-    item: int,
-    candidates: NDArray[np.int64],
-    similarity: float,
-) -> tuple[int, float] | None:
-    """The most similar candidate, the better ranked of equals, if it is similar enough."""
-    if candidates.size == 0:
-        return None
-    rounded = rounded_cosines(ranked_ND, candidates, np.full_like(candidates, item))
-    best = np.lexsort((candidates, -rounded))[0]
-    return (candidates[best], rounded[best]) if rounded[best] >= similarity else None
+            others = np.concatenate([found[row][found[row] >= 0], peers])
+            item = start + row
+            cosines = rounded_cosines(ranked_ND, others, np.full_like(others, item))
+            retention.decide(item, others, cosines)
+        is_duplicate = retention.is_duplicate[start : start + len(batch_BD)]
+        retained.add(start + np.flatnonzero(~is_duplicate))
+    return retention
 
 
 class _Retained:

@@ -20,6 +20,7 @@ from curator.stages.dedup.retention import (
     SLACK,
     Duplicates,
     RankKey,
+    Retention,
     check_rank_keys,
     check_vectors,
     normalised,
@@ -157,23 +158,10 @@ def duplicates_of(
     cosine = pairs.cosine[near]
     a, b = rank[pairs.first[near]], rank[pairs.second[near]]
     worse, better = np.maximum(a, b), np.minimum(a, b)
-    # For each clip, from best to worst: the most similar first, of equals the better ranked.
-    sequence = np.lexsort((better, -cosine, worse))
-    is_duplicate = np.zeros(n, dtype=np.bool_)
-    of, score = np.arange(n, dtype=np.int64), np.ones(n, dtype=np.float32)
-    listed = zip(
-        worse[sequence].tolist(), better[sequence].tolist(), cosine[sequence].tolist(), strict=True
-    )
-    for item, other, alike in listed:
-        if not is_duplicate[item] and not is_duplicate[other]:
-            is_duplicate[item] = True
-            of[item], score[item] = other, alike
-    found = Duplicates(
-        is_duplicate=np.empty_like(is_duplicate),
-        duplicate_of=np.empty_like(of),
-        similarity=np.empty_like(score),
-    )
-    found.is_duplicate[order] = is_duplicate
-    found.duplicate_of[order] = order[of]
-    found.similarity[order] = score
-    return found
+    by_worse = np.argsort(worse, kind="stable")
+    items, starts, counts = np.unique(worse[by_worse], return_index=True, return_counts=True)
+    retention = Retention(n, similarity)
+    for item, start, count in zip(items.tolist(), starts, counts, strict=True):
+        at = by_worse[start : start + count]
+        retention.decide(item, better[at], cosine[at])
+    return retention.in_order(order)

@@ -1,4 +1,4 @@
-"""Decisions over all clips at once: selection, and the samples of the shards."""
+"""The samples of the shards: which clips, in which buckets, with which metadata."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -14,32 +14,12 @@ from curator.models.perceptual import PERCEPTUAL_MODEL
 from curator.models.transnet import transnet_model_name
 from curator.recipe import Recipe
 from curator.records import Reason
-from curator.stages.select.selection import SelectConfig, select
 from curator.stages.shard.shard_plan import Sample, ShardPlan, Split, TarLayout, split_of
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, Row, kept_rows, plain, reject, values
 from curator.tables.clip_vectors import TextVector, Vectors
 from curator.tables.schemas import CROP_COLUMNS
 from curator.tables.spill_file import Spill
-
-
-def mark_selected(clips: Sequence[Row], config: SelectConfig) -> None:
-    """Rejects clips beyond the share or the cap of their group.
-
-    Args:
-        clips: All clips; those that are kept so far are chosen from.
-        config: Settings.
-    """
-    if not config.enabled:
-        return
-    kept = kept_rows(clips)
-    for clip, chosen in zip(kept, select(kept, config), strict=True):
-        if not chosen.is_taken:
-            group = f"group {chosen.group}: " if config.by else ""
-            detail = f"{group}{chosen.quota} of {chosen.n_group} taken, this is no. {chosen.rank}"
-            reject(clip, Reason.NOT_SELECTED, detail=detail)
-            bounds = float(chosen.rank), float(chosen.quota)
-            clip.update(zip(("reason_score", "reason_threshold"), bounds, strict=True))
 
 
 def plan_samples(

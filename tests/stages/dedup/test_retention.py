@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from curator.stages.dedup.retention import DedupConfig, Duplicates, find_duplicates, rank_key
+from curator.stages.dedup.config import DedupConfig
+from curator.stages.dedup.retention import Duplicates, find_duplicates, rank_key
 
 Vectors = NDArray[np.float32]
 

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 import curator.stages.dedup.stage as graph
 from curator.models.perceptual import CLIP_DIM
 from curator.stages.analyze.stage import vectors_table
-from curator.stages.dedup.retention import DedupConfig, find_duplicates
+from curator.stages.dedup.config import DedupConfig
+from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
+from curator.stages.dedup.retention import find_duplicates
 from curator.stages.dedup.similar_pairs import (
     PAIRS_PER_CLIP,
     AlikePairs,
@@ -19,7 +21,7 @@ from curator.stages.dedup.similar_pairs import (
     duplicates_of,
     no_pairs,
 )
-from curator.stages.dedup.stage import StoredPairs, mark_duplicates
+from curator.stages.dedup.stage import DedupStage
 from curator.storage import Store, open_store
 from curator.tables.parts import columns_to_rows
 
@@ -104,7 +106,8 @@ class Corpus:
             | {"decision": "kept" if row["clip_id"] in names else "rejected", "reasons": []}
             for row in self.rows
         ]
-        mark_duplicates(rows, self.vectors, DedupConfig(similarity=similarity), stored)
+        stage = DedupStage(DedupConfig(similarity=similarity))
+        remove_duplicates(stage, rows, self.vectors, stored)
         return {
             row["clip_id"]: (row["duplicate_of"], row["duplicate_similarity"])
             for row in rows

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from curator.stages.select.selection import SelectConfig, group_name, select
-from curator.stages.shard.sample_plan import mark_selected
+from curator.stages.select.config import SelectConfig
+from curator.stages.select.selection import group_name, select
+from curator.stages.select.stage import SelectStage
 
 
 def clips(n: int, **columns: Any) -> list[dict[str, Any]]:  # noqa: ANN401
@@ -65,7 +66,7 @@ def test_only_survivors_are_chosen_from_and_the_others_keep_their_reason() -> No
     """Pins the columns of a clip that is left out, and that rejected ones take no place."""
     rows = clips(6)
     rows[0] |= {"decision": "rejected", "reason": "too_dark", "reasons": ["too_dark"]}
-    mark_selected(rows, SelectConfig(by=("bucket",), max_per_group=2))
+    SelectStage(SelectConfig(by=("bucket",), max_per_group=2)).process(rows)
     out = [row for row in rows[1:] if row["decision"] == "rejected"]
     assert rows[0]["reasons"] == ["too_dark"]
     assert len(out) == 3
@@ -79,7 +80,7 @@ def test_only_survivors_are_chosen_from_and_the_others_keep_their_reason() -> No
 def test_without_shares_and_caps_nothing_is_left_out() -> None:
     """Pins that a section which only names columns selects nothing."""
     rows = clips(5)
-    mark_selected(rows, SelectConfig(by=("bucket",)))
+    SelectStage(SelectConfig(by=("bucket",))).process(rows)
     assert {row["decision"] for row in rows} == {"kept"}
 
 

@@ -1,0 +1,75 @@
+"""Settings of the selection: how many survivors of each group are taken."""
+
+from pydantic import Field, field_validator, model_validator
+
+from curator.errors import unknown_key
+from curator.stage import StageConfig
+from curator.tables.schemas import CANDIDATES_SCHEMA, CLIPS_SCHEMA
+
+COLUMNS = tuple(n for n in CLIPS_SCHEMA.names if n in CANDIDATES_SCHEMA.names or n == "bucket")
+"""Columns of `clips` that groups can be made of: those that are known before a clip is written."""
+
+
+class SelectConfig(StageConfig):
+    """How many survivors of each group are taken."""
+
+    by: tuple[str, ...] = Field(
+        (),
+        description="columns of `clips` whose values make the groups; clips with the same list of "
+        "tags, in any order, are a group; without columns all survivors are one group",
+        json_schema_extra={"unit": "columns"},
+    )
+    max_per_group: int | None = Field(
+        None,
+        ge=1,
+        description="most clips of a group; null for no limit",
+        json_schema_extra={"unit": "clips"},
+    )
+    keep_fraction: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of each group that is taken, rounded up; null for all",
+        json_schema_extra={"unit": "share of clips"},
+    )
+    keep_fractions: dict[str, float] = Field(
+        {},
+        description="share of single groups, by their values joined with ' | '; 0 takes none",
+        json_schema_extra={"unit": "share of clips"},
+    )
+    seed: int = Field(
+        0,
+        description="another seed takes other clips",
+        json_schema_extra={"unit": "whole number"},
+    )
+
+    @field_validator("by", mode="before")
+    @classmethod
+    def _listed(cls, by: object) -> object:
+        return (by,) if isinstance(by, str) else by
+
+    @field_validator("by")
+    @classmethod
+    def _known(cls, by: tuple[str, ...]) -> tuple[str, ...]:
+        for name in by:
+            if name not in COLUMNS:
+                raise ValueError(unknown_key(name, COLUMNS, "column of clips"))
+        return by
+
+    @model_validator(mode="after")
+    def _meant(self) -> "SelectConfig":
+        for group, share in self.keep_fractions.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"keep_fractions of {group!r} is {share}; expected 0 to 1")
+        if self.keep_fractions and not self.by:
+            raise ValueError("keep_fractions names groups, and `by` names no column to make them")
+        return self
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any clip could be left out."""
+        return (
+            self.max_per_group is not None
+            or self.keep_fraction is not None
+            or bool(self.keep_fractions)
+        )

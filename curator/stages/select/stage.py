@@ -1,0 +1,39 @@
+"""The stage that takes a share or a number of clips per group."""
+
+from collections.abc import Sequence
+
+from curator.records import Reason
+from curator.stage import Scope, Stage
+from curator.stages.select.config import SelectConfig
+from curator.stages.select.selection import select
+from curator.tables.clip_rows import Row, kept_rows, reject
+
+
+class SelectStage(Stage[SelectConfig, Sequence[Row], None]):
+    """Rejects clips beyond the share or the cap of their group."""
+
+    name = "select"
+    version = 1
+    scope = Scope.CORPUS
+    reads = ("clips",)
+    writes = ("clips",)
+    config_type = SelectConfig
+
+    def process(self, unit: Sequence[Row]) -> None:
+        """Marks clips that are not selected, among those that are kept so far."""
+        config = self.config
+        if not config.enabled:
+            return
+        kept = kept_rows(unit)
+        for clip, chosen in zip(kept, select(kept, config), strict=True):
+            if chosen.is_taken:
+                continue
+            group = f"group {chosen.group}: " if config.by else ""
+            detail = f"{group}{chosen.quota} of {chosen.n_group} taken, this is no. {chosen.rank}"
+            reject(clip, Reason.NOT_SELECTED, detail=detail)
+            clip.update(
+                {
+                    "reason_score": float(chosen.rank),
+                    "reason_threshold": float(chosen.quota),
+                }
+            )
