@@ -16,7 +16,9 @@ from curator.commands.arguments import (
     EXIT_NOT_READ,
     EXIT_TERMINATED,
     EXIT_USAGE,
+    Commands,
 )
+from curator.commands.late_parser import LateParser
 from curator.errors import CuratorError, RecipeError, UsageError
 from curator.executor.termination import Terminated, end_process
 
@@ -68,7 +70,9 @@ def make_parser() -> argparse.ArgumentParser:
         "prints. After 1, 130 and 143 the same command goes on from what was done.",
     )
     parser.add_argument("--version", action="version", version=f"curate {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands: Commands[argparse.ArgumentParser] = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=LateParser
+    )
     for name in COMMANDS:
         importlib.import_module(f"curator.commands.{name}").add_parser(commands)
     return parser

@@ -2,11 +2,10 @@
 
 import argparse
 import json
-import sys
-import time
 from typing import TYPE_CHECKING
 
 from curator.commands.arguments import EXIT_FAILED, Commands, positive
+from curator.commands.terminal_line import TerminalLine
 
 if TYPE_CHECKING:
     from curator.verify import Verified
@@ -71,20 +70,19 @@ def run_verify(options: argparse.Namespace) -> int:
     from curator.errors import StorageError, UsageError
     from curator.verify import verify
 
-    shown = _Shown() if sys.stderr.isatty() and not options.json else None
     try:
-        verified = verify(
-            options.out,
-            frames=options.frames,
-            seed=options.seed,
-            workers=options.workers,
-            **({} if shown is None else {"progress": shown}),
-        )
+        with TerminalLine(quiet=options.json) as shown:
+            verified = verify(
+                options.out,
+                frames=options.frames,
+                seed=options.seed,
+                workers=options.workers,
+                progress=lambda n_shards, n_samples, n_bytes: shown(
+                    f"{n_shards} shards, {n_samples} clips, {n_bytes / 1e6:.0f} MB"
+                ),
+            )
     except StorageError as error:
         raise UsageError(str(error)) from error
-    finally:
-        if shown is not None:
-            shown.clear()
     print(as_json(verified) if options.json else as_text(verified))
     return 0 if verified.is_well else EXIT_FAILED
 
@@ -145,20 +143,3 @@ def _number(verified: "Verified") -> str:
     warned = {str(f.code) for f in verified.findings if f.is_warning}
     n_wrong = sum(n for code, n in verified.counts.items() if code not in warned)
     return f"{n_wrong} thing{'s' if n_wrong != 1 else ''}"
-
-
-class _Shown:
-    """Writes how far it is to the terminal, twice a second at most."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def __call__(self, n_shards: int, n_samples: int, n_bytes: int) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + 0.5
-            words = f"{n_shards} shards, {n_samples} clips, {n_bytes / 1e6:.0f} MB"
-            print(f"\r{words}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        print("\r\033[K", end="", file=sys.stderr)

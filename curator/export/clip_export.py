@@ -1,12 +1,13 @@
 """Chooses what is exported and hands it to the format."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from curator.errors import UsageError
 from curator.export.clip_reader import chosen_shards
-from curator.export.export_options import MIN_FRAMES_FORMATS, Exported, ExportOptions
+from curator.export.formats import checked_options, load_format
 from curator.export.job import Job
-from curator.stages.shard.tar_reader import open_shards
+from curator.export.placement import Exported
+from curator.stages.shard.tar_reader import SPLITS, open_shards
 from curator.storage import open_store
 from curator.tables.parts import SUMMARY
 
@@ -14,34 +15,40 @@ from curator.tables.parts import SUMMARY
 def export(
     out: str,
     destination: str,
-    options: ExportOptions,
+    format: str,
     *,
+    splits: Sequence[str] = SPLITS,
+    buckets: Sequence[str] | None = None,
+    workers: int | None = None,
+    options: Mapping[str, object] | None = None,
     progress: Callable[[Exported], None] = lambda exported: None,
 ) -> Exported:
     """Writes the clips of an output root in another form.
 
-    The same clips and options give the same bytes; what stands with them is not written again, so
-    that a broken-off export goes on.
+    The same clips and options give the same bytes. Objects that are there with the same bytes are
+    not written again, so that a broken-off export goes on.
 
     Args:
         out: Folder or `s3://bucket/prefix` of a run, or a folder with the contents of `shards/`.
         destination: Folder or `s3://bucket/prefix`.
-        options: Format and what goes into it.
+        format: One of `FORMATS`, `package.module:Class`, or an entry point of `curate.exporters`.
+        splits: `train`, `val`.
+        buckets: None for all.
+        workers: Shards under way at once; None for one per core, at most 16.
+        options: Options of the format.
         progress: Called after each clip.
 
     Returns:
         What was done.
 
     Raises:
-        UsageError: There is nothing to export, or the format needs a package that is missing.
+        UsageError: There is nothing to export, the format or one of its options does not exist, or
+            the format needs a package that is missing.
         ShardError: A shard is damaged.
         StorageError: Reading or writing failed.
     """
-    if options.min_frames is not None and options.format not in MIN_FRAMES_FORMATS:
-        raise UsageError(
-            f"the format {options.format} takes no least number of frames; those that do: "
-            + ", ".join(MIN_FRAMES_FORMATS)
-        )
+    exporter_type, extension = load_format(format)
+    exporter = exporter_type(checked_options(format, options or {}))
     shards = open_shards(out)
     if shards.manifest is None and shards.prefix and not shards.store.exists(SUMMARY):
         raise UsageError(
@@ -50,33 +57,21 @@ def export(
             "the tars that are there"
         )
     store = open_store(destination)
-    is_index = options.format in ("energon", "wids")
     if store.uri == shards.store.uri:
-        if not is_index:
+        if not exporter.indexes_tars:
             raise UsageError(f"{store.uri} is OUT itself; choose another destination")
         store = open_store(f"{store.uri}/{shards.prefix}".rstrip("/"))
-    job = Job(shards, chosen_shards(shards, options), store, options, progress)
-    match options.format:
-        case "cosmos":
-            from curator.export.folders import export_cosmos as run
-        case "opensora":
-            from curator.export.folders import export_opensora as run
-        case "cogvideo":
-            from curator.export.folders import export_cogvideo as run
-        case "parquet":
-            from curator.export.parquet_table import export_parquet as run
-        case "mds":
-            from curator.export.mds import export_mds as run
-        case "frames":
-            from curator.export.frame_tars import export_frames as run
-        case "energon":
-            from curator.export.index_files import export_energon as run
-        case "wids":
-            from curator.export.index_files import export_wids as run
-        case "conversations":
-            from curator.export.conversations import export_conversations as run
-        case "preferences":
-            from curator.export.preferences import export_preferences as run
+    chosen = chosen_shards(shards, splits, buckets)
+    if exporter.indexes_tars and len(chosen) < len(shards.shards):
+        # Indexes of some shards would hide the others.
+        raise UsageError(
+            f"the format {format} indexes all shards; leave out --split and --bucket. "
+            "Each bucket has a .nv-meta of its own, and each split a wids index"
+        )
+    job = Job(shards, chosen, splits, store, exporter, workers=workers, progress=progress)
     job.exported.manifest_problem = shards.problem
-    run(job)
+    job.exported.records = exporter.records
+    if extension is not None:
+        job.exported.origin = extension.origin
+    job.run()
     return job.exported

@@ -1,14 +1,13 @@
 """Reads clips out of tars as streams: memory is one clip."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from curator.errors import ShardError, UsageError
-from curator.export.export_options import ExportOptions
 from curator.stages.shard.tar_reader import MAX_TEXT_BYTES, Member, Shard, ShardSet, TarReader
 
 
@@ -51,26 +50,34 @@ class Clip:
         }
 
 
-def chosen_shards(shards: ShardSet, options: ExportOptions) -> list[Shard]:
-    """Shards of the splits and buckets that are asked for.
+def chosen_shards(
+    shards: ShardSet, splits: Sequence[str], buckets: Sequence[str] | None
+) -> list[Shard]:
+    """Shards of some splits and buckets.
+
+    Args:
+        shards: All.
+        splits: `train`, `val`.
+        buckets: Folders of tars; None for all.
 
     Raises:
         UsageError: There are none, or a bucket does not exist.
     """
-    buckets = sorted({shard.bucket for shard in shards.shards})
-    for name in options.buckets or ():
-        if name not in buckets:
-            raise UsageError(f"no bucket {name!r} in {shards.uri('')}; there are: {_list(buckets)}")
+    known = sorted({shard.bucket for shard in shards.shards})
+    for name in buckets or ():
+        if name not in known:
+            raise UsageError(
+                f"no bucket {name!r} in {shards.uri('')}; there are: {', '.join(known) or 'none'}"
+            )
     chosen = [
         shard
         for shard in shards.shards
-        if shard.split in options.splits
-        and (options.buckets is None or shard.bucket in options.buckets)
+        if shard.split in splits and (buckets is None or shard.bucket in buckets)
     ]
     if not chosen:
         raise UsageError(
-            f"{shards.uri('')} has no shards of {_list(options.splits)}"
-            + (f" in {_list(options.buckets)}" if options.buckets else "")
+            f"{shards.uri('')} has no shards of {', '.join(splits) or 'none'}"
+            + (f" in {', '.join(buckets)}" if buckets else "")
             + "; see its manifest.json for what there is"
         )
     for shard in chosen:
@@ -79,12 +86,8 @@ def chosen_shards(shards: ShardSet, options: ExportOptions) -> list[Shard]:
     return chosen
 
 
-def _list(names: Any) -> str:  # noqa: ANN401 - strings
-    return ", ".join(names) or "none"
-
-
 def read_clips(
-    shards: ShardSet, shard: Shard, *, wants_mp4: Callable[[Clip, str], bool] | None = None
+    shards: ShardSet, shard: Shard, *, wants_mp4: Callable[[Clip, str], bool]
 ) -> Iterator[Clip]:
     """Yields the clips of a shard, in its order.
 
@@ -92,7 +95,7 @@ def read_clips(
         shards: Where it lies.
         shard: Which.
         wants_mp4: Says whether a clip's MP4 is read, from the clip with its JSON and the SHA-256 of
-            the MP4; by default none is.
+            the MP4.
 
     Raises:
         ShardError: The tar is damaged, or a clip's bytes are not those that its JSON names.
@@ -121,14 +124,14 @@ def _take(
     reader: TarReader,
     member: Member,
     clip: Clip,
-    wants_mp4: Callable[[Clip, str], bool] | None,
+    wants_mp4: Callable[[Clip, str], bool],
 ) -> None:
     if member.suffix == "mp4":
         clip.mp4_offset, clip.mp4_bytes = member.data_offset, member.bytes
         if not clip.fields:
             raise ShardError(f"the JSON of {clip.key!r} does not come before its MP4")
         sha256 = str(clip.fields["mp4_sha256"])
-        if wants_mp4 is not None and wants_mp4(clip, sha256):
+        if wants_mp4(clip, sha256):
             clip.mp4 = reader.read(member)
             found = hashlib.sha256(clip.mp4).hexdigest()
             if found != sha256:

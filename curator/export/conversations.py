@@ -6,55 +6,66 @@ the earlier ones. The form is that of LLaVA, which Qwen-VL's fine-tuning and NVI
 calls sharegpt (`videos`; `dataset_info.json` describes it). Reasoning has Cosmos-Reason's tags.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
 
 from curator.export.annotation_reader import ClipAnnotations, provenance_of
 from curator.export.clip_reader import Clip
-from curator.export.folders import write_videos
+from curator.export.contract import Exporter, RelativePaths
 from curator.export.job import Job
 from curator.stages.shard.tar_reader import SPLITS, Shard
 
 _REASON = "\nGive your reasoning within <think></think> and your answer within <answer></answer>."
 
 
-def export_conversations(job: Job) -> None:
+class Conversations(Exporter[RelativePaths, bytes]):
     """Writes `<split>.jsonl`, `videos/<split>/<key>.mp4` and `dataset_info.json`."""
-    annotations = ClipAnnotations(job.shards)
-    place = job.look([f"videos/{split}/" for split in job.options.splits])
-    base = "" if job.options.relative_paths else f"{job.store.uri}/"
 
-    def one(shard: Shard) -> bytes:
-        folder = f"videos/{shard.split}"
+    about = (
+        "<split>.jsonl with questions and answers, and videos/<split>/*.mp4: post-training of "
+        "vision-language models"
+    )
+    options_type = RelativePaths
+    records = "questions with answers, a record each"
+
+    def folders(self, splits: Sequence[str]) -> list[str]:
+        """Where the videos go."""
+        return [f"videos/{split}/" for split in splits]
+
+    def begin(self, job: Job) -> None:
+        """Reads the annotations."""
+        self._annotations = ClipAnnotations(job.shards)
+
+    def shard(self, job: Job, shard: Shard) -> bytes:
+        """Writes a shard's videos; returns its lines."""
+        folder, base = f"videos/{shard.split}", job.base(relative=self.options.relative)
         lines = [
             orjson.dumps(record) + b"\n"
-            for clip in write_videos(job, shard, folder)
-            for record in _records(clip, f"{base}{folder}/{clip.key}.mp4", annotations)
+            for clip in job.videos(shard, folder)
+            for record in _records(clip, f"{base}{folder}/{clip.key}.mp4", self._annotations)
         ]
         job.exported.add(records=len(lines))
         return b"".join(lines)
 
-    for split in job.options.splits:
-        own = [shard for shard in job.chosen if shard.split == split]
-        if not own:
-            continue
-        with job.store.create(f"{split}.jsonl") as output:
-            for lines in job.in_order(one, own):
-                output.write(lines)
-        job.exported.add(objects=1)
-    # An export of one split stands beside an earlier one of the other.
-    described = {
-        f"curate_{split}": {
-            "file_name": f"{split}.jsonl",
-            "formatting": "sharegpt",
-            "columns": {"messages": "conversations", "videos": "videos"},
+    def split(self, job: Job, split: str, results: Iterator[bytes]) -> None:
+        """Writes the lines."""
+        with job.place.create(f"{split}.jsonl") as output:
+            output.writelines(results)
+
+    def finish(self, job: Job) -> None:
+        """Describes the splits; one that an earlier export wrote too."""
+        described = {
+            f"curate_{split}": {
+                "file_name": f"{split}.jsonl",
+                "formatting": "sharegpt",
+                "columns": {"messages": "conversations", "videos": "videos"},
+            }
+            for split in SPLITS
+            if job.store.exists(f"{split}.jsonl")
         }
-        for split in SPLITS
-        if job.store.exists(f"{split}.jsonl")
-    }
-    place.put("dataset_info.json", orjson.dumps(described, option=orjson.OPT_INDENT_2))
+        job.place.put("dataset_info.json", orjson.dumps(described, option=orjson.OPT_INDENT_2))
 
 
 def _records(clip: Clip, video: str, annotations: ClipAnnotations) -> Iterator[dict[str, Any]]:

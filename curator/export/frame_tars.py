@@ -7,60 +7,91 @@ filter where it is enlarged). A sample has its `json`, with `frames` saying what
 
 import io
 import tarfile
-from typing import BinaryIO
+from typing import Annotated, BinaryIO, Literal
 
 import cv2
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field
 
 from curator.errors import ShardError, SourceError
-from curator.export.clip_reader import Clip, read_clips
-from curator.export.export_options import ExportOptions
+from curator.export.clip_reader import Clip
+from curator.export.contract import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.stages.shard.tar_reader import BLOCK, Shard
 
-FRAMES_VERSION = 1
-"""Raised when the same clips would give other pictures."""
 MAX_PIXELS = 1 << 27
 
 
-def export_frames(job: Job) -> None:
-    """Writes `<split>/<bucket>/<number>-<hash>-<settings>.tar`, one per shard."""
-    options = job.options
-    place = job.look([f"{split}/" for split in options.splits])
-    settings = (
-        "frames",
-        FRAMES_VERSION,
-        options.size_px,
-        options.pictures,
-        options.max_frames,
-        options.webp_quality if options.pictures == "webp" else None,
-    )
+def _size(value: object) -> object:
+    """Width and height of `WxH`."""
+    width, _, height = str(value).partition("x")
+    if not isinstance(value, str):
+        return value
+    if not (width.isdigit() and height.isdigit()):
+        raise ValueError("expected a size such as 256x256")
+    return int(width), int(height)
 
-    def one(shard: Shard) -> None:
+
+Side = Annotated[int, Field(ge=1, le=8192)]
+
+
+class FramesOptions(ExporterOptions):
+    """Options of the format."""
+
+    size: Annotated[tuple[Side, Side], BeforeValidator(_size)] = Field(
+        (256, 256),
+        description="WxH: size of the pictures in px, cut around the middle, sides of 1 to 8192 "
+        "(default: 256x256)",
+    )
+    pictures: Literal["npz", "webp"] = Field(
+        "npz", description="one array per clip, or a lossy file per frame (default: npz)"
+    )
+    max_frames: int | None = Field(
+        None, ge=1, description="only the first N of each clip (default: all)"
+    )
+    quality: int = Field(90, ge=1, le=100, description="of webp, 1 to 100 (default: 90)")
+
+
+class FrameTars(Exporter[FramesOptions, None]):
+    """Writes `<split>/<bucket>/<number>-<hash>-<settings>.tar`, one per shard."""
+
+    about = "<split>/<bucket>/*.tar, WebDataset of pictures at one size, for image tokenizers"
+    options_type = FramesOptions
+    suffixes = (".tar",)
+
+    def shard(self, job: Job, shard: Shard) -> None:
+        """Writes a shard's tar."""
+        options = self.options
+        quality = options.quality if options.pictures == "webp" else None
+        stamp = job.stamp(
+            shard,
+            "frames",
+            self.version,
+            options.size,
+            options.pictures,
+            options.max_frames,
+            quality,
+        )
         bucket = f"{shard.bucket}/" if shard.bucket else ""
-        key = f"{shard.split}/{bucket}{shard.stem}-{job.stamp(shard, *settings)[:8]}.tar"
-        place.keep(key)
-        if place.size(key) is not None:
+        key = f"{shard.split}/{bucket}{shard.stem}-{stamp[:8]}.tar"
+        if job.place.size(key) is not None:
             # The name says what it was made from and how, and it was written whole.
+            job.place.keep(key)
             job.exported.add(standing=1, clips=int(shard.facts.get("samples") or 0))
             return
-        with job.store.create(key) as output:
+        with job.place.create(key) as output:
             tar = _Tar(output)
-            for clip in read_clips(job.shards, shard, wants_mp4=lambda *_: True):
+            for clip in job.clips(shard, True):
                 _add(tar, clip, options)
-                job.count(clip)
             tar.close()
-        job.exported.add(objects=1, n_bytes=tar.n_bytes)
-
-    job.each(one)
-    job.exported.add(others=len(place.others((".tar",))))
+        job.exported.add(bytes=tar.n_bytes)
 
 
-def decode_frames(clip: Clip, options: ExportOptions) -> NDArray[np.uint8]:
+def decode_frames(clip: Clip, options: FramesOptions) -> NDArray[np.uint8]:
     """Pictures of a clip.
 
     Args:
@@ -84,7 +115,7 @@ def decode_frames(clip: Clip, options: ExportOptions) -> NDArray[np.uint8]:
                 if len(pictures) == wanted:
                     break
                 rgb = frame.picture.to_ndarray(format="rgb24").astype(np.uint8, copy=False)
-                pictures.append(fitted(rgb, options.size_px))
+                pictures.append(fitted(rgb, options.size))
     except SourceError as error:
         raise ShardError(f"{clip.key}: {error}") from error
     if len(pictures) != wanted:
@@ -110,9 +141,9 @@ def fitted(rgb_HWC: NDArray[np.uint8], size_px: tuple[int, int]) -> NDArray[np.u
     return cv2.resize(cut, size_px, interpolation=way).astype(np.uint8, copy=False)
 
 
-def _add(tar: "_Tar", clip: Clip, options: ExportOptions) -> None:
+def _add(tar: "_Tar", clip: Clip, options: FramesOptions) -> None:
     frames = decode_frames(clip, options)
-    width, height = options.size_px
+    width, height = options.size
     stored = {"n_frames": len(frames), "width": width, "height": height, "as": options.pictures}
     fields = clip.fields | {"frames": stored}
     tar.add(f"{clip.key}.json", orjson.dumps(fields, option=orjson.OPT_SORT_KEYS))
@@ -122,7 +153,7 @@ def _add(tar: "_Tar", clip: Clip, options: ExportOptions) -> None:
         tar.add(f"{clip.key}.npz", data.getvalue())
     else:
         for number, picture in enumerate(frames):
-            tar.add(f"{clip.key}.{number:04d}.webp", _webp(picture, options.webp_quality))
+            tar.add(f"{clip.key}.{number:04d}.webp", _webp(picture, options.quality))
     tar.add(f"{clip.key}.txt", clip.text.encode())
 
 

@@ -4,13 +4,15 @@ The bytes are those that a run writes, so that a manifest that names them still 
 """
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
-from curator.errors import ShardError, UsageError
-from curator.export.export_cards import put_cards
+from curator.errors import ShardError
+from curator.export.contract import Exporter, ExporterOptions
 from curator.export.job import Job
-from curator.stages.shard.shard_index import IndexedTar, energon_files, index_bytes, wids_file
-from curator.stages.shard.tar_reader import IDX_SUFFIX, SPLITS, Shard, TarReader
+from curator.stages.shard.shard_index import IndexedTar
+from curator.stages.shard.tar_reader import Shard, TarReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,38 +80,31 @@ def read_index(job: Job, shard: Shard, *, with_md5: bool) -> TarIndex:
     )
 
 
-def export_energon(job: Job) -> None:
-    """Writes `<tar>.idx` for each tar, and `.nv-meta/*` for all of them and for each bucket."""
-    _refuse_part(job)
-    place = job.look([""])
+class TarIndexes(Exporter[ExporterOptions, TarIndex]):
+    """What formats that index tars share: the tars, in order of their names."""
 
-    def one(shard: Shard) -> TarIndex:
-        index = read_index(job, shard, with_md5=False)
-        place.put(f"{shard.name}{IDX_SUFFIX}", index_bytes(index.offsets))
-        return index
+    indexes_tars = True
+    with_md5: ClassVar[bool] = False
 
-    tars = list(job.in_order(one, job.chosen))
-    buckets = sorted({tar.shard.bucket for tar in tars if tar.shard.bucket})
-    for folder in ("", *(f"{bucket}/" for bucket in buckets)):
-        inside = [tar for tar in tars if tar.shard.name.startswith(folder)]
-        for name, data in energon_files([tar.facts() for tar in inside], folder):
-            _put(job, f"{folder}.nv-meta/{name}", data)
-    put_cards(job)
+    def __init__(self, options: ExporterOptions) -> None:
+        super().__init__(options)
+        self._tars: list[TarIndex] = []
 
+    def shard(self, job: Job, shard: Shard) -> TarIndex:
+        """Reads what indexes say about a tar."""
+        return read_index(job, shard, with_md5=self.with_md5)
 
-def export_wids(job: Job) -> None:
-    """Writes `wids-train.json` and `wids-val.json`."""
-    _refuse_part(job)
-    job.look(["wids-"])
-    tars = list(job.in_order(lambda shard: read_index(job, shard, with_md5=True), job.chosen))
-    for split in SPLITS:
-        of_split = [tar.facts() for tar in tars if tar.shard.split == split]
-        _put(job, f"wids-{split}.json", wids_file(of_split))
-    put_cards(job)
+    def split(self, job: Job, split: str, results: Iterator[TarIndex]) -> None:
+        """Keeps them."""
+        self._tars += results
+
+    def tars(self) -> list[TarIndex]:
+        """All tars, sorted by name."""
+        return sorted(self._tars, key=lambda tar: tar.shard.name)
 
 
-def _put(job: Job, name: str, data: bytes) -> None:
-    """Writes an index, unless the one that the manifest names stands.
+def put_index(job: Job, name: str, data: bytes) -> None:
+    """Writes an index, unless the one that the manifest names is there.
 
     A later version may write other bytes, with which that manifest would not hold.
     """
@@ -119,12 +114,3 @@ def _put(job: Job, name: str, data: bytes) -> None:
     ):
         return
     job.place.put(name, data)
-
-
-def _refuse_part(job: Job) -> None:
-    """Indexes of some shards would hide the others."""
-    if len(job.chosen) < len(job.shards.shards):
-        raise UsageError(
-            f"the format {job.options.format} indexes all shards; leave out --split and --bucket. "
-            "Each bucket has a .nv-meta of its own, and each split a wids index"
-        )

@@ -1,30 +1,34 @@
 """An export under way: what is read, where it goes, and the threads that do it."""
 
+import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import closing
 
-from curator.export.clip_reader import Clip
-from curator.export.export_options import Exported, ExportOptions
-from curator.export.placement import Place
+from curator.errors import CuratorError
+from curator.export.clip_reader import Clip, read_clips
+from curator.export.contract import Exporter, ExporterOptions
+from curator.export.placement import Exported, Place
 from curator.fingerprints import fingerprint
 from curator.stages.shard.tar_reader import Shard, ShardSet
 from curator.storage import Store
 
-T = TypeVar("T")
 MAX_WORKERS = 16
+logger = logging.getLogger(__name__)
 
 
 class Job:
-    """What all formats share.
+    """What an exporter works with.
 
     Args:
         shards: What is read.
         chosen: The shards that are asked for, in order.
+        splits: The splits that are asked for.
         store: Destination.
-        options: What is asked for.
+        exporter: The format.
+        workers: Shards under way at once; None for one per core, at most 16.
         progress: Called after each clip.
     """
 
@@ -32,64 +36,128 @@ class Job:
         self,
         shards: ShardSet,
         chosen: Sequence[Shard],
+        splits: Sequence[str],
         store: Store,
-        options: ExportOptions,
+        exporter: Exporter[ExporterOptions, object],
+        *,
+        workers: int | None,
         progress: Callable[[Exported], None],
     ) -> None:
         self.shards = shards
         self.chosen = chosen
+        self.splits = splits
         self.store = store
-        self.options = options
         self.exported = Exported()
+        self.place = Place(store, self.exported, exporter.folders(splits))
+        self._exporter = exporter
         self._progress = progress
-        self._place: Place | None = None
-        self.n_workers = options.workers or min(MAX_WORKERS, os.cpu_count() or 1)
+        self._n_workers = workers or min(MAX_WORKERS, os.cpu_count() or 1)
 
-    def look(self, folders: Iterable[str]) -> Place:
-        """Lists what is in these folders of the destination."""
-        self._place = Place(self.store, self.exported, folders)
-        return self._place
+    def run(self) -> None:
+        """Does the export."""
+        exporter = self._exporter
+        exporter.begin(self)
+        for split in self.splits:
+            own = [shard for shard in self.chosen if shard.split == split]
+            if own:
+                with closing(self._in_order(own)) as results:
+                    exporter.split(self, split, results)
+                    for _ in results:
+                        pass
+        exporter.finish(self)
+        if exporter.suffixes:
+            self.exported.add(others=len(self.place.others(exporter.suffixes)))
 
-    @property
-    def place(self) -> Place:
-        """The destination, once `look` was called."""
-        assert self._place is not None
-        return self._place
+    def clips(
+        self,
+        shard: Shard,
+        wants_mp4: Callable[[Clip, str], bool] | bool = False,
+        *,
+        min_frames: int | None = None,
+    ) -> Iterator[Clip]:
+        """Yields the clips of a shard, and counts each once the next is asked for.
 
-    def each(self, work: Callable[[Shard], object]) -> None:
-        """Does the work for each shard, in threads."""
-        for _ in self.in_order(work, self.chosen):
-            pass
+        Args:
+            shard: The tar.
+            wants_mp4: Whether MP4s are read; a function decides for each clip, from the clip
+                without its MP4 and that one's SHA-256.
+            min_frames: Least frames of a clip; shorter ones are counted and left out.
 
-    def in_order(self, work: Callable[[Shard], T], shards: Sequence[Shard]) -> Iterator[T]:
-        """Yields results of the work in the order of the shards.
+        Raises:
+            ShardError: The tar is damaged, or a clip's bytes are not those that its JSON names.
+            StorageError: It cannot be read.
+        """
+
+        def is_long(clip: Clip) -> bool:
+            return min_frames is None or clip.fields["n_frames"] >= min_frames
+
+        def wants(clip: Clip, sha256: str) -> bool:
+            return is_long(clip) and (wants_mp4(clip, sha256) if callable(wants_mp4) else wants_mp4)
+
+        for clip in read_clips(self.shards, shard, wants_mp4=wants):
+            if not is_long(clip):
+                self.exported.add(short=1)
+                continue
+            yield clip
+            self.exported.add(clips=1, without_text=not clip.text.strip())
+            self._progress(self.exported)
+
+    def videos(self, shard: Shard, folder: str, *, min_frames: int | None = None) -> Iterator[Clip]:
+        """Yields the clips of a shard as `clips`, their MP4s written as `<folder>/<key>.mp4`.
+
+        MP4s that are there already are neither read nor written.
+        """
+
+        def is_new(clip: Clip, sha256: str) -> bool:
+            return not self.place.stands(f"{folder}/{clip.key}.mp4", clip.mp4_bytes, sha256)
+
+        for clip in self.clips(shard, is_new, min_frames=min_frames):
+            if clip.mp4 is not None:
+                self.place.put(f"{folder}/{clip.key}.mp4", clip.mp4)
+            yield clip
+
+    def base(self, *, relative: bool) -> str:
+        """What paths in tables begin with: nothing, or the address of the destination."""
+        return "" if relative else f"{self.store.uri}/"
+
+    def stamp(self, shard: Shard, *settings: object) -> str:
+        """Hash of what an object of this shard is made from: the tar's name and size, and settings.
+
+        The tar's name has a hash of its samples.
+
+        Args:
+            shard: The tar.
+            settings: Options that change the object's bytes, and the format's version.
+        """
+        return fingerprint(shard.name, self.shards.sizes[shard.name], *settings)
+
+    def _one(self, shard: Shard) -> object:
+        try:
+            return self._exporter.shard(self, shard)
+        except CuratorError:
+            raise
+        except Exception as error:
+            logger.exception("the exporter failed on %s", shard.name)
+            name = type(self._exporter).__name__
+            raise CuratorError(
+                f"{name} failed on {self.shards.uri(shard.name)}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _in_order(self, shards: Sequence[Shard]) -> Generator[object]:
+        """Yields what the exporter makes of each shard, in order.
 
         No more than two results per thread wait, whatever is done with them. The first error ends
         it; what was under way is finished.
         """
-        with ThreadPoolExecutor(self.n_workers) as pool:
-            waiting: deque[Future[T]] = deque()
+        with ThreadPoolExecutor(self._n_workers) as pool:
+            waiting: deque[Future[object]] = deque()
             try:
                 for shard in shards:
-                    waiting.append(pool.submit(work, shard))
-                    if len(waiting) >= 2 * self.n_workers:
+                    waiting.append(pool.submit(self._one, shard))
+                    if len(waiting) >= 2 * self._n_workers:
                         yield waiting.popleft().result()
                 while waiting:
                     yield waiting.popleft().result()
             finally:
                 for future in waiting:
                     future.cancel()
-
-    def count(self, clip: Clip) -> None:
-        """Notes that a clip is done."""
-        self.exported.add(clips=1, without_text=not clip.text.strip())
-        self._progress(self.exported)
-
-    def stamp(self, shard: Shard, *settings: object) -> str:
-        """What makes an object of this shard: its name, which has a hash of its samples, and size.
-
-        Args:
-            shard: The tar.
-            settings: Options that change the object's bytes, and versions of the code.
-        """
-        return fingerprint(shard.name, self.shards.sizes[shard.name], *settings)

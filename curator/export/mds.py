@@ -7,21 +7,23 @@ written: 64 MiB.
 
 import hashlib
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 from curator.errors import StorageError, UsageError
-from curator.export.clip_reader import Clip, read_clips
+from curator.export.clip_reader import Clip
+from curator.export.contract import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.stages.shard.tar_reader import Shard
 from curator.storage.scratch import ScratchFolder
 
-MDS_VERSION = 1
-"""Raised when the same clips would give other shards."""
 SIZE_LIMIT_BYTES = 1 << 26
 INDEX = "index.json"
 HASH = "sha1"
 """What the package can check (`validate_hash`) without more packages."""
+Entries = list[dict[str, Any]]
+"""What an index says of MDS shards."""
 COLUMNS = {
     "key": "str",
     "video": "bytes",
@@ -37,20 +39,22 @@ COLUMNS = {
 """Columns by MDS encoding. `video` is the MP4, `json` all that is known of the clip."""
 
 
-def export_mds(job: Job) -> None:
-    """Writes `<split>/<bucket>_<number>-<hash>/shard.*.mds` and `<split>/index.json`.
+class Mds(Exporter[ExporterOptions, Entries]):
+    """Writes `<split>/<bucket>_<number>-<hash>/shard.*.mds` and `<split>/index.json`."""
 
-    Raises:
-        UsageError: The package is missing.
-    """
-    place = job.look([f"{split}/" for split in job.options.splits])
-    _writer_class()
+    about = "<split>/index.json and shards for MosaicML's StreamingDataset"
+    suffixes = (".mds",)
 
-    def one(shard: Shard) -> list[dict[str, Any]]:
+    def begin(self, job: Job) -> None:
+        """Looks for the package."""
+        _writer_class()
+
+    def shard(self, job: Job, shard: Shard) -> Entries:
+        """Writes a shard's folder; returns what the index of its split says of it."""
         bucket = f"{shard.bucket.replace('/', '_')}_" if shard.bucket else ""
         name = f"{bucket}{shard.stem}"
         folder = f"{shard.split}/{name}"
-        stamp = job.stamp(shard, "mds", MDS_VERSION, COLUMNS, SIZE_LIMIT_BYTES)
+        stamp = job.stamp(shard, "mds", self.version, COLUMNS, SIZE_LIMIT_BYTES)
         entries = _standing(job, folder, stamp)
         if entries is None:
             entries = _write(job, shard, folder, stamp)
@@ -59,19 +63,16 @@ def export_mds(job: Job) -> None:
                 standing=len(entries), clips=sum(entry["samples"] for entry in entries)
             )
         for entry in entries:
-            place.keep(f"{folder}/{entry['raw_data']['basename']}")
+            job.place.keep(f"{folder}/{_basename(entry)}")
         return [
             entry | {"raw_data": entry["raw_data"] | {"basename": f"{name}/{_basename(entry)}"}}
             for entry in entries
         ]
 
-    for split in job.options.splits:
-        own = [shard for shard in job.chosen if shard.split == split]
-        if own:
-            listed = [entry for entries in job.in_order(one, own) for entry in entries]
-            # Last, so that what a reader finds is whole.
-            place.put(f"{split}/{INDEX}", _json({"version": 2, "shards": listed}))
-    job.exported.add(others=len(place.others((".mds",))))
+    def split(self, job: Job, split: str, results: Iterator[Entries]) -> None:
+        """Writes the index last, so that what a reader finds is whole."""
+        listed = [entry for entries in results for entry in entries]
+        job.place.put(f"{split}/{INDEX}", _json({"version": 2, "shards": listed}))
 
 
 def _writer_class() -> Any:  # noqa: ANN401 - of a package that may be missing
@@ -90,14 +91,14 @@ def _basename(entry: dict[str, Any]) -> str:
     return str(entry["raw_data"]["basename"])
 
 
-def _standing(job: Job, folder: str, stamp: str) -> list[dict[str, Any]] | None:
+def _standing(job: Job, folder: str, stamp: str) -> Entries | None:
     """Entries of a folder that stands whole and was made from the same, or None."""
     place = job.place
     if place.size(f"{folder}/{INDEX}") is None:
         return None
     with suppress(StorageError, ValueError, KeyError, TypeError):
         index = json.loads(job.store.read(f"{folder}/{INDEX}"))
-        entries: list[dict[str, Any]] = index["shards"]
+        entries: Entries = index["shards"]
         if index["curate"] == stamp and all(
             place.size(f"{folder}/{_basename(entry)}") == entry["raw_data"]["bytes"]
             for entry in entries
@@ -106,18 +107,17 @@ def _standing(job: Job, folder: str, stamp: str) -> list[dict[str, Any]] | None:
     return None
 
 
-def _write(job: Job, shard: Shard, folder: str, stamp: str) -> list[dict[str, Any]]:
+def _write(job: Job, shard: Shard, folder: str, stamp: str) -> Entries:
     place = job.place
     with ScratchFolder("curate-mds-") as temporary:
         made = temporary.path / "made"
         writer = _writer_class()(
             out=str(made), columns=COLUMNS, hashes=[HASH], size_limit=SIZE_LIMIT_BYTES
         )
-        for clip in read_clips(job.shards, shard, wants_mp4=lambda *_: True):
+        for clip in job.clips(shard, True):
             writer.write(_sample(clip))
-            job.count(clip)
         writer.finish()
-        entries: list[dict[str, Any]] = json.loads((made / INDEX).read_bytes())["shards"]
+        entries: Entries = json.loads((made / INDEX).read_bytes())["shards"]
         for entry in entries:
             data = (made / _basename(entry)).read_bytes()
             if (

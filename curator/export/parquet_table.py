@@ -6,14 +6,14 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from curator.errors import StorageError
-from curator.export.clip_reader import Clip, read_clips
+from curator.export.clip_reader import Clip
+from curator.export.contract import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.stages.shard.tar_reader import Shard
 
-COLUMNS_VERSION = 1
-"""Raised when the same clips would give other tables."""
 STAMP = b"curate.export"
 GROUP_BYTES = 16 << 20
 GROUP_ROWS = 1000
@@ -47,25 +47,35 @@ MP4, last."""
 VIDEO = pa.field("video", pa.binary())
 
 
-def export_parquet(job: Job) -> None:
-    """Writes `<split>/<bucket>_<number>-<hash>.parquet`, one per shard."""
-    place = job.look([f"{split}/" for split in job.options.splits])
-    with_videos = job.options.with_videos
-    schema = SCHEMA.append(VIDEO) if with_videos else SCHEMA
+class ParquetOptions(ExporterOptions):
+    """Options of the format."""
 
-    def one(shard: Shard) -> None:
+    videos: bool = Field(False, description="put the MP4s into the tables")
+
+
+class ParquetTables(Exporter[ParquetOptions, None]):
+    """Writes `<split>/<bucket>_<number>-<hash>.parquet`, one per shard."""
+
+    about = "<split>/*.parquet, a row per clip, with its MP4 if asked for: Ray Data, datasets"
+    options_type = ParquetOptions
+    suffixes = (".parquet",)
+
+    def shard(self, job: Job, shard: Shard) -> None:
+        """Writes a shard's table."""
+        with_videos = self.options.videos
+        schema = SCHEMA.append(VIDEO) if with_videos else SCHEMA
         bucket = f"{shard.bucket.replace('/', '_')}_" if shard.bucket else ""
         key = f"{shard.split}/{bucket}{shard.stem}.parquet"
-        place.keep(key)
         uri = job.shards.uri(shard.name)
-        stamp = job.stamp(shard, "parquet", COLUMNS_VERSION, with_videos, uri)
-        if place.size(key) is not None:
+        stamp = job.stamp(shard, "parquet", self.version, with_videos, uri)
+        if job.place.size(key) is not None:
             n_rows = _standing_rows(job, key, stamp)
             if n_rows is not None:
+                job.place.keep(key)
                 job.exported.add(standing=1, clips=n_rows)
                 return
         with (
-            job.store.create(key) as output,
+            job.place.create(key) as output,
             pq.ParquetWriter(
                 output,
                 schema.with_metadata({STAMP: stamp}),
@@ -76,16 +86,10 @@ def export_parquet(job: Job) -> None:
             ) as writer,
         ):
             rows = _Rows(writer, schema)
-            for clip in read_clips(
-                job.shards, shard, wants_mp4=(lambda *_: True) if with_videos else None
-            ):
+            for clip in job.clips(shard, with_videos):
                 rows.add(_row(clip, uri, with_videos=with_videos))
-                job.count(clip)
             rows.flush()
-        job.exported.add(objects=1, n_bytes=rows.n_bytes)
-
-    job.each(one)
-    job.exported.add(others=len(place.others((".parquet",))))
+        job.exported.add(bytes=rows.n_bytes)
 
 
 def _row(clip: Clip, uri: str, *, with_videos: bool) -> dict[str, Any]:

@@ -1,20 +1,57 @@
-"""Puts objects at the destination, and passes over those that stand with the same bytes."""
+"""Puts objects at the destination, and passes over those that are there with the same bytes."""
 
 import hashlib
 import threading
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import BinaryIO
 
 from curator.errors import StorageError
-from curator.export.export_options import Exported
 from curator.storage import Store
+
+
+@dataclass(slots=True)
+class Exported:
+    """What an export did; counted by several threads."""
+
+    n_clips: int = 0
+    n_objects: int = 0
+    """Written."""
+    n_standing: int = 0
+    """Objects that were there already, with the same bytes."""
+    n_bytes: int = 0
+    """Written."""
+    n_without_text: int = 0
+    """Clips whose caption is empty."""
+    n_records: int = 0
+    n_short: int = 0
+    """Clips that were left out because they have too few frames."""
+    n_left_out: int = 0
+    """Preference pairs about frames that the written clip has not."""
+    n_others: int = 0
+    """Objects at the destination, among those that a loader would take, that this export did not
+    write: left by another one."""
+    manifest_problem: str | None = None
+    """Why all tars were taken that are there, and not those of a manifest; None where one is."""
+    records: str | None = None
+    """What `n_records` counts, in words; None where it counts nothing."""
+    origin: Mapping[str, str | None] | None = None
+    """Class, distribution and versions of a format from outside this package."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, **counts: int) -> None:
+        """Counts; `clips=2` adds 2 to `n_clips`."""
+        with self._lock:
+            for name, n in counts.items():
+                setattr(self, f"n_{name}", getattr(self, f"n_{name}") + n)
 
 
 class Place:
     """The destination of an export.
 
-    An object is written whole, so that one that is there is none that was broken off; whether it
-    is the one meant is seen from its size and, where that agrees, from its SHA-256.
+    Objects are written whole, so one that is there was finished; whether it is the right one is
+    seen from its size and, where that agrees, from its SHA-256.
 
     Args:
         store: Destination.
@@ -24,7 +61,7 @@ class Place:
     """
 
     def __init__(self, store: Store, exported: Exported, folders: Iterable[str]) -> None:
-        self.store = store
+        self._store = store
         self._exported = exported
         self._lock = threading.Lock()
         self._there: dict[str, int] = {}
@@ -38,7 +75,7 @@ class Place:
             return False
         digest = hashlib.sha256()
         # What cannot be read is written anew.
-        with suppress(StorageError, OSError), self.store.open(key) as stream:
+        with suppress(StorageError, OSError), self._store.open(key) as stream:
             while chunk := stream.read(1 << 20):
                 digest.update(chunk)
         if digest.hexdigest() != sha256:
@@ -61,8 +98,16 @@ class Place:
         if key in self._there and self.stands(key, len(data), hashlib.sha256(data).hexdigest()):
             return
         self.keep(key)
-        self.store.write(key, data)
-        self._exported.add(objects=1, n_bytes=len(data))
+        self._store.write(key, data)
+        self._exported.add(objects=1, bytes=len(data))
+
+    @contextmanager
+    def create(self, key: str) -> Iterator[BinaryIO]:
+        """Writes an object as a stream; it is there once the block has ended without an error."""
+        self.keep(key)
+        with self._store.create(key) as output:
+            yield output
+        self._exported.add(objects=1)
 
     def others(self, suffixes: tuple[str, ...]) -> list[str]:
         """Objects that were there at the beginning and are not of this export."""

@@ -20,12 +20,17 @@ from PIL import Image
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
 from curator.errors import UsageError
-from curator.export import Exported, ExportOptions, export
+from curator.export import Exported, export
 from curator.export.frame_tars import fitted
 from curator.storage import open_store
 from curator.verify import verify
 
 FOLDER_FORMATS = ("cosmos", "opensora", "cogvideo", "parquet", "frames", "energon", "wids")
+SAME_ANYWHERE: dict[str, dict[str, object]] = {
+    "opensora": {"relative": True},
+    "frames": {"size": (16, 16)},
+}
+"""Options with which objects do not depend on the destination, and are small."""
 
 
 @pytest.fixture
@@ -40,7 +45,11 @@ def out(tmp_path: Path, clips: list[MadeClip]) -> Path:
 
 
 def exported(out: Path | str, destination: Path | str, form: str, **options: object) -> Exported:
-    return export(str(out), str(destination), ExportOptions(format=form, **options))  # type: ignore[arg-type]
+    """Exports; `splits`, `buckets` and `workers` are for all formats, the rest is the format's."""
+    shared = {
+        name: options.pop(name) for name in ("splits", "buckets", "workers") if name in options
+    }
+    return export(str(out), str(destination), form, **shared, options=options)  # type: ignore[arg-type]
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -101,7 +110,7 @@ def test_a_caption_with_commas_quotes_and_lines_survives_csv(
 ) -> None:
     caption = 'one, "two"\nthree; ünïcode'
     make_shards(str(tmp_path / "out"), [replace(clips[0], caption=caption)])
-    exported(tmp_path / "out", tmp_path / "to", "opensora", relative_paths=True)
+    exported(tmp_path / "out", tmp_path / "to", "opensora", relative=True)
     with (tmp_path / "to" / "train.csv").open(newline="", encoding="utf-8") as lines:
         (row,) = csv.DictReader(lines)
     assert row["text"] == caption
@@ -186,7 +195,7 @@ def test_parquet_has_a_row_per_clip_and_leads_to_its_bytes(
     out: Path, tmp_path: Path, clips: list[MadeClip], with_videos: bool
 ) -> None:
     """Pins that `path`, `offset` and `bytes` find the MP4 in the tar, and `video` holds it."""
-    exported(out, tmp_path / "to", "parquet", with_videos=with_videos)
+    exported(out, tmp_path / "to", "parquet", videos=with_videos)
     rows = [
         row
         for path in sorted((tmp_path / "to").glob("*/*.parquet"))
@@ -210,7 +219,7 @@ def test_frames_are_the_decoded_ones_at_the_size_asked_for(
     out: Path, tmp_path: Path, clips: list[MadeClip], pictures: str
 ) -> None:
     """Pins number, size and content of pictures, read by `webdataset` itself."""
-    exported(out, tmp_path / "to", "frames", size_px=(32, 32), pictures=pictures, max_frames=6)
+    exported(out, tmp_path / "to", "frames", size=(32, 32), pictures=pictures, max_frames=6)
     tars = sorted(str(path) for path in (tmp_path / "to").glob("*/*/*.tar"))
     by_key = {clip.key: clip for clip in clips}
     samples = list(wds.WebDataset(tars, shardshuffle=False))
@@ -258,11 +267,12 @@ def test_an_export_is_the_same_each_time_and_writes_nothing_twice(
     out: Path, tmp_path: Path, form: str
 ) -> None:
     """Pins equal bytes with other numbers of threads, and that a second call writes no clip."""
-    first = exported(out, tmp_path / "a", form, workers=1, relative_paths=True)
-    exported(out, tmp_path / "b", form, workers=4, relative_paths=True)
+    options = SAME_ANYWHERE.get(form, {})
+    first = exported(out, tmp_path / "a", form, workers=1, **options)
+    exported(out, tmp_path / "b", form, workers=4, **options)
     assert files(tmp_path / "a") == files(tmp_path / "b")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*.mp4")}
-    again = exported(out, tmp_path / "a", form, relative_paths=True)
+    again = exported(out, tmp_path / "a", form, **options)
     n_tables = 4 if form in ("opensora", "cogvideo") else 0
     assert (again.n_objects, again.n_clips) == (n_tables, first.n_clips)
     assert again.n_standing == first.n_objects - n_tables
@@ -401,6 +411,7 @@ def test_a_clip_with_other_bytes_is_not_exported(out: Path, tmp_path: Path) -> N
     [
         (["--format", "cosmos", "--bucket", "none"], "no bucket 'none'"),
         (["--format", "wids", "--split", "val"], "indexes all shards"),
+        (["--format", "mds", "--size", "8x8"], "no option 'size'; those that have it: frames"),
     ],
 )
 def test_wrong_choices_are_usage_errors(
@@ -421,8 +432,9 @@ def test_the_command_says_what_it_did(
     arguments = ["export", str(out), str(tmp_path / "to"), "--format", "cosmos"]
     assert main(arguments) == EXIT_OK
     assert "8 clips as cosmos; 16 objects written" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main([*arguments, "--size", "0x3"])
+    frames = [*arguments[:-1], "frames", "--size", "0x3"]
+    assert main(frames) == EXIT_USAGE
+    assert "frames: size is '0x3': " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", FOLDER_FORMATS)
@@ -433,7 +445,7 @@ def test_s3_gives_and_takes_what_folders_do(
     remote = f"s3://{s3_bucket}/run"
     make_shards(remote, clips)
     to = f"s3://{s3_bucket}/to/{form}"
-    options = {"relative_paths": True, "size_px": (16, 16)}
+    options = SAME_ANYWHERE.get(form, {})
     exported(remote, to, form, **options)
     exported(out, tmp_path / "to", form, **options)
     store = open_store(to)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
-from curator.export import Exported, ExportOptions, export
+from curator.export import Exported, export
 from curator.recipe import load_recipe
 from curator.stages.caption.caption_records import Task, Window
 from curator.stages.caption.config import CaptionConfig
@@ -130,7 +130,11 @@ def annotated(
 
 
 def exported(out: Path, destination: Path, form: str, **options: object) -> Exported:
-    return export(str(out), str(destination), ExportOptions(format=form, **options))  # type: ignore[arg-type]
+    """Exports; `splits`, `buckets` and `workers` are for all formats, the rest is the format's."""
+    shared = {
+        name: options.pop(name) for name in ("splits", "buckets", "workers") if name in options
+    }
+    return export(str(out), str(destination), form, **shared, options=options)  # type: ignore[arg-type]
 
 
 def records(folder: Path, split: str) -> list[dict[str, Any]]:
@@ -164,7 +168,7 @@ def test_a_record_says_where_it_is_from(
 ) -> None:
     """Pins provenance word by word, and the tags around reasoning."""
     out, to = annotated(tmp_path / "out", clips, config), tmp_path / "to"
-    exported(out, to, "conversations", relative_paths=True)
+    exported(out, to, "conversations", relative=True)
     caption, reasoned = [r for r in records(to, "train") if r["id"].startswith(clips[0].key)]
     asker = Asker(config)
     assert caption["video"] == f"videos/train/{clips[0].key}.mp4"

@@ -8,7 +8,7 @@ from made_samples import made_clips
 from test_export_annotations import SETTINGS, annotated
 from tiny_vlm import tiny_folder
 
-from curator.export import ExportOptions, export
+from curator.export import export
 from curator.recipe import load_recipe
 
 
@@ -21,7 +21,7 @@ def test_dpo_takes_steps_on_what_is_exported(tmp_path: Path) -> None:
     own = {"source_start_frame": 40, "source_start_s": 2.0}
     clips = [replace(clip, changes=own) for clip in made_clips()]
     out = annotated(tmp_path / "out", clips, load_recipe("quickstart", SETTINGS).caption)
-    export(str(out), str(tmp_path / "to"), ExportOptions(format="preferences"))
+    export(str(out), str(tmp_path / "to"), "preferences")
     pairs = datasets.load_dataset(
         "json",
         data_files=str(tmp_path / "to" / "train.jsonl"),

@@ -10,10 +10,9 @@ from made_samples import FPS, MadeClip, made_clips, make_shards
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_USAGE
-from curator.export import ExportOptions, export
+from curator.export import export
 from curator.storage import open_store
 
-MDS = ExportOptions(format="mds")
 ELSEWHERE = "MosaicML's package needs an environment of its own: `make test-mds` runs this test"
 
 
@@ -90,7 +89,7 @@ def test_streaming_reads_all_samples_back(
     """Pins every column and the MP4s, in MDS shards of one clip, which is larger than the limit."""
     pytest.importorskip("streaming", reason=ELSEWHERE)
     monkeypatch.setattr("curator.export.mds.SIZE_LIMIT_BYTES", 1000)
-    done = export(str(out), str(tmp_path / "to"), MDS)
+    done = export(str(out), str(tmp_path / "to"), "mds")
     assert done.n_clips == len(clips)
     assert len(list((tmp_path / "to").glob("*/*/shard.*.mds"))) > 6
     for split in ("train", "val"):
@@ -100,16 +99,16 @@ def test_streaming_reads_all_samples_back(
 def test_an_mds_export_is_the_same_each_time_and_goes_on(out: Path, tmp_path: Path) -> None:
     """Pins equal bytes, that nothing is written twice, and that a lost shard comes back."""
     pytest.importorskip("streaming", reason=ELSEWHERE)
-    first = export(str(out), str(tmp_path / "to"), MDS)
-    export(str(out), str(tmp_path / "other"), MDS)
+    first = export(str(out), str(tmp_path / "to"), "mds")
+    export(str(out), str(tmp_path / "other"), "mds")
 
     whole, others = files(tmp_path / "to"), files(tmp_path / "other")
     assert whole == others
-    again = export(str(out), str(tmp_path / "to"), MDS)
+    again = export(str(out), str(tmp_path / "to"), "mds")
     assert (again.n_objects, again.n_clips) == (0, first.n_clips)
     lost = next((tmp_path / "to").rglob("*.mds"))
     lost.unlink()
-    assert export(str(out), str(tmp_path / "to"), MDS).n_objects == 1
+    assert export(str(out), str(tmp_path / "to"), "mds").n_objects == 1
     assert lost.read_bytes() == whole[str(lost.relative_to(tmp_path / "to"))]
 
 
@@ -120,7 +119,7 @@ def test_streaming_reads_from_s3(
     """Pins an export to S3, streamed from there."""
     pytest.importorskip("streaming", reason=ELSEWHERE)
     to = f"s3://{s3_bucket}/mds"
-    export(str(out), to, MDS)
+    export(str(out), to, "mds")
     assert open_store(to).exists("train/index.json")
     monkeypatch.setenv("S3_ENDPOINT_URL", s3_endpoint)
     own = [clip for clip in clips if clip.split == "train"]

@@ -1,0 +1,113 @@
+r"""The contract of export formats: what a format declares, and what it does with a shard.
+
+    class JsonLines(Exporter[ExporterOptions, bytes]):
+        about = "<split>.jsonl, a line per clip"
+
+        def shard(self, job: Job, shard: Shard) -> bytes:
+            return b"".join(orjson.dumps(clip.fields) + b"\n" for clip in job.clips(shard))
+
+        def split(self, job: Job, split: str, results: Iterator[bytes]) -> None:
+            with job.place.create(f"{split}.jsonl") as output:
+                output.writelines(results)
+
+`curator/export/formats.py` lists the formats of this package.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from curator.stages.shard.tar_reader import Shard
+
+if TYPE_CHECKING:
+    from curator.export.job import Job
+
+
+class ExporterOptions(BaseModel):
+    """Options of a format. Each field is a flag of `curate export`, its description the help."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LeastFrames(ExporterOptions):
+    """Option of formats whose loaders take clips of any length."""
+
+    min_frames: int | None = Field(
+        None,
+        ge=1,
+        description="only clips of N frames or more (default: all); for cosmos one more than the "
+        "trainer's num_frames",
+    )
+
+
+class RelativePaths(ExporterOptions):
+    """Option of formats that name files in a table."""
+
+    relative: bool = Field(
+        False,
+        description="name files relative to DEST (default: in full, as loaders open them)",
+    )
+
+
+OptionsT = TypeVar("OptionsT", bound=ExporterOptions)
+ResultT = TypeVar("ResultT")
+
+
+class Exporter(ABC, Generic[OptionsT, ResultT]):
+    """One format. An instance serves one export.
+
+    The job calls `begin`, then for each split `shard` for its shards and `split`, then `finish`. It
+    has several threads: `shard` must not depend on other shards.
+
+    Args:
+        options: Values of the options.
+
+    Attributes:
+        about: What is written and who reads it, for help.
+        version: Raised when the same clips would give other objects.
+        options_type: Options that the format takes.
+        records: What `Exported.n_records` counts, in words; None where it counts nothing.
+        suffixes: Ends of the names of files that a loader would take from the destination, whoever
+            wrote them; the job reports those of other exports.
+        indexes_tars: Whether it writes indexes of the tars: they may go into OUT itself, and are
+            of all tars, never of some.
+    """
+
+    about: ClassVar[str]
+    version: ClassVar[int] = 1
+    options_type: ClassVar[type[ExporterOptions]] = ExporterOptions
+    records: ClassVar[str | None] = None
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    indexes_tars: ClassVar[bool] = False
+
+    def __init__(self, options: OptionsT) -> None:
+        self.options = options
+
+    def folders(self, splits: Sequence[str]) -> list[str]:
+        """Beginnings of the keys that the format writes; what is there already is listed."""
+        return [f"{split}/" for split in splits]
+
+    def begin(self, job: "Job") -> None:
+        """Checks that the export can be done, and reads what all shards need.
+
+        Raises:
+            UsageError: Something is missing.
+        """
+
+    @abstractmethod
+    def shard(self, job: "Job", shard: Shard) -> ResultT:
+        """Writes the clips of a shard, or returns what `split` writes."""
+
+    def split(self, job: "Job", split: str, results: Iterator[ResultT]) -> None:
+        """Writes what is one object per split.
+
+        Args:
+            job: The export.
+            split: `train` or `val`.
+            results: Of the split's shards, in order; each is made while others are written.
+        """
+
+    def finish(self, job: "Job") -> None:
+        """Writes what comes last, such as indexes of everything."""

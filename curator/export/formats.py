@@ -1,0 +1,76 @@
+"""The formats of this package, and how formats of users are found."""
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from pydantic import ValidationError
+
+from curator.errors import UsageError, unknown_key
+from curator.export.contract import Exporter, ExporterOptions
+from curator.extensions import Extension, Kind, entry_point_names, load_extension
+
+FORMATS: Mapping[str, str] = {
+    "cosmos": "curator.export.cosmos:Cosmos",
+    "opensora": "curator.export.opensora:OpenSora",
+    "cogvideo": "curator.export.cogvideo:CogVideo",
+    "mds": "curator.export.mds:Mds",
+    "parquet": "curator.export.parquet_table:ParquetTables",
+    "frames": "curator.export.frame_tars:FrameTars",
+    "energon": "curator.export.energon:Energon",
+    "wids": "curator.export.wids:Wids",
+    "conversations": "curator.export.conversations:Conversations",
+    "preferences": "curator.export.preferences:Preferences",
+}
+"""Classes by the name of their format. They are imported when the format is asked for."""
+
+
+def load_format(name: str) -> tuple[type[Exporter[ExporterOptions, object]], Extension | None]:
+    """Finds the class of a format.
+
+    Args:
+        name: Of `FORMATS`, `package.module:Class`, or an entry point of `curate.exporters`.
+
+    Returns:
+        The class, and where it is from; None for a format of this package.
+
+    Raises:
+        UsageError: There is no such format, or it is no exporter.
+        RecipeError: It cannot be loaded.
+    """
+    if name in FORMATS:
+        module, _, attribute = FORMATS[name].partition(":")
+        built_in: type[Exporter[ExporterOptions, object]] = getattr(
+            import_module(module), attribute
+        )
+        return built_in, None
+    if ":" not in name and name not in (offered := entry_point_names(Kind.EXPORTER)):
+        raise UsageError(
+            unknown_key(name, [*FORMATS, *offered], "format")
+            + "; a format of your own is package.module:Class"
+        )
+    extension = load_extension(Kind.EXPORTER, name)
+    if not issubclass(extension.target, Exporter):
+        raise UsageError(f"{name!r} is no exporter: it does not derive from {Exporter.__module__}")
+    return extension.target, extension
+
+
+def checked_options(name: str, given: Mapping[str, object]) -> ExporterOptions:
+    """Options of a format.
+
+    Raises:
+        UsageError: The format has no such option, or the value is wrong.
+    """
+    options_type = load_format(name)[0].options_type
+    for key in given:
+        if key not in options_type.model_fields:
+            having = [f for f in FORMATS if key in load_format(f)[0].options_type.model_fields]
+            raise UsageError(
+                f"the format {name} has no option {key!r}; "
+                + (f"those that have it: {', '.join(having)}" if having else "no format has it")
+            )
+    try:
+        return options_type(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, message = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{name}: {key} is {given[key]!r}: {message}") from error

@@ -1,0 +1,47 @@
+"""An export format of one's own: a line of JSON per clip, which leads to its MP4 in the tar.
+
+export PYTHONPATH=examples
+curate export OUT DEST --format jsonl_export:JsonLines --min-duration-s 2
+"""
+
+from collections.abc import Iterator
+
+import orjson
+from pydantic import Field
+
+from curator.export.contract import Exporter, ExporterOptions
+from curator.export.job import Job
+from curator.stages.shard.tar_reader import Shard
+
+
+class JsonLinesOptions(ExporterOptions):
+    """Options: each is a flag of `curate export`, with its description as help."""
+
+    min_duration_s: float = Field(
+        0.0, ge=0, description="only clips of this many seconds or more (default: 0, all)"
+    )
+
+
+class JsonLines(Exporter[JsonLinesOptions, bytes]):
+    """Writes `<split>.jsonl`."""
+
+    about = "<split>.jsonl: caption, size and place of each clip, a line each"
+    version = 1
+    options_type = JsonLinesOptions
+    records = "lines"
+
+    def shard(self, job: Job, shard: Shard) -> bytes:
+        """Lines of a shard. It runs in a thread, while other shards do in others."""
+        rows = [clip.row() for clip in job.clips(shard)]
+        lines = [
+            orjson.dumps(row | {"tar": job.shards.uri(shard.name)}) + b"\n"
+            for row in rows
+            if row["duration"] >= self.options.min_duration_s
+        ]
+        job.exported.add(records=len(lines))
+        return b"".join(lines)
+
+    def split(self, job: Job, split: str, results: Iterator[bytes]) -> None:
+        """Writes the lines of the split's shards, in their order."""
+        with job.place.create(f"{split}.jsonl") as output:
+            output.writelines(results)
