@@ -28,11 +28,12 @@ from pathlib import Path
 import av
 import cv2
 import numpy as np
+import tests_path  # noqa: F401
+from film_shots import PHOTOGRAPHS, photograph
 from measure import machine
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError
-from curator.footage.pictures import PHOTOGRAPHS, photograph
 from curator.measures.borders_score import Crop, crop_of
 from curator.measures.scores import ClipView
 from curator.models.transnet import ShotNetwork

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import tests_path  # noqa: F401
+from film_makers import write_video
+from film_shots import photograph, texture
 from numpy.typing import NDArray
 
-from curator.footage.film_writer import write_video
-from curator.footage.pictures import Picture, photograph, texture
+from curator.footage.scenes import Picture
 
 WIDTH, HEIGHT = 640, 360
 _SHUTTER = 0.5

@@ -38,6 +38,7 @@ import av
 import av.error
 import pyarrow as pa
 import pyarrow.compute as pc
+import tests_path  # noqa: F401
 from measure import machine
 from mutations import mutated
 
@@ -283,7 +284,8 @@ def _peak_bytes() -> int:
 
 def made_videos(folder: Path) -> list[Path]:
     """Small files of many kinds, made by code."""
-    from curator.footage.film_writer import MAKERS, moving_texture, write_video
+    from film_makers import MAKERS, write_video
+    from film_shots import moving_texture
 
     for name, make in MAKERS.items():
         make(folder / name)

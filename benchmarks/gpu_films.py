@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tests_path  # noqa: F401
 from processes import in_processes
 
 WIDTH, HEIGHT, FPS = 1920, 1080, 30
@@ -45,7 +46,8 @@ def made_films(
 
 def short_film(folder: Path) -> Path:
     """Two seconds of 720p."""
-    from curator.footage.film_writer import moving_texture, write_video
+    from film_makers import write_video
+    from film_shots import moving_texture
 
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "short.mp4"
@@ -55,7 +57,8 @@ def short_film(folder: Path) -> Path:
 
 
 def _encoded(_begin: object, path: str, encoder: str) -> Iterator[None]:
-    from curator.footage.film_writer import moving_texture, write_video
+    from film_makers import write_video
+    from film_shots import moving_texture
 
     def shots() -> Iterator[np.ndarray]:
         rng = np.random.default_rng(0)

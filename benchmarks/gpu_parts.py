@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tests_path  # noqa: F401
 from gpu_films import FPS, made_films, short_film
 from gpu_notes import Found, Notes
 from gpu_watch import Watch
@@ -354,7 +355,7 @@ def shots(part: Part) -> None:
 
 
 def _small_frames(count: int) -> np.ndarray:
-    from curator.footage.film_writer import moving_texture
+    from film_shots import moving_texture
 
     some = [
         np.stack(list(moving_texture(100, width_px=48, height_px=27, seed=seed)))
@@ -367,9 +368,9 @@ def clip(part: Part) -> None:
     """Pictures/s of CLIP, prepared and embedded, beside a bare forward pass on the GPU."""
     import open_clip
     import torch
+    from film_shots import moving_texture
     from safetensors.torch import save_file
 
-    from curator.footage.film_writer import moving_texture
     from curator.models.catalogue import ModelEntry
     from curator.models.clip_model import ClipEncoder
 
@@ -422,7 +423,8 @@ def _bare_rate(tower: Any, size: int) -> int:  # noqa: ANN401
 
 def flow(part: Part) -> None:
     """Pairs/s of the flow engine, and how far its motion scores are from those of DIS."""
-    from curator.footage.film_writer import moving_texture
+    from film_shots import moving_texture
+
     from curator.measures.motion_signal import DenseFlow, motion_signals
     from curator.media.hardware_flow import HardwareFlow
 

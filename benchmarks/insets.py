@@ -23,11 +23,13 @@ from typing import Literal
 import av
 import cv2
 import numpy as np
+import tests_path  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from curator.footage.film_writer import write_video
-from curator.footage.overlays import (
+from film_makers import write_video
+from film_shots import PHOTOGRAPHS, pan, pan_zoom, photograph, static, zoom
+from overlays import (
     Corner,
     Inset,
     drawn,
@@ -38,8 +40,8 @@ from curator.footage.overlays import (
     with_mark,
     with_ticker,
 )
-from curator.footage.pictures import PHOTOGRAPHS, Picture, photograph
-from curator.footage.scenes import View, pan, pan_zoom, render_shot, static, zoom
+
+from curator.footage.scenes import Picture, View, render_shot
 from curator.measures.scores import score_clip
 from curator.records import Span
 from curator.stages.analyze.config import AnalyzeConfig

@@ -37,14 +37,15 @@ import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import tests_path  # noqa: F401
 import torch
 from av.video.reformatter import Interpolation
+from film_makers import write_video
+from film_shots import PHOTOGRAPHS, pan_zoom, photograph
 from measure import machine
 from torch import nn
 
-from curator.footage.film_writer import write_video
-from curator.footage.pictures import PHOTOGRAPHS, photograph
-from curator.footage.scenes import View, pan_zoom, render_shot
+from curator.footage.scenes import View, render_shot
 from curator.loading import ClipDataset, ClipLoader, as_unit, ray_clips
 
 FRAMES, SIZE, BATCH = 17, 96, 4

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
+import tests_path  # noqa: F401
+from film_shots import PHOTOGRAPHS, photograph
 from numpy.typing import NDArray
-
-from curator.footage.pictures import PHOTOGRAPHS, photograph
 
 WIDTH, HEIGHT = 48, 27
 OVER = 3

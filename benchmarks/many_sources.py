@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tests_path  # noqa: F401
 from measure import machine, measured
 
 PART_SOURCES = 256
@@ -94,7 +95,8 @@ def clips(folder: Path, n: int) -> Path:
     """Clips of 3 s at 320x180, of eight pictures, each with a byte string of its own at the end."""
     from fractions import Fraction
 
-    from curator.footage.film_writer import moving_texture, write_video
+    from film_makers import write_video
+    from film_shots import moving_texture
 
     root = folder / "clips"
     root.mkdir()

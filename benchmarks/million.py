@@ -32,6 +32,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import tests_path  # noqa: F401
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -230,7 +232,7 @@ def mp4_of(folder: Path) -> bytes:
     """A real clip of 150 frames of 1280x720 at 30 frames/s, small."""
     from fractions import Fraction
 
-    from curator.footage.film_writer import write_video
+    from film_makers import write_video
 
     path = folder / "clip.mp4"
     picture = np.full((720, 1280, 3), 90, np.uint8)

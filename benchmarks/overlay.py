@@ -21,22 +21,15 @@ from pathlib import Path
 import av
 import cv2
 import numpy as np
+import tests_path  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from curator.footage.film_writer import write_video
-from curator.footage.overlays import (
-    Corner,
-    Style,
-    emblem,
-    lettering,
-    subtitled,
-    with_mark,
-    with_sign,
-    with_ticker,
-)
-from curator.footage.pictures import PHOTOGRAPHS, Picture, photograph, texture
-from curator.footage.scenes import ShotSpec, View, pan, pan_zoom, render_shot, static, zoom
+from film_makers import write_video
+from film_shots import PHOTOGRAPHS, pan, pan_zoom, photograph, static, texture, zoom
+from overlays import Corner, Style, emblem, lettering, subtitled, with_mark, with_sign, with_ticker
+
+from curator.footage.scenes import Picture, ShotSpec, View, render_shot
 from curator.measures.scores import SCORES, score_clip
 from curator.models.text_detector import TextDetector
 from curator.records import Span

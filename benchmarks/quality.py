@@ -28,11 +28,12 @@ from pathlib import Path
 import av
 import cv2
 import numpy as np
+import tests_path  # noqa: F401
 from borders import track_of
+from film_shots import photograph
 from measure import machine
 from numpy.typing import NDArray
 
-from curator.footage.pictures import photograph
 from curator.measures.picture_signal import picture_signals
 from curator.measures.quality_signal import native_signals
 from curator.measures.quantizer_signal import DECODER_OPTIONS, quantizer_signals

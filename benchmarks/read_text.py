@@ -19,12 +19,14 @@ from pathlib import Path
 import av
 import cv2
 import numpy as np
+import tests_path  # noqa: F401
 from PIL import ImageFont
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from curator.footage.overlays import Style, drawn, lettering
-from curator.footage.pictures import Picture
+from overlays import Style, drawn, lettering
+
+from curator.footage.scenes import Picture
 from curator.models.text_reader import MIN_CONFIDENCE, Line, TextReader, merged
 
 # One take without text in it, as in benchmarks/overlay.py.

@@ -33,9 +33,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import tests_path  # noqa: F401
+from film_makers import MAKERS, write_video
+from film_shots import moving_texture
 from measure import machine
 
-from curator.footage.film_writer import MAKERS, moving_texture, write_video
 from curator.storage import Store, open_store
 from curator.storage.scratch import LOCK
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from film_makers import write_video
+from film_shots import moving_texture
 from marks import FILM_COLUMNS, FILM_FRAME_BITS, FILM_ROWS
 
-from curator.footage.film_writer import moving_texture, write_video
-from curator.footage.pictures import Picture
+from curator.footage.scenes import Picture
 
 Form = Literal["plain", "rotated", "bordered"]
 WIDTH_PX, HEIGHT_PX = 160, 120

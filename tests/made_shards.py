@@ -14,9 +14,8 @@ import cv2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from film_makers import write_video
 from numpy.typing import NDArray
-
-from curator.footage.film_writer import write_video
 
 FPS = Fraction(30000, 1001)
 

@@ -120,7 +120,8 @@ def test_films_are_repeated_without_a_seam(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pins times of frames where packets with B-frames begin again."""
-    from curator.footage.film_writer import moving_texture, write_video
+    from film_makers import write_video
+    from film_shots import moving_texture
 
     films = module("gpu_films")
     monkeypatch.setattr(films, "_MADE_S", 2)

@@ -23,8 +23,8 @@ def run_demo(options: argparse.Namespace) -> int:
 
     folder = Path(options.dir).absolute()
     print(f"making footage in {folder / 'footage'} ...", flush=True)
-    for file in make_demo(folder / "footage"):
-        print(f"  {file.path.name}: {file.what}")
+    for path, what in make_demo(folder / "footage"):
+        print(f"  {path.name}: {what}")
     from curator.cli import main
 
     return main(["run", str(folder / "footage"), str(folder / "out")])

@@ -1,136 +1,102 @@
 """The films of `curate demo`: a small bucket with what real ones hold.
 
 One edited film with nothing wrong, one with a static and a letterboxed shot, a copy of a shot in
-another size, a variable frame rate, an upload that broke off, and a note that is no film. What
-should become of each is stored beside it, so that the first run of a new user can be read against
-an answer.
+another size, a variable frame rate, an upload that broke off, and a note that is no film. Their
+bytes are the same on every run with the same libraries: one thread per encoder, and the muxers'
+bit-exact mode, without which Matroska draws random identifiers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
+from itertools import chain, islice
 from pathlib import Path
 
 import av
 import cv2
 import numpy as np
+from av.codec.context import Flags
 
-from curator.footage.film_writer import FPS, text_file, truncate, write_video
-from curator.footage.pictures import Picture, photograph
-from curator.footage.scenes import (
-    Edit,
-    Sprite,
-    TrueShot,
-    View,
-    cut,
-    dissolve,
-    pan,
-    pan_zoom,
-    render_shot,
-    static,
-    zoom,
-)
+from curator.footage.scenes import Edit, Picture, ShotSpec, Sprite, View, photograph, render_shot
+from curator.media.encode import with_steady_bytes
 
 HEIGHT_PX = 540
 """Height of the demo's films; they are 16:9."""
-_S = int(FPS)
-_COPIED_SHOT = 1
+_FPS = 30
 _CLOCK_HZ = 60
+_FORMATS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
+_BT709 = 1
+_LIMITED_RANGE = 1
+_COPIED_SHOT = 1
 _PHONE_STEPS = (2, 2, 2, 2, 3, 2, 2, 4, 2, 2, 2, 3)
 _KEPT_OF_BROKEN = 0.6
-_FAST = {"preset": "superfast"}
+
+File = tuple[Path, str]
+"""A file of the demo, and what it is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoFile:
-    """One file of the demo.
-
-    Args:
-        path: Where it was written.
-        what: What it is.
-        expected: What should become of it.
-        n_frames: Frames that decode; None where the file is no video.
-        shots: Its clean spans, in frames.
-    """
-
-    path: Path
-    what: str
-    expected: str
-    n_frames: int | None
-    shots: tuple[TrueShot, ...]
-
-
-def make_demo(folder: Path, *, height_px: int = HEIGHT_PX) -> list[DemoFile]:
+def make_demo(folder: Path, *, height_px: int = HEIGHT_PX) -> list[File]:
     """Writes the demo's films, a minute of video in about 15 seconds.
 
     Args:
         folder: Made when it is missing; files of the same names are replaced.
         height_px: Height of the films, a multiple of 108; a smaller one is made sooner.
 
-    Returns:
-        The files, with what is expected of each.
-
     Raises:
         UsageError: scikit-image, whose photographs are filmed, is missing.
     """
     if height_px % 108 != 0 or height_px <= 0:
         raise ValueError(f"height_px must be a multiple of 108, not {height_px}")
-    photograph("coffee")
+    photograph("coffee.png")
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(_tour_and_copy, folder, height_px)
-        makers = (_studio, _phone, _broken, _note)
-        rest = [pool.submit(make, folder, height_px) for make in makers]
-        return [*first.result(), *(future.result() for future in rest)]
+        rest = [pool.submit(make, folder, height_px) for make in (_studio, _phone, _broken)]
+        return [*first.result(), *(future.result() for future in rest), _note(folder)]
 
 
 def tour(height_px: int = HEIGHT_PX) -> Edit:
     """The film without faults: six moving shots, four cuts and a dissolve."""
     shots = (
-        pan(photograph("motorcycle"), 5 * _S, span=0.7, start=(0, 0.7), end=(1, 0.5), seed=1),
-        zoom(photograph("coffee"), 4 * _S, span=(1, 0.55), centre=(0.55, 0.4), seed=2),
-        pan(photograph("rocket"), 5 * _S, span=0.7, start=(0.45, 1), end=(0.55, 0), seed=3),
-        pan_zoom(
-            photograph("astronaut"),
-            5 * _S,
-            start=View(x=0.0, y=0.7, span=0.95),
-            end=View(x=0.4, y=0.08, span=0.65),
-            seed=4,
-        ),
-        pan_zoom(
-            photograph("camera"),
-            5 * _S,
-            start=View(x=0.15, y=0.16, span=0.62),
-            end=View(x=1.0, y=0.6, span=0.9),
-            seed=5,
-        ),
-        pan(photograph("coins"), 6 * _S, span=0.7, start=(0, 0.1), end=(1, 0.9), seed=6),
+        _shot("motorcycle_left.png", 5, (0, 0.7, 0.7), (1, 0.5, 0.7), seed=1),
+        _shot("coffee.png", 4, (0.55, 0.4, 1), (0.55, 0.4, 0.55), seed=2),
+        _shot("rocket.jpg", 5, (0.45, 1, 0.7), (0.55, 0, 0.7), seed=3),
+        _shot("astronaut.png", 5, (0, 0.7, 0.95), (0.4, 0.08, 0.65), seed=4),
+        _shot("camera.png", 5, (0.15, 0.16, 0.62), (1, 0.6, 0.9), seed=5),
+        _shot("coins.png", 6, (0, 0.1, 0.7), (1, 0.9, 0.7), seed=6),
     )
-    return Edit(
-        shots=shots,
-        transitions=(cut(), cut(), dissolve(18), cut(), cut()),
-        width_px=_width(height_px),
-        height_px=height_px,
-    )
+    return _edit(shots, (0, 0, 18, 0, 0), height_px)
 
 
 def studio(height_px: int = HEIGHT_PX) -> Edit:
     """Coins rolling over gravel, a static pavement, a letterboxed shot, and stars."""
-    gravel = pan(photograph("gravel"), 5 * _S, span=0.75, start=(0, 0.2), end=(1, 0.5), seed=7)
-    wide = pan(photograph("ihc"), 6 * _S, span=0.7, start=(1, 0.1), end=(0, 0.8), seed=9)
+    gravel = _shot("gravel.png", 5, (0, 0.2, 0.75), (1, 0.5, 0.75), seed=7)
+    wide = _shot("ihc.png", 6, (1, 0.1, 0.7), (0, 0.8, 0.7), seed=9)
     shots = (
         replace(gravel, sprites=_coins(height_px)),
-        static(photograph("brick"), 4 * _S, view=View(span=0.9), seed=8),
+        _shot("brick.png", 4, (0.5, 0.5, 0.9), (0.5, 0.5, 0.9), seed=8),
         replace(wide, picture_aspect=Fraction(239, 100)),
-        zoom(photograph("hubble"), 5 * _S, span=(0.4, 0.9), centre=(0.6, 0.5), seed=10),
+        _shot("hubble_deep_field.jpg", 5, (0.6, 0.5, 0.4), (0.6, 0.5, 0.9), seed=10),
     )
-    return Edit(
-        shots=shots,
-        transitions=(cut(), cut(), cut()),
-        width_px=_width(height_px),
-        height_px=height_px,
+    return _edit(shots, (0, 0, 0), height_px)
+
+
+Place = tuple[float, float, float]
+"""x, y and span of a `View`."""
+
+
+def _shot(
+    file: str, seconds: int, start: Place, end: Place, *, seed: int, fps: int = _FPS
+) -> ShotSpec:
+    first, last = (View(x=x, y=y, span=span) for x, y, span in (start, end))
+    return ShotSpec(
+        picture=photograph(file), n_frames=seconds * fps, start=first, end=last, seed=seed
     )
+
+
+def _edit(shots: Sequence[ShotSpec], dissolves: Sequence[int], height_px: int) -> Edit:
+    return Edit(shots=shots, dissolves=dissolves, width_px=_width(height_px), height_px=height_px)
 
 
 def _width(height_px: int) -> int:
@@ -138,78 +104,47 @@ def _width(height_px: int) -> int:
 
 
 def _coins(height_px: int) -> tuple[Sprite, ...]:
-    sheet = photograph("coins")
-    large, small = sheet[15:75, 306:366], sheet[155:217, 313:375]
+    sheet = photograph("coins.png")
+    large = _resized(sheet[15:75, 306:366], (height_px * 5 // 18,) * 2, cv2.INTER_CUBIC)
+    small = _resized(sheet[155:217, 313:375], (height_px // 5,) * 2, cv2.INTER_CUBIC)
     return (
-        Sprite(patch=_enlarged(large, height_px * 5 // 18), start=(-0.1, 0.7), end=(1.1, 0.35)),
-        Sprite(patch=_enlarged(small, height_px // 5), start=(0.9, -0.1), end=(0.2, 1.1)),
+        Sprite(patch=large, start=(-0.1, 0.7), end=(1.1, 0.35)),
+        Sprite(patch=small, start=(0.9, -0.1), end=(0.2, 1.1)),
     )
 
 
-def _enlarged(patch: Picture, size_px: int) -> Picture:
-    large = cv2.resize(patch, (size_px, size_px), interpolation=cv2.INTER_CUBIC)
-    return large.astype(np.uint8, copy=False)
+def _resized(picture: Picture, size_px: tuple[int, int], how: int) -> Picture:
+    return cv2.resize(picture, size_px, interpolation=how).astype(np.uint8, copy=False)
 
 
-def _tour_and_copy(folder: Path, height_px: int) -> list[DemoFile]:
-    film = tour(height_px)
-    path = folder / "tour.mp4"
-    write_video(path, film.frames(), gop=2 * _S, options=_FAST)
-    shots = film.truth()
-    copied = shots[_COPIED_SHOT]
-    copy = folder / "café copy.mp4"
-    n_copied = write_video(
-        copy, _rescaled(path, copied, height_px * 2 // 3), options={**_FAST, "crf": "28"}
-    )
+def _tour_and_copy(folder: Path, height_px: int) -> list[File]:
+    film, path, copy = tour(height_px), folder / "tour.mp4", folder / "café copy.mp4"
+    _write(path, film.frames(), gop=2 * _FPS)
+    small = _rescaled(path, film.spans()[_COPIED_SHOT], height_px * 2 // 3)
+    _write(copy, small, options={"crf": "28"})
     return [
-        DemoFile(
-            path=path,
-            what="six moving shots over photographs: four cuts and one dissolve",
-            expected="done; six clips, none across a cut or inside the dissolve",
-            n_frames=film.n_frames,
-            shots=shots,
-        ),
-        DemoFile(
-            path=copy,
-            what="the coffee cup's shot of tour.mp4, encoded again at two thirds of the size",
-            expected="done; its clip or the one of tour.mp4 is rejected as a duplicate",
-            n_frames=n_copied,
-            shots=(_whole(n_copied),),
-        ),
+        (path, "six moving shots over photographs: four cuts and one dissolve"),
+        (copy, "the coffee cup's shot of tour.mp4, encoded again at two thirds of the size"),
     ]
 
 
-def _rescaled(path: Path, span: TrueShot, height_px: int) -> Iterator[Picture]:
-    size = (_width(height_px), height_px)
+def _rescaled(path: Path, span: tuple[int, int], height_px: int) -> Iterator[Picture]:
     with av.open(str(path)) as container:
-        for index, frame in enumerate(container.decode(video=0)):
-            if index >= span.end_frame:
-                return
-            if index >= span.start_frame:
-                picture = frame.to_ndarray(format="rgb24")
-                small = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
-                yield small.astype(np.uint8, copy=False)
+        for frame in islice(container.decode(video=0), *span):
+            picture = frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False)
+            yield _resized(picture, (_width(height_px), height_px), cv2.INTER_AREA)
 
 
-def _studio(folder: Path, height_px: int) -> DemoFile:
-    film = studio(height_px)
+def _studio(folder: Path, height_px: int) -> File:
     path = folder / "studio.mkv"
-    write_video(path, film.frames(), gop=2 * _S, options=_FAST)
-    return DemoFile(
-        path=path,
-        what="coins rolling over gravel, a static pavement, a 2.39:1 shot with black bars, stars",
-        expected=(
-            "done; four shots; the pavement is rejected for too little motion and the bars are "
-            "found on the third shot alone"
-        ),
-        n_frames=film.n_frames,
-        shots=film.truth(),
-    )
+    _write(path, studio(height_px).frames(), gop=2 * _FPS)
+    what = "coins rolling over gravel, a static pavement, a 2.39:1 shot with black bars, stars"
+    return path, what
 
 
 def phone_pts(n_ticks: int) -> list[int]:
     """Times of a phone's frames in 1/60 s: 30 frames a second with late ones among them."""
-    times = []
+    times: list[int] = []
     at = 0
     while at < n_ticks:
         times.append(at)
@@ -217,35 +152,24 @@ def phone_pts(n_ticks: int) -> list[int]:
     return times
 
 
-def _phone(folder: Path, height_px: int) -> DemoFile:
-    path = folder / "phone.mov"
-    pts = phone_pts(5 * _CLOCK_HZ)
-    shot = zoom(photograph("cat"), 5 * _CLOCK_HZ, span=(0.55, 0.98), centre=(0.4, 0.5), seed=11)
+def _phone(folder: Path, height_px: int) -> File:
+    path, pts = folder / "phone.mov", phone_pts(5 * _CLOCK_HZ)
+    places = (0.4, 0.5, 0.55), (0.4, 0.5, 0.98)
+    shot = _shot("chelsea.png", 5, *places, seed=11, fps=_CLOCK_HZ)
     frames = render_shot(shot, width_px=_width(height_px), height_px=height_px, only=pts)
-    n = write_video(path, frames, pts=pts, time_base=Fraction(1, _CLOCK_HZ), options=_FAST)
-    return DemoFile(
-        path=path,
-        what="one shot of five seconds at a variable frame rate, as phones write",
-        expected="done, with is_vfr set; one clip whose times come from the frames' own",
-        n_frames=n,
-        shots=(_whole(n),),
-    )
+    _write(path, frames, pts=pts)
+    return path, "one shot of five seconds at a variable frame rate, as phones write"
 
 
-def _broken(folder: Path, height_px: int) -> DemoFile:
+def _broken(folder: Path, height_px: int) -> File:
     path = folder / "broken upload.mp4"
-    shot = pan(photograph("grass"), 5 * _S, span=0.7, start=(0.9, 0.7), end=(0.1, 0.1), seed=12)
+    shot = _shot("grass.png", 5, (0.9, 0.7, 0.7), (0.1, 0.1, 0.7), seed=12)
     frames = render_shot(shot, width_px=_width(height_px), height_px=height_px)
-    write_video(path, frames, gop=_S, options=_FAST, mux_options={"movflags": "faststart"})
-    truncate(path, _KEPT_OF_BROKEN)
+    _write(path, frames, gop=_FPS, mux_options={"movflags": "faststart"})
+    data = path.read_bytes()
+    path.write_bytes(data[: round(len(data) * _KEPT_OF_BROKEN)])
     n = _decodable_frames(path)
-    return DemoFile(
-        path=path,
-        what=f"an upload that broke off: the header says {5 * _S} frames and {n} are there",
-        expected="done with what decodes, or failed with a decode error; never dropped in silence",
-        n_frames=n,
-        shots=(_whole(n),),
-    )
+    return path, f"an upload that broke off: the header says {5 * _FPS} frames and {n} are there"
 
 
 def _decodable_frames(path: Path) -> int:
@@ -259,17 +183,54 @@ def _decodable_frames(path: Path) -> int:
     return count
 
 
-def _note(folder: Path, _height_px: int) -> DemoFile:
+def _note(folder: Path) -> File:
     path = folder / "notes.mp4"
-    text_file(path)
-    return DemoFile(
-        path=path,
-        what="a text file with a film's name",
-        expected="failed: not_a_video",
-        n_frames=None,
-        shots=(),
-    )
+    path.write_text("The film will be here on Monday.\n" * 40, encoding="utf-8")
+    return path, "a text file with a film's name"
 
 
-def _whole(n_frames: int) -> TrueShot:
-    return TrueShot(start_frame=0, end_frame=n_frames, transition_in="none", transition_out="none")
+def _write(
+    path: Path,
+    frames: Iterable[Picture],
+    *,
+    gop: int | None = None,
+    options: Mapping[str, str] | None = None,
+    mux_options: Mapping[str, str] | None = None,
+    pts: Sequence[int] | None = None,
+) -> None:
+    """Encodes frames as H.264, at 30 frames/s or at the times `pts` in 1/60 s."""
+    tick = Fraction(1, _FPS if pts is None else _CLOCK_HZ)
+    rest = iter(frames)
+    first = next(rest)
+    # For avformat, not for the muxer: av.open passes `options` to both.
+    muxer = {"fflags": "+bitexact", **(mux_options or {})}
+    with av.open(str(path), "w", format=_FORMATS[path.suffix], options=muxer) as container:
+        video = container.add_stream("libx264", rate=_FPS)
+        video.height, video.width = first.shape[:2]
+        video.pix_fmt = "yuv420p"
+        context = video.codec_context
+        context.options = {"preset": "superfast", **(options or {})}
+        if steady := with_steady_bytes(""):
+            context.options["x264-params"] = steady
+        context.thread_count = 1
+        context.flags |= Flags.bitexact
+        context.color_primaries = context.color_trc = context.colorspace = _BT709
+        context.color_range = _LIMITED_RANGE
+        context.time_base = tick
+        if gop is not None:
+            context.gop_size = gop
+        for number, picture in enumerate(chain([first], rest)):
+            rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+            frame = rgb.reformat(format="yuv420p", dst_colorspace="ITU709", threads=1)
+            frame.pts, frame.duration = _timing(number, pts)
+            frame.time_base = tick
+            container.mux(video.encode(frame))
+        container.mux(video.encode(None))
+
+
+def _timing(number: int, pts: Sequence[int] | None) -> tuple[int, int]:
+    """Time and duration of a frame; the last one lasts as long as the one before it."""
+    if pts is None:
+        return number, 1
+    at = min(number, len(pts) - 2)
+    return pts[number], pts[at + 1] - pts[at]

@@ -1,33 +1,62 @@
-"""Shots filmed by a virtual camera over pictures, and films edited from them with known truth.
+"""Shots filmed by a virtual camera over photographs, and films edited from them.
 
-The camera's crop is resampled at sub-pixel positions, so that slow moves do not jump by whole
-pixels, which an optical flow would measure as shaking. Grain is added after resampling: an enlarged
-picture is otherwise smoother than any camera's, and sharpness scores of it would mean nothing.
-
-A film's truth is known because the edit made it: a shot's clean span holds the frames that show
-that shot alone.
+The camera's crop is resampled at sub-pixel positions: a slow move that jumped by whole pixels
+would be measured as shaking. Grain is added after resampling, because an enlarged picture is
+smoother than any camera's. Photographs come from scikit-image's wheel and are read by path, because
+`skimage.data` downloads pictures that are not in the wheel.
 """
 
+import importlib.util
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import islice
-from typing import Literal
+from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.footage.pictures import Picture
+from curator.errors import UsageError
 
+Picture = NDArray[np.uint8]
+"""A picture or video frame: uint8 RGB, height x width x 3."""
+
+_REMEDY = "install it with: pip install 'curate-video[demo]'"
 _GRAIN_MARGIN_PX = 64
 _OVERSAMPLING = 1.5
 
 
+@cache
+def photograph(file: str) -> Picture:
+    """Reads one photograph; the array is shared and read-only.
+
+    Args:
+        file: Name inside `skimage/data`.
+
+    Returns:
+        uint8 RGB, height x width x 3, from 300 to 1411 pixels a side.
+
+    Raises:
+        UsageError: scikit-image, or the file in it, is missing.
+    """
+    spec = importlib.util.find_spec("skimage")
+    if spec is None or spec.origin is None:
+        raise UsageError(f"demo footage is filmed from scikit-image's photographs; {_REMEDY}")
+    path = Path(spec.origin).parent / "data" / file
+    bgr = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    if bgr is None:
+        raise UsageError(f"cannot read {path}, which is part of scikit-image's wheel; re{_REMEDY}")
+    picture = np.ascontiguousarray(bgr[:, :, ::-1]).astype(np.uint8, copy=False)
+    picture.setflags(write=False)
+    return picture
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Where the camera stands over a picture; every value from 0 to 1 stays inside the picture.
+    """Position of the camera over a picture; values from 0 to 1 stay inside the picture.
 
     Args:
         x: Place in the horizontal room that the crop leaves: 0 is the left end, 1 the right end.
@@ -49,7 +78,7 @@ class Sprite:
     """A round piece of a picture that moves over the shot on a straight line.
 
     Args:
-        patch: The piece, of about the size it is shown at; its inscribed ellipse is visible.
+        patch: The piece, at about the size it is shown; its inscribed ellipse is visible.
         start: Centre on the first frame (x, y), as parts of the frame's width and height.
         end: Centre on the last frame.
     """
@@ -69,8 +98,8 @@ class ShotSpec:
         start: The camera on the first frame.
         end: The camera on the last frame; equal to `start` for a static shot.
         sprites: What moves over the picture.
-        grain: Standard deviation of the sensor noise in 8-bit levels; 0 is none, which makes
-            the frames of a static shot equal.
+        grain: Standard deviation of the sensor noise in 8-bit levels; 0 makes the frames of a
+            static shot equal.
         picture_aspect: Width by height of the active picture, with black bars around it; None
             fills the frame.
         seed: Of the noise.
@@ -86,54 +115,6 @@ class ShotSpec:
     seed: int = 0
 
 
-def static(picture: Picture, n_frames: int, *, view: View | None = None, seed: int = 0) -> ShotSpec:
-    """A shot whose camera stands still and whose grain does not, like a tripod's."""
-    view = view or View()
-    return ShotSpec(picture=picture, n_frames=n_frames, start=view, end=view, seed=seed)
-
-
-def pan(
-    picture: Picture,
-    n_frames: int,
-    *,
-    span: float = 0.7,
-    start: tuple[float, float] = (0.0, 0.5),
-    end: tuple[float, float] = (1.0, 0.5),
-    seed: int = 0,
-) -> ShotSpec:
-    """A shot whose camera goes from place to place at one size; see `View` for the values."""
-    return ShotSpec(
-        picture=picture,
-        n_frames=n_frames,
-        start=View(x=start[0], y=start[1], span=span),
-        end=View(x=end[0], y=end[1], span=span),
-        seed=seed,
-    )
-
-
-def zoom(
-    picture: Picture,
-    n_frames: int,
-    *,
-    span: tuple[float, float] = (1.0, 0.6),
-    centre: tuple[float, float] = (0.5, 0.5),
-    seed: int = 0,
-) -> ShotSpec:
-    """A shot whose camera goes in (or out, when the second span is the larger)."""
-    return ShotSpec(
-        picture=picture,
-        n_frames=n_frames,
-        start=View(x=centre[0], y=centre[1], span=span[0]),
-        end=View(x=centre[0], y=centre[1], span=span[1]),
-        seed=seed,
-    )
-
-
-def pan_zoom(picture: Picture, n_frames: int, *, start: View, end: View, seed: int = 0) -> ShotSpec:
-    """A shot whose camera moves and changes its size at once."""
-    return ShotSpec(picture=picture, n_frames=n_frames, start=start, end=end, seed=seed)
-
-
 def render_shot(
     shot: ShotSpec, *, width_px: int, height_px: int, only: Sequence[int] | None = None
 ) -> Iterator[Picture]:
@@ -143,13 +124,12 @@ def render_shot(
         shot: What to film.
         width_px: Frame width.
         height_px: Frame height.
-        only: Indexes of the frames to film, such as those that a variable frame rate keeps of
-            an even clock; None films all.
+        only: Indexes of the frames to film; None films all.
 
     Yields:
         `shot.n_frames` frames, or those of `only`; uint8 RGB, height x width x 3.
     """
-    box = active_box(shot, width_px=width_px, height_px=height_px)
+    box = _active_box(shot, width_px=width_px, height_px=height_px)
     inner_w, inner_h = box[2] - box[0], box[3] - box[1]
     first = _crop(shot.picture, shot.start, inner_w / inner_h)
     last = _crop(shot.picture, shot.end, inner_w / inner_h)
@@ -167,7 +147,7 @@ def render_shot(
         yield _framed(frame, box, width_px, height_px)
 
 
-def active_box(shot: ShotSpec, *, width_px: int, height_px: int) -> tuple[int, int, int, int]:
+def _active_box(shot: ShotSpec, *, width_px: int, height_px: int) -> tuple[int, int, int, int]:
     """The active picture inside the frame: left, top, right, bottom; right and bottom excluded."""
     aspect = shot.picture_aspect
     if aspect is None:
@@ -297,163 +277,56 @@ def _framed(
     return frame
 
 
-TransitionKind = Literal["cut", "dissolve", "fade"]
-Boundary = Literal["cut", "gradual", "none"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
-    """How one shot becomes the next; made by `cut`, `dissolve` or `fade`.
-
-    Args:
-        kind: A dissolve overlaps both shots; a fade darkens the first and then brings up the
-            second, which share no frame.
-        n_frames: Frames on which it is seen; 0 for a cut.
-    """
-
-    kind: TransitionKind
-    n_frames: int
-
-    def __post_init__(self) -> None:
-        if (self.n_frames == 0) != (self.kind == "cut") or self.n_frames < 0:
-            raise ValueError(f"a cut has 0 frames and a gradual transition at least 1, not {self}")
-
-    @property
-    def taken_from(self) -> tuple[int, int]:
-        """Frames taken from the end of the first shot and from the start of the second."""
-        if self.kind == "dissolve":
-            return self.n_frames, self.n_frames
-        return self.n_frames // 2, self.n_frames - self.n_frames // 2
-
-
-def cut() -> Transition:
-    """The next shot's first frame follows the last of this one."""
-    return Transition(kind="cut", n_frames=0)
-
-
-def dissolve(n_frames: int) -> Transition:
-    """Both shots overlap on `n_frames` frames, each of which shows some of both."""
-    return Transition(kind="dissolve", n_frames=n_frames)
-
-
-def fade(n_frames: int) -> Transition:
-    """The first half of `n_frames` darkens to black and the second half comes up from it."""
-    return Transition(kind="fade", n_frames=n_frames)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrueShot:
-    """The frames that show one shot alone.
-
-    Args:
-        start_frame: The first.
-        end_frame: The one after the last.
-        transition_in: What stands before it; "none" at the start of the film.
-        transition_out: What stands after it; "none" at the end of the film.
-    """
-
-    start_frame: int
-    end_frame: int
-    transition_in: Boundary
-    transition_out: Boundary
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """A film: shots, and a transition between each two.
+    """A film: shots in their order, with a cut or a dissolve between each two.
 
     Args:
         shots: In order.
-        transitions: One fewer than `shots`.
+        dissolves: Frames on which a shot and the next one overlap, 0 for a cut; one fewer than
+            `shots`.
         width_px: Frame width.
         height_px: Frame height.
     """
 
     shots: Sequence[ShotSpec]
-    transitions: Sequence[Transition]
+    dissolves: Sequence[int]
     width_px: int = 960
     height_px: int = 540
 
     def __post_init__(self) -> None:
-        if len(self.transitions) != len(self.shots) - 1:
+        if len(self.dissolves) != len(self.shots) - 1:
             raise ValueError(
-                f"{len(self.shots)} shots need {len(self.shots) - 1} transitions, "
-                f"not {len(self.transitions)}"
+                f"{len(self.shots)} shots need {len(self.shots) - 1} dissolves or zeros, "
+                f"not {len(self.dissolves)}"
             )
-        for number, span in enumerate(self.truth()):
-            if span.end_frame <= span.start_frame:
+        for number, (start, end) in enumerate(self.spans()):
+            if end <= start:
                 raise ValueError(f"shot {number} is all transition: it has no frame of its own")
 
-    @property
-    def n_frames(self) -> int:
-        """Length of the film; a dissolve's frames count once."""
-        overlaps = sum(t.n_frames for t in self.transitions if t.kind == "dissolve")
-        return sum(shot.n_frames for shot in self.shots) - overlaps
-
-    def truth(self) -> tuple[TrueShot, ...]:
-        """The clean span of each shot, in film frames."""
-        spans = []
-        at = 0
-        for i, shot in enumerate(self.shots):
-            before = self.transitions[i - 1] if i > 0 else None
-            after = self.transitions[i] if i < len(self.transitions) else None
-            head = before.taken_from[1] if before else 0
-            tail = after.taken_from[0] if after else 0
-            end = at + shot.n_frames - head - tail
-            spans.append(
-                TrueShot(
-                    start_frame=at,
-                    end_frame=end,
-                    transition_in=_boundary(before),
-                    transition_out=_boundary(after),
-                )
-            )
-            at = end + (after.n_frames if after else 0)
-        return tuple(spans)
+    def spans(self) -> list[tuple[int, int]]:
+        """Frames of the film that show each shot alone, half-open."""
+        spans, at = [], 0
+        for shot, before, after in zip(
+            self.shots, (0, *self.dissolves), (*self.dissolves, 0), strict=True
+        ):
+            end = at + shot.n_frames - before - after
+            spans.append((at, end))
+            at = end + after
+        return spans
 
     def frames(self) -> Iterator[Picture]:
-        """Renders the film.
+        """Renders the film: uint8 RGB, height x width x 3."""
+        shown = self._opened(0)
+        for number, (start, end) in enumerate(self.spans()):
+            yield from islice(shown, end - start)
+            if number < len(self.dissolves):
+                following, n = self._opened(number + 1), self.dissolves[number]
+                for i in range(n):
+                    weight = (i + 1) / (n + 1)
+                    mixed = cv2.addWeighted(next(shown), 1 - weight, next(following), weight, 0)
+                    yield mixed.astype(np.uint8, copy=False)
+                shown = following
 
-        Yields:
-            `n_frames` frames, uint8 RGB, height x width x 3.
-        """
-        for i, span in enumerate(self.truth()):
-            if i == 0:
-                shot = self._open(0)
-            yield from islice(shot, span.end_frame - span.start_frame)
-            if i < len(self.transitions):
-                following = self._open(i + 1)
-                yield from _mixed(self.transitions[i], shot, following)
-                shot = following
-
-    def _open(self, index: int) -> Iterator[Picture]:
-        return render_shot(self.shots[index], width_px=self.width_px, height_px=self.height_px)
-
-
-def _boundary(transition: Transition | None) -> Boundary:
-    if transition is None:
-        return "none"
-    return "cut" if transition.kind == "cut" else "gradual"
-
-
-def _mixed(
-    transition: Transition, first: Iterator[Picture], second: Iterator[Picture]
-) -> Iterator[Picture]:
-    """The frames of a transition, none of which equals a frame of either shot."""
-    n = transition.n_frames
-    if transition.kind == "dissolve":
-        for i in range(n):
-            weight = (i + 1) / (n + 1)
-            yield _blend(next(first), next(second), weight)
-        return
-    out, back = transition.taken_from
-    for i in range(out):
-        frame = next(first)
-        yield _blend(frame, np.zeros_like(frame), (i + 1) / out)
-    for i in range(back):
-        frame = next(second)
-        yield _blend(np.zeros_like(frame), frame, i / back)
-
-
-def _blend(a: Picture, b: Picture, weight: float) -> Picture:
-    return cv2.addWeighted(a, 1 - weight, b, weight, 0).astype(np.uint8, copy=False)
+    def _opened(self, number: int) -> Iterator[Picture]:
+        return render_shot(self.shots[number], width_px=self.width_px, height_px=self.height_px)

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from film_makers import empty_file, png_file, text_file
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE
-from curator.footage.film_writer import empty_file, png_file, text_file
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from film_makers import text_file, write_video
+from film_shots import moving_texture
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
 from curator.executor.ray_start import use_own_token
-from curator.footage.film_writer import moving_texture, text_file, write_video
 from curator.storage import open_store
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.footage.film_writer import moving_texture, write_video
 from curator.recipe import load_recipe
 from curator.records import Failure, SourceRef, Track
 from curator.runs.curation import Run
@@ -31,7 +32,7 @@ class DyingAnalyzeStep(AnalyzeStep):
 def test_a_source_that_kills_its_worker_twice_fails_and_the_others_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int | None
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{Path(__file__).parents[1]}")
     (tmp_path / "in").mkdir()
     for number in range(4):
         name = "deadly.mp4" if number == 1 else f"sound {number}.mp4"

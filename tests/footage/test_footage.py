@@ -8,28 +8,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import av
+import film_makers as write
 import numpy as np
 import pytest
+from film_shots import PHOTOGRAPHS, pan, photograph, static, texture, zoom
 
 from curator.errors import UsageError
-from curator.footage import film_writer as write
+from curator.footage import scenes
 from curator.footage.demo_films import make_demo, phone_pts, studio, tour
-from curator.footage.pictures import PHOTOGRAPHS, Picture, photograph, texture
-from curator.footage.scenes import (
-    Edit,
-    ShotSpec,
-    Sprite,
-    TrueShot,
-    View,
-    active_box,
-    cut,
-    dissolve,
-    fade,
-    pan,
-    render_shot,
-    static,
-    zoom,
-)
+from curator.footage.scenes import Edit, Picture, ShotSpec, Sprite, View, render_shot
 
 SIZE = {"width_px": 96, "height_px": 54}
 
@@ -68,7 +55,7 @@ def test_photographs_are_in_the_wheel(name: str) -> None:
 
 
 def test_missing_scikit_image_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    photograph.cache_clear()
+    scenes.photograph.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'curate-video\[demo\]'"):
         photograph("cat")
@@ -124,10 +111,9 @@ def test_sprite_crosses_the_frame() -> None:
     assert centres == pytest.approx([24, 48, 72], abs=0.6)
 
 
-def test_letterbox_is_black_outside_the_active_box() -> None:
+def test_letterbox_is_black_outside_the_active_picture() -> None:
     shot = replace(plain(200, 1), picture_aspect=Fraction(239, 100))
     frame = next(render_shot(shot, width_px=960, height_px=540))
-    assert active_box(shot, width_px=960, height_px=540) == (0, 68, 960, 470)
     assert frame[:68].max() == 0
     assert frame[470:].max() == 0
     assert frame[68:470].min() >= 199
@@ -135,40 +121,29 @@ def test_letterbox_is_black_outside_the_active_box() -> None:
 
 def test_edit_truth_and_every_frame_agree() -> None:
     shots = [plain(100, 10), plain(180, 12), plain(60, 14), plain(220, 9)]
-    edit = Edit(shots=shots, transitions=[cut(), dissolve(4), fade(5)], **SIZE)
-    assert edit.truth() == (
-        TrueShot(start_frame=0, end_frame=10, transition_in="none", transition_out="cut"),
-        TrueShot(start_frame=10, end_frame=18, transition_in="cut", transition_out="gradual"),
-        TrueShot(start_frame=22, end_frame=30, transition_in="gradual", transition_out="gradual"),
-        TrueShot(start_frame=35, end_frame=41, transition_in="gradual", transition_out="none"),
-    )
+    edit = Edit(shots=shots, dissolves=[0, 4, 0], **SIZE)
+    assert edit.spans() == [(0, 10), (10, 18), (22, 32), (32, 41)]
     levels = [round(float(frame.mean())) for frame in edit.frames()]
-    assert len(levels) == edit.n_frames == 41
     assert levels[:10] == [100] * 10
     assert levels[10:18] == [180] * 8
     assert levels[18:22] == [156, 132, 108, 84]
-    assert levels[22:30] == [60] * 8
-    assert levels[30:35] == [30, 0, 0, 73, 147]
-    assert levels[35:] == [220] * 6
+    assert levels[22:32] == [60] * 10
+    assert levels[32:] == [220] * 9
 
 
 def test_edit_refuses_what_has_no_truth() -> None:
     shots = [plain(1, 10), plain(2, 4)]
-    with pytest.raises(ValueError, match="2 shots need 1 transitions, not 0"):
-        Edit(shots=shots, transitions=[])
+    with pytest.raises(ValueError, match="2 shots need 1 dissolves or zeros, not 0"):
+        Edit(shots=shots, dissolves=[])
     with pytest.raises(ValueError, match="shot 1 is all transition"):
-        Edit(shots=shots, transitions=[dissolve(4)])
-    with pytest.raises(ValueError, match="a cut has 0 frames"):
-        dissolve(0)
+        Edit(shots=shots, dissolves=[4])
     with pytest.raises(ValueError, match="must be in"):
         View(x=1.2)
 
 
 def test_demo_films_have_these_cuts() -> None:
-    spans = [(shot.start_frame, shot.end_frame) for shot in tour().truth()]
-    assert spans == [(0, 150), (150, 270), (270, 402), (420, 552), (552, 702), (702, 882)]
-    spans = [(shot.start_frame, shot.end_frame) for shot in studio().truth()]
-    assert spans == [(0, 150), (150, 270), (270, 450), (450, 600)]
+    assert tour().spans() == [(0, 150), (150, 270), (270, 402), (420, 552), (552, 702), (702, 882)]
+    assert studio().spans() == [(0, 150), (150, 270), (270, 450), (450, 600)]
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mov", ".mkv", ".webm", ".ts", ".avi"])
@@ -348,7 +323,7 @@ def test_gop_and_b_frame_settings_hold(tmp_path: Path) -> None:
 
 
 def test_demo_is_complete_true_and_repeatable(tmp_path: Path) -> None:
-    files = {file.path.name: file for file in make_demo(tmp_path / "a", height_px=108)}
+    files = {path.name: what for path, what in make_demo(tmp_path / "a", height_px=108)}
     make_demo(tmp_path / "b", height_px=108)
     assert sorted(files) == sorted(path.name for path in (tmp_path / "a").iterdir())
     assert set(files) == {
@@ -359,17 +334,18 @@ def test_demo_is_complete_true_and_repeatable(tmp_path: Path) -> None:
         "broken upload.mp4",
         "notes.mp4",
     }
-    for name, file in files.items():
-        assert file.path.read_bytes() == (tmp_path / "b" / name).read_bytes()
-        if file.n_frames is not None:
-            assert len(decoded(file.path)) == file.n_frames
-    assert files["tour.mp4"].shots == tour().truth()
-    assert files["studio.mkv"].shots == studio().truth()
-    assert times(files["phone.mov"].path) == [Fraction(t, 60) for t in phone_pts(300)]
-    broken = files["broken upload.mp4"].n_frames
-    assert broken is not None
-    assert 30 < broken < 150
-    assert files["notes.mp4"].n_frames is None
+    for name in files:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    n_frames = {name: len(decoded(tmp_path / "a" / name)) for name in files if name != "notes.mp4"}
+    assert n_frames["tour.mp4"] == tour().spans()[-1][1] == 882
+    assert n_frames["studio.mkv"] == studio().spans()[-1][1] == 600
+    assert n_frames["café copy.mp4"] == 120
+    assert times(tmp_path / "a" / "phone.mov") == [Fraction(t, 60) for t in phone_pts(300)]
+    assert 30 < n_frames["broken upload.mp4"] < 150
+    broken = f"the header says 150 frames and {n_frames['broken upload.mp4']} are there"
+    assert files["broken upload.mp4"].endswith(broken)
+    with pytest.raises(av.InvalidDataError):
+        av.open(str(tmp_path / "a" / "notes.mp4"))
 
 
 def test_demo_refuses_a_height_without_even_sizes(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from film_makers import write_video
 from torch.utils.data import DataLoader
 
 from curator.errors import CuratorError, ShardError, UsageError
-from curator.footage.film_writer import write_video
 from curator.loading import ClipDataset, ClipLoader, as_unit
 from curator.loading.shard_reader import SampleReader
 from tests.made_shards import (

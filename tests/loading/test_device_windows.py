@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 from fake_nvdec import Decoded, Decoder, PacketData, Single, decoder, fake_module
+from film_makers import write_video
 
 from curator.errors import ShardError
-from curator.footage.film_writer import write_video
 from curator.loading import ClipDataset, ClipLoader
 from curator.loading import device_windows as device
 from curator.media.nvdec import Nvdec

@@ -5,10 +5,10 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
+from film_shots import texture
 from numpy.typing import NDArray
 from samples import made_signals, made_track
 
-from curator.footage.pictures import texture
 from curator.measures.borders_score import Crop, content_area, crop_of
 from curator.measures.borders_signal import content_of, find_borders
 from curator.measures.picture_signal import picture_signals

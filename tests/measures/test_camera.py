@@ -5,9 +5,9 @@
 import cv2
 import numpy as np
 import pytest
+from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.footage.pictures import texture
 from curator.measures.camera_signal import (
     SIGNALS,
     camera_signals,

@@ -3,9 +3,9 @@
 import cv2
 import numpy as np
 import pytest
+from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.footage.pictures import texture
 from curator.measures.inset_signal import (
     LINE_ACROSS,
     LINE_ALONG,

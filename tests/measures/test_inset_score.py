@@ -5,9 +5,9 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 import pytest
+from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.footage.pictures import texture
 from curator.measures.inset_signal import moved_map, standing_lines
 from curator.measures.scores import score_clip
 from curator.records import Span, Track

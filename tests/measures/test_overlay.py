@@ -3,10 +3,11 @@
 import cv2
 import numpy as np
 import pytest
+from film_shots import texture
 from numpy.typing import NDArray
+from overlays import drawn, emblem, lettering
 
-from curator.footage.overlays import drawn, emblem, lettering
-from curator.footage.pictures import Picture, texture
+from curator.footage.scenes import Picture
 from curator.measures.motion_signal import DenseFlow
 from curator.measures.overlay_signal import (
     EDGE_BYTES,

@@ -6,9 +6,9 @@ import av
 import cv2
 import numpy as np
 import pytest
+from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.footage.pictures import texture
 from curator.measures.picture_signal import picture_signals, sharpness, stripes
 from curator.measures.quality_signal import native_signals
 from curator.measures.signals import SIGNALS

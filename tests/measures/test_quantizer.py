@@ -5,9 +5,9 @@ import io
 import av
 import numpy as np
 import pytest
+from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.footage.pictures import texture
 from curator.measures.quantizer_signal import DECODER_OPTIONS, quantizer_signals
 
 N_FRAMES = 4

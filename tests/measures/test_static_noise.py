@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+from film_makers import write_video
+from film_shots import pan, photograph
 from samples import analyzed
 
-from curator.footage.demo_films import pan, photograph
-from curator.footage.film_writer import write_video
 from curator.footage.scenes import render_shot
 from curator.stages.analyze.config import AnalyzeConfig
 

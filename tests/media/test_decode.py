@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import av
+import film_makers as write
 import numpy as np
 import pytest
 from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
+from film_makers import MAKERS, variable_pts, write_video
+from film_shots import moving_texture
 
 from curator.errors import DecodeError, ErrorCode
-from curator.footage import film_writer as write
-from curator.footage.film_writer import MAKERS, moving_texture, variable_pts, write_video
 from curator.media import decode
 from curator.media.container import open_container, video_stream
 from curator.media.decode import DecodedFrame, FrameReader, upright_size

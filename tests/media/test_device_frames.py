@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from av.video.frame import VideoFrame
+from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.footage.pictures import texture
 from curator.media.device_frames import DevicePicture, DeviceScaler, Form, scaling_matrix
 from curator.media.scale import Scaler
 

@@ -7,11 +7,12 @@ import av
 import cv2
 import numpy as np
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 from numpy.typing import NDArray
 from samples import analyzed
 
 from curator.cut_requests import cut_request
-from curator.footage.film_writer import moving_texture, write_video
 from curator.media.frame_tap import Tap, look_at_clip
 from curator.records import Looked, Span
 from curator.stages.cut.clip_cutter import ClipCutter

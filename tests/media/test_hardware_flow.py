@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from film_shots import texture
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError
-from curator.footage.pictures import texture
 from curator.measures.motion_signal import DenseFlow
 from curator.media.hardware_flow import GRID_PX, HardwareFlow
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import film_makers as write
 import numpy as np
 import pytest
 import torch
 from fake_nvdec import USES_PACKAGE, Decoded, Decoder, PacketData, fake_module, planes_of
+from film_makers import MAKERS
 
 from curator.errors import CuratorError, DecodeError
-from curator.footage import film_writer as write
-from curator.footage.film_writer import MAKERS
 from curator.media.container import open_container, video_stream
 from curator.media.decode import DecodedFrame, DecodeReport, DeviceFrame, FrameReader
 from curator.media.device_frames import DeviceScaler, Form

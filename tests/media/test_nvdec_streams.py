@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from fake_nvdec import USES_PACKAGE, decoder_options, driver, fake_module
+from film_makers import MAKERS
 
 from curator.doctor import probe_process as inside
-from curator.footage.film_writer import MAKERS
 from curator.media.container import open_container, video_stream
 from curator.media.nvdec import Nvdec, NvdecReader, bitstream_filter
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 import pytest
+from film_shots import photograph
 from numpy.typing import NDArray
 
-from curator.footage.pictures import photograph
 from curator.models.perceptual import CLIP_DIM, DIM, aggregate, cut_borders, describe
 from curator.stages.dedup.config import DedupConfig
 

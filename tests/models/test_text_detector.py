@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from film_shots import texture
+from overlays import drawn, lettering
 
 from curator.errors import ModelError
-from curator.footage.overlays import drawn, lettering
-from curator.footage.pictures import texture
 from curator.models.text_detector import (
     BOX_COLUMNS,
     TextDetector,

@@ -7,11 +7,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from film_shots import texture
 from numpy.typing import NDArray
+from overlays import drawn, lettering
 
 from curator.errors import ModelError
-from curator.footage.overlays import drawn, lettering
-from curator.footage.pictures import texture
 from curator.models.text_reader import Line, TextReader, decoded, in_reading_order, merged
 
 SENTENCE = "Where were you last night?"

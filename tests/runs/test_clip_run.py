@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 from tiny_clip import tiny_folder
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
-from curator.footage.film_writer import moving_texture, write_video
 
 SETTINGS = [
     "--set", "filters.short_side_px.min=60", "--set", "propose.min_s=1.0",

@@ -11,10 +11,11 @@ from typing import Any
 
 import av
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 from test_cut_modes import code, curated
 
 from curator.executor.engine import Engine
-from curator.footage.film_writer import moving_texture, write_video
 
 SMALL = {"width_px": 160, "height_px": 120}
 FORM = ("cut.size=bucket", "cut.fps=15", "cut.length_frames=18", "cut.audio=aac",

@@ -14,12 +14,13 @@ import av
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import StorageError
 from curator.executor.engine import Engine
-from curator.footage.film_writer import moving_texture, write_video
 from curator.runs import curation as run
 from curator.stages.cut.stage import CutStep
 from curator.stages.propose.clip_spans import clip_id

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 from PIL import Image
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.executor.engine import Engine
-from curator.footage.film_writer import moving_texture, write_video
 
 SMALL = {"width_px": 160, "height_px": 120}
 BLOCK = 16

@@ -18,13 +18,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from film_makers import text_file, write_video
+from film_shots import moving_texture
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
 from curator.errors import ErrorCode, SourceError
 from curator.executor.engine import Engine
 from curator.executor.worker import Step
-from curator.footage.film_writer import moving_texture, text_file, write_video
 from curator.stages.analyze import stage as analysis_steps
 from curator.stages.propose import candidate_store as candidates
 from curator.stages.scan import probe as scan

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-
-from curator.footage.film_writer import moving_texture, write_video
+from film_makers import write_video
+from film_shots import moving_texture
 
 MARK = "CURATE_TEST_MARK"
 SETTINGS = ["--set", "filters.short_side_px.min=100", "--set", "shard.resolutions=[120]",

@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from film_makers import flip_bytes, write_video
+from film_shots import moving_texture
 
 from curator.errors import StorageError
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.footage.film_writer import flip_bytes, moving_texture, write_video
 from curator.media import source_segments as segments
 from curator.recipe import load_recipe
 from curator.runs import curation as run_module

@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 import webdataset
 import yaml
+from film_makers import write_video
+from film_shots import moving_texture
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
-from curator.footage.film_writer import moving_texture, write_video
 from curator.storage import open_store
 
 SETTINGS = [

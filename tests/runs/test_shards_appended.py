@@ -15,10 +15,11 @@ from pathlib import Path
 
 import boto3
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
-from curator.footage.film_writer import moving_texture, write_video
 from curator.stages.shard.stage import ShardStep
 from curator.storage import Store, open_store
 

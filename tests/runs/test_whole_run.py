@@ -12,12 +12,12 @@ import av
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from film_makers import MAKERS
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
 from curator.executor.engine import Engine
 from curator.footage.demo_films import make_demo
-from curator.footage.film_writer import MAKERS
 
 SETTINGS = [
     "--set", "filters.short_side_px.min=100", "--set", "propose.min_s=1.0",

@@ -6,10 +6,11 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
-from curator.footage.film_writer import moving_texture, write_video
 from curator.storage import open_store
 from curator.tables.out_layout import is_own
 

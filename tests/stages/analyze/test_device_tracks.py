@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
+import film_makers as write
 import numpy as np
 import pytest
 from fake_nvdec import Decoded, Decoder, PacketData, Single, decoder, fake_module
+from film_makers import MAKERS, write_video
+from film_shots import moving_texture
 from samples import StillNetwork, analyzed
 
-from curator.footage import film_writer as write
-from curator.footage.film_writer import MAKERS, moving_texture, write_video
 from curator.media import source_segments as segments
 from curator.media.nvdec import Nvdec
 from curator.media.source_segments import plan_segments

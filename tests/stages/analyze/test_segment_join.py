@@ -11,11 +11,12 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 from numpy.typing import NDArray
+from overlays import lettering, subtitled
 from samples import StillNetwork
 
-from curator.footage.film_writer import moving_texture, write_video
-from curator.footage.overlays import lettering, subtitled
 from curator.media import source_segments as segments
 from curator.media.source_segments import (
     EVEN_BEYOND,

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import av
 import cv2
+import film_makers as write
 import numpy as np
 import pytest
 from av.video.reformatter import ColorRange, Colorspace
+from film_makers import variable_pts, write_video
+from film_shots import moving_texture
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from samples import analyzed, made_track
 
 from curator.cut_requests import cut_request, frame_plan, target_n_frames
 from curator.errors import CutError, DecodeError, ErrorCode
-from curator.footage import film_writer as write
-from curator.footage.film_writer import moving_texture, variable_pts, write_video
 from curator.media.decode import upright_size
 from curator.media.tone_mapping import to_bt709
 from curator.records import CutClip, CutRequest, Span, Track

@@ -10,11 +10,12 @@ import av
 import cv2
 import numpy as np
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 from samples import analyzed
 from sound import Sound, Wave, write_film
 
 from curator.cut_requests import cut_request
-from curator.footage.film_writer import moving_texture, write_video
 from curator.records import CutClip, Span
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import av
 import cv2
+import film_makers as write
 import numpy as np
 import pytest
 from av.video.reformatter import ColorRange
+from film_makers import rotate, variable_pts, write_video
+from film_shots import moving_texture
 from numpy.typing import NDArray
 from samples import analyzed
 
 from curator.cut_requests import cut_request, least_frames
-from curator.footage import film_writer as write
-from curator.footage.film_writer import moving_texture, rotate, variable_pts, write_video
 from curator.media.packet_copy import CannotCopyError, PacketSpan, VideoPacket, packets_of_span
 from curator.records import CutClip, CutRequest, NotCopied, Span, Track
 from curator.stages.cut import clip_cutter as cut

@@ -10,6 +10,8 @@ import cv2
 import numpy as np
 import pyarrow as pa
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from samples import analyzed
@@ -17,7 +19,6 @@ from samples import analyzed
 from curator.buckets import Bucket, bucket_of, bucket_size
 from curator.cut_requests import cut_request, frame_plan
 from curator.errors import CutError, RecipeError
-from curator.footage.film_writer import moving_texture, write_video
 from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
 from curator.media.tone_mapping import to_bt709
 from curator.recipe import load_recipe

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from film_makers import text_file, write_video
+from film_shots import moving_texture
 
 from curator.errors import ErrorCode
 from curator.executor.attempts import watchdog
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.worker import Step
-from curator.footage.film_writer import moving_texture, text_file, write_video
 from curator.records import SourceRef
 from curator.stage import Resources
 from curator.stages.scan import scan_driver as scanning_module
@@ -172,7 +173,7 @@ def test_a_probe_that_its_part_does_not_have_is_made_again(
 def test_a_stream_of_units_on_ray_says_which_ended_their_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{Path(__file__).parents[2]}")
     ahead = 0
 
     def units() -> Iterator[int]:

@@ -20,9 +20,9 @@ from av.codec.context import Flags
 from av.container import OutputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
+from film_shots import moving_texture
 
-from curator.footage.pictures import Picture, texture
-from curator.footage.scenes import View, pan_zoom, render_shot
+from curator.footage.scenes import Picture
 from curator.media.encode import with_steady_bytes
 
 FORMATS = {
@@ -310,15 +310,6 @@ def scale_header_duration(path: Path, factor: Fraction) -> None:
         (duration,) = struct.unpack_from(form, data, place)
         struct.pack_into(form, data, place, round(duration * factor))
     path.write_bytes(data)
-
-
-def moving_texture(
-    n_frames: int, *, width_px: int = 320, height_px: int = 180, seed: int = 0
-) -> Iterator[Picture]:
-    """A moving shot for files whose pictures do not matter, without scikit-image."""
-    start, end = View(x=0.1, y=0.2, span=0.9), View(x=0.9, y=0.6, span=0.6)
-    shot = pan_zoom(texture(seed), n_frames, start=start, end=end, seed=seed)
-    return render_shot(shot, width_px=width_px, height_px=height_px)
 
 
 N_FRAMES = 48
