@@ -132,10 +132,12 @@ class FuzzStep:
 
     def _steps(self, number: int) -> list[Any]:
         if number not in self._made:
+            from curator.executor.unit_worker import UnitWorker
             from curator.recipe import load_recipe
             from curator.stages.analyze.stage import AnalyzeStep, ProposeStep
             from curator.stages.cut.stage import CutStep
-            from curator.stages.scan.stage import ScanStep
+            from curator.stages.scan.config import ScanConfig
+            from curator.stages.scan.stage import ProbeParts, ScanStage
             from curator.storage import open_store
 
             recipe = load_recipe("quickstart", RECIPES[number])
@@ -143,7 +145,7 @@ class FuzzStep:
             self._made[number] = [
                 recipe,
                 store,
-                ScanStep(store=store, stamp="s", max_probe_s=None),
+                UnitWorker(stage=ScanStage(ScanConfig()), keep=ProbeParts(store, "s")),
                 AnalyzeStep(store=store, stamp="t", config=recipe.analyze, threads=1, log=None),
                 ProposeStep(store=store, stamp="t", recipe=recipe),
                 CutStep(
@@ -167,7 +169,7 @@ class FuzzStep:
         n_bytes, version = stat_source(case.path)
         sources = SourceTable()
         unit = [SourceRef(uri=case.path, n_bytes=n_bytes, version=version)]
-        sources.add_probes(scan(unit))
+        sources.add_probes(scan(unit).results)
         refs = list(sources.to_analyze())
         outcome = Outcome()
         digest = hashlib.sha256()

@@ -135,12 +135,14 @@ def made_chunk(first: int, n: int, uris: Sequence[str]) -> pa.Table:
 
 def store_scan(sources: Path, out: Path) -> list[str]:
     """Writes probes of all sources; returns their addresses in order."""
-    from curator.stages.scan.probe import SCAN_SCHEMA, scan_fingerprint, scan_key
+    from curator.stages.scan.config import ScanConfig
+    from curator.stages.scan.probe import SCAN_SCHEMA, scan_key
     from curator.stages.scan.source_listing import ListedSource, list_sources
+    from curator.stages.scan.stage import ScanStage
     from curator.storage import open_store
     from curator.tables.parts import Parts, rows_to_table
 
-    parts = Parts(open_store(str(out)), "scan", scan_fingerprint())
+    parts = Parts(open_store(str(out)), "scan", ScanStage(ScanConfig()).fingerprint({}))
     rows: list[dict[str, Any]] = []
     for number, source in enumerate(list_sources([str(sources)])):
         assert isinstance(source, ListedSource)

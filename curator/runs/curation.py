@@ -39,9 +39,10 @@ from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import Decided, RuleCount, corpus_of, judge_table
 from curator.stages.filter.rules import Bounds, resolve
 from curator.stages.propose.candidate_store import Candidates
-from curator.stages.scan.probe import scan_fingerprint
+from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.scan_driver import Scanning
 from curator.stages.scan.source_listing import Listed, list_sources
+from curator.stages.scan.stage import ScanStage
 from curator.stages.select.stage import SelectStage
 from curator.stages.shard.stage import Sharding
 from curator.storage import Store
@@ -225,7 +226,9 @@ class Run:
 
     def _scan(self, listed: Iterable[Listed]) -> None:
         state, begun = self._state, time.monotonic()
-        scanning = Scanning(self._store, self._engine, self._progress, state.sources)
+        scanning = Scanning(
+            ScanStage(ScanConfig()), self._store, self._engine, self._progress, state.sources
+        )
         self._progress.stage("list")
         new = scanning.begin(listed)
         self._progress.stage("scan")
@@ -235,6 +238,7 @@ class Run:
             scanning.finish()
         state.n_skipped_names = scanning.n_skipped_names
         state.counts["sources_scanned"] = scanning.n_scanned
+        state.cpu_s.update(scanning.cpu_s)
         state.seconds["list"] = round(scanning.list_s, 3)
         state.seconds["scan"] = round(time.monotonic() - begun - scanning.list_s, 3)
 
@@ -394,7 +398,7 @@ class Run:
                 cpu_s=lambda: cpu_profile(state.cpu_s),
                 cut=state.cut,
                 stamps={
-                    "scan": scan_fingerprint(),
+                    "scan": ScanStage(ScanConfig()).fingerprint({}),
                     "tracks": self._track_stamp,
                     "candidates": self._candidates.stamp,
                     "cuts": cut_fingerprint(self._recipe.cut),

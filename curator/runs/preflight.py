@@ -13,8 +13,10 @@ from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, semantics_of
 from curator.report.number_text import plain
 from curator.stages.analyze.config import analyze_fingerprint
-from curator.stages.scan.probe import scan_fingerprint, scan_key
+from curator.stages.scan.config import ScanConfig
+from curator.stages.scan.probe import scan_key
 from curator.stages.scan.source_listing import ListedSource, SkippedName, list_sources
+from curator.stages.scan.stage import ScanStage
 from curator.storage import Store, open_store
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import is_pattern
@@ -253,7 +255,7 @@ def check_models(recipe: Recipe) -> None:
 
 def dry_run(sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None) -> str:
     """Says what a run would do, from the listing and from what is stored."""
-    scanned = Parts(store, "scan", scan_fingerprint())
+    scanned = Parts(store, "scan", ScanStage(ScanConfig()).fingerprint({}))
     probes = scanned.done()
     stamp = analyze_fingerprint(recipe.analyze, semantics_of(recipe).stamp)
     tracks = Parts(store, "tracks", stamp).done()

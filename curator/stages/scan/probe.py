@@ -7,15 +7,11 @@ import numpy as np
 import pyarrow as pa
 
 from curator.errors import ErrorCode, SourceError
-from curator.fingerprints import fingerprint
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import HDR_TRANSFERS
 from curator.media.rotation import header_rotation_deg
 from curator.records import Failure, Probe
 from curator.storage import content_id, open_source
-
-SCAN_VERSION = 1
-"""Raised when the same source would give another probe."""
 
 SCAN_SCHEMA = pa.schema(
     [
@@ -43,11 +39,6 @@ SCAN_SCHEMA = pa.schema(
     ]
 )
 """Row of `scan`: a probe, or the error that stands in its place."""
-
-
-def scan_fingerprint() -> str:
-    """Fingerprint of probes."""
-    return fingerprint("scan", SCAN_VERSION)
 
 
 def scan_key(uri: str, version: str) -> str:

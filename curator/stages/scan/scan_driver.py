@@ -20,12 +20,12 @@ from curator.errors import ErrorCode
 from curator.executor.attempts import MAX_ATTEMPTS
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.executor.unit_worker import UnitWorker
 from curator.executor.worker import Step
 from curator.records import SourceRef
-from curator.stage import Resources
-from curator.stages.scan.probe import SCAN_SCHEMA, scan_fingerprint, scan_key
+from curator.stages.scan.probe import SCAN_SCHEMA, scan_key
 from curator.stages.scan.source_listing import Listed, ListedSource, SkippedName, UnlistedSource
-from curator.stages.scan.stage import MAX_PROBE_S, ProbeStep, ScanStep, store_probes
+from curator.stages.scan.stage import MAX_PROBE_S, ProbeParts, ScanStage
 from curator.storage import Store
 from curator.tables.key_index import KnownKeys
 from curator.tables.parts import Parts
@@ -47,6 +47,7 @@ class Scanning:
     """Lists and probes.
 
     Args:
+        stage: Probes.
         store: Output root.
         engine: Where work is done.
         progress: Where it is shown.
@@ -54,9 +55,17 @@ class Scanning:
     """
 
     def __init__(
-        self, store: Store, engine: Engine, progress: Progress, sources: SourceTable
+        self,
+        stage: ScanStage,
+        store: Store,
+        engine: Engine,
+        progress: Progress,
+        sources: SourceTable,
     ) -> None:
-        self._parts = Parts(store, "scan", scan_fingerprint())
+        self._stage = stage
+        stamp = stage.fingerprint({})
+        self._parts = Parts(store, "scan", stamp)
+        self._keep = ProbeParts(store, stamp)
         self._engine = engine
         self._progress = progress
         self._sources = sources
@@ -66,6 +75,8 @@ class Scanning:
         self.n_skipped_names = 0
         self.n_scanned = 0
         """Sources that had to be probed."""
+        self.cpu_s: Counter[str] = Counter()
+        """CPU-seconds of the workers, by what they went into."""
         self.list_s = 0.0
         """Seconds that the driver waited for the listing."""
 
@@ -156,13 +167,12 @@ class Scanning:
     def _probe(
         self, units: Iterable[list[SourceRef]], then: Callable[[], None], *, few: bool
     ) -> None:
-        limit = {"max_probe_s": MAX_PROBE_S}
-        place = {"store": self._parts.store, "stamp": self._parts.stamp}
-        resources = Resources(cpus=0.5)
-        step = (
-            Step(make=ProbeStep, settings=limit, resources=resources)
-            if few
-            else Step(make=ScanStep, settings=limit | place, resources=resources)
+        # One process for a few has no use for what Parquet loads; this one has it.
+        keep = None if few else self._keep
+        step = Step(
+            make=UnitWorker,
+            settings={"stage": self._stage, "keep": keep, "limit_s": MAX_PROBE_S},
+            resources=self._stage.resources,
         )
         deaths: Counter[str] = Counter()
         while True:
@@ -173,9 +183,9 @@ class Scanning:
                 then()
             for unit, probes in outcomes:
                 if probes is not None:
-                    # One process for a few has no use for what Parquet loads; this one has it.
-                    table = store_probes(self._parts, unit, probes) if few else probes
-                    self._sources.add_probes(table)
+                    self.cpu_s.update(probes.cpu_s)
+                    rows = probes.results
+                    self._sources.add_probes(self._keep(unit, rows) if few else rows)
                 elif len(unit) > 1:
                     again += [[source] for source in unit]
                 else:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from film_makers import text_file, write_video
 from film_shots import moving_texture
 
 from curator.errors import ErrorCode
-from curator.executor.attempts import watchdog
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.worker import Step
 from curator.records import SourceRef
 from curator.stage import Resources
 from curator.stages.scan import scan_driver as scanning_module
+from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.scan_driver import Scanning
 from curator.stages.scan.source_listing import (
     Listed,
@@ -27,27 +27,21 @@ from curator.stages.scan.source_listing import (
     UnlistedSource,
     list_sources,
 )
-from curator.stages.scan.stage import ProbeStep
+from curator.stages.scan.stage import ScanStage
 from curator.storage import Store, open_store
 from curator.tables.source_table import SourceTable
 
 
-class DyingProbeStep(ProbeStep):
+class DyingScanStage(ScanStage):
     """Ends its process on some sources: at once, or by its limit on time."""
 
-    def __init__(self, *, max_probe_s: float | None) -> None:
-        assert max_probe_s is not None
-        super().__init__(max_probe_s=1.0)
-
-    def __call__(self, unit: Sequence[SourceRef]) -> list[dict[str, Any]]:
+    def process(self, unit: SourceRef) -> dict[str, Any]:
         """Dies, hangs, or probes."""
-        if any("deadly" in source.uri for source in unit):
+        if "deadly" in unit.uri:
             os.abort()
-        for source in unit:
-            if "endless" in source.uri:
-                with watchdog(1.0, armed=True):
-                    time.sleep(60)
-        return super().__call__(unit)
+        if "endless" in unit.uri:
+            time.sleep(60)
+        return super().process(unit)
 
 
 class Wait:
@@ -78,10 +72,12 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "out"))
 
 
-def scan(store: Store, listed: Iterator[Listed]) -> tuple[SourceTable, Scanning]:
+def scan(
+    store: Store, listed: Iterator[Listed], stage: type[ScanStage] = ScanStage
+) -> tuple[SourceTable, Scanning]:
     table = SourceTable()
     with Progress(live=False) as progress, Engine(address=None, workers=None) as engine:
-        scanning = Scanning(store, engine, progress, table)
+        scanning = Scanning(stage(ScanConfig()), store, engine, progress, table)
         scanning.begin(listed)
         scanning.finish()
         assert not engine.is_started
@@ -126,9 +122,9 @@ def test_a_source_of_another_version_is_probed_again(folder: Path, store: Store)
 def test_a_header_that_ends_its_process_is_one_failed_source(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(scanning_module, "ProbeStep", DyingProbeStep)
+    monkeypatch.setattr(scanning_module, "MAX_PROBE_S", 1.0)
     (folder / "1.mp4").rename(folder / f"{how}.mp4")
-    table, _ = scan(store, list_sources([str(folder)]))
+    table, _ = scan(store, list_sources([str(folder)]), DyingScanStage)
     by_name = rows(table)
     assert len(by_name) == 5
     dead = by_name[f"{how}.mp4"]
@@ -138,7 +134,7 @@ def test_a_header_that_ends_its_process_is_one_failed_source(
     assert {name for name, row in by_name.items() if row["source_id"]} == {
         "0.mp4", "2.mp4", "text.mp4", "z same.mp4",
     }  # fmt: skip
-    _, again = scan(store, list_sources([str(folder)]))
+    _, again = scan(store, list_sources([str(folder)]), DyingScanStage)
     assert again.n_scanned == 1
 
 
@@ -152,7 +148,7 @@ def test_the_listing_is_taken_as_it_is_needed(store: Store, tmp_path: Path) -> N
             yield ListedSource(uri=f"{tmp_path}/{taken}.mp4", bytes=1, version="1")
 
     with Progress(live=False) as progress, Engine(address=None, workers=None) as engine:
-        scanning = Scanning(store, engine, progress, SourceTable())
+        scanning = Scanning(ScanStage(ScanConfig()), store, engine, progress, SourceTable())
         assert scanning.begin(endless()) is None
     assert taken <= 2 * scanning_module.FIRST_WINDOW
 
