@@ -34,8 +34,8 @@ from measure import machine
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError
-from curator.measures.borders_score import Crop, crop_of
-from curator.measures.scores import ClipView
+from curator.measures.borders import Crop, crop_of
+from curator.measures.clip_view import ClipView
 from curator.models.transnet import ShotNetwork
 from curator.records import Span, Track
 from curator.stages.analyze.config import AnalyzeConfig

@@ -27,9 +27,11 @@ from numpy.typing import NDArray
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from samples import analyzed
 
-from curator.measures.camera_signal import fitted_flow
-from curator.measures.motion_signal import DenseFlow
-from curator.measures.scores import ClipView, camera_tags, score_clip
+from curator.measures.camera import camera_tags
+from curator.measures.camera_fit import fitted_flow
+from curator.measures.clip_view import ClipView
+from curator.measures.motion import DenseFlow
+from curator.measures.scores import score_clip
 from curator.records import Span, Track
 
 PICTURES = {

@@ -25,8 +25,8 @@ from typing import Any
 import cv2
 from measure import machine
 
-from curator.measures import quality_signal as quality
-from curator.measures.change_signal import ChangeStream
+from curator.measures import sample_signals as quality
+from curator.measures.change import ChangeStream
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 from curator.models.shot_pictures import needs_smoothing

@@ -20,7 +20,7 @@ from made_shots import made_film
 from measure import machine
 from numpy.typing import NDArray
 
-from curator.measures.change_signal import CHANGES, ChangeStream
+from curator.measures.change import CHANGES, ChangeStream
 from curator.models.transnet import ShotNetwork
 from curator.stages.propose.shot_boundaries import (
     NETWORK_TERMS,

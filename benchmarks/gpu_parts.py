@@ -425,7 +425,7 @@ def flow(part: Part) -> None:
     """Pairs/s of the flow engine, and how far its motion scores are from those of DIS."""
     from film_shots import moving_texture
 
-    from curator.measures.motion_signal import DenseFlow, motion_signals
+    from curator.measures.motion import DenseFlow, motion_signals
     from curator.media.hardware_flow import HardwareFlow
 
     pictures = [frame.mean(axis=2).astype(np.uint8) for frame in moving_texture(300)]

@@ -34,11 +34,11 @@ from film_shots import photograph
 from measure import machine
 from numpy.typing import NDArray
 
-from curator.measures.picture_signal import picture_signals
-from curator.measures.quality_signal import native_signals
-from curator.measures.quantizer_signal import DECODER_OPTIONS, quantizer_signals
+from curator.measures.noise import full_frame_noise
+from curator.measures.quantizer import quantizer_signals
+from curator.measures.sample_signals import native_signals, picture_signals
 from curator.measures.scores import score_clip
-from curator.measures.still_signal import full_frame_noise
+from curator.media.decode import DECODER_OPTIONS
 from curator.records import Span
 
 Luma = NDArray[np.uint8]

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses, bucket_of
-from curator.measures.borders_score import crop_of
-from curator.measures.scores import ClipView
+from curator.measures.borders import crop_of
+from curator.measures.clip_view import ClipView
 from curator.records import Crop, CutRequest, Note, Span, Track, nominal_fps
 
 MAX_VARIABLE_FPS = Fraction(1000)

@@ -116,7 +116,7 @@ def recipe_rows(recipe: Recipe, name: str) -> list[Row]:
     """Checks that the recipe's rules and selection ask only for what it measures."""
     try:
         check_measured(recipe)
-        semantics_of(recipe).check_keys(recipe.filters, recipe.select.by)
+        semantics_of(recipe).check_keys(recipe.filters.rejecting(), recipe.select.by)
     except CuratorError as error:
         return [_recipe_row(name, error)]
     return []

@@ -3,7 +3,10 @@
 It knows no pixels: another aesthetic head, other prompts or other bounds are a rerun of seconds.
 """
 
+# ruff: noqa: N803, N806 - shape letters
+
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -12,15 +15,41 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from curator.errors import ModelError, UsageError, unknown_key
 from curator.fingerprints import fingerprint
-from curator.measures.semantic_score import NEEDS, Need
+from curator.measures.clip_view import ClipView
+from curator.measures.contract import ScoreSpec
 from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import check_open_clip, embed_texts
 from curator.models.embedding_heads import Heads, LinearHead, ZeroShot, load_linear_head
 from curator.models.weight_store import ModelStore
 from curator.models.zero_shot_prompts import Prompts, load_prompts
-from curator.stages.filter.rules import FilterConfig
 
+FAMILY = "CLIP"
 _HEADS_VERSION = 1
+
+
+class Need(StrEnum):
+    """What of the recipe a score comes from; else it is absent."""
+
+    CLIP = "clip"
+    AESTHETIC = "aesthetic"
+    CONTENT = "content"
+    SAFETY = "safety"
+
+
+NEEDS: dict[str, Need] = {
+    "aesthetic": Need.AESTHETIC,
+    "content_probability": Need.CONTENT,
+    "nsfw": Need.SAFETY,
+    "consistency": Need.CLIP,
+}
+"""Scores that are absent unless the recipe names models."""
+_REMEDY = {
+    Need.CLIP: "set analyze.clip, such as analyze.clip=openai-vit-b-32 (`curate models pull "
+    "openai-vit-b-32`)",
+    Need.AESTHETIC: "set analyze.clip=openai-vit-l-14 and semantic.aesthetic=laion-mlp-l-14 "
+    "(`curate models pull openai-vit-l-14 laion-mlp-l-14`)",
+}
+_REMEDY |= dict.fromkeys((Need.CONTENT, Need.SAFETY), _REMEDY[Need.CLIP])
 
 
 class SemanticConfig(BaseModel):
@@ -111,17 +140,17 @@ class Semantics:
             prompts.unsafe if config.safety else None,
         )
 
-    def check(self, filters: FilterConfig, columns: Sequence[str] = ()) -> None:
+    def check(self, asked: Mapping[str, str], columns: Sequence[str] = ()) -> None:
         """Checks that every score and column which the recipe asks for can be made.
 
         Args:
-            filters: The recipe's rules.
+            asked: Rules that reject clips -> the score of each.
             columns: Columns of `clips` that the selection goes by.
 
         Raises:
             UsageError: A key or weights are missing; says which key to set, or what to pull.
         """
-        self.check_keys(filters, columns)
+        self.check_keys(asked, columns)
         try:
             if self.clip is not None:
                 check_open_clip()
@@ -131,18 +160,10 @@ class Semantics:
         except ModelError as error:
             raise UsageError(str(error)) from error
 
-    def check_keys(self, filters: FilterConfig, columns: Sequence[str] = ()) -> None:
-        """The part of `check` that looks at the recipe alone, and at no weights.
-
-        Args:
-            filters: The recipe's rules.
-            columns: Columns of `clips` that the selection goes by.
-
-        Raises:
-            UsageError: A key is missing; says which one to set.
-        """
+    def check_keys(self, asked: Mapping[str, str], columns: Sequence[str] = ()) -> None:
+        """The part of `check` that looks at the recipe alone, and at no weights."""
         try:
-            self._check_keys(filters)
+            self._check_keys(asked)
             check_content(self.config, self._clip_name, columns)
         except ModelError as error:
             raise UsageError(str(error)) from error
@@ -163,15 +184,10 @@ class Semantics:
             unsafe=tuple(prompts.unsafe),
         )
 
-    def _check_keys(self, filters: FilterConfig) -> None:
-        asked = {
-            name: NEEDS[score]
-            for name, rule in filters.root.items()
-            # A flag on what is switched off says nothing, and rejects nothing.
-            if (score := rule.score or name) in NEEDS and rule.bounds and rule.severity == "reject"
-        }
+    def _check_keys(self, asked: Mapping[str, str]) -> None:
         clip, head = self.clip, self.aesthetic
-        for name, need in asked.items():
+        needed = {name: NEEDS[score] for name, score in asked.items() if score in NEEDS}
+        for name, need in needed.items():
             if clip is None or (need == Need.AESTHETIC and head is None):
                 raise UsageError(
                     f"filters.{name} asks for a score that is not made; {_REMEDY[need]}"
@@ -222,15 +238,6 @@ class Semantics:
         return ZeroShot(tuple(classes), kept["class"].astype(np.float64), float(kept["scale"]))
 
 
-_REMEDY = {
-    Need.CLIP: "set analyze.clip, such as analyze.clip=openai-vit-b-32 (`curate models pull "
-    "openai-vit-b-32`)",
-    Need.AESTHETIC: "set analyze.clip=openai-vit-l-14 and semantic.aesthetic=laion-mlp-l-14 "
-    "(`curate models pull openai-vit-l-14 laion-mlp-l-14`)",
-}
-_REMEDY |= dict.fromkeys((Need.CONTENT, Need.SAFETY), _REMEDY[Need.CLIP])
-
-
 def check_content(
     config: SemanticConfig, clip: str | None, columns: Sequence[str] = (), *, key: str | None = None
 ) -> None:
@@ -259,10 +266,65 @@ def check_content(
 
 
 def _class_means(
-    vectors_PD: NDArray[np.float32],  # noqa: N803 - shape letters
+    vectors_PD: NDArray[np.float32],
     texts: Sequence[Sequence[str]],
 ) -> NDArray[Any]:
     """Unit means of the classes' prompts, float64 [K, D]."""
     ends = np.cumsum([len(some) for some in texts])
     means = [part.astype(np.float64).mean(0) for part in np.split(vectors_PD, ends[:-1])]
     return np.stack([mean / np.linalg.norm(mean) for mean in means])
+
+
+def _aesthetic(clip: ClipView) -> NDArray[np.float64] | None:
+    heads, embeddings_ND = clip.heads, clip.embeddings_ND
+    if heads is None or heads.aesthetic is None or not len(embeddings_ND):
+        return None
+    return heads.aesthetic.scores_N(embeddings_ND)
+
+
+def _nsfw(clip: ClipView) -> NDArray[np.float64] | None:
+    heads, embeddings_ND = clip.heads, clip.embeddings_ND
+    if heads is None or heads.safety is None or not len(embeddings_ND):
+        return None
+    return heads.unsafe_N(embeddings_ND)
+
+
+def content_of(clip: ClipView) -> tuple[str | None, float | None]:
+    """Content type of a clip and its probability, the mean over its embeddings; None without."""
+    heads, embeddings_ND = clip.heads, clip.embeddings_ND
+    if heads is None or heads.content is None or not len(embeddings_ND):
+        return None, None
+    probabilities_K = heads.content.probabilities_NK(embeddings_ND).mean(axis=0)
+    best = int(np.argmax(probabilities_K))
+    return heads.content.names[best], float(probabilities_K[best])
+
+
+SCORES = {
+    "aesthetic": ScoreSpec(
+        unit="rating",
+        range="about 1 to 10; 4.5 to 5 and above is pleasing (Open-Sora), below 3.5 is dropped by "
+        "Cosmos",
+        meaning="how much people like the picture: an aesthetic head on CLIP embeddings (LAION's "
+        "are trained on ratings of 1 to 10)",
+        of=_aesthetic,
+        aggregate="mean",
+    ),
+    "content_probability": ScoreSpec(
+        unit="0 to 1",
+        range="1/types undecided to 1 sure",
+        meaning="probability of the clip's content type, zero-shot by CLIP",
+        low="content_unclear",
+        high="content_unclear",
+        of=lambda clip: content_of(clip)[1],
+    ),
+    "nsfw": ScoreSpec(
+        unit="0 to 1",
+        range="0 safe to 1",
+        meaning="probability that a sample is sexual or gory, zero-shot by CLIP, the highest of "
+        "the clip",
+        low="not_safe_for_work",
+        high="not_safe_for_work",
+        of=_nsfw,
+        aggregate="max",
+    ),
+}

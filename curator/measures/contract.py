@@ -2,11 +2,11 @@
 
 A user's measure is a class in a file of their own. The recipe names it (`measures:
 [my_package.sharp:EdgeShare]`), or an installed package offers it as an entry point of
-`curate.measures`. Its scores are columns of `clips`, and rules can bound them as any other's.
+`curate.measures`. Its scores are columns of `clips`, and rules bound them like any other.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,8 +14,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.fingerprints import fingerprint
-from curator.measures.signal_spec import Signal
-from curator.measures.spec import ScoreSpec
+from curator.measures.clip_view import Aggregate, ClipView, How
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """A value of each sample.
+
+    Attributes:
+        unit: Its unit.
+        range: Values it can take, and what the ends mean.
+        meaning: What it measures, and by what method or source.
+    """
+
+    unit: str
+    range: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreSpec:
+    """A value of each clip, and the reasons of a clip outside its bounds.
+
+    Attributes:
+        unit: Its unit.
+        range: Values it can take, and what the ends mean.
+        meaning: What it says of a clip.
+        of: The signal that `aggregate` or `below` makes it of, or a function that gives such
+            values; without those two, a function that gives the score.
+        aggregate: How values become the score, if the recipe does not say otherwise.
+        below: The score is the share of values below this bound, in their unit, if the recipe does
+            not say otherwise.
+        low: Reason of a clip below a lower bound.
+        high: Reason of a clip above an upper bound.
+        needs: Key of the recipe that must be on for it to be measured; None if it always is.
+    """
+
+    unit: str
+    range: str
+    meaning: str
+    of: str | Callable[[ClipView], float | Values | None]
+    aggregate: Aggregate | None = None
+    below: float | None = None
+    low: str = "{name}_too_low"
+    high: str = "{name}_too_high"
+    needs: str | None = None
+
+    @property
+    def how(self) -> How | None:
+        """How values become the score, if the recipe does not say otherwise."""
+        return self.aggregate if self.below is None else self.below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +86,14 @@ class SamplePictures:
 class Measure(ABC):
     """Signals of a sample, and the scores of a clip that are made of them.
 
-    A worker makes one with no arguments, calls `setup` once and then `measure` for each sample of
-    all of its sources, so that nothing of one source may be kept for the next.
+    A worker makes one without arguments, calls `setup` once and then `measure` for each sample of
+    all of its sources: keep nothing of one source for the next.
 
     Attributes:
         name: Heading of its scores in the report and in `curate scores`.
         version: Raised when the same picture would give other values: sources are measured again.
         signals: What `measure` gives, by name.
-        scores: What a clip has, by name; made of its own signals, or of any of the clip's values.
+        scores: Scores of a clip, by name: of its own signals, or of any other value of the clip.
     """
 
     name: ClassVar[str]

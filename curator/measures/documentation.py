@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 from curator.errors import UsageError, unknown_key
-from curator.measures.families import FAMILIES
-from curator.measures.scores import SCORES
-from curator.measures.spec import ScoreSpec
+from curator.measures.contract import ScoreSpec
+from curator.measures.scores import FAMILIES, SCORES
 
 HEAD = """# Scores
 

@@ -1,52 +1,179 @@
-"""Scores of a clip: one number each, from the part of a track that is the clip.
+"""All scores of a clip: the project's own, and those of users' measures.
 
-They are arithmetic over what was stored, and stand in `clips` for kept and rejected clips alike.
+They are arithmetic over what was stored, and are in `clips` for kept and rejected clips alike.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite, isnan
+from types import MappingProxyType
 
+import numpy as np
 from pydantic import ConfigDict, RootModel, field_validator
 
-from curator.errors import unknown_key
-from curator.measures import audio_score as audio
-from curator.measures import borders_score as borders
-from curator.measures import camera_score as camera
-from curator.measures import drawn_score as drawn
-from curator.measures import inset_score as inset
-from curator.measures import overlay_score as overlay
-from curator.measures import picture_score as picture
-from curator.measures import quality_score as quality
-from curator.measures import semantic_score as semantic
-from curator.measures import stream_score as stream
-from curator.measures.camera_score import camera_tags
-from curator.measures.spec import (
-    AGGREGATES,
-    Aggregate,
-    ClipView,
-    How,
-    ScoreSpec,
-    samples_of,
+from curator.errors import RecipeError, unknown_key
+from curator.extensions import Extension, Kind, load_extension
+from curator.fingerprints import fingerprint
+from curator.measures import (
+    audio,
+    borders,
+    camera,
+    clip_semantics,
+    compression,
+    consistency,
+    drawn_marks,
+    exposure,
+    inset,
+    interlacing,
+    motion,
+    noise,
+    overlay_text,
+    quantizer,
+    resolution,
+    sharpness,
+    stillness,
+    stream,
+    stripes,
 )
+from curator.measures.clip_view import AGGREGATES, ClipView, How, aggregate
+from curator.measures.contract import Measure, ScoreSpec, register, registered_measures
+from curator.measures.sample_signals import SIGNALS
 from curator.models.embedding_heads import Heads
 from curator.records import Span, Track
 
-SCORES: dict[str, ScoreSpec] = {
-    **stream.SCORES,
-    **audio.SCORES,
-    **picture.SCORES,
-    **camera.SCORES,
-    **quality.SCORES,
-    **borders.SCORES,
-    **overlay.SCORES,
-    **drawn.SCORES,
-    **inset.SCORES,
-    **semantic.SCORES,
-}
-"""All scores that rules can use. Public: each is a column of `clips`."""
+_BUILT_IN = (
+    stream, audio, exposure, sharpness, noise, compression, quantizer, interlacing, resolution,
+    stripes, stillness, borders, motion, camera, overlay_text, drawn_marks, inset, consistency,
+    clip_semantics,
+)  # fmt: skip
+"""The project's own measures, in the order of their headings."""
 
-TAGGERS: tuple[Callable[[ClipView], list[str]], ...] = (camera_tags,)
-"""Functions that name what a clip shows, such as how the camera moves. Public: `clips.tags`."""
+_FIRST_COLUMNS = (
+    "short_side_px", "aspect", "fps", "duration_s", "hdr", "bits_per_pixel", "bit_rate_kbps",
+    "interlaced", "corrupt_fraction", "audio_coverage", "audio_rms_db", "silence", "luma",
+    "contrast", "clipped_fraction", "sharpness", "noise", "motion", "camera_motion",
+    "camera_jitter", "camera_share", "object_motion", "pan_rate", "tilt_rate", "zoom_rate",
+    "roll_rate", "blocking", "flattening", "quantizer", "banding", "combing", "true_resolution",
+    "stripes", "frozen_fraction", "black_fraction", "content_area", "text_area",
+    "overlay_text_area", "logo_area", "split_screen", "picture_in_picture", "aesthetic",
+    "content_probability", "nsfw", "consistency", "layout_consistency",
+)  # fmt: skip
+"""Columns of `clips` that have this order for ever; a score that is not named follows them."""
+
+
+_Families = dict[str, tuple[str, ...]]
+
+
+def _named(scores: Mapping[str, ScoreSpec]) -> dict[str, ScoreSpec]:
+    """Scores with the reasons that derive from their names."""
+    return {
+        name: replace(spec, low=spec.low.format(name=name), high=spec.high.format(name=name))
+        for name, spec in scores.items()
+    }
+
+
+def _own() -> tuple[dict[str, ScoreSpec], _Families]:
+    """The project's own scores, and their families."""
+    found: dict[str, ScoreSpec] = {}
+    families: _Families = {}
+    for measure in _BUILT_IN:
+        found |= _named(measure.SCORES)
+        families[measure.FAMILY] = (*families.get(measure.FAMILY, ()), *measure.SCORES)
+    return {name: found.pop(name) for name in _FIRST_COLUMNS} | found, families
+
+
+_OWN_SCORES, _OWN_FAMILIES = _own()
+_scores, _families = dict(_OWN_SCORES), dict(_OWN_FAMILIES)
+_used: tuple[Extension, ...] = ()
+
+SCORES: Mapping[str, ScoreSpec] = MappingProxyType(_scores)
+"""All scores that rules can use, those of `use_measures` last. Public: columns of `clips`."""
+FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(_families)
+"""Headings under which people look scores up -> the names of theirs."""
+
+
+def use_measures(names: Sequence[str], *, taken: Collection[str] = ()) -> None:
+    """Sets the users' measures of this process; a repeated call with the same names does nothing.
+
+    Args:
+        names: As the recipe names them, in the order of their columns.
+        taken: Names that no score may have beside those of other scores.
+
+    Raises:
+        RecipeError: A name leads to no measure, or a measure declares something that cannot be.
+    """
+    global _used
+    if tuple(names) == tuple(extension.name for extension in _used):
+        return
+    loaded = tuple(load_extension(Kind.MEASURE, name) for name in dict.fromkeys(names))
+    measures = [_made(extension) for extension in loaded]
+    scores, families, signals = dict(_OWN_SCORES), dict(_OWN_FAMILIES), set(SIGNALS)
+    for extension, measure in zip(loaded, measures, strict=True):
+        _check(extension.name, measure, {*scores, *taken}, signals)
+        scores |= _named(measure.scores)
+        signals |= set(measure.signals)
+        families[measure.name] = (*families.get(measure.name, ()), *measure.scores)
+    for held, new in ((_scores, scores), (_families, families)):
+        held.clear()
+        held.update(new)  # type: ignore[arg-type]
+    register(measures)
+    _used = loaded
+
+
+def measures_used() -> tuple[Extension, ...]:
+    """What `use_measures` loaded: names, classes, and where they come from."""
+    return _used
+
+
+def measures_fingerprint() -> str:
+    """What the scores of users' measures depend on, beside the part of a track that is a clip."""
+    return fingerprint(
+        *(
+            (measure.fingerprint(), {name: spec.how for name, spec in measure.scores.items()})
+            for measure in registered_measures()
+        )
+    )
+
+
+def _made(extension: Extension) -> Measure:
+    if not issubclass(extension.target, Measure):
+        raise RecipeError(
+            f"{extension.name!r} is no measure; expected a subclass of "
+            "curator.measures.contract.Measure"
+        )
+    missing = [name for name in Measure.__annotations__ if not hasattr(extension.target, name)]
+    if missing:
+        raise RecipeError(f"{extension.name!r} declares no {missing[0]}")
+    try:
+        return extension.target()
+    except TypeError as error:
+        raise RecipeError(f"{extension.name!r} cannot be made: {error}") from error
+
+
+def _check(origin: str, measure: Measure, taken: Collection[str], signals: Collection[str]) -> None:
+    """Refuses names that are no identifiers or are used already, and scores made of nothing."""
+    for kind, names, used in (
+        ("signal", measure.signals, signals), ("score", measure.scores, taken)
+    ):  # fmt: skip
+        for name in names:
+            if not name.isidentifier():
+                raise RecipeError(
+                    f"{origin!r} has a {kind} {name!r}; expected letters, digits and _"
+                )
+            if name in used:
+                raise RecipeError(
+                    f"{origin!r} has a {kind} {name!r}, and there is one of that name already; "
+                    "give it another"
+                )
+    for name, spec in measure.scores.items():
+        known = {*signals, *measure.signals}
+        if isinstance(spec.of, str) and spec.of not in known:
+            raise RecipeError(f"{origin!r}: score {name}: {unknown_key(spec.of, known, 'signal')}")
+        if isinstance(spec.of, str) and spec.how is None:
+            raise RecipeError(
+                f"{origin!r}: score {name} is made of signal {spec.of!r}, and says neither "
+                "aggregate nor below"
+            )
 
 
 class ScoreConfig(RootModel[dict[str, How]]):
@@ -88,32 +215,18 @@ def score_clip(
         track: What was measured.
         span: The clip.
         aggregates: For scores of samples, how they are made if not as `SCORES` says.
-        heads: What reads the track's CLIP embeddings; without, scores of those are absent.
+        heads: Reads the track's CLIP embeddings; without, scores of those are absent.
 
     Returns:
         A value for each of `SCORES`; None where nothing was measured within the span.
     """
-    clip = ClipView(track, span, heads)
-    scores: dict[str, float | None] = {}
-    for name, spec in SCORES.items():
-        if isinstance(spec.of, str):
-            how = (aggregates or {}).get(name, spec.how)
-            assert how is not None
-            scores[name] = clip.aggregate(spec.of, how)
-        else:
-            scores[name] = spec.of(clip)
-        if (value := scores[name]) is not None and isnan(value):
-            scores[name] = None
-    return scores
+    clip, given = ClipView(track, span, heads), aggregates or {}
+    return {name: _score(clip, spec, given.get(name, spec.how)) for name, spec in SCORES.items()}
 
 
-def tag_clip(track: Track, span: Span) -> list[str]:
-    """Tags of one clip from what was measured: those of each of `TAGGERS`, in order, once."""
-    clip = ClipView(track, span)
-    return list(dict.fromkeys(tag for tagger in TAGGERS for tag in tagger(clip)))
-
-
-__all__ = [
-    "AGGREGATES", "SCORES", "TAGGERS", "Aggregate", "ClipView", "How", "ScoreConfig", "ScoreSpec",
-    "samples_of", "score_clip", "tag_clip",
-]  # fmt: skip
+def _score(clip: ClipView, spec: ScoreSpec, how: How | None) -> float | None:
+    value = clip.signal(spec.of) if isinstance(spec.of, str) else spec.of(clip)
+    if isinstance(value, np.ndarray):
+        assert how is not None
+        value = aggregate(value, how)
+    return None if value is None or isnan(value) else value

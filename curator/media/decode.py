@@ -18,10 +18,12 @@ import av.video.stream
 from av.packet import Packet
 
 from curator.errors import DecodeError, ErrorCode
-from curator.measures.quantizer_signal import DECODER_OPTIONS
 from curator.media.audio_level import LevelMeter
 from curator.media.container import demuxed, quarter_turns_deg
 from curator.media.device_frames import DevicePicture
+
+DECODER_OPTIONS = {"export_side_data": "venc_params"}
+"""Makes FFmpeg's decoders attach to a frame how coarsely it was quantised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

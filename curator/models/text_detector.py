@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import ModelError
-from curator.measures.overlay_signal import BOX_COLUMNS
 
 logger = logging.getLogger(__name__)
 
 TEXT_MODEL = "PP-OCRv6_det_small"
+BOX_COLUMNS = ("x0", "y0", "x1", "y1", "confidence", "area")
+"""A line of text: its upright box as shares of width and height, how surely it is text (0 to 1),
+and its own area, as a share of the picture: less than the box's where the line is tilted."""
 _SHA256 = "090f04abcd9d9a7498bc4ebf677e4cb9bdce1fe4197ddb7e529f1ef44e1ff94f"
 
 LONG_SIDE_PX = 640

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from curator.measures.families import FAMILIES
-from curator.measures.scores import SCORES
+from curator.measures.scores import FAMILIES, SCORES
 from curator.records import Reason
 from curator.report.number_text import compared
 

@@ -81,7 +81,7 @@ def _selects(select: Mapping[str, Any]) -> bool:
     return any(select.get(key) is not None for key in keys) or bool(select.get("keep_fractions"))
 
 
-def _rule_reasons(summary: Mapping[str, Any]) -> Iterator[Reason]:
+def _rule_reasons(summary: Mapping[str, Any]) -> Iterator[str]:
     for rule in applied_rules(summary):
         if rule["severity"] == "reject":
             yield from (reason for reason, _, _ in reasons_of(rule))

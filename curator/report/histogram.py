@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.families import FAMILIES
-from curator.measures.scores import SCORES
+from curator.measures.scores import FAMILIES, SCORES
 from curator.report.number_text import count, score
 from curator.report.rule_text import applied_rules, reasons_of
 from curator.tables.clip_rows import floats, numbers_where

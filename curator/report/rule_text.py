@@ -27,7 +27,7 @@ def applied_rules(summary: Mapping[str, Any]) -> list[Facts]:
     return rules
 
 
-def reasons_of(rule: Facts) -> Iterator[tuple[Reason, str, float]]:
+def reasons_of(rule: Facts) -> Iterator[tuple[str, str, float]]:
     """Reasons that a rule can give, with the side and the bound of each."""
     spec = SCORES[rule["score"]]
     for side, reason in (("min", spec.low), ("max", spec.high)):

@@ -35,7 +35,7 @@ class Judged:
     rule: Rule
     bounds: Bounds
     value: float | None
-    reason: Reason | None
+    reason: str | None
     """What the rule has against the clip."""
     corpus: NDArray[np.float64]
     """Scores that its quantiles are of; empty where it has none."""

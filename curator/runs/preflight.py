@@ -212,10 +212,9 @@ def check_measured(recipe: Recipe) -> None:
     Raises:
         UsageError: A rule has bounds for a score that is switched off, or a model is missing.
     """
-    for name, rule in recipe.filters.root.items():
-        key = SCORES[rule.score or name].needs
-        if key is None or not rule.bounds or rule.severity == "flag":
-            # A flag on what is switched off says nothing, and rejects nothing.
+    for name, score in recipe.filters.rejecting().items():
+        key = SCORES[score].needs
+        if key is None:
             continue
         section, _, leaf = key.partition(".")
         if not getattr(getattr(recipe, section), leaf):
@@ -240,7 +239,7 @@ def check_models(recipe: Recipe) -> None:
         semantics = semantics_of(recipe)
     except ModelError as error:
         raise UsageError(str(error)) from error
-    semantics.check(recipe.filters, recipe.select.by)
+    semantics.check(recipe.filters.rejecting(), recipe.select.by)
     if recipe.shard.by_content_type:
         try:
             check_content(recipe.semantic, recipe.analyze.clip, key="shard.by_content_type")

@@ -9,10 +9,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curator.errors import ErrorCode
-from curator.measures.change_signal import CHANGES
-from curator.measures.inset_signal import LINE_BYTES, MOVED_BYTES
-from curator.measures.overlay_signal import EDGE_BYTES, LINE_COLUMNS, TEXT_COLUMNS
-from curator.measures.signals import SIGNALS
+from curator.measures.change import CHANGES
+from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS
+from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
+from curator.measures.overlay_text import TEXT_COLUMNS
+from curator.measures.sample_signals import SIGNALS
 from curator.records import Failure, Note, Track
 
 _SCALARS: dict[str, pa.DataType] = {

@@ -9,10 +9,10 @@ from film_shots import texture
 from numpy.typing import NDArray
 from samples import made_signals, made_track
 
-from curator.measures.borders_score import Crop, content_area, crop_of
-from curator.measures.borders_signal import content_of, find_borders
-from curator.measures.picture_signal import picture_signals
-from curator.measures.scores import ClipView, score_clip
+from curator.measures.borders import Crop, content_area, content_of, crop_of, find_borders
+from curator.measures.clip_view import ClipView
+from curator.measures.sample_signals import picture_signals
+from curator.measures.scores import score_clip
 from curator.models.shot_pictures import tiny_luma
 from curator.records import Span
 

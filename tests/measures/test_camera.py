@@ -8,14 +8,9 @@ import pytest
 from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.measures.camera_signal import (
-    SIGNALS,
-    camera_signals,
-    fit_camera,
-    fitted_flow,
-    place_texture,
-)
-from curator.measures.motion_signal import DenseFlow
+from curator.measures.camera import SIGNALS, camera_signals
+from curator.measures.camera_fit import fit_camera, fitted_flow, place_texture
+from curator.measures.motion import DenseFlow
 
 H, W = 180, 320
 PAIR_S = 0.1

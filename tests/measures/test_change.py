@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from curator.measures.change_signal import CHANGES, REACH, ChangeStream
+from curator.measures.change import CHANGES, REACH, ChangeStream
 
 Frames = NDArray[np.uint8]
 

@@ -10,9 +10,10 @@ from samples import made_track
 from tiny_clip import tiny_folder
 
 from curator.errors import ModelError, UsageError
-from curator.measures.clip_semantics import SemanticConfig, Semantics
-from curator.measures.scores import SCORES, ClipView, score_clip
-from curator.measures.semantic_score import NEEDS, content_of, lowest_similarity
+from curator.measures.clip_semantics import NEEDS, SemanticConfig, Semantics, content_of
+from curator.measures.clip_view import ClipView
+from curator.measures.consistency import lowest_similarity
+from curator.measures.scores import SCORES, score_clip
 from curator.models import zero_shot_prompts as prompts
 from curator.models.embedding_heads import Heads, LinearHead, ZeroShot
 from curator.models.weight_store import ModelStore
@@ -172,7 +173,7 @@ def refusal(
 ) -> str:
     with pytest.raises(UsageError) as caught:
         Semantics(SemanticConfig.model_validate(semantic), clip, store).check(
-            FilterConfig.model_validate(rules), by
+            FilterConfig.model_validate(rules).rejecting(), by
         )
     return str(caught.value)
 
@@ -183,7 +184,9 @@ def test_a_rule_on_a_score_that_is_not_made_names_the_remedy(models: ModelStore,
     message = refusal(models, None, rules={name: {"min": 0.1}})
     assert message.startswith(f"filters.{name} asks for a score that is not made; set analyze.clip")
     assert "curate models pull" in message
-    Semantics(SemanticConfig(), None, models).check(FilterConfig.model_validate({name: {}}))
+    Semantics(SemanticConfig(), None, models).check(
+        FilterConfig.model_validate({name: {}}).rejecting()
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +219,9 @@ def test_every_kind_of_rule_asks_for_its_score(models: ModelStore, rule: dict[st
     message = refusal(models, "test-tiny", rules={"pretty": {"score": "aesthetic", **rule}})
     assert message.startswith("filters.pretty asks for a score that is not made")
     flagged = {"pretty": {"score": "aesthetic", "severity": "flag", **rule}}
-    Semantics(SemanticConfig(), None, models).check(FilterConfig.model_validate(flagged))
+    Semantics(SemanticConfig(), None, models).check(
+        FilterConfig.model_validate(flagged).rejecting()
+    )
 
 
 def test_a_selection_by_content_type_asks_for_it(models: ModelStore) -> None:
@@ -226,7 +231,7 @@ def test_a_selection_by_content_type_asks_for_it(models: ModelStore) -> None:
         ("test-tiny", {"content": False}, "select.by asks for content types, which semantic.conte"),
     ):
         assert words in refusal(models, clip, rules={}, by=("content_type",), **semantic)
-    Semantics(SemanticConfig(), "test-tiny", models).check(FilterConfig({}), ("content_type",))
+    Semantics(SemanticConfig(), "test-tiny", models).check({}, ("content_type",))
 
 
 def test_the_stamp_of_the_heads_follows_what_they_give(models: ModelStore, tmp_path: Path) -> None:
@@ -249,7 +254,7 @@ def test_the_stamp_of_the_heads_follows_what_they_give(models: ModelStore, tmp_p
 def test_heads_are_made_once_and_kept(models: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins that a second run computes no text embedding and reads no network."""
     semantics = Semantics(SemanticConfig(aesthetic="test-head"), "test-tiny", models)
-    semantics.check(FilterConfig({}))
+    semantics.check({})
     first = semantics.heads()
     for name in ("embed_texts", "load_linear_head"):
         monkeypatch.setattr(

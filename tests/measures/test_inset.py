@@ -6,7 +6,7 @@ import pytest
 from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.measures.inset_signal import (
+from curator.measures.look_maps import (
     LINE_ACROSS,
     LINE_ALONG,
     LINE_BYTES,

@@ -8,17 +8,9 @@ from numpy.typing import NDArray
 from overlays import drawn, emblem, lettering
 
 from curator.footage.scenes import Picture
-from curator.measures.motion_signal import DenseFlow
-from curator.measures.overlay_signal import (
-    EDGE_BYTES,
-    EDGE_SIDE,
-    edge_map,
-    edges_of,
-    may_have_text,
-    place_values,
-    slides,
-    straight_lines,
-)
+from curator.measures.drawn_marks import EDGE_BYTES, EDGE_SIDE, edge_map, edges_of, straight_lines
+from curator.measures.motion import DenseFlow
+from curator.measures.overlay_text import may_have_text, place_values, slides
 
 SCENE = cv2.addWeighted(texture(5, width_px=900, height_px=600), 1.6, np.zeros((600, 900, 3),
                         np.uint8), 0, -60)  # fmt: skip

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from curator.measures.inset_signal import MOVED_SIDE
-from curator.measures.overlay_signal import EDGE_SIDE
+from curator.measures.drawn_marks import EDGE_SIDE
+from curator.measures.look_maps import MOVED_SIDE
 from curator.measures.scores import SCORES, score_clip
 from curator.records import Span, Track
 from tests.samples import made_track

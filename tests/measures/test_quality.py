@@ -9,10 +9,11 @@ import pytest
 from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.measures.picture_signal import picture_signals, sharpness, stripes
-from curator.measures.quality_signal import native_signals
-from curator.measures.signals import SIGNALS
-from curator.measures.still_signal import change_signals, full_frame_noise
+from curator.measures.noise import full_frame_noise
+from curator.measures.sample_signals import SIGNALS, native_signals, picture_signals
+from curator.measures.sharpness import sharpness
+from curator.measures.stillness import change_signals
+from curator.measures.stripes import stripes
 
 Luma = NDArray[np.uint8]
 

@@ -8,7 +8,8 @@ import pytest
 from film_shots import texture
 from numpy.typing import NDArray
 
-from curator.measures.quantizer_signal import DECODER_OPTIONS, quantizer_signals
+from curator.measures.quantizer import quantizer_signals
+from curator.media.decode import DECODER_OPTIONS
 
 N_FRAMES = 4
 

@@ -9,7 +9,7 @@ from film_shots import texture
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError
-from curator.measures.motion_signal import DenseFlow
+from curator.measures.motion import DenseFlow
 from curator.media.hardware_flow import GRID_PX, HardwareFlow
 
 

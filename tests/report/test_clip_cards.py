@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from curator.measures.families import FAMILIES
-from curator.measures.scores import SCORES
+from curator.measures.scores import FAMILIES, SCORES
 from curator.records import Reason
 from curator.report import render_report, shown_clips
 from curator.report.card_filters import Browsing

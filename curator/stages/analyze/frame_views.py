@@ -11,8 +11,8 @@ import numpy as np
 from av.video.frame import PictureType, VideoFrame
 from numpy.typing import NDArray
 
-from curator.measures.quality_signal import native_signals
-from curator.measures.quantizer_signal import quantizer_signals
+from curator.measures.quantizer import quantizer_signals
+from curator.measures.sample_signals import native_signals
 from curator.media.device_frames import DevicePicture, DeviceScaler
 from curator.media.scale import Scaler, luma_plane
 from curator.models.shot_pictures import tiny_scaler

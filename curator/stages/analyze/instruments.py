@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from curator.measures.motion_signal import Flow
+from curator.measures.motion import Flow
 from curator.media.nvdec import Nvdec
 from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import ClipEncoder, Device

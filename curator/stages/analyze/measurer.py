@@ -16,12 +16,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.camera_signal import SURE_SHARE, camera_signals, fitted_flow
-from curator.measures.change_signal import ChangeStream
-from curator.measures.motion_signal import DenseFlow, Flow, motion_signals
-from curator.measures.picture_signal import picture_signals
-from curator.measures.signals import SIGNALS
-from curator.measures.still_signal import change_signals, full_frame_noise
+from curator.measures.camera import camera_signals
+from curator.measures.camera_fit import SURE_SHARE, fitted_flow
+from curator.measures.change import ChangeStream
+from curator.measures.motion import DenseFlow, Flow, motion_signals
+from curator.measures.noise import full_frame_noise
+from curator.measures.sample_signals import SIGNALS, picture_signals
+from curator.measures.stillness import change_signals
 from curator.media.decode import DecodedFrame, DecodeReport, DeviceFrame, upright_size
 from curator.media.nvdec import Nvdec
 from curator.media.scale import fit_inside

@@ -9,19 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.inset_signal import LINE_BYTES, MOVED_BYTES, moved_map, standing_lines
-from curator.measures.overlay_signal import (
-    BOX_COLUMNS,
-    EDGE_BYTES,
-    LINE_COLUMNS,
-    TEXT_COLUMNS,
-    edge_map,
-    may_have_text,
-    place_values,
-    slides,
-    straight_lines,
-)
-from curator.models.text_detector import TextDetector
+from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS, edge_map, straight_lines
+from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES, moved_map, standing_lines
+from curator.measures.overlay_text import TEXT_COLUMNS, may_have_text, place_values, slides
+from curator.models.text_detector import BOX_COLUMNS, TextDetector
 
 
 @dataclass(slots=True)

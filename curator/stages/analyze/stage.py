@@ -19,7 +19,7 @@ from curator.executor.attempts import (
     watchdog,
 )
 from curator.executor.ledger import AttemptLedger
-from curator.measures.scores import ClipView, samples_of
+from curator.measures.clip_view import ClipView, samples_of
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason
 from curator.models.catalogue import ModelEntry
 from curator.models.embedding_heads import Heads, normalised

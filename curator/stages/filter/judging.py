@@ -72,7 +72,7 @@ class Decided:
 class _Check:
     rule: str
     bounds: Bounds | None
-    reason: Reason
+    reason: str
     hit: Mask
     """bool [N], whether it is against each clip."""
     score: Values
@@ -228,7 +228,9 @@ def _rule_checks(clips: pa.Table, bound: Bounds) -> list[_Check]:
     spec = SCORES[bound.score]
     least = bound.min if bound.min is not None else bound.max
     assert least is not None
-    found = [(Reason.NOT_MEASURED, absent, least)] if bound.unmeasured == "reject" else []
+    found: list[tuple[str, Mask, float]] = []
+    if bound.unmeasured == "reject":
+        found.append((Reason.NOT_MEASURED, absent, least))
     if bound.min is not None:
         found.append((spec.low, values < bound.min, bound.min))
     if bound.max is not None:

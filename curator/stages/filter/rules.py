@@ -101,6 +101,17 @@ class FilterConfig(RootModel[dict[str, Rule]]):
                 )
         return rules
 
+    def rejecting(self) -> dict[str, str]:
+        """Rules with bounds that take clips out -> the score of each.
+
+        A flag on a score that is switched off says nothing, and rejects nothing.
+        """
+        return {
+            name: rule.score or name
+            for name, rule in self.root.items()
+            if rule.bounds and rule.severity == "reject"
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
@@ -121,16 +132,16 @@ class Bounds:
         """Whether no clip can be outside it."""
         return self.min is None and self.max is None
 
-    def tag(self, reason: Reason) -> str:
+    def tag(self, reason: str) -> str:
         """The tag of a flagged clip: the rule's own name, or what it misses."""
-        return str(reason) if self.rule == self.score else self.rule
+        return reason if self.rule == self.score else self.rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """One reason against a clip."""
 
-    reason: Reason
+    reason: str
     score: float | None
     threshold: float
 

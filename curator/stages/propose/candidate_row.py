@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from curator.cut_requests import cut_request, target_n_frames
-from curator.measures.scores import ClipView, How, score_clip, tag_clip
-from curator.measures.semantic_score import content_of
+from curator.measures.camera import camera_tags
+from curator.measures.clip_semantics import content_of
+from curator.measures.clip_view import ClipView, How
+from curator.measures.scores import score_clip
 from curator.media.decode import upright_size
 from curator.models.embedding_heads import Heads
 from curator.records import Span, Track
-from curator.stages.propose.clip_spans import clip_id, duration_s
+from curator.stages.propose.clip_spans import clip_id
 from curator.tables.schemas import crop_columns, score_column
 
 
@@ -47,7 +49,8 @@ def candidate_row(
     if crop is not None:
         # Rules on size and shape are on what will be written.
         scores |= {"short_side_px": float(min(width, height)), "aspect": width / height}
-    content_type, _ = content_of(ClipView(track, span, heads))
+    view = ClipView(track, span, heads)
+    content_type, _ = content_of(view)
     return {
         "clip_id": request.clip_id,
         "source_id": track.source_id,
@@ -69,6 +72,6 @@ def candidate_row(
         **{score_column(name): value for name, value in scores.items()},
         "content_type": content_type,
         "fps": float(request.fps),
-        "tags": tag_clip(track, span),
-        "seconds": duration_s(track, span.start_frame, span.end_frame),
+        "tags": camera_tags(view),
+        "seconds": view.seconds,
     }

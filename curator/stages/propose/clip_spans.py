@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from curator.measures.clip_view import duration_s
 from curator.records import Shot, Span, Track
 
 MAX_KEY_SHARE = 0.1
@@ -158,12 +159,6 @@ def _even_edges(track: Track, start: int, end: int, pieces: int) -> list[int]:
     ideal = [first + round((last - first) * i / pieces) for i in range(1, pieces)]
     inner = np.searchsorted(track.frame_pts[start:end], ideal) + start
     return [start, *(int(i) for i in inner), end]
-
-
-def duration_s(track: Track, start_frame: int, end_frame: int) -> float:
-    """Presentation time of a span, in seconds."""
-    ticks = track.pts_of_end(end_frame) - int(track.frame_pts[start_frame])
-    return float(ticks * track.time_base)
 
 
 def clip_id(source_id: str, start_pts: int, end_pts: int) -> str:

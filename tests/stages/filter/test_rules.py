@@ -9,9 +9,10 @@ from pydantic import ValidationError
 from samples import made_signals, made_track
 
 from curator.errors import unknown_key
-from curator.measures.audio_score import SCORES as AUDIO_SCORES
-from curator.measures.scores import SCORES, samples_of, score_clip
-from curator.measures.semantic_score import NEEDS
+from curator.measures.audio import SCORES as AUDIO_SCORES
+from curator.measures.clip_semantics import NEEDS
+from curator.measures.clip_view import samples_of
+from curator.measures.scores import SCORES, score_clip
 from curator.records import Reason, Span
 from curator.stages.filter.rules import (
     Bounds,

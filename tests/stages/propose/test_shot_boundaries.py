@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from samples import made_track
 
-from curator.measures.change_signal import ChangeStream
+from curator.measures.change import ChangeStream
 from curator.records import Shot, Track
 from curator.stages.propose.clip_spans import ProposeConfig, propose_clips
 from curator.stages.propose.shot_boundaries import find_shots as shots_of

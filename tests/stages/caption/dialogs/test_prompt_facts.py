@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from curator.measures import camera_score as camera
+from curator.measures import camera
 from curator.stages.caption.dialogs.prompt_facts import (
     CAMERA_WORDS,
     MAX_CHARACTERS,

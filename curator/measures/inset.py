@@ -1,4 +1,4 @@
-"""Score of a picture within the picture: a webcam in a game, a reporter's box, a reaction.
+"""A picture within the picture: a webcam in a game, a reporter's box, a reaction.
 
 A rectangle is looked for whose sides are straight lines that stand in one place through the clip,
 each sharper than what lies beside it, and end at its corners. In a scene that does not move,
@@ -14,16 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.inset_signal import (
-    LINE_ACROSS,
-    LINE_ALONG,
-    MOVED_SIDE,
-    lines_of,
-    moved_of,
-)
-from curator.measures.spec import ClipView, ScoreSpec
-from curator.records import Reason
+from curator.measures.clip_view import ClipView
+from curator.measures.contract import ScoreSpec
+from curator.measures.look_maps import LINE_ACROSS, LINE_ALONG, MOVED_SIDE, lines_of, moved_of
 
+FAMILY = "overlays"
 _MIN_LOOKS = 3
 _MAX_LOOKS = 60
 _MOVES = 1.5
@@ -352,14 +347,14 @@ def _inside(cells: NDArray[Any], boxes: Floats, margin: float) -> tuple[Floats, 
     return np.asarray(total, np.float64), np.maximum((x1 - x0) * (y1 - y0), 1).astype(np.float64)
 
 
-SCORES: dict[str, ScoreSpec] = {
+SCORES = {
     "picture_in_picture": ScoreSpec(
         unit="0 to 1",
         range="0 without to 1; null with fewer than 3 looks, and where nothing moves",
         meaning="share of the picture that a smaller picture over it covers: a rectangle whose "
         "sides stand still, with motion of its own",
-        low=Reason.PICTURE_IN_PICTURE,
-        high=Reason.PICTURE_IN_PICTURE,
+        low="picture_in_picture",
+        high="picture_in_picture",
         of=_picture_in_picture,
     ),
 }

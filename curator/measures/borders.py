@@ -1,9 +1,9 @@
-"""Black borders around the picture: where a frame says that they end.
+"""Black borders around the picture: where a frame shows them, and what a clip's samples agree on.
 
 A border is a strip along a side that is nearly black and nearly constant, and that ends in a
 straight line at which most of the picture begins. A dark scene is dark without such a line; there a
-sample says nothing, and the samples of a clip together decide (`stages.scores.borders`). Text and
-logos may stand in a border as long as most of it stays constant.
+sample says nothing, and the samples of a clip together decide. Text and logos may stand in a border
+as long as most of it stays constant.
 """
 
 # ruff: noqa: N803, N806 - shape letters: L lines from a side inwards, A across
@@ -14,7 +14,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.signal_spec import Signal
+from curator.measures.clip_view import ClipView
+from curator.measures.contract import ScoreSpec, Signal
+from curator.records import Crop
+
+FAMILY = "quality"
 
 
 class Luma(Protocol):
@@ -33,13 +37,11 @@ class Luma(Protocol):
 
 
 AnyLuma = TypeVar("AnyLuma", bound=Luma)
-
 _WORDS = (
     "black border on the {side} side of the picture as coded (before rotation) as a share of its "
     "{along}; 0 where the picture reaches the side"
 )
 _RANGE = "0 to 0.48; NaN where the side is dark and no straight line says where a border would end"
-
 SIGNALS = {
     f"border_{side}": Signal(
         unit=f"share of {along}", range=_RANGE, meaning=_WORDS.format(side=side, along=along)
@@ -48,7 +50,6 @@ SIGNALS = {
         ("left", "width"), ("top", "height"), ("right", "width"), ("bottom", "height")
     )
 }  # fmt: skip
-
 _DEEPEST = 0.48
 """Share of the picture that one border takes at most."""
 _BLACKEST = 0.13
@@ -68,6 +69,21 @@ _TYPICAL = 0.93
 """Share that must be constant of the lines without text, which are a third of a border or more."""
 _DROP = 0.3
 """By how much the constant share falls where a border ends: glyphs cover less of one line."""
+MIN_SHARE = 0.005
+"""Smallest border, as a share of the side: a line or two at an edge is not worth an encoding."""
+AGREEMENT = 0.75
+"""Share of the samples which must agree on where a border ends, of those that do and those in which
+there is none or a larger one."""
+_WITNESSES = 0.15
+"""Share of all samples that must agree: in a dark clip a few may see lines that are none."""
+_WITHIN_PX = 2.5
+_TURNS = {
+    0: ("left", "top", "right", "bottom"),
+    90: ("bottom", "left", "top", "right"),
+    180: ("right", "bottom", "left", "top"),
+    270: ("top", "right", "bottom", "left"),
+}
+"""Sides as coded that are left, top, right and bottom after a clockwise rotation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,3 +205,76 @@ def _refined(excess_LA: NDArray[np.int16], place: int, gap: int, tolerance: floa
     strength = excess_LA[first:last][:, bright_A].mean(axis=1)
     above = np.flatnonzero(strength >= 0.5 * float(inside[bright_A].mean()))
     return first + int(above[0]) if len(above) else place
+
+
+def crop_of(clip: ClipView) -> Crop | None:
+    """The picture inside the borders of a clip; None where there are none to be cut away.
+
+    Args:
+        clip: The clip. `Track.width` and `Track.height` are those after rotation.
+    """
+    track = clip.track
+    names = _TURNS[track.rotation_deg % 360]
+    sizes = (track.width, track.height, track.width, track.height)
+    shares = [_border(clip, name, size) for name, size in zip(names, sizes, strict=True)]
+    if not any(shares):
+        return None
+    left, top, right, bottom = (
+        _inwards(share * size) for share, size in zip(shares, sizes, strict=True)
+    )
+    width = (track.width - left - right) // 2 * 2
+    height = (track.height - top - bottom) // 2 * 2
+    return Crop(x=left, y=top, width=max(2, width), height=max(2, height))
+
+
+def content_area(clip: ClipView) -> float | None:
+    """Share of the picture inside the borders; None for a clip without samples."""
+    if not clip.samples.any():
+        return None
+    crop = crop_of(clip)
+    if crop is None:
+        return 1.0
+    return crop.width * crop.height / (clip.track.width * clip.track.height)
+
+
+def _border(clip: ClipView, side: str, size: int) -> float:
+    """The border of a side (as coded) that the samples agree on, as a share; 0 for none."""
+    shares = clip.signal(f"border_{side}")
+    n_samples = int(clip.samples.sum())
+    if not len(shares):
+        return 0.0
+    agreeing = _largest_group(shares, _WITHIN_PX / size)
+    border = float(np.median(agreeing))
+    # A smaller border that is not none is a line of text within this one.
+    contrary = np.count_nonzero((shares < MIN_SHARE) | (shares > border + _WITHIN_PX / size))
+    needed = max(
+        min(2, n_samples),
+        _WITNESSES * n_samples,
+        len(shares) / 2,
+        AGREEMENT * (len(agreeing) + contrary),
+    )
+    return border if border >= MIN_SHARE and len(agreeing) >= needed else 0.0
+
+
+def _largest_group(values: NDArray[np.float64], width: float) -> NDArray[np.float64]:
+    """The values within a distance of the one that has most of them within it."""
+    near = np.abs(values[:, None] - values[None, :]) <= width
+    group: NDArray[np.float64] = values[near[int(np.argmax(near.sum(axis=1)))]]
+    return group
+
+
+def _inwards(border_px: float) -> int:
+    """The next even number, but for the error of storing a share in 32 bits."""
+    return int(np.ceil((border_px - 0.01) / 2)) * 2
+
+
+SCORES = {
+    "content_area": ScoreSpec(
+        unit="0 to 1",
+        range="0 to 1 no borders",
+        meaning="share of the picture that lies inside black borders",
+        low="borders_too_large",
+        high="borders_too_small",
+        of=content_area,
+    ),
+}

@@ -1,6 +1,7 @@
-"""Scores of what is drawn over the picture: text, logos, divided screens.
+"""Text in the picture, and which of it is drawn over it.
 
-A line of text is taken for an overlay on evidence, and evidence needs something to change:
+A look is a sample and the sample after it. A line of text is taken for an overlay on evidence, and
+evidence needs something to change:
 
 - it keeps its place while what surrounds it moves, or across a cut;
 - it scrolls within a band of the picture that stays;
@@ -12,12 +13,32 @@ static camera and a caption look the same: then a line counts as an overlay only
 overlays lie, in the middle of the bottom or close to a corner.
 """
 
+# ruff: noqa: N803 - shape letters
+
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.spec import ClipView, ScoreSpec
-from curator.records import Reason
+from curator.measures.clip_view import ClipView
+from curator.measures.contract import ScoreSpec
+from curator.models.text_detector import BOX_COLUMNS
 
+FAMILY = "overlays"
+TEXT_COLUMNS = (*BOX_COLUMNS, "stay", "around", "slide")
+"""What is known of a line of text: `BOX_COLUMNS`, then
+
+stay: how much of it is in the same place on the next sample, as the correlation of gradients, 1 for
+    all; NaN without a next sample.
+around: the same of the strong edges about it, or where there are none, of those of the whole
+    picture outside text; NaN where these are few as well.
+slide: how fast its content moves sideways against what surrounds it, in picture widths per second,
+    to the right above 0; NaN where its content cannot be followed.
+"""
+_STRONG = 5.0
+"""Gradient, in levels per px, from which a pixel shows whether its place moves: grain has less."""
+_MIN_PIXELS = 64
+_RING = 1.5
+"""Width of the surrounding of a line, in heights of the line."""
 _STAYS = 0.5
 """Correlation of gradients from which a line is in its place half a second later."""
 _STILL = 0.65
@@ -43,8 +64,136 @@ _AROUND_S = 60.0
 _MAX_CONTEXT = 512
 _UNLIKE = 0.6
 """Similarity of descriptors below which two looks show different scenes."""
-
 _X0, _Y0, _X1, _Y1, _CONFIDENCE, _AREA, _STAY, _AROUND, _SLIDE = range(9)
+
+
+def may_have_text(gray_HW: NDArray[np.uint8]) -> bool:
+    """Whether a picture has strokes side by side, as any line of text has.
+
+    A line has many strong changes from left to right within a band of its own height. Costs a
+    fortieth of the detector.
+
+    Args:
+        gray_HW: uint8 luma; the longer side is 640 px or the source's own.
+    """
+    return stroke_share(gray_HW) > 0
+
+
+def stroke_share(gray_HW: NDArray[np.uint8]) -> float:
+    """Share of a picture with strokes side by side.
+
+    Args:
+        gray_HW: See `may_have_text`.
+    """
+    strokes = cv2.morphologyEx(gray_HW, cv2.MORPH_GRADIENT, np.ones((1, 3), np.uint8))
+    strong = (strokes > 32).astype(np.uint8) * 255
+    scale = max(gray_HW.shape) / 640
+    dense = cv2.blur(strong, (max(5, round(33 * scale)), max(3, round(7 * scale)))) > 72
+    return float(dense.mean())
+
+
+def place_values(
+    gray_HW: NDArray[np.uint8], later_HW: NDArray[np.uint8], boxes_B: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """How much of each box, and of its surrounding, is in the same place on a later picture.
+
+    Args:
+        gray_HW: uint8 luma of the look.
+        later_HW: uint8 luma of the next sample, of the same size.
+        boxes_B: float32 [B, 4 or more]: x0, y0, x1, y1 as shares of width and height.
+
+    Returns:
+        float32 [B, 2]: `stay` and `around` of `TEXT_COLUMNS`.
+    """
+    values = np.full((len(boxes_B), 2), np.nan, np.float32)
+    if not len(boxes_B):
+        return values
+    height, width = gray_HW.shape
+    before, after = _gradients(gray_HW), _gradients(later_HW)
+    products = np.stack([(before * after).sum(0), (before * before).sum(0), (after * after).sum(0)])
+    strong = np.sqrt(products[1]) + np.sqrt(products[2]) >= 2 * _STRONG
+    pixels = [_pixels(box, width, height) for box in boxes_B]
+    for x0, y0, x1, y1 in pixels:
+        strong[y0:y1, x0:x1] = False
+    whole = float("nan")
+    if strong.sum() >= 4 * _MIN_PIXELS:
+        whole = _correlation(products[:, strong])
+    for index, (x0, y0, x1, y1) in enumerate(pixels):
+        values[index, 0] = _correlation(products[:, y0:y1, x0:x1].reshape(3, -1))
+        ring = max(4, round(_RING * min(x1 - x0, y1 - y0)))
+        around = np.s_[max(0, y0 - ring) : y1 + ring, max(0, x0 - ring) : x1 + ring]
+        free = strong[around]
+        enough = free.sum() >= _MIN_PIXELS
+        values[index, 1] = _correlation(products[:, *around][:, free]) if enough else whole
+    return values
+
+
+def slides(
+    before_HW: NDArray[np.uint8],
+    after_HW: NDArray[np.uint8],
+    flow_HW2: NDArray[np.float32] | None,
+    boxes_B: NDArray[np.float32],
+    seconds: float,
+) -> NDArray[np.float32]:
+    """How fast the content of each box moves sideways against its surrounding.
+
+    Args:
+        before_HW: uint8 luma.
+        after_HW: The later picture, of the same size.
+        flow_HW2: Dense flow between them, in pixels; None if they are too small.
+        boxes_B: See `place_values`.
+        seconds: Time between them.
+
+    Returns:
+        float32 [B]: `slide` of `TEXT_COLUMNS`.
+    """
+    values = np.full(len(boxes_B), np.nan, np.float32)
+    if flow_HW2 is None:
+        return values
+    height, width = before_HW.shape
+    reach = max(4, width // 12)
+    for index, box in enumerate(boxes_B):
+        x0, y0, x1, y1 = _pixels(box, width, height)
+        # What enters and leaves at the ends has nothing to be compared with.
+        left, right = max(x0, reach), min(x1, width - reach)
+        if right - left < 2 * (y1 - y0) or y1 - y0 < 4 or right - left < 12:
+            continue
+        part = before_HW[y0:y1, left:right]
+        if float(part.std()) < 4:
+            continue
+        band = after_HW[y0:y1, left - reach : right + reach]
+        match = cv2.matchTemplate(band, part, cv2.TM_CCOEFF_NORMED)[0]
+        best = int(match.argmax())
+        if match[best] < 0.7:
+            continue
+        ring = max(3, y1 - y0)
+        above = flow_HW2[max(0, y0 - ring) : y0, x0:x1, 0]
+        below = flow_HW2[y1 : y1 + ring, x0:x1, 0]
+        around = np.concatenate([above.ravel(), below.ravel()])
+        moved = best - reach - (float(np.median(around)) if len(around) else 0.0)
+        values[index] = moved / width / seconds
+    return values
+
+
+def _gradients(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Change per pixel from left to right and from top to bottom, float32 [2, H, W]."""
+    return np.stack(
+        [
+            cv2.Sobel(gray_HW, cv2.CV_32F, dx, dy, ksize=3, scale=1 / 8)
+            for dx, dy in ((1, 0), (0, 1))
+        ]
+    )
+
+
+def _correlation(products_3N: NDArray[np.float32]) -> float:
+    cross, before, after = products_3N.sum(1, dtype=np.float64)
+    return float(cross / np.sqrt(before * after)) if before * after > 0 else float("nan")
+
+
+def _pixels(box: NDArray[np.float32], width: int, height: int) -> tuple[int, int, int, int]:
+    x0, y0 = int(box[0] * width), int(box[1] * height)
+    x1, y1 = int(np.ceil(box[2] * width)), int(np.ceil(box[3] * height))
+    return x0, y0, max(x1, x0 + 1), max(y1, y0 + 1)
 
 
 def text_looks(clip: ClipView) -> tuple[NDArray[np.int32], NDArray[np.bool_]] | None:
@@ -56,8 +205,8 @@ def text_looks(clip: ClipView) -> tuple[NDArray[np.int32], NDArray[np.bool_]] | 
     if not clip.track.has_text:
         return None
     frames = clip.track.look_frame
-    frames = frames[_within(frames, clip)]
-    return (frames, _within(clip.track.text_frame, clip)) if len(frames) else None
+    frames = frames[clip.holds(frames)]
+    return (frames, clip.holds(clip.track.text_frame)) if len(frames) else None
 
 
 def overlay_lines(clip: ClipView) -> NDArray[np.bool_]:
@@ -67,11 +216,11 @@ def overlay_lines(clip: ClipView) -> NDArray[np.bool_]:
         clip: With text.
     """
     track = clip.track
-    own = _within(track.text_frame, clip)
+    own = clip.holds(track.text_frame)
     frame, lines = track.text_frame[own], track.text_line[own]
     if not len(frame):
         return np.zeros(0, bool)
-    looks = track.look_frame[_within(track.look_frame, clip)]
+    looks = track.look_frame[clip.holds(track.look_frame)]
     next_frame = track.look_next_frame[np.searchsorted(track.look_frame, frame)]
     inside = (next_frame >= 0) & (next_frame < clip.span.end_frame)
     stay, around = lines[:, _STAY], lines[:, _AROUND]
@@ -178,7 +327,7 @@ def _elsewhere(
     begin = int(np.searchsorted(pts, int(pts[span.start_frame]) - reach))
     end = int(np.searchsorted(pts, track.pts_of_end(span.end_frame) + reach))
     outside = (track.text_frame >= begin) & (track.text_frame < end)
-    outside &= ~_within(track.text_frame, clip)
+    outside &= ~clip.holds(track.text_frame)
     indices = np.flatnonzero(outside)
     if len(indices) > _MAX_CONTEXT:
         indices = indices[np.linspace(0, len(indices) - 1, _MAX_CONTEXT).astype(int)]
@@ -212,11 +361,6 @@ def _usual_place(lines: NDArray[np.float32]) -> NDArray[np.bool_]:
     small = side & ((y1 < 0.16) | (y0 > 0.84)) & (y1 - y0 < 0.13)
     small |= side & ((y0 < 0.06) | (y1 > 0.94)) & (y1 - y0 < 0.2) & (x1 - x0 < 0.35)
     return np.asarray((lines[:, _CONFIDENCE] >= 0.75) & (bottom | small), bool)
-
-
-def _within(frames: NDArray[np.int32], clip: ClipView) -> NDArray[np.bool_]:
-    inside: NDArray[np.bool_] = (frames >= clip.span.start_frame) & (frames < clip.span.end_frame)
-    return inside
 
 
 def _same_place(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -277,14 +421,14 @@ def _areas(clip: ClipView, wanted: NDArray[np.bool_] | None) -> NDArray[np.float
     return np.minimum(sums, 1.0)
 
 
-SCORES: dict[str, ScoreSpec] = {
+SCORES = {
     "text_area": ScoreSpec(
         unit="0 to 1",
         range="0 without text to 1; null with analyze.text off",
         meaning="share of the picture that text of any kind covers, mean over looks (RapidOCR's "
         "detector)",
-        low=Reason.TOO_LITTLE_TEXT,
-        high=Reason.TOO_MUCH_TEXT,
+        low="too_little_text",
+        high="too_much_text",
         of=_text_area,
         needs="analyze.text",
     ),
@@ -293,8 +437,8 @@ SCORES: dict[str, ScoreSpec] = {
         range="0 without to 1; null with analyze.text off",
         meaning="share of the picture that text drawn over it covers (subtitles, tickers, "
         "watermarks), in the look with the most",
-        low=Reason.TOO_LITTLE_TEXT,
-        high=Reason.OVERLAY_TEXT,
+        low="too_little_text",
+        high="overlay_text",
         of=_overlay_text_area,
         needs="analyze.text",
     ),

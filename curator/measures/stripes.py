@@ -1,4 +1,4 @@
-"""Sharpness, exposure and stripes of one picture."""
+"""Stripes: whether one direction stands out in Fourier space."""
 
 # ruff: noqa: N803 - shape letters
 
@@ -8,23 +8,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.borders_signal import content_of, find_borders
-from curator.measures.signal_spec import Signal
+from curator.measures.contract import ScoreSpec, Signal
 
+FAMILY = "quality"
 SIGNALS = {
-    "sharpness": Signal(
-        unit="slope / contrast",
-        range="0 soft to 1; about 0.1 out of focus, above 0.3 in focus; 1 where no part has the "
-        "contrast of an edge, as a smooth sky: nothing in it is blurred",
-        meaning="steepness of the sharpest edges at 640 px: of windows of 32 px with contrast, the "
-        "90th percentile of the largest step between neighbours over the window's contrast",
-    ),
-    "dark_fraction": Signal(
-        unit="share", range="0 to 1", meaning="share of pixels at most 16/255 luma"
-    ),
-    "bright_fraction": Signal(
-        unit="share", range="0 to 1", meaning="share of pixels at least 250/255 luma"
-    ),
     "stripes": Signal(
         unit="ratio",
         range="about 1 with no direction; above 4 one direction stands out; NaN below 64 px",
@@ -34,73 +21,13 @@ SIGNALS = {
     ),
 }
 
-WINDOW_PX = 32
-_EDGE_CONTRAST = 16
-"""Contrast of a window, in levels, below which it has no edge: a sky's gradient is weaker."""
 _FOURIER_PX = 256
 _WEDGES = 90
 _BESIDE = (np.arange(_WEDGES)[:, None] + np.array([-5, -4, -3, 3, 4, 5])) % _WEDGES
 """Wedges 6 to 10 degrees beside each."""
+_BANDS = 3
 _Places = NDArray[np.int64]
 _FourierMaps = tuple[NDArray[np.float32], _Places, _Places, _Places, _Places, _Places]
-_BANDS = 3
-
-
-def picture_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:
-    """The signals of this module, of what lies inside black borders.
-
-    Args:
-        gray_HW: uint8 luma; the longer side is `stages.measure.PICTURE_PX` or the source's own.
-    """
-    inner = content_of(gray_HW, find_borders(gray_HW))
-    return {
-        "sharpness": sharpness(inner),
-        "dark_fraction": float(np.mean(gray_HW <= 16)),
-        "bright_fraction": float(np.mean(gray_HW >= 250)),
-        "stripes": stripes(inner),
-    }
-
-
-def sharpness(gray_HW: NDArray[np.uint8]) -> float:
-    """Steepness of the sharpest edges relative to their contrast.
-
-    A picture out of focus has no steep edge anywhere. Windows without contrast do not count, so
-    that a smooth sky beside one sharp edge is sharp, and a smooth sky alone is not soft.
-
-    Args:
-        gray_HW: uint8 luma; the longer side is `stages.measure.PICTURE_PX` or the source's own.
-
-    Returns:
-        0 to 1: about 0.1 out of focus, above 0.3 in focus, 1 without any edge.
-    """
-    height, width = gray_HW.shape
-    size = min(WINDOW_PX, height, width)
-    rows, columns = height // size * size, width // size * size
-    if size < 4:
-        return 1.0
-    smooth = cv2.GaussianBlur(gray_HW[:rows, :columns], (3, 3), 0.6)
-    slope = np.maximum(
-        cv2.absdiff(smooth, np.roll(smooth, 1, axis=1)),
-        cv2.absdiff(smooth, np.roll(smooth, 1, axis=0)),
-    )
-    slope[0], slope[:, 0] = 0, 0
-    low = _windows(cv2.erode(smooth, _box(size)), size)
-    high = _windows(cv2.dilate(smooth, _box(size)), size)
-    steepest = _windows(cv2.dilate(slope, _box(size)), size)
-    contrast = high.astype(np.float32) - low
-    has_edge = contrast >= _EDGE_CONTRAST
-    if not has_edge.any():
-        return 1.0
-    return min(1.0, float(np.quantile(steepest[has_edge] / contrast[has_edge], 0.9)))
-
-
-def _box(size: int) -> NDArray[np.uint8]:
-    return np.ones((size, size), np.uint8)
-
-
-def _windows(filtered_HW: cv2.typing.MatLike, size: int) -> NDArray[np.uint8]:
-    """What a filter of even windows says at their middles."""
-    return np.asarray(filtered_HW, np.uint8)[size // 2 :: size, size // 2 :: size]
 
 
 def stripes(gray_HW: NDArray[np.uint8]) -> float:
@@ -168,13 +95,14 @@ def _fourier_maps(size: int) -> _FourierMaps:
     return np.outer(hann, hann), used, ring, cell, n_of_ring, n_of_cell
 
 
-def quantile(values_HW: NDArray[np.uint8] | NDArray[np.uint16], share: float, n_levels: int) -> int:
-    """Smallest level that at least this share of the values does not exceed.
-
-    Args:
-        values_HW: uint8 or uint16 levels.
-        share: 0 to 1.
-        n_levels: One more than the largest level there can be.
-    """
-    counts = cv2.calcHist([values_HW], [0], None, [n_levels], [0, n_levels])
-    return int(np.searchsorted(np.cumsum(counts), share * values_HW.size))
+SCORES = {
+    "stripes": ScoreSpec(
+        unit="ratio",
+        range="about 1 with no direction; above 4 one direction stands out",
+        meaning="scratches, scan lines and other parallel lines; fences and facades too",
+        low="stripes",
+        high="stripes",
+        of="stripes",
+        aggregate="median",
+    ),
+}

@@ -1,4 +1,4 @@
-"""Motion between two pictures."""
+"""Motion between two pictures: dense optical flow."""
 
 # ruff: noqa: N803 - shape letters
 
@@ -8,8 +8,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.signal_spec import Signal
+from curator.measures.contract import ScoreSpec, Signal
 
+FAMILY = "motion"
 SIGNALS = {
     "motion": Signal(
         unit="short sides/s",
@@ -18,7 +19,6 @@ SIGNALS = {
         "0.1 s later",
     ),
 }
-
 MIN_SIDE_PX = 16
 """Smallest side that DIS optical flow takes."""
 
@@ -62,7 +62,7 @@ def motion_signals(
     """The signals of this module.
 
     Args:
-        before_HW: uint8 luma; the longer side is `stages.measure.SMALL_PX` or the source's own.
+        before_HW: uint8 luma; the longer side is 320 px or the source's own.
         after_HW: The later picture, of the same size.
         flow_HW2: Dense flow between them, in pixels; None if they are too small.
         seconds: Time between them.
@@ -71,3 +71,14 @@ def motion_signals(
         return {"motion": 0.0 if np.array_equal(before_HW, after_HW) else float("nan")}
     pixels = float(np.mean(np.hypot(flow_HW2[..., 0], flow_HW2[..., 1])))
     return {"motion": pixels / int(min(before_HW.shape)) / seconds}
+
+
+SCORES = {
+    "motion": ScoreSpec(
+        unit="short sides/s",
+        range="0 still upwards; above 4 a blur",
+        meaning="mean optical flow over the picture",
+        of="motion",
+        aggregate="mean",
+    ),
+}

@@ -1,63 +1,17 @@
-"""What the camera does between two pictures, and what moves apart from it.
-
-All values say what the camera does, which is the opposite of what the picture does: a camera that
-pans right sees its picture move left.
+"""The camera's motion between two pictures, fitted to dense flow.
 
 Legend: H, W picture; P places of the grid on which flow is looked at.
 """
 
 # ruff: noqa: N803, N806 - shape letters
 
-import math
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.motion_signal import Flow
-from curator.measures.signal_spec import Signal
-
-SIGNALS = {
-    "pan_rate": Signal(
-        unit="short sides/s",
-        range="positive: the camera turns or moves right; NaN where no motion model fits",
-        meaning="speed of the camera to the right at the picture's centre",
-    ),
-    "tilt_rate": Signal(
-        unit="short sides/s",
-        range="positive: the camera turns or moves up; NaN where no motion model fits",
-        meaning="speed of the camera upwards at the picture's centre",
-    ),
-    "zoom_rate": Signal(
-        unit="1/s",
-        range="positive: the camera zooms or moves in; NaN where no motion model fits",
-        meaning="change of the logarithm of the magnification per second",
-    ),
-    "roll_rate": Signal(
-        unit="degrees/s",
-        range="positive: the camera turns clockwise; NaN where no motion model fits",
-        meaning="rotation of the camera about its line of sight",
-    ),
-    "camera_motion": Signal(
-        unit="short sides/s",
-        range="0 upwards; NaN where no motion model fits",
-        meaning="mean speed of the picture's places under the motion model of the camera: "
-        "a similarity (pan, tilt, zoom, roll) fitted to the flow of textured places by RANSAC and "
-        "reweighted least squares",
-    ),
-    "object_motion": Signal(
-        unit="short sides/s",
-        range="0 upwards; NaN where no motion model fits",
-        meaning="mean speed over the picture of what does not follow the camera's model; places "
-        "without texture count as following it",
-    ),
-    "camera_share": Signal(
-        unit="share",
-        range="0 to 1; below 0.3 the model is not believed; NaN without texture",
-        meaning="share of the textured places that follow the camera's model",
-    ),
-}
+from curator.measures.motion import Flow
 
 GRID_STEP_PX = 10
 """Flow is looked at on a grid of this step: 32 x 18 places of a picture of 320 x 180."""
@@ -70,9 +24,6 @@ CENTRE = 0.5
 """Weight of the picture's centre beside that of its edges."""
 MIN_TEXTURE_SHARE = 0.01
 """Textured share of the picture below which nothing is said of the camera."""
-MIN_CAMERA_SHARE = 0.3
-"""Share of the textured places that must follow the model; objects of 40% of the picture, with the
-more texture, leave so many."""
 SURE_SHARE = 0.6
 """Share of the textured places at which the first try of flow is believed."""
 TOLERANCE_PX = 0.2
@@ -86,7 +37,6 @@ UNUSUAL_TURN = 0.3
 _SHRINK = 0.002
 """Weight of the belief that there is no zoom and no roll, against the spread of textured places in
 squared short sides (0.35 for a picture that is textured all over)."""
-
 _HYPOTHESES = 64
 _DRAWS = np.random.default_rng(20240607).uniform(size=(2, _HYPOTHESES))
 _REFINEMENTS = 4
@@ -124,7 +74,7 @@ def fitted_flow(
 
     Args:
         dense: Flow of this worker.
-        before_HW: uint8 luma; the longer side is `stages.measure.SMALL_PX` or the source's own.
+        before_HW: uint8 luma; the longer side is 320 px or the source's own.
         after_HW: The later picture, of the same size.
 
     Returns:
@@ -166,29 +116,6 @@ def _whole_shift_px(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -
     )
     (x, y), _ = cv2.phaseCorrelate(before, after, cv2.createHanningWindow(size, cv2.CV_32F))
     return round(x * width / size[0]), round(y * height / size[1])
-
-
-def camera_signals(fit: CameraFit | None, seconds: float) -> dict[str, float]:
-    """The signals of this module.
-
-    Args:
-        fit: From `fitted_flow`.
-        seconds: Time between the two pictures.
-    """
-    values = dict.fromkeys(SIGNALS, float("nan"))
-    if fit is None:
-        return values
-    values["camera_share"] = fit.share
-    if fit.share >= MIN_CAMERA_SHARE:
-        values |= {
-            "pan_rate": -fit.shift.real / seconds,
-            "tilt_rate": fit.shift.imag / seconds,
-            "zoom_rate": math.log(max(abs(1 + fit.turn), 1e-3)) / seconds,
-            "roll_rate": -math.degrees(math.atan2(fit.turn.imag, 1 + fit.turn.real)) / seconds,
-            "camera_motion": fit.mean_speed / seconds,
-            "object_motion": fit.mean_rest / seconds,
-        }
-    return values
 
 
 def place_texture(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -1,6 +1,10 @@
-"""Scores of what the camera does, of what moves apart from it, and tags that say it in words."""
+"""What the camera does, what moves apart from it, and tags that say it in words.
 
-# ruff: noqa: N803, N806 - shape letters
+All values say what the camera does, which is the opposite of what the picture does: a camera that
+pans right sees its picture move left.
+"""
+
+# ruff: noqa: N803, N806 - shape letters: S samples, W windows of them, L their length
 
 import math
 from dataclasses import dataclass
@@ -8,9 +12,54 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.spec import ClipView, ScoreSpec
-from curator.records import Reason
+from curator.measures.camera_fit import CameraFit
+from curator.measures.clip_view import ClipView
+from curator.measures.contract import ScoreSpec, Signal
 
+FAMILY = "motion"
+SIGNALS = {
+    "pan_rate": Signal(
+        unit="short sides/s",
+        range="positive: the camera turns or moves right; NaN where no motion model fits",
+        meaning="speed of the camera to the right at the picture's centre",
+    ),
+    "tilt_rate": Signal(
+        unit="short sides/s",
+        range="positive: the camera turns or moves up; NaN where no motion model fits",
+        meaning="speed of the camera upwards at the picture's centre",
+    ),
+    "zoom_rate": Signal(
+        unit="1/s",
+        range="positive: the camera zooms or moves in; NaN where no motion model fits",
+        meaning="change of the logarithm of the magnification per second",
+    ),
+    "roll_rate": Signal(
+        unit="degrees/s",
+        range="positive: the camera turns clockwise; NaN where no motion model fits",
+        meaning="rotation of the camera about its line of sight",
+    ),
+    "camera_motion": Signal(
+        unit="short sides/s",
+        range="0 upwards; NaN where no motion model fits",
+        meaning="mean speed of the picture's places under the motion model of the camera: "
+        "a similarity (pan, tilt, zoom, roll) fitted to the flow of textured places by RANSAC and "
+        "reweighted least squares",
+    ),
+    "object_motion": Signal(
+        unit="short sides/s",
+        range="0 upwards; NaN where no motion model fits",
+        meaning="mean speed over the picture of what does not follow the camera's model; places "
+        "without texture count as following it",
+    ),
+    "camera_share": Signal(
+        unit="share",
+        range="0 to 1; below 0.3 the model is not believed; NaN without texture",
+        meaning="share of the textured places that follow the camera's model",
+    ),
+}
+MIN_CAMERA_SHARE = 0.3
+"""Share of the textured places that must follow the model; objects of 40% of the picture, with the
+more texture, leave so many."""
 WINDOW_SAMPLES = 4
 """Samples, 2 s at the usual rate, over which a movement must hold; or over the whole clip."""
 CERTAIN = 2.5
@@ -35,6 +84,29 @@ HANDHELD_PART = 0.06
 """The same, as a part of the camera's speed: a pan that gathers speed is not shaking."""
 SHAKY = 0.15
 """Jitter in short sides per second from which shaking disturbs."""
+
+
+def camera_signals(fit: CameraFit | None, seconds: float) -> dict[str, float]:
+    """The signals of this module.
+
+    Args:
+        fit: From `fitted_flow`.
+        seconds: Time between the two pictures.
+    """
+    values = dict.fromkeys(SIGNALS, float("nan"))
+    if fit is None:
+        return values
+    values["camera_share"] = fit.share
+    if fit.share >= MIN_CAMERA_SHARE:
+        values |= {
+            "pan_rate": -fit.shift.real / seconds,
+            "tilt_rate": fit.shift.imag / seconds,
+            "zoom_rate": math.log(max(abs(1 + fit.turn), 1e-3)) / seconds,
+            "roll_rate": -math.degrees(math.atan2(fit.turn.imag, 1 + fit.turn.real)) / seconds,
+            "camera_motion": fit.mean_speed / seconds,
+            "object_motion": fit.mean_rest / seconds,
+        }
+    return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +229,14 @@ def _steady(rate_S: NDArray[np.float64], length: int, unevenness: float) -> NDAr
     return steady_W
 
 
-SCORES: dict[str, ScoreSpec] = {
+SCORES = {
     "camera_motion": ScoreSpec(
         unit="short sides/s",
         range="0 tripod; about 0.05 held in hands; above 1 whip pans",
         meaning="speed of the picture through the camera's motion alone, mean over its places, "
         "median over samples",
-        low=Reason.CAMERA_TOO_STILL,
-        high=Reason.CAMERA_TOO_VIOLENT,
+        low="camera_too_still",
+        high="camera_too_violent",
         of="camera_motion",
         aggregate="median",
     ),
@@ -172,8 +244,8 @@ SCORES: dict[str, ScoreSpec] = {
         unit="short sides/s",
         range=f"0 tripod or gimbal; {HANDHELD} to {SHAKY} held in hands; above, shaking",
         meaning="standard deviation of the camera's velocity about an even course",
-        low=Reason.JITTER_TOO_LOW,
-        high=Reason.CAMERA_TOO_SHAKY,
+        low="jitter_too_low",
+        high="camera_too_shaky",
         of=camera_jitter,
     ),
     "camera_share": ScoreSpec(
@@ -181,8 +253,8 @@ SCORES: dict[str, ScoreSpec] = {
         range="0 to 1; below 0.3 the camera's motion is not known",
         meaning="part of the textured picture that follows one motion; low where motion is too "
         "violent for optical flow",
-        low=Reason.CAMERA_UNCLEAR,
-        high=Reason.CAMERA_TOO_CLEAR,
+        low="camera_unclear",
+        high="camera_too_clear",
         of="camera_share",
         aggregate="median",
     ),
@@ -190,8 +262,6 @@ SCORES: dict[str, ScoreSpec] = {
         unit="short sides/s",
         range="0 nothing moves but the camera upwards",
         meaning="mean speed over the picture of what moves apart from the camera",
-        low=Reason.OBJECT_MOTION_TOO_LOW,
-        high=Reason.OBJECT_MOTION_TOO_HIGH,
         of="object_motion",
         aggregate="mean",
     ),
@@ -199,8 +269,8 @@ SCORES: dict[str, ScoreSpec] = {
         unit="short sides/s",
         range="positive: to the right",
         meaning="median speed of the camera to the right",
-        low=Reason.PAN_TOO_FAST,
-        high=Reason.PAN_TOO_FAST,
+        low="pan_too_fast",
+        high="pan_too_fast",
         of="pan_rate",
         aggregate="median",
     ),
@@ -208,8 +278,8 @@ SCORES: dict[str, ScoreSpec] = {
         unit="short sides/s",
         range="positive: up",
         meaning="median speed of the camera upwards",
-        low=Reason.TILT_TOO_FAST,
-        high=Reason.TILT_TOO_FAST,
+        low="tilt_too_fast",
+        high="tilt_too_fast",
         of="tilt_rate",
         aggregate="median",
     ),
@@ -217,8 +287,8 @@ SCORES: dict[str, ScoreSpec] = {
         unit="1/s",
         range="positive: in",
         meaning="median change of the logarithm of the magnification",
-        low=Reason.ZOOM_TOO_FAST,
-        high=Reason.ZOOM_TOO_FAST,
+        low="zoom_too_fast",
+        high="zoom_too_fast",
         of="zoom_rate",
         aggregate="median",
     ),
@@ -226,8 +296,8 @@ SCORES: dict[str, ScoreSpec] = {
         unit="degrees/s",
         range="positive: the camera turns clockwise",
         meaning="median rotation about the line of sight",
-        low=Reason.ROLL_TOO_FAST,
-        high=Reason.ROLL_TOO_FAST,
+        low="roll_too_fast",
+        high="roll_too_fast",
         of="roll_rate",
         aggregate="median",
     ),

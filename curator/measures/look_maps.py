@@ -1,8 +1,7 @@
-"""What one look says of a picture within the picture: straight lines that stand, and what moved.
+"""Two maps of a look and the sample after it: straight lines that stand, and what moved.
 
-An inset has straight sides that stand still whatever it shows, and its content moves by itself.
-Both are measured between a look and the sample after it; `stages.scores.inset` puts the looks of a
-clip together.
+An inset has straight sides that stand still whatever it shows, and its content moves by itself;
+`inset` puts the looks of a clip together.
 """
 
 # ruff: noqa: N803 - shape letters

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.signal_spec import Signal
+from curator.measures.contract import Signal
 
 CHANGES = {
     "step": Signal(

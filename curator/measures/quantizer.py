@@ -13,8 +13,9 @@ from av.sidedata.encparams import VideoEncParams, VideoEncParamsType
 from av.sidedata.sidedata import Type
 from av.video.frame import VideoFrame
 
-from curator.measures.signal_spec import Signal
+from curator.measures.contract import ScoreSpec, Signal
 
+FAMILY = "quality"
 SIGNALS = {
     "quantizer": Signal(
         unit="QP of H.264",
@@ -24,9 +25,6 @@ SIGNALS = {
         "into the QP of H.264 with the same step",
     ),
 }
-
-DECODER_OPTIONS = {"export_side_data": "venc_params"}
-"""Makes FFmpeg's decoders say what they quantised with."""
 
 _VP9_INDEX = (0, 1, 95, 120, 137, 155, 173, 191, 210, 232, 255)
 _VP9_STEP = (4, 8, 102, 152, 203, 280, 387, 540, 771, 1173, 1828)
@@ -76,3 +74,16 @@ def _mean_difference(params: VideoEncParams, data: memoryview) -> float:
 def _qp_of_step(step: float) -> float:
     """QP of H.264 whose step is this, in levels: 1 at 4, and doubled by every 6."""
     return 4 + 6 * log2(max(step, 0.5))
+
+
+SCORES = {
+    "quantizer": ScoreSpec(
+        unit="QP of H.264",
+        range="about 0 finest to 51 coarsest; of H.264 below 26 clean, above 38 visibly damaged; "
+        "absent for codecs other than H.264, VP9, MPEG-1, MPEG-2 and MPEG-4",
+        meaning="how coarsely the last encode quantised, as the decoder says it; damage of an "
+        "earlier encode shows in `blocking` and `flattening` only",
+        of="quantizer",
+        aggregate="mean",
+    ),
+}

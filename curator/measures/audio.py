@@ -1,41 +1,67 @@
-"""Scores of the audio: whether there is any beside the clip, how loud it is, how much is silent.
+"""The source's audio in the time of a clip: whether there is any, its level, and its silence."""
 
-They are of the source's audio in the clip's time; clips themselves are written without audio.
-"""
+import math
 
 import numpy as np
+from numpy.typing import NDArray
 
-from curator.measures.spec import ClipView, ScoreSpec
-from curator.media.audio_level import FLOOR_DB
-from curator.records import Reason
+from curator.measures.clip_view import ClipView
+from curator.measures.contract import ScoreSpec
+from curator.media.audio_level import CELLS_PER_S, FLOOR_DB, MAX_CELLS
 
+FAMILY = "audio"
 SILENCE_DB = -60.0
 """What FFmpeg's `silencedetect` calls silence; it compares samples, whose peaks lie above their RMS
 (3 dB in a tone)."""
 
 
+def _levels_db(clip: ClipView) -> NDArray[np.float64]:
+    """Levels of the tenths of a second whose middle lies in the clip; NaN where there is no audio.
+
+    None at all for a clip of days: timestamps jump there, and no clip is as long.
+    """
+    track = clip.track
+    end_pts = track.pts_of_end(clip.span.end_frame)
+    first, end = (
+        math.ceil(float(pts * track.time_base) * CELLS_PER_S - 0.5)
+        for pts in (int(track.frame_pts[clip.span.start_frame]), end_pts)
+    )
+    if end - first > MAX_CELLS:
+        return np.zeros(0)
+    places = np.arange(first, end) - track.audio_rms_first
+    known = (places >= 0) & (places < len(track.audio_rms_db))
+    levels = np.full(len(places), np.nan)
+    levels[known] = track.audio_rms_db[places[known]]
+    return levels
+
+
+def _heard_db(clip: ClipView) -> NDArray[np.float64]:
+    levels = _levels_db(clip)
+    return levels[np.isfinite(levels)]
+
+
 def _coverage(clip: ClipView) -> float | None:
-    levels = clip.audio_rms_db
+    levels = _levels_db(clip)
     if not clip.track.has_audio_levels or not len(levels):
         return None
     return float(np.mean(np.isfinite(levels)))
 
 
 def _rms_db(clip: ClipView) -> float | None:
-    levels = clip.signal("audio_rms_db")
+    levels = _heard_db(clip)
     if not len(levels):
         return None
     return max(FLOOR_DB, 10 * float(np.log10(np.mean(10 ** (levels / 10)))))
 
 
-SCORES: dict[str, ScoreSpec] = {
+SCORES = {
     "audio_coverage": ScoreSpec(
         unit="0 to 1",
         range="0 no audio to 1 throughout; null with analyze.audio off",
         meaning="share of the clip's time in which the source has audio that decodes, silent or "
         "not, in steps of 0.1 s",
-        low=Reason.TOO_LITTLE_AUDIO,
-        high=Reason.TOO_MUCH_AUDIO,
+        low="too_little_audio",
+        high="too_much_audio",
         of=_coverage,
         needs="analyze.audio",
     ),
@@ -45,8 +71,8 @@ SCORES: dict[str, ScoreSpec] = {
         "null without audio",
         meaning="RMS level of the source's audio over the clip, mean of the channels' power, as "
         "FFmpeg's `volumedetect` measures it",
-        low=Reason.TOO_QUIET,
-        high=Reason.TOO_LOUD,
+        low="too_quiet",
+        high="too_loud",
         of=_rms_db,
         needs="analyze.audio",
     ),
@@ -55,9 +81,9 @@ SCORES: dict[str, ScoreSpec] = {
         range="0 to 1 silent throughout; null without audio",
         meaning="share of those 0.1 s of the clip that have audio in which its RMS level is below "
         "a bound in dBFS, by default that of FFmpeg's `silencedetect`",
-        low=Reason.TOO_LITTLE_SILENCE,
-        high=Reason.SILENT,
-        of="audio_rms_db",
+        low="too_little_silence",
+        high="silent",
+        of=_heard_db,
         below=SILENCE_DB,
         needs="analyze.audio",
     ),

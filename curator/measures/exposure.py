@@ -1,0 +1,98 @@
+"""Exposure: luma, contrast, clipped pixels, black frames.
+
+Scores are of the picture inside black borders: their share of the whole is known and black, so that
+it can be taken off the sums over whole frames.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.measures.borders import content_area
+from curator.measures.clip_view import ClipView
+from curator.measures.contract import ScoreSpec, Signal
+
+FAMILY = "exposure"
+SIGNALS = {
+    "dark_fraction": Signal(
+        unit="share", range="0 to 1", meaning="share of pixels at most 16/255 luma"
+    ),
+    "bright_fraction": Signal(
+        unit="share", range="0 to 1", meaning="share of pixels at least 250/255 luma"
+    ),
+}
+
+BLACK_LUMA = 0.05
+"""Mean luma below which a frame may be black: half of what FFmpeg's `blackdetect` calls dark."""
+BLACK_SPREAD = 0.03
+"""Standard deviation of luma of a black frame at most: a night scene with lights has more."""
+
+
+def exposure_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:  # noqa: N803 - shape letters
+    """The signals of this module, of uint8 luma."""
+    return {
+        "dark_fraction": float(np.mean(gray_HW <= 16)),
+        "bright_fraction": float(np.mean(gray_HW >= 250)),
+    }
+
+
+def _luma(clip: ClipView) -> float:
+    return min(1.0, float(clip.track.luma_mean[clip.frames].mean()) / _area(clip))
+
+
+def _contrast(clip: ClipView) -> float:
+    area = _area(clip)
+    mean = clip.track.luma_mean[clip.frames].astype(np.float64)
+    spread = clip.track.luma_spread[clip.frames].astype(np.float64)
+    variance = (spread**2 + mean**2) / area - (mean / area) ** 2
+    return float(np.sqrt(np.maximum(variance, 0)).mean())
+
+
+def _clipped_fraction(clip: ClipView) -> float | None:
+    values = clip.signal("dark_fraction") + clip.signal("bright_fraction")
+    if not len(values):
+        return None
+    area = _area(clip)
+    return max(0.0, float(np.mean(values)) - (1 - area)) / area
+
+
+def _area(clip: ClipView) -> float:
+    return content_area(clip) or 1.0
+
+
+def _black_fraction(clip: ClipView) -> float:
+    luma, spread = clip.track.luma_mean[clip.frames], clip.track.luma_spread[clip.frames]
+    return float(np.mean((luma < BLACK_LUMA) & (spread < BLACK_SPREAD)))
+
+
+SCORES = {
+    "luma": ScoreSpec(
+        unit="0 to 1",
+        range="0 black to 1 white",
+        meaning="mean luma over all frames, inside black borders",
+        low="too_dark",
+        high="too_bright",
+        of=_luma,
+    ),
+    "contrast": ScoreSpec(
+        unit="0 to 0.5",
+        range="0 flat to 0.5 black and white",
+        meaning="mean over frames of the standard deviation of luma, inside black borders",
+        of=_contrast,
+    ),
+    "clipped_fraction": ScoreSpec(
+        unit="0 to 1",
+        range="0 to 1",
+        meaning="share of pixels inside black borders that are black or white, mean over samples",
+        low="too_clipped",
+        high="too_clipped",
+        of=_clipped_fraction,
+    ),
+    "black_fraction": ScoreSpec(
+        unit="0 to 1",
+        range="0 to 1",
+        meaning="share of frames that are black throughout",
+        low="black",
+        high="black",
+        of=_black_fraction,
+    ),
+}

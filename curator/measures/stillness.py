@@ -1,0 +1,50 @@
+"""Whether anything at all changes between two pictures."""
+
+# ruff: noqa: N803 - shape letters
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.measures.clip_view import ClipView
+from curator.measures.contract import ScoreSpec, Signal
+
+FAMILY = "quality"
+SIGNALS = {
+    "change": Signal(
+        unit="levels of 255",
+        range="0 for equal pictures upwards; below 2 the picture is frozen, and what changes is "
+        "compression",
+        meaning="99.5th percentile of the absolute difference between a sample and the frame about "
+        "0.1 s later: the largest change of any part, after 3x3 averaging",
+    ),
+}
+
+FROZEN_CHANGE = 2.0
+"""Change between two frames, in levels, below which nothing moved: x264 refines a still picture by
+up to 1 level from frame to frame."""
+
+
+def change_signals(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> dict[str, float]:
+    """The signals of this module, of the luma of two pictures of 320 px."""
+    before, after = cv2.blur(before_HW, (3, 3)), cv2.blur(after_HW, (3, 3))
+    counts = cv2.calcHist([cv2.absdiff(before, after)], [0], None, [256], [0, 256])
+    # The smallest level that this share of the pixels does not exceed.
+    return {"change": float(np.searchsorted(np.cumsum(counts), 0.995 * before.size))}
+
+
+def _frozen_fraction(clip: ClipView) -> float | None:
+    change = clip.signal("change")
+    return float(np.mean(change < FROZEN_CHANGE)) if len(change) else None
+
+
+SCORES = {
+    "frozen_fraction": ScoreSpec(
+        unit="0 to 1",
+        range="0 to 1",
+        meaning="share of samples after which nothing in the picture changes for 0.1 s",
+        low="frozen",
+        high="frozen",
+        of=_frozen_fraction,
+    ),
+}

@@ -1,0 +1,100 @@
+"""The stream: size, shape, rate, compression, damage."""
+
+import numpy as np
+
+from curator.measures.clip_view import ClipView
+from curator.measures.contract import ScoreSpec
+from curator.records import Reason
+
+FAMILY = "stream"
+
+
+def _bits_per_pixel(clip: ClipView) -> float | None:
+    width, height = clip.size
+    return _n_bits(clip) / (width * height * clip.span.n_frames) or None
+
+
+def _bit_rate_kbps(clip: ClipView) -> float | None:
+    return _n_bits(clip) / clip.seconds / 1000 or None
+
+
+def _n_bits(clip: ClipView) -> int:
+    """Compressed bits of the clip's frames; 0 where they are not known."""
+    return 8 * int(clip.track.frame_bytes[clip.frames].sum())
+
+
+def _fps(clip: ClipView) -> float:
+    track = clip.track
+    return clip.span.n_frames / clip.seconds if track.is_vfr else float(track.fps)
+
+
+SCORES = {
+    "short_side_px": ScoreSpec(
+        unit="px",
+        range="1 upwards",
+        meaning="shorter side, upright with square pixels",
+        low="resolution_too_low",
+        high="resolution_too_high",
+        of=lambda clip: float(min(clip.size)),
+    ),
+    "aspect": ScoreSpec(
+        unit="width/height",
+        range="above 0; below 1 for portraits",
+        meaning="shape of the picture, upright with square pixels",
+        low="aspect_too_narrow",
+        high="aspect_too_wide",
+        of=lambda clip: clip.size[0] / clip.size[1],
+    ),
+    "fps": ScoreSpec(
+        unit="1/s",
+        range="above 0",
+        meaning="nominal frame rate",
+        of=_fps,
+    ),
+    "duration_s": ScoreSpec(
+        unit="s",
+        range="above 0",
+        meaning="length of the span that was proposed",
+        low=Reason.TOO_SHORT,
+        high=Reason.TOO_LONG,
+        of=lambda clip: clip.seconds,
+    ),
+    "bit_rate_kbps": ScoreSpec(
+        unit="kbit/s",
+        range="0 upwards",
+        meaning="compressed bits of the clip's frames per second, without sound and container",
+        low="bit_rate_too_low",
+        high="bit_rate_too_high",
+        of=_bit_rate_kbps,
+    ),
+    "bits_per_pixel": ScoreSpec(
+        unit="bit",
+        range="0 upwards; below 0.02 is starved (Open-Sora 2.0)",
+        meaning="compressed bits of the clip's frames per pixel",
+        of=_bits_per_pixel,
+    ),
+    "corrupt_fraction": ScoreSpec(
+        unit="0 to 1",
+        range="0 sound to 1",
+        meaning="share of frames in which the decoder concealed damage",
+        low="too_corrupt",
+        high="too_corrupt",
+        of=lambda clip: float(np.mean(clip.track.frame_flags[clip.frames] >> 1 & 1)),
+    ),
+    "hdr": ScoreSpec(
+        unit="0 or 1",
+        range="0 or 1",
+        meaning="1 for PQ and HLG transfer, which 8-bit BT.709 clips cannot hold",
+        low=Reason.HIGH_DYNAMIC_RANGE,
+        high=Reason.HIGH_DYNAMIC_RANGE,
+        of=lambda clip: float(clip.track.is_hdr),
+    ),
+    "interlaced": ScoreSpec(
+        unit="0 or 1",
+        range="0 or 1",
+        meaning="1 for a stream that says it is interlaced; `combing` says what can be seen of it",
+        low="interlaced",
+        high="interlaced",
+        of=lambda clip: float(clip.track.is_interlaced),
+    ),
+}
