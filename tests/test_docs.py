@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from curator.cut_records import NotCopied
 
 from curator.cli import make_parser
 from curator.errors import ErrorCode

@@ -163,6 +163,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> ModelStore:
     return ModelStore(str(tiny_folder(tmp_path_factory.mktemp("models"))))
 
 
+def rejecting(rules: dict[str, Any]) -> dict[str, str]:
+    return FilterConfig.model_validate(rules).rejecting()
+
+
 def refusal(
     store: ModelStore,
     clip: str | None,
@@ -172,9 +176,7 @@ def refusal(
     **semantic: object,
 ) -> str:
     with pytest.raises(UsageError) as caught:
-        Semantics(SemanticConfig.model_validate(semantic), clip, store).check(
-            FilterConfig.model_validate(rules).rejecting(), by
-        )
+        Semantics(SemanticConfig.model_validate(semantic), clip, store).check(rejecting(rules), by)
     return str(caught.value)
 
 
@@ -184,9 +186,7 @@ def test_a_rule_on_a_score_that_is_not_made_names_the_remedy(models: ModelStore,
     message = refusal(models, None, rules={name: {"min": 0.1}})
     assert message.startswith(f"filters.{name} asks for a score that is not made; set analyze.clip")
     assert "curate models pull" in message
-    Semantics(SemanticConfig(), None, models).check(
-        FilterConfig.model_validate({name: {}}).rejecting()
-    )
+    Semantics(SemanticConfig(), None, models).check(rejecting({name: {}}))
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,7 @@ def test_every_kind_of_rule_asks_for_its_score(models: ModelStore, rule: dict[st
     message = refusal(models, "test-tiny", rules={"pretty": {"score": "aesthetic", **rule}})
     assert message.startswith("filters.pretty asks for a score that is not made")
     flagged = {"pretty": {"score": "aesthetic", "severity": "flag", **rule}}
-    Semantics(SemanticConfig(), None, models).check(
-        FilterConfig.model_validate(flagged).rejecting()
-    )
+    Semantics(SemanticConfig(), None, models).check(rejecting(flagged))
 
 
 def test_a_selection_by_content_type_asks_for_it(models: ModelStore) -> None:
