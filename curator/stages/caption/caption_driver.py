@@ -35,7 +35,7 @@ from curator.stages.caption.captioner_dispatch import Asking, asking_of, check_a
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
 from curator.stages.caption.dialogs.dialog import retold
 from curator.stages.caption.dialogs.prompt_facts import facts_of
-from curator.stages.caption.dialogs.sidecar_values import Sidecar, count_problems, read_sidecars
+from curator.stages.caption.dialogs.sidecar_values import count_problems
 from curator.stages.caption.dialogs.source_events import (
     NOTHING,
     SourceEvents,
@@ -59,6 +59,7 @@ from curator.stages.caption.reply_store import Replies, replies_stamp
 from curator.stages.caption.sidecar_table import Beside, sidecars_table
 from curator.stages.caption.windows import windows_of
 from curator.storage import Store
+from curator.storage.sidecar_reader import Sidecar, read_sidecars
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import Row, kept_rows, plain, values
 from curator.tables.clip_vectors import Vectors

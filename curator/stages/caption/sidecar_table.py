@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from curator.errors import SourceError
-from curator.stages.caption.dialogs.sidecar_values import Sidecar, SidecarProblem, read_sidecars
 from curator.storage import Store, stat_source
+from curator.storage.sidecar_reader import Sidecar, SidecarProblem, read_sidecars
 from curator.tables.parts import read_parquet, rows_to_table
 from curator.tables.schemas import SIDECARS_SCHEMA
 

@@ -8,7 +8,8 @@ quoted as JSON, on one line: it is told as data.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from curator.stages.caption.dialogs.sidecar_values import Sidecar, quoted
+from curator.stages.caption.dialogs.sidecar_values import quoted, sidecar_lines
+from curator.storage.sidecar_reader import Sidecar
 
 MAX_CHARACTERS = 4000
 
@@ -65,7 +66,7 @@ def facts_of(
     if sidecar is not None and untold:
         rest = {key: value for key, value in sidecar.data.items() if key not in untold}
         sidecar = Sidecar(uri=sidecar.uri, data=rest)
-    if sidecar is not None and (told := sidecar.lines):
+    if sidecar is not None and (told := sidecar_lines(sidecar.data)):
         lines.append("- Metadata of the whole source video, from its owner:")
         lines += [f"  - {line}" for line in told]
     kept: list[str] = []

@@ -4,88 +4,33 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from curator.errors import SourceError
-from curator.storage import open_source
-from curator.storage.sidecar_files import FoundSidecar, UnknownSidecar, find_sidecars
+from curator.storage.sidecar_reader import Sidecar, SidecarProblem
 
-MAX_BYTES = 256 << 10
 MAX_LINES = 40
 MAX_LINE_CHARACTERS = 240
 _MAX_VALUES = 12
 """Of a list of plain values."""
 _MAX_DEPTH = 6
-_THREADS = 16
 _PLAIN_KEY = re.compile(r"[\w-]{1,40}")
 
 
-class SidecarCode(StrEnum):
-    """Why a sidecar is not told. Public: written to reports."""
-
-    TOO_LARGE = "too_large"
-    """More than 256 KiB."""
-    NOT_JSON = "not_json"
-    """It is no JSON in UTF-8."""
-    NOT_AN_OBJECT = "not_an_object"
-    """It is JSON, and no object with keys and values."""
-    UNREADABLE = "unreadable"
-    """Permission, I/O or network error."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sidecar:
-    """What a file beside a source says."""
-
-    uri: str
-    data: Mapping[str, Any]
-    """As it stands there."""
-
-    @property
-    def lines(self) -> list[str]:
-        """`key.sub: value` of each value in the file's order, quoted; limited in all directions."""
-        lines = []
-        for key, value in _values(self.data, "", 1):
-            line = f"{key}: {value}"
-            if len(line) <= MAX_LINE_CHARACTERS:
-                lines.append(line)
-            if len(lines) == MAX_LINES:
-                break
-        return lines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SidecarProblem:
-    """A sidecar that is there and cannot be told."""
-
-    code: SidecarCode
-    message: str
-
-
-def read_sidecars(uris: Iterable[str]) -> dict[str, Sidecar | SidecarProblem]:
-    """Reads the sidecars of sources, many at a time; see `storage.sidecars` for the names.
+def sidecar_lines(data: Mapping[str, Any]) -> list[str]:
+    """`key.sub: value` of each value in the file's order, quoted; limited in all directions.
 
     Args:
-        uris: Of sources.
-
-    Returns:
-        By the source's URI, sorted; a source without a sidecar is not in it. Nothing is raised for
-        a file that cannot be used.
+        data: What a sidecar says.
     """
-    found = find_sidecars(uris)
-    places = {place.uri: place for place in found.values() if isinstance(place, FoundSidecar)}
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecar") as pool:
-        told = dict(zip(places, pool.map(_read, places.values()), strict=True))
-    return {
-        uri: SidecarProblem(code=SidecarCode.UNREADABLE, message=place.message)
-        if isinstance(place, UnknownSidecar)
-        else told[place.uri]
-        for uri, place in sorted(found.items())
-    }
+    lines = []
+    for key, value in _values(data, "", 1):
+        line = f"{key}: {value}"
+        if len(line) <= MAX_LINE_CHARACTERS:
+            lines.append(line)
+        if len(lines) == MAX_LINES:
+            break
+    return lines
 
 
 def count_problems(sidecars: Mapping[str, Sidecar | SidecarProblem]) -> dict[str, int]:
@@ -112,37 +57,6 @@ def quoted(text: str, max_characters: int = 200) -> str:
     for mark in "<>[]":
         string = string.replace(mark, f"\\u{ord(mark):04x}")
     return string
-
-
-def _read(place: FoundSidecar) -> Sidecar | SidecarProblem:
-    if place.bytes > MAX_BYTES:
-        return _too_large(place.uri, place.bytes)
-    try:
-        with open_source(place.uri) as file:
-            raw = file.read(MAX_BYTES + 1)
-    except SourceError as error:
-        return SidecarProblem(code=SidecarCode.UNREADABLE, message=error.message)
-    if len(raw) > MAX_BYTES:
-        return _too_large(place.uri, len(raw))
-    try:
-        data = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        why = type(error).__name__ if isinstance(error, RecursionError) else str(error)[:120]
-        message = f"{place.uri!r} is no JSON in UTF-8: {why}"
-        return SidecarProblem(code=SidecarCode.NOT_JSON, message=message)
-    if not isinstance(data, dict):
-        message = f"{place.uri!r} has a {type(data).__name__}; expected an object with keys"
-        return SidecarProblem(code=SidecarCode.NOT_AN_OBJECT, message=message)
-    return Sidecar(uri=place.uri, data=data)
-
-
-def _too_large(uri: str, n_bytes: int) -> SidecarProblem:
-    message = f"{uri!r} has {n_bytes} bytes; expected at most {MAX_BYTES}"
-    return SidecarProblem(code=SidecarCode.TOO_LARGE, message=message)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number of JSON")
 
 
 def _values(data: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:  # noqa: ANN401

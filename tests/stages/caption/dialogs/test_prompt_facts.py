@@ -12,7 +12,7 @@ from curator.stages.caption.dialogs.prompt_facts import (
     camera_words,
     facts_of,
 )
-from curator.stages.caption.dialogs.sidecar_values import Sidecar
+from curator.storage.sidecar_reader import Sidecar
 
 ROW: dict[str, Any] = {
     "tags": ["pan_right", "tilt_up", "handheld", "text_too_large"],

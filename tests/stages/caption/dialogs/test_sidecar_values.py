@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from curator.stages.caption.dialogs.sidecar_values import (
+from curator.stages.caption.dialogs.sidecar_values import count_problems, quoted, sidecar_lines
+from curator.storage import s3_client
+from curator.storage.sidecar_reader import (
     MAX_BYTES,
     Sidecar,
     SidecarCode,
     SidecarProblem,
-    count_problems,
-    quoted,
     read_sidecars,
 )
-from curator.storage import s3_client
 from curator.storage.source_reader import open_source
 
 
@@ -28,7 +27,7 @@ def test_values_are_flattened_in_the_order_of_the_file() -> None:
         "empty": "",
         "none": [],
     }
-    assert Sidecar(uri="x", data=data).lines == [
+    assert sidecar_lines(data) == [
         'title: "A walk"',
         'place.city: "Oslo"',
         "place.at.lat: 59.9",
@@ -46,7 +45,7 @@ def test_many_long_and_deep_values_are_limited() -> None:
         deep = {"a": deep}
     data = {"deep": deep, "long": "x" * 9000, "list": list(range(100))}
     data |= {f"k{i}": i for i in range(500)}
-    lines = Sidecar(uri="x", data=data).lines
+    lines = sidecar_lines(data)
     assert len(lines) == 40
     assert max(map(len, lines)) <= 240
     assert lines[0] == 'long: "' + "x" * 199 + '\u2026"'
@@ -115,7 +114,9 @@ def test_a_shared_sidecar_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("curator.stages.caption.dialogs.sidecar_values.open_source", watched)
     uris = [str(tmp_path / name) for name in ("a.mov", "a.mp4")]
     told = read_sidecars(uris)
-    assert [s.lines for s in told.values() if isinstance(s, Sidecar)] == [["x: 1"]] * 2
+    assert [sidecar_lines(s.data) for s in told.values() if isinstance(s, Sidecar)] == [
+        ["x: 1"]
+    ] * 2
     assert opened == [str(tmp_path / "a.json")]
 
 

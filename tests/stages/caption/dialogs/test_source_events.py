@@ -12,7 +12,6 @@ from curator.stages.caption.caption_records import Event, Known, Task, Window
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
 from curator.stages.caption.dialogs.dialog import retold
 from curator.stages.caption.dialogs.prompt_facts import facts_of
-from curator.stages.caption.dialogs.sidecar_values import Sidecar
 from curator.stages.caption.dialogs.source_events import (
     NOTHING,
     EventCode,
@@ -23,6 +22,7 @@ from curator.stages.caption.dialogs.source_events import (
 )
 from curator.stages.caption.dialogs.window_dialog import Asker, make_dialogs
 from curator.stages.caption.windows import frames_of, windows_of
+from curator.storage.sidecar_reader import Sidecar
 
 CLASSES = {"collision": "something is hit", "near_collision": "a near miss", "normal": "nothing"}
 CONFIG = CaptionConfig(

@@ -1,0 +1,98 @@
+"""Reads the `.json` beside sources. Nothing is trusted: sizes and forms are limited."""
+
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from curator.errors import SourceError
+from curator.storage.sidecar_files import FoundSidecar, UnknownSidecar, find_sidecars
+from curator.storage.source_reader import open_source
+
+MAX_BYTES = 256 << 10
+_THREADS = 16
+
+
+class SidecarCode(StrEnum):
+    """Why a sidecar is not told. Public: written to reports."""
+
+    TOO_LARGE = "too_large"
+    """More than 256 KiB."""
+    NOT_JSON = "not_json"
+    """It is no JSON in UTF-8."""
+    NOT_AN_OBJECT = "not_an_object"
+    """It is JSON, and no object with keys and values."""
+    UNREADABLE = "unreadable"
+    """Permission, I/O or network error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sidecar:
+    """What a file beside a source says."""
+
+    uri: str
+    data: Mapping[str, Any]
+    """As it stands there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarProblem:
+    """A sidecar that is there and cannot be told."""
+
+    code: SidecarCode
+    message: str
+
+
+def read_sidecars(uris: Iterable[str]) -> dict[str, Sidecar | SidecarProblem]:
+    """Reads the sidecars of sources, many at a time; see `storage.sidecars` for the names.
+
+    Args:
+        uris: Of sources.
+
+    Returns:
+        By the source's URI, sorted; a source without a sidecar is not in it. Nothing is raised for
+        a file that cannot be used.
+    """
+    found = find_sidecars(uris)
+    places = {place.uri: place for place in found.values() if isinstance(place, FoundSidecar)}
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecar") as pool:
+        told = dict(zip(places, pool.map(_read, places.values()), strict=True))
+    return {
+        uri: SidecarProblem(code=SidecarCode.UNREADABLE, message=place.message)
+        if isinstance(place, UnknownSidecar)
+        else told[place.uri]
+        for uri, place in sorted(found.items())
+    }
+
+
+def _read(place: FoundSidecar) -> Sidecar | SidecarProblem:
+    if place.bytes > MAX_BYTES:
+        return _too_large(place.uri, place.bytes)
+    try:
+        with open_source(place.uri) as file:
+            raw = file.read(MAX_BYTES + 1)
+    except SourceError as error:
+        return SidecarProblem(code=SidecarCode.UNREADABLE, message=error.message)
+    if len(raw) > MAX_BYTES:
+        return _too_large(place.uri, len(raw))
+    try:
+        data = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        why = type(error).__name__ if isinstance(error, RecursionError) else str(error)[:120]
+        message = f"{place.uri!r} is no JSON in UTF-8: {why}"
+        return SidecarProblem(code=SidecarCode.NOT_JSON, message=message)
+    if not isinstance(data, dict):
+        message = f"{place.uri!r} has a {type(data).__name__}; expected an object with keys"
+        return SidecarProblem(code=SidecarCode.NOT_AN_OBJECT, message=message)
+    return Sidecar(uri=place.uri, data=data)
+
+
+def _too_large(uri: str, n_bytes: int) -> SidecarProblem:
+    message = f"{uri!r} has {n_bytes} bytes; expected at most {MAX_BYTES}"
+    return SidecarProblem(code=SidecarCode.TOO_LARGE, message=message)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
