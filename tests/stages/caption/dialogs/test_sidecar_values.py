@@ -111,7 +111,7 @@ def test_a_shared_sidecar_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
         opened.append(uri)
         return open_source(uri)
 
-    monkeypatch.setattr("curator.stages.caption.dialogs.sidecar_values.open_source", watched)
+    monkeypatch.setattr("curator.storage.sidecar_reader.open_source", watched)
     uris = [str(tmp_path / name) for name in ("a.mov", "a.mp4")]
     told = read_sidecars(uris)
     assert [sidecar_lines(s.data) for s in told.values() if isinstance(s, Sidecar)] == [
