@@ -1,5 +1,5 @@
 """What works on this machine, what does not, and the remedy: `curate doctor`.
 
-Each check is a function from a `Host` (or from places) to rows. What could crash, hang or take
-memory is asked in a process of its own (`inside.py`).
+Each check is a function from a `Host` (or from places) to rows. A process of its own tries what
+could crash, hang or take memory (`probe_process.py`).
 """

@@ -1,4 +1,4 @@
-"""All checks, in the order in which one allows the next."""
+"""All checks, in the order in which each allows the next."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +12,11 @@ from curator.doctor.packages import ASKED, are_sound, ask_all, package_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What was found.
-
-    Attributes:
-        recipe: The recipe's name.
-        rows: By group, in the order of `Group`.
-    """
+    """The outcome of all checks."""
 
     recipe: str
     rows: tuple[Row, ...]
+    """In the order of `Group`."""
 
     @property
     def can_run(self) -> bool:
@@ -37,15 +33,15 @@ def examine(
     models: str | None = None,
     host: Host | None = None,
 ) -> Diagnosis:
-    """Looks at everything; writes nothing that stays.
+    """Checks everything; writes nothing that stays.
 
     Args:
         sources: As for `curate run`; may be empty.
-        out: Output root; None if none was named.
+        out: Output root, if one was named.
         recipe: Name or file.
         overrides: As for `load_recipe`.
         models: Place of weights, instead of the recipe's.
-        host: Where to look; None for this machine.
+        host: None for this machine.
     """
     host = host or Host()
     answers = ask_all(host, ASKED)
@@ -53,16 +49,14 @@ def examine(
     if are_sound(answers):
         needs, rows = _with_recipe(host, sources, out, recipe, overrides, models)
     else:
-        # What a broken package does to a process that imports it may be worse than an error.
+        # A broken package may crash the process that imports it.
         needs = Needs(s3=any(place.startswith("s3://") for place in places))
         rows = [_not_read(recipe)]
     rows += machine_rows(host, out)
     rows += package_rows(host, answers, needs)
     rows += gpu_rows(host, answers["faiss"], needs)
-    order = list(Group)
-    return Diagnosis(
-        recipe=recipe, rows=tuple(sorted(rows, key=lambda row: order.index(row.group)))
-    )
+    ordered = sorted(rows, key=lambda row: list(Group).index(row.group))
+    return Diagnosis(recipe=recipe, rows=tuple(ordered))
 
 
 def _with_recipe(
@@ -93,17 +87,11 @@ def _with_recipe(
         return needs_of(None, places), [*rows, row]
     rows += model_rows(recipe, s3_answers=s3_answers)
     if s3_answers or mirror is None:
-        # The catalogue of models lies in the mirror too.
+        # The catalogue of models is in the mirror too.
         rows += recipe_rows(recipe, name) or [row]
     return needs_of(recipe, places), rows
 
 
 def _not_read(name: str) -> Row:
-    return Row(
-        group=Group.RECIPE,
-        name=name,
-        state=State.BROKEN,
-        found="recipe, models and storage were not looked at: a package does not work",
-        remedy="see the rows of packages",
-        needed=True,
-    )
+    found = "recipe, models and storage were not checked: a package does not work"
+    return Group.RECIPE.row(name, State.BROKEN, found, "see the rows of packages", needed=True)

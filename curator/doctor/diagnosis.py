@@ -6,19 +6,19 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """How one thing stands. Public: written by `curate doctor --json`."""
+    """Outcome of a check. Public: written by `curate doctor --json`."""
 
     OK = "ok"
     MISSING = "missing"
-    """Not there, or too little of it."""
+    """Absent, or too little."""
     BROKEN = "broken"
-    """There, and does not work."""
+    """Present, and does not work."""
     NOT_NEEDED = "not needed"
-    """Not there, and nothing that was asked for uses it."""
+    """Absent, and the recipe does not use it."""
 
 
 class Group(StrEnum):
-    """What a check is about, in the order in which they are shown."""
+    """Subject of a check, in the order in which they are shown."""
 
     MACHINE = "machine"
     VIDEO = "video on CPU"
@@ -27,17 +27,27 @@ class Group(StrEnum):
     STORAGE = "storage"
     RECIPE = "recipe"
 
+    def row(
+        self,
+        name: str,
+        state: State,
+        found: str,
+        remedy: str | None = None,
+        *,
+        needed: bool = False,
+    ) -> "Row":
+        """The outcome of a check of this subject; see `Row`."""
+        return Row(group=self, name=name, state=state, found=found, remedy=remedy, needed=needed)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """The outcome of one check.
 
     Attributes:
-        group: What it is about.
-        name: What was looked at.
-        state: How it stands.
-        found: What was seen, in words.
-        remedy: What to do about it; None where nothing is to be done.
+        name: The thing that was checked.
+        found: The finding, in words.
+        remedy: What to do about it; None if nothing.
         needed: Whether the recipe cannot run without it.
     """
 
@@ -59,24 +69,19 @@ class Row:
 
     @property
     def stops(self) -> bool:
-        """Whether the recipe cannot run for it."""
+        """Whether it keeps the recipe from running."""
         return self.is_bad and self.needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a recipe and its places use beyond what every run does.
-
-    Attributes:
-        gpu: A GPU.
-        clip: A CLIP model, and so the package `open_clip`.
-        text: The text detector, and so `onnxruntime`.
-        s3: Object storage.
-    """
+    """What a recipe and its places use beyond what every run uses."""
 
     gpu: bool = False
     clip: bool = False
+    """A CLIP model, and so the package `open_clip`."""
     text: bool = True
+    """The text detector, and so `onnxruntime`."""
     s3: bool = False
 
 
@@ -86,5 +91,5 @@ def can_run(rows: Iterable[Row]) -> bool:
 
 
 def first_line(text: str) -> str:
-    """The first line that says something, without spaces around it."""
+    """The first line that is not blank, stripped."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")

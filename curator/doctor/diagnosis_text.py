@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from io import StringIO
 from typing import TextIO
 
@@ -14,19 +15,19 @@ _STYLES = {
     State.BROKEN: "bold red",
     State.NOT_NEEDED: "dim",
 }
-_BESIDE_NEED = "yellow"
-"""Style of what is missing or broken and stops nothing."""
+_HARMLESS = "yellow"
+"""Style of rows that are missing or broken and stop nothing."""
 
 _PLAIN_WIDTH = 1000
-"""Columns where there is no terminal to fit: no line is broken, so that `grep` finds all of it."""
+"""Columns without a terminal: no line is broken, so `grep` finds whole lines."""
 
 
 def print_diagnosis(diagnosis: Diagnosis, stream: TextIO | None = None) -> None:
-    """Prints the table and a last line that says whether the recipe can run.
+    """Prints the table, and a last line that says whether the recipe can run.
 
     Args:
-        diagnosis: What was found.
-        stream: Where to; None for standard output.
+        diagnosis: To print.
+        stream: None for standard output.
     """
     stream = stream or sys.stdout
     if stream.isatty():
@@ -44,17 +45,7 @@ def as_json(diagnosis: Diagnosis) -> str:
         {
             "recipe": diagnosis.recipe,
             "can_run": diagnosis.can_run,
-            "checks": [
-                {
-                    "group": row.group,
-                    "name": row.name,
-                    "state": row.state,
-                    "found": row.found,
-                    "remedy": row.remedy,
-                    "needed": row.needed,
-                }
-                for row in diagnosis.rows
-            ],
+            "checks": [asdict(row) for row in diagnosis.rows],
         },
         indent=2,
     )
@@ -77,7 +68,7 @@ def _render(diagnosis: Diagnosis, stream: TextIO, width: int | None) -> None:
 
     console = Console(file=stream, width=width, highlight=False)
     table = Table.grid(padding=(0, 2))
-    # A name is broken only where it would leave no room for what was found.
+    # Only long names are broken, which would leave no room for the finding.
     table.add_column(max_width=44)
     table.add_column(no_wrap=True)
     table.add_column()
@@ -86,7 +77,7 @@ def _render(diagnosis: Diagnosis, stream: TextIO, width: int | None) -> None:
         if rows:
             table.add_row(Text(group, "bold"), "", "")
         for row in rows:
-            style = _BESIDE_NEED if row.is_bad and not row.stops else _STYLES[row.state]
+            style = _HARMLESS if row.is_bad and not row.stops else _STYLES[row.state]
             table.add_row(Text(f"  {row.name}"), Text(row.state, style), Text(row.found))
             if row.remedy:
                 table.add_row("", "", Text(f"-> {row.remedy}", "cyan"))

@@ -1,7 +1,8 @@
-"""The NVIDIA driver: whether one is here, which parts of it load, and how to get the others."""
+"""The NVIDIA driver: whether there is one, which parts load, and how to get the others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from curator.doctor.diagnosis import Group, Needs, Row, State
 from curator.doctor.host import Host, Ran
@@ -67,15 +68,15 @@ _OTHER_INIT = "see `dmesg | grep -i -e nvrm -e xid`; restart the machine, or cha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """What is here of a driver.
+    """The parts of a driver on this machine; `cuda`, `init` and `devices` are None without libcuda.
 
     Attributes:
-        smi: How nvidia-smi ended; None if there is no such program.
-        loads: For each library None, or why it does not load.
-        cuda: Newest CUDA of the driver, such as 13020 for 13.2; None without libcuda.
-        init: What `cuInit` answered; None without libcuda.
-        devices: GPUs that CUDA sees; None without libcuda.
-        error: Why the libraries could not be looked at; empty if they were.
+        smi: Result of nvidia-smi; None if there is no such program.
+        loads: For each library None, or its error.
+        cuda: Newest CUDA of the driver, such as 13020 for 13.2.
+        init: Code of `cuInit`.
+        devices: Number of GPUs that CUDA sees.
+        error: Why the libraries could not be checked; empty if they were.
         on_bus: Whether a device of NVIDIA is on the PCI bus.
     """
 
@@ -89,7 +90,7 @@ class Driver:
 
     @property
     def is_here(self) -> bool:
-        """Whether there is a driver, be it a broken one."""
+        """Whether there is a driver, working or broken."""
         return self.smi is not None or bool(self.error) or self.has("libcuda.so.1")
 
     @property
@@ -122,24 +123,15 @@ def find_driver(host: Host) -> Driver:
 
 
 def driver_rows(host: Host, driver: Driver, needs: Needs) -> list[Row]:
-    """Checks of the driver and its libraries.
-
-    Args:
-        host: Where to look.
-        driver: What `find_driver` found.
-        needs: What the recipe uses.
-    """
+    """Checks of the driver and its libraries."""
     if not driver.is_here:
         return _without(host, driver, needs)
     rows = [_smi(driver), _cuda(host, driver, needs)]
     return rows + [_library(host, driver, name, needs) for name in LIBRARIES[1:]]
 
 
-def gpu_row(
-    name: str, state: State, found: str, remedy: str | None = None, *, needed: bool = False
-) -> Row:
-    """A row about the GPU."""
-    return Row(group=Group.GPU, name=name, state=state, found=found, remedy=remedy, needed=needed)
+gpu_row = Group.GPU.row
+"""A row about the GPU."""
 
 
 def _is_container(host: Host) -> bool:
@@ -148,9 +140,9 @@ def _is_container(host: Host) -> bool:
 
 
 def _without(host: Host, driver: Driver, needs: Needs) -> list[Row]:
-    found = "no NVIDIA driver, and no GPU of NVIDIA's on the PCI bus"
+    found = "no NVIDIA driver, and no NVIDIA GPU on the PCI bus"
     if driver.on_bus:
-        found = "no NVIDIA driver, though a GPU of NVIDIA's is on the PCI bus"
+        found = "no NVIDIA driver, but an NVIDIA GPU is on the PCI bus"
     remedy = _IN_CONTAINER if _is_container(host) else _INSTALL
     if needs.gpu:
         remedy += "; or use a recipe that runs on CPUs"
@@ -161,12 +153,8 @@ def _without(host: Host, driver: Driver, needs: Needs) -> list[Row]:
 def _smi(driver: Driver) -> Row:
     name = "nvidia-smi"
     if driver.smi is None:
-        return gpu_row(
-            name,
-            State.MISSING,
-            "no such program, though the driver's libraries are here",
-            f"add `utility` to {CAPABILITIES}, or install the driver's tools",
-        )
+        remedy = f"add `utility` to {CAPABILITIES}, or install the driver's tools"
+        return gpu_row(name, State.MISSING, "no such program, but the driver's libraries", remedy)
     if driver.smi.code != 0:
         return gpu_row(name, State.BROKEN, driver.smi.words(), _smi_remedy(driver.smi))
     gpus = [line.strip() for line in driver.smi.out.splitlines() if line.strip()]
@@ -183,7 +171,7 @@ def _smi_remedy(smi: Ran) -> str:
     if "mismatch" in words:
         return _INIT_ERRORS[803][1]
     if "communicate" in words:
-        return "load the driver's kernel module (modprobe nvidia), or install the driver anew"
+        return "load the driver's kernel module (modprobe nvidia), or install the driver again"
     if "No devices" in words:
         return _IN_CONTAINER + "; " + _OTHER_INIT
     return _OTHER_INIT
@@ -207,27 +195,22 @@ def _cuda(host: Host, driver: Driver, needs: Needs) -> Row:
 
 
 def cuda_words(number: int) -> str:
-    """A version as CUDA counts it, 13020, in words: `13.2`."""
+    """CUDA's number of a version, 13020, as `13.2`."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _library(host: Host, driver: Driver, name: str, needs: Needs) -> Row:
-    what = _WHAT_FOR[name]
+    use = _WHAT_FOR[name]
+    wrong = partial(gpu_row, name, needed=needs.gpu)
     if driver.has(name):
-        return gpu_row(name, State.OK, what)
+        return gpu_row(name, State.OK, use)
     if driver.error:
-        return gpu_row(
-            name, State.BROKEN, "was not looked at", "see the row `CUDA`", needed=needs.gpu
-        )
+        return wrong(State.BROKEN, "was not checked", "see the row `CUDA`")
     folder = next((at for at in _FOLDERS if host.exists(f"{at}/{name}")), None)
     if folder is not None:
-        return gpu_row(
-            name,
-            State.BROKEN,
-            f"lies in {folder} and does not load: {driver.loads[name]} ({what})",
-            f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH, or run ldconfig",
-            needed=needs.gpu,
-        )
+        found = f"is in {folder} and does not load: {driver.loads[name]} ({use})"
+        remedy = f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH, or run ldconfig"
+        return wrong(State.BROKEN, found, remedy)
     capability = _CAPABILITY.get(name, "video")
     if _is_container(host):
         value = host.environ.get(CAPABILITIES)
@@ -241,4 +224,4 @@ def _library(host: Host, driver: Driver, name: str, needs: Needs) -> Row:
             "install the whole driver, such as the packages libnvidia-decode and libnvidia-encode "
             f"of its version; in a container set {CAPABILITIES}=compute,utility,video"
         )
-    return gpu_row(name, State.MISSING, f"is not here ({what})", remedy, needed=needs.gpu)
+    return wrong(State.MISSING, f"is not here ({use})", remedy)

@@ -1,12 +1,13 @@
-"""What uses a GPU: torch, FAISS, PyNvVideoCodec with NVDEC and NVENC, DALI."""
+"""Packages that use a GPU: torch, FAISS, PyNvVideoCodec with NVDEC and NVENC, DALI."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from curator.doctor.diagnosis import Needs, Row, State
 from curator.doctor.driver import Driver, cuda_words, driver_rows, find_driver, gpu_row
 from curator.doctor.host import Answer, Host
-from curator.doctor.packages import ask_all, torch_cuda_build
+from curator.doctor.packages import ask_all, torch_build_words, torch_cuda_build
 from curator.doctor.probe_process import DECODERS
 
 _DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-dali-cuda110")
@@ -18,17 +19,17 @@ _FIRST_DRIVER = {13: "580", 12: "525", 11: "450"}
 CUDA compatibility guide."""
 
 _NO_ENCODER = ("Error code : 1 ", "Error code : 2 ")
-"""What opening NVENC answers on a GPU without it: no encode device, unsupported device."""
+"""Errors of opening NVENC on a GPU without it: no encode device, unsupported device."""
 
 
 def gpu_rows(host: Host, faiss: Answer, needs: Needs) -> list[Row]:
-    """Checks of the GPU, and of what would use it.
+    """Checks of the GPU, and of packages that would use it.
 
-    Where there is none and the recipe needs none, all are *not needed*. Where there is one, what
-    does not work is said, and stops only a recipe that needs it.
+    Without a GPU, all are *not needed* for a recipe that needs none. With one, everything that does
+    not work is reported, and stops only a recipe that needs a GPU.
 
     Args:
-        host: Where to look.
+        host: The machine.
         faiss: The answer to `faiss`.
         needs: What the recipe uses.
     """
@@ -47,7 +48,7 @@ def gpu_rows(host: Host, faiss: Answer, needs: Needs) -> list[Row]:
 
 
 def _questions(host: Host, driver: Driver, faiss: Answer) -> list[str]:
-    """What is worth asking: what is missing says so without a process of its own."""
+    """The probes that can tell more than what is already known to be missing."""
     asked = []
     if _torch_fits(torch_cuda_build(host), driver):
         asked.append("torch")
@@ -69,39 +70,31 @@ def _torch(host: Host, driver: Driver, answers: Mapping[str, Answer], needs: Nee
     found = host.version("torch")
     if found is None:
         return _absent(name, "torch is not installed", "uv pip install torch torchvision", needs)
+    wrong = partial(gpu_row, name, needed=needs.gpu)
     build = torch_cuda_build(host)
-    words = f"torch {found}, {f'for CUDA {build}' if build else 'a CPU-only build'}"
+    words = f"torch {found}, {torch_build_words(build)}"
     if not driver.works:
         return _no_gpu(name, words, driver, needs)
     if build is None:
-        return gpu_row(
-            name,
-            State.MISSING,
-            f"{words}; there is a GPU",
-            "uv pip install --reinstall torch torchvision: the registry's own builds have CUDA",
-            needed=needs.gpu,
-        )
+        remedy = "uv pip install --reinstall torch torchvision: the registry's own builds have CUDA"
+        return wrong(State.MISSING, f"{words}; there is a GPU", remedy)
     if not _torch_fits(build, driver):
-        major = int(build.partition(".")[0])
-        return gpu_row(
-            name,
+        newest = _FIRST_DRIVER.get(int(build.partition(".")[0]), "a newer version")
+        return wrong(
             State.BROKEN,
             f"{words}; the driver knows CUDA up to {cuda_words(driver.cuda or 0)}: it is too old",
-            f"update the driver to {_FIRST_DRIVER.get(major, 'a newer version')} or newer, or "
-            f"install a torch for CUDA {(driver.cuda or 0) // 1000}",
-            needed=needs.gpu,
+            f"update the driver to {newest} or newer, or install a torch for CUDA "
+            f"{(driver.cuda or 0) // 1000}",
         )
     answer = answers["torch"]
     why_not = answer.facts["why_not"] if answer.facts is not None else answer.error
     if why_not is None and answer.facts is not None and answer.facts["devices"]:
         return gpu_row(name, State.OK, f"{words}, computes on {_counted(answer.facts['devices'])}")
-    return gpu_row(
-        name,
+    return wrong(
         State.BROKEN,
         f"{words}; {why_not or 'sees no GPU'}",
         "install a torch whose CUDA and GPU architectures fit this GPU and driver; check "
         "CUDA_VISIBLE_DEVICES",
-        needed=needs.gpu,
     )
 
 
@@ -116,15 +109,11 @@ def _absent(name: str, found: str, install: str, needs: Needs) -> Row:
 
 
 def _no_gpu(name: str, found: str, driver: Driver, needs: Needs) -> Row:
-    """A row about what cannot be tried because CUDA does not start."""
+    """A row about a package that cannot be tried because CUDA does not start."""
     if driver.is_here or needs.gpu:
-        return gpu_row(
-            name,
-            State.MISSING,
-            f"{found}; was not tried, because there is no GPU that works",
-            f"see the row `{'CUDA' if driver.is_here else 'driver'}`",
-            needed=needs.gpu,
-        )
+        found += "; was not tried, because there is no GPU that works"
+        remedy = f"see the row `{'CUDA' if driver.is_here else 'driver'}`"
+        return gpu_row(name, State.MISSING, found, remedy, needed=needs.gpu)
     return gpu_row(name, State.NOT_NEEDED, f"{found}; no driver")
 
 
@@ -138,40 +127,27 @@ def _video(host: Host, driver: Driver, answers: Mapping[str, Answer], needs: Nee
         return [_absent(_CODEC, "not installed", _EXTRA, needs)]
     if not driver.works:
         return [_no_gpu(_CODEC, found, driver, needs)]
+    broken = partial(gpu_row, _CODEC, State.BROKEN, needed=needs.gpu)
     if not _video_loads(driver):
-        return [
-            gpu_row(
-                _CODEC,
-                State.BROKEN,
-                f"{found}; does not load without libnvcuvid.so.1 and libnvidia-encode.so.1",
-                "see the rows of these libraries",
-                needed=needs.gpu,
-            )
-        ]
+        why = "does not load without libnvcuvid.so.1 and libnvidia-encode.so.1"
+        return [broken(f"{found}; {why}", "see the rows of these libraries")]
     answer = answers["nvdec"]
     if answer.facts is None:
-        return [
-            gpu_row(
-                _CODEC,
-                State.BROKEN,
-                f"{found}; {answer.error}",
-                f"uv pip install --reinstall {_CODEC}; it wants a driver of 530 or newer",
-                needed=needs.gpu,
-            )
-        ]
-    rows = [gpu_row(_CODEC, State.OK, f"{found}, loads; GPU 0 was asked")]
+        again = f"uv pip install --reinstall {_CODEC}; it needs a driver of 530 or newer"
+        return [broken(f"{found}; {answer.error}", again)]
+    rows = [gpu_row(_CODEC, State.OK, f"{found}, loads; GPU 0 was tried")]
     rows += [_nvdec(codec, answer.facts["formats"], needs) for codec in DECODERS]
     return [*rows, _nvenc(answers["nvenc"])]
 
 
 def _nvdec(codec: str, formats: Sequence[Mapping[str, Any]], needs: Needs) -> Row:
-    """What NVDEC takes of a codec; sources in other formats are the CPU's."""
+    """Formats of a codec that NVDEC decodes; the CPU decodes sources in others."""
     name = f"NVDEC {codec}"
     mine = [one for one in formats if one["codec"] == codec]
     takes = [one for one in mine if one["caps"].get("supported")]
     leaves = [_format(one) for one in mine if one not in takes]
     if not takes and needs.gpu and codec == "h264":
-        remedy = "take a GPU with NVDEC, or a recipe that decodes on CPUs"
+        remedy = "use a GPU with NVDEC, or a recipe that decodes on CPUs"
         return gpu_row(name, State.MISSING, "not on this GPU", remedy, needed=True)
     if not takes:
         return gpu_row(name, State.NOT_NEEDED, f"not on this GPU; {codec} is decoded on CPUs")
@@ -223,7 +199,7 @@ def _faiss(driver: Driver, faiss: Answer, gpus: Answer | None) -> Row:
         return gpu_row(name, State.NOT_NEEDED, f"{build}; there is no GPU that works")
     if not has_code or gpus is None:
         install = "uv pip uninstall faiss-cpu; uv pip install faiss-gpu"
-        return gpu_row(name, State.MISSING, f"{build}; duplicates are sought on CPUs", install)
+        return gpu_row(name, State.MISSING, f"{build}; CPUs search for duplicates", install)
     if gpus.facts is None or not gpus.facts["gpus"]:
         why = gpus.error or "it sees no GPU"
         remedy = "update the driver to 580 or newer, or see the row `torch on the GPU`"

@@ -1,4 +1,4 @@
-"""What checks ask of the machine; tests give one that answers as they like."""
+"""The machine as checks see it; tests replace it."""
 
 import importlib.util
 import json
@@ -19,20 +19,20 @@ from curator.doctor.diagnosis import first_line
 from curator.executor.host_resources import available_cpus, memory_bytes, object_store_bytes
 
 ANSWER_S = 60.0
-"""Longest wait for a process that was asked something. Importing torch takes 4 CPU-seconds here;
-a machine whose GPU hangs never answers."""
+"""Longest wait for a probe. Importing torch takes 4 CPU-seconds; a machine whose GPU hangs never
+answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """How a program ended; `code` is None if it did not in time, negative if by a signal."""
+    """Result of a program; `code` is None after a time-out, negative for a signal."""
 
     code: int | None
     out: str = ""
     err: str = ""
 
     def words(self) -> str:
-        """Why it did not end well, in one line."""
+        """The reason of a failure, in one line."""
         if self.code is None:
             return "did not answer in time"
         if self.code < 0:
@@ -42,7 +42,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a process of its own said: facts, or why there are none."""
+    """Answer of a probe: facts, or an error."""
 
     facts: Mapping[str, Any] | None = None
     error: str = ""
@@ -57,12 +57,7 @@ class Host:
         return os.environ
 
     def run(self, command: Sequence[str], *, timeout_s: float) -> Ran | None:
-        """Runs a program and waits; None if there is no such program.
-
-        Args:
-            command: Program and arguments.
-            timeout_s: It is killed after this.
-        """
+        """Runs a program, killed after `timeout_s`; None if there is no such program."""
         environment = dict(self.environ)
         if command[0] == sys.executable:
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -84,15 +79,14 @@ class Host:
         return Ran(code=done.returncode, out=done.stdout, err=done.stderr)
 
     def ask(self, question: str, *, timeout_s: float = ANSWER_S) -> Answer:
-        """Asks a process of its own, so that a crash in there is an answer too.
+        """Runs a probe in a process of its own, so that a crash is an answer too.
 
         Args:
             question: Name of a function of `curator.doctor.probe_process`.
             timeout_s: It is killed after this.
         """
-        ran = self.run(
-            [sys.executable, "-m", "curator.doctor.probe_process", question], timeout_s=timeout_s
-        )
+        command = [sys.executable, "-m", "curator.doctor.probe_process", question]
+        ran = self.run(command, timeout_s=timeout_s)
         if ran is None:
             return Answer(error=f"{sys.executable} cannot be started")
         # Packages print when they are imported; the answer is the last line.
@@ -120,7 +114,7 @@ class Host:
         return self.read_text(str(Path(origin).parent / name)) if origin else None
 
     def exists(self, path: str) -> bool:
-        """Whether there is something under a path."""
+        """Whether a path exists."""
         return os.path.exists(path)
 
     def read_text(self, path: str) -> str | None:
@@ -135,12 +129,12 @@ class Host:
         return sorted(glob(pattern))
 
     def disk(self, path: str) -> tuple[int, int]:
-        """Free and all bytes of the file system of a path."""
+        """Free and total bytes of a path's file system."""
         usage = shutil.disk_usage(path)
         return usage.free, usage.total
 
     def open_files(self) -> tuple[int, int] | None:
-        """Soft and hard limit of open files; None where there is no such limit."""
+        """Soft and hard limit of open files; None if there is no limit."""
         try:
             import resource
         except ImportError:

@@ -11,27 +11,22 @@ from curator.doctor.host import Host
 MIN_PYTHON = (3, 11)
 
 WORKER_BYTES = 2 << 30
-"""Memory that the engine counts for a worker."""
+"""Memory that the engine plans for a worker."""
 
 MIN_DISK_BYTES = 5 * 10**9
 """Free space below which a run over more than a few films is likely to fill the disk."""
 
 STOP_DISK_BYTES = 200 * 10**6
-"""Free space below which not even Ray's own files and one track of a film have room."""
+"""Free space that Ray's own files and one track of a film need."""
 
 MIN_OPEN_FILES = 1024
-"""Soft limit that Linux gives a process where nobody set another."""
+"""Linux's default soft limit."""
 
 _SHM = "/dev/shm"
 
 
 def machine_rows(host: Host, out: str | None) -> list[Row]:
-    """Checks of the machine.
-
-    Args:
-        host: Where to look.
-        out: Output root, if one was named.
-    """
+    """Checks of the machine; `out` is the output root, if one was named."""
     rows = [_python(host), _cores(host), _memory(host), _shared_memory(host)]
     if out is not None and not out.startswith("s3://"):
         rows.append(_disk(host, "disk of OUT", existing(out), "free some, or choose another OUT"))
@@ -56,21 +51,15 @@ def size(n_bytes: int) -> str:
 
 def _row(name: str, found: str, remedy: str | None = None, *, needed: bool = False) -> Row:
     state = State.OK if remedy is None else State.MISSING
-    return Row(
-        group=Group.MACHINE, name=name, state=state, found=found, remedy=remedy, needed=needed
-    )
+    return Group.MACHINE.row(name, state, found, remedy, needed=needed)
 
 
 def _python(host: Host) -> Row:
     found = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     if host.version("elasticsearch-curator") is not None:
-        return Row(
-            group=Group.MACHINE,
-            name="Python",
-            state=State.BROKEN,
-            found=f"{found}; elasticsearch-curator installs a package `curator` too",
-            remedy="give each of the two its own environment",
-        )
+        found += "; elasticsearch-curator installs a package `curator` too"
+        remedy = "give each of the two its own environment"
+        return Group.MACHINE.row("Python", State.BROKEN, found, remedy)
     if sys.version_info < MIN_PYTHON:
         return _row("Python", found, "make an environment with Python 3.11 or newer", needed=True)
     return _row("Python", found)
@@ -97,15 +86,13 @@ def _memory(host: Host) -> Row:
 def _shared_memory(host: Host) -> Row:
     wanted = host.object_store_bytes()
     if not host.exists(_SHM):
-        return Row(
-            group=Group.MACHINE, name=_SHM, state=State.NOT_NEEDED, found="not on this system"
-        )
+        return Group.MACHINE.row(_SHM, State.NOT_NEEDED, "not on this system")
     free, total = host.disk(_SHM)
     found = f"{size(free)} free of {size(total)}"
     if free < wanted:
         return _row(
             _SHM,
-            f"{found}; Ray's object store takes {size(wanted)}, and lies on disk otherwise",
+            f"{found}; Ray's object store takes {size(wanted)}, and is on disk otherwise",
             f"docker run --shm-size={-(-wanted >> 30) or 1}g, or an emptyDir of medium Memory "
             "under /dev/shm in Kubernetes",
         )
@@ -116,22 +103,16 @@ def _disk(host: Host, name: str, path: str, remedy: str) -> Row:
     free, total = host.disk(path)
     found = f"{free / 1e9:.1f} GB free of {total / 1e9:.1f} GB at {path}"
     if free < MIN_DISK_BYTES:
-        return _row(
-            name,
-            f"{found}; less than {MIN_DISK_BYTES / 1e9:.0f} GB",
-            remedy,
-            needed=free < STOP_DISK_BYTES,
-        )
+        found += f"; less than {MIN_DISK_BYTES / 1e9:.0f} GB"
+        return _row(name, found, remedy, needed=free < STOP_DISK_BYTES)
     return _row(name, found)
 
 
 def _open_files(host: Host) -> Row:
     limits = host.open_files()
     if limits is None:
-        return Row(
-            group=Group.MACHINE, name="open files", state=State.NOT_NEEDED, found="no such limit"
-        )
-    # Ray raises the soft limit to the hard one by itself, so that the hard one counts.
+        return Group.MACHINE.row("open files", State.NOT_NEEDED, "no such limit")
+    # Ray raises the soft limit to the hard one.
     soft, hard = (_no_end(limit) for limit in limits)
     found = f"limit {_limit(soft)}, up to {_limit(hard)}"
     if hard < MIN_OPEN_FILES:

@@ -1,7 +1,8 @@
-"""Packages that a run uses on CPUs: installed, and working."""
+"""Packages that a run uses on CPUs: whether they are installed and work."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from curator.doctor.diagnosis import Group, Needs, Row, State
 from curator.doctor.host import Answer, Host
@@ -23,26 +24,20 @@ _SYSTEM_LIBRARY = "cannot open shared object file"
 
 
 def ask_all(host: Host, questions: Iterable[str]) -> dict[str, Answer]:
-    """Answers to questions, asked side by side, as many at a time as there are cores."""
+    """Answers to questions, as many at a time as there are cores."""
     names = list(questions)
     with ThreadPoolExecutor(max(1, host.cpus()), thread_name_prefix="doctor") as pool:
         return dict(zip(names, pool.map(host.ask, names), strict=True))
 
 
 def are_sound(answers: Mapping[str, Answer]) -> bool:
-    """Whether this process can import what recipes and stores are read with."""
+    """Whether this process can import the packages that read recipes and stores."""
     return all(answers[name].facts is not None for name in ASKED if name != "ray")
 
 
 def package_rows(host: Host, answers: Mapping[str, Answer], needs: Needs) -> list[Row]:
-    """Checks of packages.
-
-    Args:
-        host: Where to look.
-        answers: To `ASKED`.
-        needs: What the recipe uses.
-    """
-    rows = [
+    """Checks of packages; `answers` are those to `ASKED`."""
+    return [
         *_ffmpeg(host, answers["av"]),
         _package(host, "cv2", answers),
         _torch(host),
@@ -54,39 +49,26 @@ def package_rows(host: Host, answers: Mapping[str, Answer], needs: Needs) -> lis
         _others(answers["others"]),
         _open_clip(host, needs),
     ]
-    return rows
 
 
-def _row(
-    name: str, state: State, found: str, remedy: str | None = None, *, needed: bool = True
-) -> Row:
-    return Row(group=Group.VIDEO, name=name, state=state, found=found, remedy=remedy, needed=needed)
+_row = partial(Group.VIDEO.row, needed=True)
 
 
 def _package(
     host: Host, module: str, answers: Mapping[str, Answer], more: str = "", *, needed: bool = True
 ) -> Row:
-    """A package by its metadata and by what a process said that imported it."""
+    """A package, by its metadata and by the answer of a process that imported it."""
     name, distributions = _DISTRIBUTIONS[module]
     installed = [(one, found) for one in distributions if (found := host.version(one)) is not None]
     answer = answers[module]
     if answer.facts is None and not installed:
-        return _row(
-            name,
-            State.MISSING,
-            "not installed",
-            f"uv pip install {distributions[0]}",
-            needed=needed,
-        )
+        install = f"uv pip install {distributions[0]}"
+        return _row(name, State.MISSING, "not installed", install, needed=needed)
     words = ", ".join(f"{one} {found}" for one, found in installed) or "of unknown version"
     if answer.facts is None:
-        return _row(
-            name,
-            State.BROKEN,
-            f"{words}; {answer.error}",
-            _remedy(module, [one for one, _ in installed] or list(distributions[:1]), answer.error),
-            needed=needed,
-        )
+        names = [one for one, _ in installed] or list(distributions[:1])
+        remedy = _remedy(module, names, answer.error)
+        return _row(name, State.BROKEN, f"{words}; {answer.error}", remedy, needed=needed)
     return _row(name, State.OK, words + more, needed=needed)
 
 
@@ -118,7 +100,7 @@ def _ffmpeg(host: Host, answer: Answer) -> list[Row]:
             State.MISSING if lacking else State.OK,
             f"no {', '.join(lacking)}" if lacking else ", ".join(decoders),
             other if lacking else None,
-            # Sources in another codec end as failed; the run goes on.
+            # Sources in another codec fail; the run continues.
             needed="h264" in lacking,
         ),
         _row(
@@ -147,10 +129,12 @@ def _torch(host: Host) -> Row:
     found = host.version("torch")
     if found is None:
         return _row("torch", State.MISSING, "not installed", "uv pip install torch torchvision")
-    build = torch_cuda_build(host)
-    return _row(
-        "torch", State.OK, f"{found}, {f'for CUDA {build}' if build else 'a CPU-only build'}"
-    )
+    return _row("torch", State.OK, f"{found}, {torch_build_words(torch_cuda_build(host))}")
+
+
+def torch_build_words(build: str | None) -> str:
+    """What torch was built for, in words."""
+    return f"for CUDA {build}" if build else "a CPU-only build"
 
 
 def _faiss_build(answer: Answer) -> str:
@@ -167,9 +151,8 @@ def _providers(answers: Mapping[str, Answer]) -> str:
 
 def _others(answer: Answer) -> Row:
     if answer.facts is None:
-        return _row(
-            "other packages", State.BROKEN, answer.error, "uv pip install --reinstall curate-video"
-        )
+        again = "uv pip install --reinstall curate-video"
+        return _row("other packages", State.BROKEN, answer.error, again)
     return _row("other packages", State.OK, "numpy, pydantic, PyYAML, orjson, rich, pillow")
 
 

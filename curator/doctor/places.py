@@ -1,4 +1,4 @@
-"""Sources and output root: what can be read and written, and how S3 is reached."""
+"""Sources and output root: whether they can be read and written, and how S3 is reached."""
 
 import secrets
 import socket
@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,25 +21,25 @@ from curator.stages.scan.source_listing import ListedSource, UnlistedSource, lis
 from curator.storage import Store, open_source, open_store
 
 MAX_LOOKED_AT = 1000
-"""Names of a source that are looked at for one that can be read."""
+"""Most names of a source that are tried for one that can be read."""
 
 CONNECT_S = 5.0
 """Longest wait for the S3 server; the client itself tries for minutes."""
 
 MAX_SKEW_S = 300.0
-"""Difference of clocks from which to worry: S3 refuses requests from 15 min."""
+"""Difference of clocks that is reported: S3 refuses requests from 15 min."""
 
 S3 = "s3://"
 _CONTENT = b"written to see whether this prefix can be written and read\n"
 
 
 def storage_rows(sources: Sequence[str], out: str | None, *, s3_answers: bool) -> list[Row]:
-    """Checks of places. What is written is removed again, and a missing OUT is not made.
+    """Checks of places. Written objects are removed again, and a missing OUT is not created.
 
     Args:
         sources: As the user named them.
         out: Output root, if one was named.
-        s3_answers: Whether places on S3 are worth trying: the client tries for minutes.
+        s3_answers: Whether to try places on S3: the client tries for minutes.
     """
     rows: list[Row] = []
     for name, place, check in [
@@ -46,27 +47,21 @@ def storage_rows(sources: Sequence[str], out: str | None, *, s3_answers: bool) -
         *([(f"OUT {out}", out, _out)] if out is not None else []),
     ]:
         if place.startswith(S3) and not s3_answers:
-            found, remedy = "was not looked at", "see the rows `S3`"
-            rows.append(_row(name, State.MISSING, found, remedy))
+            rows.append(_row(name, State.MISSING, "was not checked", "see the rows `S3`"))
         else:
             rows.append(_tried(name, place, check))
     return rows
 
 
-def _row(
-    name: str, state: State, found: str, remedy: str | None = None, *, needed: bool = True
-) -> Row:
-    return Row(
-        group=Group.STORAGE, name=name, state=state, found=found, remedy=remedy, needed=needed
-    )
+_row = partial(Group.STORAGE.row, needed=True)
 
 
 def _tried(name: str, place: str, check: Callable[[str], str]) -> Row:
-    """A row of what a check says, or of why it could not."""
+    """A row of a check's finding, or of its error."""
     try:
         return _row(name, State.OK, check(place))
     except CuratorError as error:
-        # These messages are: what was found; the remedy.
+        # These messages are the finding and the remedy, with a semicolon between.
         found, _, remedy = str(error).partition("; ")
         return _row(name, State.BROKEN, found, remedy or "check the name")
 
@@ -96,9 +91,11 @@ def _out(out: str) -> str:
     if not store.is_local:
         return _round_trip(store)
     nearest = existing(out)
-    # Where OUT is not there yet, the folder in which it will be made is tried.
+    # If OUT does not exist, the folder in which it will be created is tried.
     open_store(nearest).check_writable()
-    return "can be written" if nearest == store.uri else f"will be made; {nearest} can be written"
+    return (
+        "can be written" if nearest == store.uri else f"will be created; {nearest} can be written"
+    )
 
 
 def _round_trip(store: Store) -> str:
@@ -114,7 +111,7 @@ def _round_trip(store: Store) -> str:
         if got != _CONTENT:
             raise StorageError(
                 f"{store.uri}/{key} was read with other content than was written; use an S3 server "
-                "that shows what was written at once"
+                "whose reads see the last write"
             )
     except BaseException:
         with suppress(StorageError):
@@ -125,12 +122,7 @@ def _round_trip(store: Store) -> str:
 
 
 def s3_rows(host: Host, places: Sequence[str]) -> list[Row]:
-    """Checks of credentials, endpoint and clock, once for all places on S3.
-
-    Args:
-        host: For the time.
-        places: At least one.
-    """
+    """Checks of credentials, endpoint and clock, once for all places on S3 (at least one)."""
     rows = [_credentials()]
     if rows[0].stops:
         return rows
@@ -148,7 +140,7 @@ def s3_rows(host: Host, places: Sequence[str]) -> list[Row]:
 
 
 def _credentials() -> Row:
-    """Where the credentials come from; they themselves are never shown."""
+    """The origin of the credentials, which are never shown."""
     import boto3
 
     from curator.storage.s3_client import S3Errors, explain
@@ -163,7 +155,7 @@ def _credentials() -> Row:
         return _row(
             name,
             State.MISSING,
-            "neither in the environment, nor in a profile, nor of a role",
+            "not in the environment, a profile or a role",
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the machine "
             "or pod a role",
         )
@@ -204,7 +196,7 @@ def _endpoint(client: Any) -> Row:  # noqa: ANN401 - boto3's clients are classes
 
 
 def _clock(host: Host, client: Any, place: str) -> Row:  # noqa: ANN401
-    """The server's clock beside ours: signed requests hold only for some minutes."""
+    """The server's clock against ours: signed requests are valid only for some minutes."""
     from botocore.exceptions import ClientError
 
     from curator.storage.s3_client import S3Errors, split_uri
@@ -213,13 +205,13 @@ def _clock(host: Host, client: Any, place: str) -> Row:  # noqa: ANN401
     try:
         answer = client.list_objects_v2(Bucket=split_uri(place)[0], MaxKeys=1)
     except ClientError as error:
-        # Whatever is wrong is said by the row of the place; a refusal has the server's time too.
+        # The row of the place reports the error; a refusal has the server's time too.
         answer = error.response
     except S3Errors as error:
         return _row(name, State.NOT_NEEDED, f"the server did not answer: {error}")
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     if date is None:
-        return _row(name, State.NOT_NEEDED, "the server says no time")
+        return _row(name, State.NOT_NEEDED, "the server sends no time")
     skew_s = host.now() - parsedate_to_datetime(date).timestamp()
     if abs(skew_s) > MAX_SKEW_S:
         side = "ahead of" if skew_s > 0 else "behind"

@@ -1,6 +1,6 @@
-"""What is asked in a process of its own: `python -m curator.doctor.probe_process QUESTION`.
+"""Probes in a process of their own: `python -m curator.doctor.probe_process QUESTION`.
 
-Each function imports what could crash, and returns facts that JSON can hold. Whatever it raises is
+Each function imports a package that could crash, and returns facts as JSON. An exception becomes
 the answer `error`.
 """
 
@@ -29,12 +29,12 @@ NVDEC_FORMATS = (
     ("av1", "420", 8),
     ("av1", "420", 10),
 )
-"""Codec, chroma and bits a sample of what videos come in. Each question makes a CUDA context, which
-takes a tenth of a second or more, so that not every combination is asked."""
+"""Codec, chroma and bits per sample of usual videos. Each probe makes a CUDA context, which takes a
+tenth of a second or more, so only these combinations are probed."""
 
 
 def av() -> dict[str, Any]:
-    """FFmpeg behind PyAV: version, decoders and encoders that are used here."""
+    """FFmpeg behind PyAV: version, and the decoders and encoders that this package uses."""
     import av as package
     from av.codec import Codec
 
@@ -53,7 +53,7 @@ def av() -> dict[str, Any]:
 
 
 def cv2() -> dict[str, Any]:
-    """OpenCV, and that it computes."""
+    """Whether OpenCV computes."""
     import cv2 as package
     import numpy as np
 
@@ -62,7 +62,7 @@ def cv2() -> dict[str, Any]:
 
 
 def faiss() -> dict[str, Any]:
-    """FAISS: that it searches on a CPU, and whether it was built for GPUs."""
+    """Whether FAISS searches on a CPU, and whether it was built for GPUs."""
     import faiss as package
     import numpy as np
 
@@ -73,7 +73,7 @@ def faiss() -> dict[str, Any]:
 
 
 def faiss_gpus() -> dict[str, Any]:
-    """GPUs that FAISS sees. With a driver that does not work this ends the process."""
+    """GPUs that FAISS sees. A driver that does not work makes this end the process."""
     import faiss as package
 
     return {"gpus": int(package.get_num_gpus())}
@@ -99,30 +99,30 @@ def boto3() -> dict[str, Any]:
 
 
 def ray() -> dict[str, Any]:
-    """The engine; nothing is started."""
+    """The engine, without starting it."""
     import_module("ray")
     return {}
 
 
 def others() -> dict[str, Any]:
-    """Small packages that everything here uses."""
+    """Small packages that everything uses."""
     for name in ("numpy", "pydantic", "yaml", "orjson", "rich", "PIL"):
         import_module(name)
     return {}
 
 
 def dali() -> dict[str, Any]:
-    """DALI, and that its library loads."""
+    """Whether DALI's library loads."""
     import_module("nvidia.dali.fn")
     return {}
 
 
 def libraries() -> dict[str, Any]:
-    """Which parts of the driver the loader finds, and what CUDA says when it starts.
+    """Which parts of the driver load, and how CUDA starts.
 
-    `loads` maps each library to None, or to why it does not load. `driver_cuda` is the newest CUDA
-    of the driver (13020 for 13.2), `init` the code of `cuInit` (0 is success), `devices` how many
-    it then sees; they are None where `libcuda.so.1` does not load.
+    `loads` maps each library to None, or to its error. `driver_cuda` is the newest CUDA of the
+    driver (13020 for 13.2), `init` the code of `cuInit` (0 is success), `devices` the number of
+    GPUs; they are None if `libcuda.so.1` does not load.
     """
     loads: dict[str, str | None] = {}
     for name in LIBRARIES:
@@ -160,7 +160,7 @@ def torch() -> dict[str, Any]:
 
 
 def nvdec() -> dict[str, Any]:
-    """What the first GPU's decoder takes: a dictionary of PyNvVideoCodec for each format."""
+    """Capabilities of the first GPU's decoder: PyNvVideoCodec's dictionary for each format."""
     package = import_module("PyNvVideoCodec")
 
     formats = []
@@ -176,7 +176,7 @@ def nvdec() -> dict[str, Any]:
 
 
 def nvenc() -> dict[str, Any]:
-    """What the first GPU's H.264 encoder can do; an error where it has none."""
+    """Capabilities of the first GPU's H.264 encoder; an error if it has none."""
     package = import_module("PyNvVideoCodec")
 
     return {"caps": dict(package.GetEncoderCaps(gpuid=0, codec="h264"))}
@@ -195,7 +195,7 @@ def main(name: str) -> None:
     """Prints the answer to a question as the last line of standard output."""
     try:
         facts = QUESTIONS[name]()
-    except Exception as error:  # noqa: BLE001 - whatever a package raises is what was asked
+    except Exception as error:  # noqa: BLE001 - any error is the answer
         facts = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
     print("\n" + json.dumps(facts), flush=True)
 

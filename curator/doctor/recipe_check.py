@@ -1,6 +1,7 @@
 """The recipe and its models."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from curator.doctor.diagnosis import Group, Needs, Row, State
 from curator.errors import CuratorError, ModelError, RecipeError
@@ -15,22 +16,17 @@ _SHOT_MODEL = "transnetv2"
 
 
 def needs_gpu(recipe: Recipe) -> bool:
-    """Whether a recipe cannot run without a GPU: one that decodes there."""
+    """Whether a recipe cannot run without a GPU."""
     return getattr(recipe.analyze, "device", None) == "gpu"
 
 
 def mirror_of(recipe: Recipe) -> str | None:
-    """Where weights are copied from to this machine; None if they lie here or nowhere."""
+    """The place from which weights are copied to this machine, if there is one."""
     return ModelStore.at(recipe.models).mirror
 
 
 def needs_of(recipe: Recipe | None, places: Sequence[str]) -> Needs:
-    """What a recipe and its places use.
-
-    Args:
-        recipe: None if it could not be read: then what every recipe may use.
-        places: Sources and output root.
-    """
+    """What a recipe and its places (sources and output root) use; None is an unreadable recipe."""
     s3 = any(place.startswith("s3://") for place in places)
     if recipe is None:
         return Needs(s3=s3)
@@ -45,34 +41,28 @@ def needs_of(recipe: Recipe | None, places: Sequence[str]) -> Needs:
 def read_recipe(
     name: str, overrides: Sequence[str], models: str | None
 ) -> tuple[Recipe | None, Row]:
-    """Reads a recipe, and says how that went.
-
-    Args:
-        name: As for `load_recipe`.
-        overrides: As for `load_recipe`.
-        models: Place of weights, instead of the recipe's; None for the recipe's.
-    """
+    """Reads a recipe as `load_recipe` does; `models` replaces its place of weights."""
     try:
         recipe = load_recipe(name, overrides)
     except RecipeError as error:
         return None, _recipe_row(name, error)
     if models is not None:
         recipe = recipe.model_copy(update={"models": models})
-    return recipe, Row(group=Group.RECIPE, name=name, state=State.OK, found="is valid")
+    return recipe, Group.RECIPE.row(name, State.OK, "is valid")
 
 
 def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[Row]:
-    """Checks of the weights that a recipe names: here, and those of the catalogue.
+    """Checks of the weights that a recipe names. Nothing is fetched.
 
-    Nothing is fetched. A file that was never hashed is hashed, once, as a run would do.
+    A file that was never hashed is hashed once, as in a run.
 
     Args:
-        recipe: What names them.
-        s3_answers: Whether a place of weights on S3 is worth trying.
+        recipe: The recipe.
+        s3_answers: Whether to try a place of weights on S3.
     """
     mirror = mirror_of(recipe)
     if mirror is not None and mirror.startswith("s3://") and not s3_answers:
-        return [_row("models", State.MISSING, "were not looked at", "see the rows `S3`")]
+        return [_row("models", State.MISSING, "were not checked", "see the rows `S3`")]
     try:
         semantics = semantics_of(recipe)
         shots = semantics.store.catalogue.find(_SHOT_MODEL)
@@ -87,7 +77,7 @@ def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[Row]:
 
 
 def _captioner(recipe: Recipe) -> list[Row]:
-    """Whether the model that a recipe asks for captions can be asked; a server is asked once."""
+    """Whether the recipe's captioner answers; a server gets one request."""
     config = recipe.caption
     if not config.asks:
         return []
@@ -97,10 +87,10 @@ def _captioner(recipe: Recipe) -> list[Row]:
         check_captions(recipe, asks_server=True)
     except CuratorError as error:
         found, _, remedy = str(error).partition("; ")
-        how = remedy or "docs/captions.md says how captioners are reached"
+        how = remedy or "docs/captions.md says how to reach captioners"
         return [*rows, _row(name, State.MISSING, found, how)]
     where = config.url if config.captioner == "openai" else "in workers"
-    return [*rows, _row(name, State.OK, f"can be asked, {where}")]
+    return [*rows, _row(name, State.OK, f"answers, {where}")]
 
 
 def _reader() -> Row:
@@ -113,7 +103,7 @@ def _reader() -> Row:
 
 
 def recipe_rows(recipe: Recipe, name: str) -> list[Row]:
-    """Checks that the recipe's rules and selection ask only for what it measures."""
+    """Checks that the recipe's rules and selection use only what it measures."""
     try:
         check_measured(recipe)
         semantics_of(recipe).check_keys(recipe.filters.rejecting(), recipe.select.by)
@@ -125,18 +115,11 @@ def recipe_rows(recipe: Recipe, name: str) -> list[Row]:
 def _recipe_row(name: str, error: Exception) -> Row:
     # The message ends in the key to set, or the nearest one that exists.
     found, _, remedy = str(error).partition("; ")
-    return Row(
-        group=Group.RECIPE,
-        name=name,
-        state=State.BROKEN,
-        found=found,
-        remedy=remedy or "`curate recipes NAME` prints a recipe with the meaning of each key",
-        needed=True,
-    )
+    remedy = remedy or "`curate recipes NAME` prints a recipe with the meaning of each key"
+    return Group.RECIPE.row(name, State.BROKEN, found, remedy, needed=True)
 
 
-def _row(name: str, state: State, found: str, remedy: str | None = None) -> Row:
-    return Row(group=Group.MODELS, name=name, state=state, found=found, remedy=remedy, needed=True)
+_row = partial(Group.MODELS.row, needed=True)
 
 
 def _model(store: ModelStore, entry: ModelEntry) -> Row:
@@ -158,7 +141,7 @@ def _model(store: ModelStore, entry: ModelEntry) -> Row:
 
 
 def _mirrored(mirror: str, entry: ModelEntry, absent: str) -> Row:
-    """A model that is not on this machine, and may be in the place that runs copy it from."""
+    """A model that is not on this machine, and may be in the place from which runs copy."""
     try:
         there = mirrored_names(mirror, entry) is not None
     except CuratorError as error:

@@ -40,7 +40,7 @@ def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
 
 def test_an_out_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     row = only(storage_rows([], str(tmp_path / "new" / "out"), s3_answers=True))
-    assert (row.state, row.found) == (State.OK, f"will be made; {tmp_path} can be written")
+    assert (row.state, row.found) == (State.OK, f"will be created; {tmp_path} can be written")
     assert list(tmp_path.iterdir()) == []
 
 
