@@ -135,25 +135,29 @@ class FuzzStep:
             from curator.executor.unit_worker import UnitWorker
             from curator.recipe import load_recipe
             from curator.stages.analyze.stage import AnalyzeStep, ProposeStep
-            from curator.stages.cut.stage import CutStep
+            from curator.stages.cut.cut_driver import CutKeeper, TrackLoader
+            from curator.stages.cut.stage import CutStage, CutStageConfig
             from curator.stages.scan.config import ScanConfig
             from curator.stages.scan.stage import ProbeParts, ScanStage
             from curator.storage import open_store
 
             recipe = load_recipe("quickstart", RECIPES[number])
             store = open_store(f"{self._folder}/out{number}-{os.getpid()}")
+            load = TrackLoader(store=store, stamp="t")
+            config = CutStageConfig(
+                cut=recipe.cut,
+                crop_borders=recipe.propose.crop_borders,
+                max_pixels=recipe.analyze.max_pixels,
+            )
+            cut = UnitWorker(stage=CutStage(config), keep=CutKeeper(store, "c", None))
             self._made[number] = [
                 recipe,
                 store,
                 UnitWorker(stage=ScanStage(ScanConfig()), keep=ProbeParts(store, "s")),
                 AnalyzeStep(store=store, stamp="t", config=recipe.analyze, threads=1, log=None),
                 ProposeStep(store=store, stamp="t", recipe=recipe),
-                CutStep(
-                    store=store, stamp="c", track_stamp="t", config=recipe.cut,
-                    crop_borders=recipe.propose.crop_borders,
-                    max_pixels=recipe.analyze.max_pixels, threads=1, log=None,
-                ),
-            ]  # fmt: skip
+                lambda unit: cut(load(unit)),
+            ]
         return self._made[number]
 
     def _outcome(self, case: Case) -> Outcome:
@@ -208,7 +212,8 @@ class FuzzStep:
         recipe: Any, digest: Any,  # noqa: ANN401
     ) -> None:  # fmt: skip
         from curator.records import ClipForm, Span
-        from curator.stages.cut.stage import ClipToCut, CutGroup
+        from curator.stages.cut.cut_driver import CutGroup
+        from curator.stages.cut.stage import ClipToCut
 
         size = recipe.cut.size if isinstance(recipe.cut.size, tuple) else None
         form = ClipForm(fps=recipe.cut.rate, size=size, n_frames=None)
@@ -221,7 +226,7 @@ class FuzzStep:
             for row in clips.to_pylist()[:6]
         )  # fmt: skip
         written = {row["clip_id"]: row for row in clips.to_pylist()}
-        result = cut([CutGroup(source=source, track_part=part, clips=wanted)])
+        result = cut([CutGroup(source=source, track_part=part, clips=wanted)]).results
         store = cut._parts.store
         mp4s = {
             row["clip_id"]: row["mp4"]

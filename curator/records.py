@@ -173,6 +173,8 @@ class NotCopied(StrEnum):
     INTERLACED = "interlaced"
     HIGH_DYNAMIC_RANGE = "high_dynamic_range"
     VARIABLE_RATE = "variable_rate"
+    PIXELS_CHANGED = "pixels_changed"
+    """A stage of the recipe changes the pictures."""
     FIXED_SIZE = "fixed_size"
     """The recipe names a size, and the source has another."""
     FIXED_RATE = "fixed_rate"

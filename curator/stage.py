@@ -12,11 +12,15 @@ executor's and the tables'. `curator/pipeline.py` lists the stages in their orde
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Generic, TypeVar
+from fractions import Fraction
+from typing import ClassVar, Generic, TypeVar
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from curator.errors import CuratorError
@@ -114,6 +118,10 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
     def release(self) -> None:
         """Runs after a group of units: closes what they had open in common."""
 
+    def settings(self) -> dict[str, object]:
+        """The settings that results depend on, for the fingerprint."""
+        return self.config.model_dump(mode="json", exclude=set(self.results_ignore))
+
     def models(self) -> tuple[object, ...]:
         """Names or hashes of weights that results depend on, for the fingerprint."""
         return ()
@@ -127,8 +135,58 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
         Raises:
             KeyError: The fingerprint of a table that is read is missing.
         """
-        settings: dict[str, Any] = self.config.model_dump(
-            mode="json", exclude=set(self.results_ignore)
-        )
         read = {name: inputs[name] for name in self.reads if name not in self.by_content}
-        return fingerprint(self.name, self.version, settings, self.models(), read)
+        return fingerprint(self.name, self.version, self.settings(), self.models(), read)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipFrames:
+    """The frames of a clip on their way into the encoder.
+
+    Attributes:
+        clip_id: Its id.
+        fps: Frames per second.
+        frames: uint8 [height, width, 3] RGB each, BT.709, upright, in order.
+    """
+
+    clip_id: str
+    fps: Fraction
+    frames: Iterator[NDArray[np.uint8]]
+
+
+class PixelStage(Stage[ConfigT, ClipFrames, Iterator[NDArray[np.uint8]]]):
+    """A stage of a user's own that changes pixels before the encoder.
+
+    `process` yields as many frames as it takes, of the same size. Clips are encoded, never copied.
+    """
+
+    scope = Scope.CLIP
+    reads = ("clips",)
+    by_content = frozenset({"clips"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A clip that a `ClipFilter` rejects.
+
+    Attributes:
+        clip_id: Its id.
+        reason: Public name of the fact, such as `on_blocklist`.
+        detail: One line for people.
+    """
+
+    clip_id: str
+    reason: str
+    detail: str | None = None
+
+
+class ClipFilter(Stage[ConfigT, pa.Table, Iterable[Rejection]]):
+    """A stage of a user's own that rejects clips, out of the columns of all kept ones.
+
+    `process` takes the rows of `clips` that are kept so far. It runs before `select` unless the
+    recipe says otherwise.
+    """
+
+    scope = Scope.CORPUS
+    reads = ("clips",)
+    writes = ("clips",)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from curator.errors import ErrorCode, SourceError
+from curator.errors import CuratorError, ErrorCode, SourceError
 from curator.executor.attempts import MAX_ATTEMPTS, CpuClock, internal_failure, watchdog
 from curator.executor.ledger import AttemptLedger
 from curator.records import Failure
@@ -106,10 +106,9 @@ class UnitWorker:
             with watchdog(self._limit_s or 0.0, armed=self._limit_s is not None):
                 result = stage.process(item)
             video_s = stage.video_s(result)
-        except SourceError as error:
-            failure = Failure(
-                uri=item.uri, stage=stage.name, code=error.code, message=error.message
-            )
+        except CuratorError as error:
+            code = error.code if isinstance(error, SourceError) else ErrorCode.INTERNAL
+            failure = Failure(uri=item.uri, stage=stage.name, code=code, message=str(error))
             result = stage.failed(item, failure)
         except Exception as error:  # noqa: BLE001 - becomes the item's failed outcome
             result = stage.failed(item, internal_failure(item.uri, stage.name, error))

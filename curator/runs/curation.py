@@ -31,9 +31,9 @@ from curator.stages.analyze.config import analyze_fingerprint
 from curator.stages.analyze.stage import ProposedUnit, like_vectors, vectors_table
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.commit.commit_run import Commit, commit_run, kept_by_source, read_summary
-from curator.stages.cut.config import cut_fingerprint
-from curator.stages.cut.cut_driver import Cutting
+from curator.stages.cut.cut_driver import CutNeeds, Cutting
 from curator.stages.cut.output_form import as_written
+from curator.stages.cut.stage import CutStage, CutStageConfig
 from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
 from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import Decided, RuleCount, corpus_of, judge_table
@@ -332,13 +332,25 @@ class Run:
         return state.clip_vectors[0]
 
     def _cutting(self) -> Cutting:
+        recipe = self._recipe
         return Cutting(
+            self._cut_config(),
+            (),
+            CutNeeds(
+                min_s=recipe.propose.min_s, classes=recipe.shard, track_stamp=self._track_stamp
+            ),
             self._store,
-            self._recipe,
             self._engine,
             self._progress,
-            track_stamp=self._track_stamp,
             previous=self._previous,
+        )
+
+    def _cut_config(self) -> CutStageConfig:
+        recipe = self._recipe
+        return CutStageConfig(
+            cut=recipe.cut,
+            crop_borders=recipe.propose.crop_borders,
+            max_pixels=recipe.analyze.max_pixels,
         )
 
     def _shard(self, locations: Mapping[str, Location]) -> Sharding:
@@ -401,7 +413,7 @@ class Run:
                     "scan": ScanStage(ScanConfig()).fingerprint({}),
                     "tracks": self._track_stamp,
                     "candidates": self._candidates.stamp,
-                    "cuts": cut_fingerprint(self._recipe.cut),
+                    "cuts": CutStage(self._cut_config()).fingerprint({}),
                 },
             )
         )

@@ -14,7 +14,7 @@ from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import StorageError
 from curator.runs import curation as run
 from curator.stages.caption.frame_store import WrittenFramesStage
-from curator.stages.cut.stage import CutStep, LookStep
+from curator.stages.cut.stage import CutStage, LookStage
 
 UNCUT = ("shards", "replies")
 QUESTION = 'caption.questions={is_odd: "Is it odd?"}'
@@ -180,8 +180,8 @@ def test_pictures_that_a_broken_run_left_are_used(
         assert main(place.arguments()) == EXIT_BROKEN_OFF
     assert place.files("frames")
     place.forget("replies")
-    for step in (CutStep, LookStep):
-        monkeypatch.setattr(step, "__call__", None)
+    for stage in (CutStage, LookStage):
+        monkeypatch.setattr(stage, "process", None)
     monkeypatch.setattr(WrittenFramesStage, "process", None)
     place.run()
     assert_described(place)

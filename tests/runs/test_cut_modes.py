@@ -22,7 +22,7 @@ from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import StorageError
 from curator.executor.engine import Engine
 from curator.runs import curation as run
-from curator.stages.cut.stage import CutStep
+from curator.stages.cut.stage import CutStage
 from curator.stages.propose.clip_spans import clip_id
 
 N = 100
@@ -142,7 +142,7 @@ def test_a_rerun_takes_over_what_was_written(
         context.setattr(run, "commit_run", fail)
         assert code(sources, broken, SHORT) == EXIT_BROKEN_OFF
     assert objects(broken, "cuts")
-    monkeypatch.setattr(CutStep, "__call__", None)
+    monkeypatch.setattr(CutStage, "process", None)
     for folder in (out, broken):
         summary, _ = curated(sources, folder, SHORT)
         assert summary["work"]["clips_cut"] == summary["cut"]["copied"] == 0

@@ -10,13 +10,13 @@ from captioned import Captioned, assert_described, film_of
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
-from curator.stages.cut.stage import CutStep
+from curator.stages.cut.stage import CutStage
 
 
 @pytest.fixture
 def alone(place: Captioned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Captioned]:
     """A finished run whose sources are gone, and that cuts nothing."""
-    monkeypatch.setattr(CutStep, "__call__", None)
+    monkeypatch.setattr(CutStage, "process", None)
     place.sources.rename(tmp_path / "gone")
     yield place
     (tmp_path / "gone").rename(place.sources)

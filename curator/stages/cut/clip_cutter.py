@@ -10,12 +10,12 @@ and in the end to the start of the file.
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import TracebackType
-from typing import BinaryIO, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 import av
 import av.container
@@ -40,8 +40,10 @@ from curator.media.packet_copy import (
     refuse_stream,
 )
 from curator.records import AudioMode, CutClip, CutRequest, Looked, NotCopied
+from curator.stage import PixelStage
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_copy, check_encoded, give_up_ticks, refuse_request
+from curator.stages.cut.pixel_stages import changed_pixels
 from curator.stages.cut.span_frames import WrongFramesError, at_constant_rate, exact_frames
 
 EARLIER_S = (0.0, 2.0, 10.0)
@@ -82,6 +84,7 @@ class ClipCutter:
         config: Settings.
         max_pixels: Largest frame, in pixels.
         decoder_threads: Threads of the decoder; changes no result.
+        pixels: Stages that change pixels before the encoder.
     """
 
     def __init__(
@@ -93,7 +96,9 @@ class ClipCutter:
         config: CutConfig,
         max_pixels: int,
         decoder_threads: int,
+        pixels: Sequence[PixelStage[Any]] = (),
     ) -> None:
+        self._pixels = pixels
         self._reader = reader
         self._uri = uri
         self._n_bytes = n_bytes
@@ -176,7 +181,9 @@ class ClipCutter:
     def _cut(self, request: CutRequest, make_tap: MakeTap | None) -> CutClip:
         not_copied: NotCopied | None = None
         copy_frames: int | None = None
-        if self._config.mode == "auto":
+        if self._pixels:
+            not_copied = NotCopied.PIXELS_CHANGED
+        elif self._config.mode == "auto":
             try:
                 return self._copied(request, make_tap)
             except CannotCopyError as error:
@@ -396,6 +403,8 @@ class ClipCutter:
             cover=request.size,
         )
         pictures = at_constant_rate(upright, first, exact, frame_plan(request))
+        for stage in self._pixels:
+            pictures = changed_pixels(stage, pictures, request.clip_id, request.fps)
         return _Pictures(upright=upright, frames=pictures)
 
     def _seek(

@@ -3,14 +3,9 @@
 from fractions import Fraction
 from typing import Literal, Self
 
-import av
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from curator.buckets import SIZE_STEP_PX
-from curator.fingerprints import fingerprint
-
-CUT_VERSION = 4
-"""Raised when the same settings would write other bytes."""
 
 
 class CutConfig(BaseModel):
@@ -155,9 +150,3 @@ class CutConfig(BaseModel):
     def has_form(self) -> bool:
         """Whether clips are written in another form than their source's."""
         return not (self.size is None and self.fps is None and self.length_frames is None)
-
-
-def cut_fingerprint(config: CutConfig) -> str:
-    """Fingerprint of written clips: settings, code version, encoder library."""
-    settings = config.model_dump(mode="json", exclude={"verify_share"})
-    return fingerprint("cut", CUT_VERSION, settings, av.library_versions["libavcodec"])

@@ -10,22 +10,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curator.buckets import BucketClasses
 from curator.cut_requests import least_frames
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
+from curator.executor.unit_worker import UnitWorker
 from curator.executor.worker import Step
-from curator.media.frame_tap import FrameOrder
-from curator.recipe import Recipe
-from curator.records import FULL_HD, ClipForm, Reason, SourceRef, Span
-from curator.stage import Resources
-from curator.stages.cut.config import CutConfig, cut_fingerprint
-from curator.stages.cut.stage import ClipToCut, CutGroup, CutOutcome, CutStep, LookStep
+from curator.media.frame_tap import FrameOrder, FrameTaker, StoredFrames, TakenFrames
+from curator.records import FULL_HD, ClipForm, Reason, SourceRef, Span, Track
+from curator.stage import PixelStage
+from curator.stages.cut.config import CutConfig
+from curator.stages.cut.stage import (
+    ClipToCut,
+    CutItem,
+    CutOutcome,
+    CutResult,
+    CutStage,
+    CutStageConfig,
+    LookStage,
+)
 from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
 from curator.tables.clip_rows import ClipRows, Row, floats, kept_rows, numbers_where, reject
-from curator.tables.parts import Parts, column_values, columns_to_rows
+from curator.tables.parts import Parts, column_values, columns_to_rows, rows_to_table
 from curator.tables.schemas import CLIPS_SCHEMA, CROP_COLUMNS, CUT_SCHEMA
+from curator.tables.track_table import table_to_tracks
 
 CUT_UNIT_S = 30.0
 CUT_UNIT_CLIPS = 16
@@ -47,6 +57,122 @@ class _Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CutNeeds:
+    """What cutting needs of other sections of the recipe.
+
+    Attributes:
+        min_s: Shortest clip.
+        classes: Buckets.
+        track_stamp: Fingerprint of the tracks.
+    """
+
+    min_s: float
+    classes: BucketClasses
+    track_stamp: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutGroup:
+    """Clips of one source to cut, and the part of `tracks` that has its timestamps."""
+
+    source: SourceRef
+    track_part: str
+    clips: tuple[ClipToCut, ...]
+    """In order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutUnit:
+    """The outcomes of a unit, and frames that were taken of written clips."""
+
+    outcomes: list[CutOutcome]
+    frames: Sequence[StoredFrames] = ()
+
+
+class TrackLoader:
+    """Reads the tracks of a unit's sources.
+
+    Args:
+        store: Output root.
+        stamp: Fingerprint of the tracks.
+    """
+
+    def __init__(self, *, store: Store, stamp: str) -> None:
+        self._tracks = Parts(store, "tracks", stamp)
+
+    def __call__(self, unit: Sequence[CutGroup]) -> list[CutItem]:
+        """Returns the clips of the unit with their tracks."""
+        items = []
+        for group in unit:
+            source = group.source
+            table = self._tracks.read(group.track_part)
+            ((_, track),) = table_to_tracks(table, {str(source.source_id): source.uri})
+            if not isinstance(track, Track):
+                raise TypeError(f"{source.uri} has clips and no track")
+            items += [CutItem(source=source, track=track, clip=clip) for clip in group.clips]
+        return items
+
+
+class CutKeeper:
+    """Stores written clips as one part of `cuts`, and the frames that were taken of them.
+
+    Args:
+        store: Output root.
+        stamp: Fingerprint of the clips.
+        taker: Stores frames; None where none are taken.
+    """
+
+    def __init__(self, store: Store, stamp: str, taker: FrameTaker | None) -> None:
+        self._parts = Parts(store, "cuts", stamp)
+        self._taker = taker
+
+    def __call__(self, unit: Sequence[CutItem], results: Sequence[CutResult]) -> CutUnit:
+        """Stores the results of a unit."""
+        rows: list[dict[str, Any]] = []
+        taken: list[TakenFrames] = []
+        for item, result in zip(unit, results, strict=True):
+            clip, written = result.clip, result.outcome.written
+            if clip is None or written is None:
+                continue
+            facts = asdict(written) | {"clip_id": clip.clip_id}
+            rows.append(facts | {"mp4": clip.mp4})
+            if clip.looked is not None and item.clip.wish is not None:
+                taken.append(
+                    TakenFrames(
+                        clip_id=clip.clip_id,
+                        wish=item.clip.wish,
+                        looked=clip.looked,
+                        written=facts,
+                    )
+                )
+        # Frames first: a clip that is found written is not decoded again for them.
+        frames = self._taker.store(taken) if self._taker is not None else []
+        if rows:
+            table = rows_to_table(rows, CUT_SCHEMA)
+            self._parts.write(table, table["clip_id"].to_pylist(), one_row_groups=True)
+        return CutUnit(outcomes=[result.outcome for result in results], frames=frames)
+
+
+class FrameKeeper:
+    """Stores frames of clips that are not written.
+
+    Args:
+        taker: Stores them.
+    """
+
+    def __init__(self, taker: FrameTaker | None) -> None:
+        self._taker = taker
+
+    def __call__(
+        self, unit: Sequence[CutItem], results: Sequence[TakenFrames | StoredFrames]
+    ) -> list[StoredFrames]:
+        """Stores the frames of a unit; failures come last."""
+        assert self._taker is not None
+        stored = self._taker.store([one for one in results if isinstance(one, TakenFrames)])
+        return [*stored, *(one for one in results if isinstance(one, StoredFrames))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
     chain: tuple[list[Step], list[list[CutGroup]]]
     is_small: bool
@@ -56,34 +182,37 @@ class Cutting:
     """Cuts what survived and has not been cut.
 
     Args:
+        config: Settings.
+        pixels: Stages that change pixels before the encoder.
+        needs: Settings of other sections.
         store: Output root.
-        recipe: Settings.
         engine: Where work is done.
         progress: Where it is shown.
-        track_stamp: Fingerprint of the tracks.
         previous: Summary of the last finished run.
     """
 
     def __init__(
         self,
+        config: CutStageConfig,
+        pixels: Sequence[PixelStage[Any]],
+        needs: CutNeeds,
         store: Store,
-        recipe: Recipe,
         engine: Engine,
         progress: Progress,
         *,
-        track_stamp: str,
         previous: Mapping[str, Any],
     ) -> None:
+        self._config = config
+        self._pixels = pixels
+        self._needs = needs
         self._store = store
-        self._recipe = recipe
         self._engine = engine
         self._progress = progress
-        self._track_stamp = track_stamp
         self._previous = previous
-        self.stamp = cut_fingerprint(recipe.cut)
+        self.stamp = CutStage(config, pixels).fingerprint({})
         self.n_cut = 0
         """Clips that had to be cut."""
-        self.work = cut_facts((), recipe.cut.crf)
+        self.work = cut_facts((), config.cut.crf)
         """How they were written."""
         self.cpu_s: Counter[str] = Counter()
         """CPU-seconds of the workers, by what they did."""
@@ -118,19 +247,18 @@ class Cutting:
             work = self._work_of(missing, wanted, sources, track_part, order)
             with self._progress.polling(self._engine.progress):
                 for unit in self._engine.run(*work.chain, small=work.is_small):
-                    outcomes |= {outcome.clip_id: outcome for outcome in unit.outcomes}
+                    cut: CutUnit = unit.results
+                    outcomes |= {outcome.clip_id: outcome for outcome in cut.outcomes}
                     self.cpu_s.update(unit.cpu_s)
                     if order is not None:
-                        order.take(
-                            unit.frames,
-                            {o.clip_id: asdict(o.written) for o in unit.outcomes if o.written},
-                        )
+                        facts = {o.clip_id: asdict(o.written) for o in cut.outcomes if o.written}
+                        order.take(cut.frames, facts)
             self._find_cut(written, wanted)
             for clip in missing:
                 outcome = outcomes[clip["clip_id"]]
                 if outcome.error is not None:
                     reject(clip, Reason.CUT_FAILED, detail=outcome.error)
-        self.work = cut_facts(outcomes.values(), self._recipe.cut.crf)
+        self.work = cut_facts(outcomes.values(), self._config.cut.crf)
         return written.apply(self.stamp)
 
     def look(
@@ -155,23 +283,23 @@ class Cutting:
         work = self._work_of(clips, wanted, sources, track_part, order, before=True)
         for unit in self._engine.run(*work.chain, small=work.is_small):
             self.cpu_s.update(unit.cpu_s)
-            order.take(unit.frames, {})
+            order.take(unit.results, {})
 
     def refuse_hdr(self, clips: Sequence[Row]) -> None:
         """Rejects PQ and HLG where the recipe does not map them."""
-        if self._recipe.cut.hdr == "reject":
+        if self._config.cut.hdr == "reject":
             for number in np.flatnonzero(np.nan_to_num(floats(clips, "hdr"))).tolist():
                 if clips[number]["decision"] == "kept":
                     reject(clips[number], Reason.HIGH_DYNAMIC_RANGE, detail="cut.hdr is reject")
 
     def _wanted(self, clip: Mapping[str, Any]) -> "_Wanted":
-        recipe = self._recipe
-        least = least_frames(clip, min_s=recipe.propose.min_s, shard=recipe.shard)
+        cut, needs = self._config.cut, self._needs
+        least = least_frames(clip, min_s=needs.min_s, shard=needs.classes)
         return _Wanted(
             # A copy must have all the frames that the recipe asks for, an encoded clip has.
-            min_frames=recipe.cut.length_frames or least,
+            min_frames=cut.length_frames or least,
             crop=tuple(clip[name] for name in CROP_COLUMNS),
-            form=_form(clip, recipe.cut) if recipe.cut.has_form else None,
+            form=_form(clip, cut) if cut.has_form else None,
         )
 
     def _work_of(
@@ -199,23 +327,27 @@ class Cutting:
         self._progress.work(len(clips), 0.0)
         small = engine.is_small(len(clips), _frames(clips))
         workers = 1 if small else engine.n_workers(len(units))
-        step = Step(
-            make=LookStep if before else CutStep,
+        taker = order.taker if order is not None else None
+        make = LookStage if before else CutStage
+        stage = make(
+            self._config, self._pixels, threads=max(1, engine.n_cpus() // workers), taker=taker
+        )
+        load = Step(
+            make=TrackLoader,
+            settings={"store": self._store, "stamp": self._needs.track_stamp},
+            resources=stage.resources,
+        )
+        cut = Step(
+            make=UnitWorker,
             settings={
-                "store": self._store,
-                "stamp": self.stamp,
-                "track_stamp": self._track_stamp,
-                "config": self._recipe.cut,
-                "crop_borders": self._recipe.propose.crop_borders,
-                "max_pixels": self._recipe.analyze.max_pixels,
-                "threads": max(1, engine.n_cpus() // workers),
-                "log": engine.ledger(small=small),
-                "taker": order.taker if order is not None else None,
+                "stage": stage,
+                "keep": FrameKeeper(taker) if before else CutKeeper(self._store, self.stamp, taker),
+                "ledger": engine.ledger(small=small),
             },
-            resources=Resources(cpus=1),
+            resources=stage.resources,
             keeps_state=True,
         )
-        return _Work(chain=([step], units), is_small=small)
+        return _Work(chain=([load, cut], units), is_small=small)
 
     def _find_written(self, written: "_Written") -> None:
         """Finds clips that are written: in parts of `cuts`, or in shards of the last run."""

@@ -1,33 +1,46 @@
-"""The steps that write clips of the survivors, and that look at them before."""
+"""The stages that write clips of the survivors, and that take frames of clips before."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import av
+
 from curator.cut_requests import cut_request
-from curator.errors import CutError, SourceError
-from curator.executor.attempts import MAX_ATTEMPTS, CpuClock, internal_failure
-from curator.executor.ledger import AttemptLedger
 from curator.media.frame_tap import FrameTaker, FrameWish, MakeTap, StoredFrames, TakenFrames
 from curator.records import (
     ClipForm,
     CutClip,
     CutRequest,
+    Failure,
     NotCopied,
     SourceRef,
     Span,
     Track,
     Written,
 )
+from curator.stage import PixelStage, Scope, Stage, StageConfig
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.output_form import formed
-from curator.storage import Store, open_source
-from curator.tables.parts import Parts, rows_to_table
-from curator.tables.schemas import CUT_SCHEMA, crop_columns
-from curator.tables.track_table import table_to_tracks
+from curator.storage import open_source
+from curator.tables.schemas import crop_columns
+
+
+class CutStageConfig(StageConfig):
+    """The section `cut`, and the settings of other sections that cutting needs.
+
+    Attributes:
+        cut: Section `cut`.
+        crop_borders: `propose.crop_borders`.
+        max_pixels: `analyze.max_pixels`.
+    """
+
+    cut: CutConfig
+    crop_borders: bool
+    max_pixels: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,26 +52,35 @@ class ClipToCut:
     min_frames: int
     """Fewest frames with which a copy of it is of use."""
     form: ClipForm | None = None
-    """What the recipe asks of it; None where nothing."""
+    """The form that the recipe wants; None for that of the source."""
     wish: FrameWish | None = None
     """Frames that another stage wants of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutGroup:
-    """Clips of one source to cut, and the part of `tracks` that has its timestamps."""
+class CutItem:
+    """A clip to cut, with its source and the measurements that name its frames."""
 
     source: SourceRef
-    track_part: str
-    clips: tuple[ClipToCut, ...]
-    """In order."""
+    track: Track
+    clip: ClipToCut
+
+    @property
+    def key(self) -> str:
+        """Name under which attempts are counted."""
+        return self.clip.clip_id
+
+    @property
+    def uri(self) -> str:
+        """Address of the source."""
+        return self.source.uri
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOutcome:
     """A clip that was written to a part of `cuts`, or why it was not.
 
-    The span is the one that was written: the clip's own, or for a copy what lies within it.
+    The span is the one that was written: the clip's own, or for a copy one within it.
     """
 
     clip_id: str
@@ -68,137 +90,130 @@ class CutOutcome:
     not_copied: NotCopied | None = None
 
 
-_Result = tuple[CutOutcome, CutClip | None]
-"""What became of a clip, and the clip itself where it was written."""
-_Made = TypeVar("_Made")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutUnitResult:
-    """One outcome for each clip of a unit, and the worker's CPU-seconds by what they went into."""
+class CutResult:
+    """The outcome of a clip, and the clip where it was written."""
 
-    outcomes: list[CutOutcome]
-    cpu_s: Mapping[str, float]
-    frames: Sequence[StoredFrames] = ()
-    """Frames that were taken of written clips."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookUnitResult:
-    """Frames of the clips of a unit, and the worker's CPU-seconds by what they went into."""
-
-    frames: list[StoredFrames]
-    cpu_s: Mapping[str, float]
+    outcome: CutOutcome
+    clip: CutClip | None = None
+    seconds: float = 0.0
 
 
-class CutStep:
-    """Writes the clips of a unit and stores them as one part of `cuts`."""
+ResultT = TypeVar("ResultT")
 
-    _stage = "cut"
+
+class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
+    """Base of the stages that decode clips: a source stays open for its next clips.
+
+    Args:
+        config: Settings.
+        pixels: Stages that change pixels before the encoder.
+        threads: Decoder threads; changes no result.
+        taker: Takes frames for another stage; None takes none.
+    """
+
+    version = 4
+    scope = Scope.CLIP
+    reads = ("clips", "tracks")
+    by_content = frozenset({"clips", "tracks"})
+    config_type = CutConfig
 
     def __init__(
         self,
+        config: CutStageConfig,
+        pixels: Sequence[PixelStage[Any]] = (),
         *,
-        store: Store,
-        stamp: str,
-        track_stamp: str,
-        config: CutConfig,
-        crop_borders: bool,
-        max_pixels: int,
-        threads: int,
-        log: AttemptLedger | None,
+        threads: int = 1,
         taker: FrameTaker | None = None,
     ) -> None:
-        self._taker = taker
-        self._crop_borders = crop_borders
-        self._parts = Parts(store, "cuts", stamp)
-        self._tracks = Parts(store, "tracks", track_stamp)
-        self._config = config
-        self._max_pixels = max_pixels
+        super().__init__(config)
+        self._pixels = tuple(pixels)
         self._threads = threads
-        self._log = log
-        self._clock = CpuClock()
+        self._taker = taker
+        self._opened: tuple[str, ExitStack, ClipCutter] | None = None
 
-    def __call__(self, unit: Sequence[CutGroup]) -> CutUnitResult:
-        """Writes the clips of a unit."""
-        spent = self._clock.begin()
-        outcomes: list[CutOutcome] = []
-        rows: list[dict[str, Any]] = []
-        taken: list[TakenFrames] = []
-        wishes = {clip.clip_id: clip.wish for group in unit for clip in group.clips}
-        for group in unit:
-            for outcome, clip in self._each(group, self._clip, _failed):
-                outcomes.append(outcome)
-                if clip is None or outcome.written is None:
-                    continue
-                facts = asdict(outcome.written) | {"clip_id": clip.clip_id}
-                rows.append(facts | {"mp4": clip.mp4})
-                wish = wishes[clip.clip_id]
-                if clip.looked is not None and wish is not None:
-                    taken.append(
-                        TakenFrames(
-                            clip_id=clip.clip_id, wish=wish, looked=clip.looked, written=facts
-                        )
-                    )
-        # Frames first: a clip that is found written is not decoded again for them.
-        frames = self._taker.store(taken) if self._taker is not None else []
-        if rows:
-            table = rows_to_table(rows, CUT_SCHEMA)
-            self._parts.write(table, table["clip_id"].to_pylist(), one_row_groups=True)
-        cpu_s = self._clock.end(spent, rest="cut")
-        return CutUnitResult(outcomes=outcomes, cpu_s=cpu_s, frames=frames)
+    def models(self) -> tuple[object, ...]:
+        """The encoder's version, and the stages that change pixels."""
+        changed = [stage.fingerprint({"clips": ""}) for stage in self._pixels]
+        return (av.library_versions["libavcodec"], *changed)
 
-    def _each(
-        self,
-        group: CutGroup,
-        do: Callable[[ClipCutter, Track, ClipToCut], _Made],
-        failed: Callable[[ClipToCut, str], _Made],
-    ) -> Iterator[_Made]:
-        """What is made of each clip of a source, or of its failure."""
-        source = group.source
-        source_id = str(source.source_id)
-        table = self._tracks.read(group.track_part)
-        ((_, track),) = table_to_tracks(table, {source_id: source.uri})
-        if not isinstance(track, Track):
-            raise TypeError(f"{source.uri} has clips and no track")
-        with ExitStack() as stack:
-            cutter: ClipCutter | None = None
-            for clip in group.clips:
-                key = f"{self._stage} {clip.clip_id}"
-                if self._log is not None and self._log.begin(key) > MAX_ATTEMPTS:
-                    made = failed(clip, "the worker died twice while working on it")
-                else:
-                    try:
-                        cutter = cutter or self._cutter(source, stack)
-                        made = do(cutter, track, clip)
-                    except (CutError, SourceError) as error:
-                        cutter, made = None, failed(clip, str(error))
-                    except Exception as error:  # noqa: BLE001 - becomes the clip's outcome
-                        failure = internal_failure(source.uri, self._stage, error)
-                        cutter, made = None, failed(clip, failure.message)
-                yield made
-                if self._log is not None:
-                    start = track.seconds(int(track.frame_pts[clip.span.start_frame]))
-                    end = track.seconds(track.pts_of_end(clip.span.end_frame))
-                    self._log.end(key, end - start)
+    def settings(self) -> dict[str, object]:
+        """Settings that results depend on: crop and form are those of each clip."""
+        return self.config.cut.model_dump(mode="json", exclude={"verify_share"})
 
-    def _cutter(self, source: SourceRef, stack: ExitStack) -> ClipCutter:
-        """Opens a source, for all of its clips unless one fails; `stack` closes it."""
-        reader = stack.enter_context(open_source(source.uri, expected_version=source.version))
-        cutter = ClipCutter(
-            reader,
-            source.uri,
-            n_bytes=source.n_bytes,
-            config=self._config,
-            max_pixels=self._max_pixels,
-            decoder_threads=self._threads,
+    def setup(self) -> None:
+        """Sets up the stages that change pixels."""
+        for stage in self._pixels:
+            stage.setup()
+
+    def release(self) -> None:
+        """Closes the source."""
+        if self._opened is not None:
+            self._opened[1].close()
+            self._opened = None
+
+    @contextmanager
+    def _cutter(self, source: SourceRef) -> Iterator[ClipCutter]:
+        """Opens a source; it stays open unless something goes wrong."""
+        if self._opened is None or self._opened[0] != source.uri:
+            self.release()
+            stack = ExitStack()
+            reader = stack.enter_context(open_source(source.uri, expected_version=source.version))
+            cutter = ClipCutter(
+                reader,
+                source.uri,
+                n_bytes=source.n_bytes,
+                config=self.config.cut,
+                max_pixels=self.config.max_pixels,
+                decoder_threads=self._threads,
+                pixels=self._pixels,
+            )
+            self._opened = source.uri, stack, stack.enter_context(cutter)
+        try:
+            yield self._opened[2]
+        except BaseException:
+            self.release()
+            raise
+
+    def _tap(self, request: CutRequest, unit: CutItem) -> MakeTap | None:
+        track, clip = unit.track, unit.clip
+        if self._taker is None or clip.wish is None:
+            return None
+
+        def start_s(first: int) -> float:
+            return track.seconds(int(track.frame_pts[clip.span.start_frame + first]))
+
+        return self._taker.tap(clip.wish, request.fps, start_s)
+
+    def _request(self, unit: CutItem) -> CutRequest:
+        request = cut_request(
+            unit.track,
+            unit.clip.clip_id,
+            unit.clip.span,
+            crop_borders=self.config.crop_borders,
+            min_frames=unit.clip.min_frames,
         )
-        return stack.enter_context(cutter)
+        return formed(request, unit.clip.form)
 
-    def _clip(self, cutter: ClipCutter, track: Track, clip: ClipToCut) -> _Result:
-        span, start = clip.span, time.monotonic()
-        request = self._request(track, clip)
-        cut = cutter.cut(request, self._tap(request, track, clip))
+
+class CutStage(SourceStage[CutResult]):
+    """Writes clips: copies packets where that loses nothing, encodes otherwise."""
+
+    name = "cut"
+    writes = ("cuts", "clips")
+
+    def process(self, unit: CutItem) -> CutResult:
+        """Writes a clip.
+
+        Raises:
+            CutError: Its frames cannot be decoded again, or the MP4 does not hold them.
+            SourceError: The source cannot be read any more.
+        """
+        begun = time.monotonic()
+        request = self._request(unit)
+        with self._cutter(unit.source) as cutter:
+            cut = cutter.cut(request, self._tap(request, unit))
+        track, span = unit.track, unit.clip.span
         start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
         start_pts, end_pts = int(track.frame_pts[start_frame]), track.pts_of_end(end_frame)
         written = Written(
@@ -220,63 +235,43 @@ class CutStep:
             **crop_columns(request.crop),
         )
         outcome = CutOutcome(
-            clip_id=clip.clip_id,
+            clip_id=unit.clip.clip_id,
             written=written,
-            worker_s=time.monotonic() - start,
+            worker_s=time.monotonic() - begun,
             not_copied=cut.not_copied,
         )
-        return outcome, cut
+        return CutResult(outcome=outcome, clip=cut, seconds=_seconds(unit))
 
-    def _tap(self, request: CutRequest, track: Track, clip: ClipToCut) -> MakeTap | None:
-        if self._taker is None or clip.wish is None:
-            return None
+    def failed(self, unit: CutItem, failure: Failure) -> CutResult:
+        """The outcome of a clip that could not be written."""
+        return CutResult(outcome=CutOutcome(clip_id=unit.clip.clip_id, error=failure.message))
 
-        def start_s(first: int) -> float:
-            return track.seconds(int(track.frame_pts[clip.span.start_frame + first]))
-
-        return self._taker.tap(clip.wish, request.fps, start_s)
-
-    def _request(self, track: Track, clip: ClipToCut) -> CutRequest:
-        request = cut_request(
-            track,
-            clip.clip_id,
-            clip.span,
-            crop_borders=self._crop_borders,
-            min_frames=clip.min_frames,
-        )
-        return formed(request, clip.form)
+    def video_s(self, result: CutResult) -> float:
+        """Length of the clip."""
+        return result.seconds
 
 
-class LookStep(CutStep):
+class LookStage(SourceStage[TakenFrames | StoredFrames]):
     """Takes frames of clips that are not written yet, and encodes nothing."""
 
-    _stage = "look"
+    name = "look"
 
-    def __call__(self, unit: Sequence[CutGroup]) -> LookUnitResult:  # type: ignore[override]
-        """Takes the frames of a unit's clips."""
-        spent = self._clock.begin()
-        assert self._taker is not None
-        made = [one for group in unit for one in self._each(group, self._look, _not_looked)]
-        stored = self._taker.store([one for one in made if isinstance(one, TakenFrames)])
-        return LookUnitResult(
-            frames=[*stored, *(one for one in made if isinstance(one, StoredFrames))],
-            cpu_s=self._clock.end(spent, rest="look"),
-        )
-
-    def _look(
-        self, cutter: ClipCutter, track: Track, clip: ClipToCut
-    ) -> TakenFrames | StoredFrames:
-        request = self._request(track, clip)
-        make_tap = self._tap(request, track, clip)
+    def process(self, unit: CutItem) -> TakenFrames:
+        """Takes the frames of a clip."""
+        request = self._request(unit)
+        make_tap = self._tap(request, unit)
         assert make_tap is not None
-        assert clip.wish is not None
-        looked = cutter.look(request, make_tap)
-        return TakenFrames(clip_id=clip.clip_id, wish=clip.wish, looked=looked)
+        assert unit.clip.wish is not None
+        with self._cutter(unit.source) as cutter:
+            looked = cutter.look(request, make_tap)
+        return TakenFrames(clip_id=unit.clip.clip_id, wish=unit.clip.wish, looked=looked)
+
+    def failed(self, unit: CutItem, failure: Failure) -> StoredFrames:
+        """The outcome of a clip whose frames could not be taken."""
+        return StoredFrames(clip_id=unit.clip.clip_id, error=failure.message)
 
 
-def _not_looked(clip: ClipToCut, error: str) -> TakenFrames | StoredFrames:
-    return StoredFrames(clip_id=clip.clip_id, error=error)
-
-
-def _failed(clip: ClipToCut, error: str) -> _Result:
-    return CutOutcome(clip_id=clip.clip_id, error=error), None
+def _seconds(unit: CutItem) -> float:
+    track, span = unit.track, unit.clip.span
+    start = track.seconds(int(track.frame_pts[span.start_frame]))
+    return track.seconds(track.pts_of_end(span.end_frame)) - start
