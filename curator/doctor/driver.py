@@ -8,11 +8,7 @@ from curator.doctor.diagnosis import Group, Needs, Row, State
 from curator.doctor.host import Host, Ran
 from curator.doctor.probe_process import LIBRARIES
 
-SMI = (
-    "nvidia-smi",
-    "--query-gpu=name,driver_version,memory.total",
-    "--format=csv,noheader",
-)
+SMI = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
 SMI_S = 10.0
 """Longest wait for nvidia-smi, which hangs with a GPU that fell off the bus."""
 

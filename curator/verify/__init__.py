@@ -1,4 +1,4 @@
-"""Checks that what lies under an output root is what a run wrote, and says what is not."""
+"""Checks that an output root holds what a run wrote."""
 
 from curator.verify.audit import Verified, verify
 

@@ -1,4 +1,4 @@
-"""The order of the checks, in threads, with memory for facts and no more than a clip per thread."""
+"""Runs all checks, in threads, with memory for facts and at most one clip per thread."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ import numpy as np
 from curator.errors import CuratorError
 from curator.stages.shard.tar_reader import FOLDER, MANIFEST, SPLITS, Shard, ShardSet, open_shards
 from curator.tables.parts import SUMMARY
-from curator.verify.findings import REMAKE, RERUN, Code, Finding, Findings
+from curator.verify.findings import RERUN, Code, Finding, Findings
 from curator.verify.index_check import (
     ENERGON,
     ENERGON_FILES,
@@ -30,18 +30,18 @@ from curator.verify.tar_check import TarCheck, TarFacts
 
 FramesToDecode = int | Literal["all", "none"]
 MAX_WORKERS = 16
-"""Threads by default at most: more wait for one disk or one network connection."""
+"""Most threads by default: more wait for one disk or one network connection."""
 ENERGON_OWN = ("index.sqlite", "index.uuid")
-"""What Megatron-Energon itself may add to `.nv-meta`."""
+"""Files that Megatron-Energon may add to `.nv-meta`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What was checked and what was found."""
+    """The outcome of all checks."""
 
     uri: str
     findings: list[Finding]
-    """The first of each code; `counts` has all."""
+    """The first of each code; `counts` counts all."""
     counts: dict[str, int]
     n_shards: int
     n_samples: int
@@ -50,7 +50,7 @@ class Verified:
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing was found but warnings."""
+        """Whether there are only warnings."""
         return all(finding.is_warning for finding in self.findings)
 
 
@@ -66,14 +66,11 @@ def verify(
 
     Args:
         out: Folder or `s3://bucket/prefix` of a run, or a folder with the contents of `shards/`.
-        frames: How many clips to decode: a number of them, chosen by `seed`, all or none. Bytes of
-            all are read and hashed in any case.
-        seed: Chooses which.
-        workers: Shards under way at once; by default one per core, at most `MAX_WORKERS`.
-        progress: Called with the shards, clips and bytes of MP4s that were read so far.
-
-    Returns:
-        What was found; damage is never an exception.
+        frames: Number of clips to decode, chosen by `seed`, or all or none. The bytes of all clips
+            are read and hashed in any case.
+        seed: Chooses the clips to decode.
+        workers: Shards read at once; by default one per core, at most `MAX_WORKERS`.
+        progress: Called with the shards, clips and bytes of MP4s read so far.
 
     Raises:
         UsageError: There are no shards.
@@ -112,7 +109,7 @@ def verify(
 
 
 def _summary(shards: ShardSet, findings: Findings) -> dict[str, Any] | None:
-    """Summary of the run, or None where only shards lie here or it cannot be read."""
+    """Summary of the run; None if there are only shards, or it cannot be read."""
     if not shards.prefix:
         return None
     where = f"{shards.store.uri}/{SUMMARY}"
@@ -125,24 +122,22 @@ def _summary(shards: ShardSet, findings: Findings) -> dict[str, Any] | None:
         found = "missing"
     except (CuratorError, ValueError) as error:
         found = f"it cannot be read ({error})"
-    findings.add(
-        Code.MISSING, where, found=found, expected="the summary of a finished run", remedy=RERUN
-    )
+    findings.add(Code.MISSING, where, found, "the summary of a finished run", RERUN)
     return None
 
 
 def _check_objects(
     shards: ShardSet, summary: Mapping[str, Any] | None, findings: Findings
 ) -> list[Shard]:
-    """Looks whether all that is named is there, with its size; returns the tars that are."""
+    """Checks that all named objects exist with their sizes; returns the tars that exist."""
     if shards.problem is not None:
         missing = MANIFEST not in shards.sizes
         findings.add(
             Code.MANIFEST_MISSING if missing else Code.MANIFEST_WRONG,
             shards.uri(MANIFEST),
-            found=shards.problem,
-            expected="the manifest of a finished run; what is there is checked without it",
-            remedy=RERUN,
+            shards.problem,
+            "the manifest of a finished run; what is there is checked without it",
+            RERUN,
         )
     named = {shard.name: shard.facts.get("bytes") for shard in shards.shards}
     if shards.manifest is not None:
@@ -158,16 +153,10 @@ def _check_objects(
                 named[entry["name"].removeprefix(FOLDER)] = entry.get("bytes")
     for name, n_bytes in sorted(named.items()):
         if name not in shards.sizes:
-            findings.add(
-                Code.MISSING, shards.uri(name), found="missing", expected="an object", remedy=REMAKE
-            )
+            findings.add(Code.MISSING, shards.uri(name), "missing", "an object")
         elif n_bytes is not None and shards.sizes[name] != n_bytes:
             findings.add(
-                Code.SIZE,
-                shards.uri(name),
-                found=f"{shards.sizes[name]} bytes",
-                expected=f"{n_bytes} bytes",
-                remedy=REMAKE,
+                Code.SIZE, shards.uri(name), f"{shards.sizes[name]} bytes", f"{n_bytes} bytes"
             )
     return [shard for shard in shards.shards if shard.name in shards.sizes]
 
@@ -180,7 +169,7 @@ def _files(shards: ShardSet) -> dict[str, dict[str, Any]]:
 
 
 def _hashed(shards: ShardSet) -> Iterator[tuple[str, str]]:
-    """Small objects that are there and have a hash in the manifest."""
+    """Small objects that exist and have a hash in the manifest."""
     for shard in shards.shards:
         for name, field in ((shard.idx_name, "idx_sha256"), (shard.meta_name, "meta_sha256")):
             if name in shards.sizes and shard.facts.get(field) is not None:
@@ -197,13 +186,7 @@ def _check_hash(shards: ShardSet, name: str, expected: str, findings: Findings) 
             while chunk := stream.read(1 << 20):
                 digest.update(chunk)
     except (CuratorError, OSError) as error:
-        findings.add(
-            Code.UNREADABLE,
-            shards.uri(name),
-            found=str(error),
-            expected="a readable object",
-            remedy=REMAKE,
-        )
+        findings.add(Code.UNREADABLE, shards.uri(name), str(error), "a readable object")
         return
     _expect_hash(shards, name, digest.hexdigest(), expected, findings)
 
@@ -212,13 +195,7 @@ def _expect_hash(
     shards: ShardSet, name: str, found: str, expected: str, findings: Findings
 ) -> None:
     if found != expected:
-        findings.add(
-            Code.HASH,
-            shards.uri(name),
-            found=f"sha256 {found}",
-            expected=expected,
-            remedy=REMAKE,
-        )
+        findings.add(Code.HASH, shards.uri(name), f"sha256 {found}", expected)
 
 
 def _check_tars(
@@ -238,7 +215,7 @@ def _check_tars(
         for name, entry in wids_entries(shards, split, quiet).items()
         if "md5sum" in entry
     }
-    # Counted by several threads without a lock: it is only shown.
+    # Several threads count without a lock: the numbers are only shown.
     seen = [0, 0, 0]
 
     def note(n_bytes: int) -> None:
@@ -272,7 +249,7 @@ def _chosen(
         return {}
     counts = [_n_samples(shards, shard) for shard in present]
     total = sum(counts)
-    # A seed of the standard library's generator, so that the choice is the same everywhere.
+    # The standard library's generator, so that the choice is the same everywhere.
     numbers = sorted(random.Random(seed).sample(range(total), min(frames, total)))
     chosen: dict[str, Set[int]] = {}
     begin, at = 0, 0
@@ -287,13 +264,13 @@ def _chosen(
 
 
 def _n_samples(shards: ShardSet, shard: Shard) -> int:
-    """Samples of a shard by what is said about it."""
+    """Samples of a shard, by the manifest or the index."""
     samples = shard.facts.get("samples")
     if isinstance(samples, int) and 0 <= samples <= shards.sizes[shard.name] // 512:
         return samples
     if shard.idx_name in shards.sizes:
         return max(0, shards.sizes[shard.idx_name] // 8 - 1)
-    # Without a manifest and an index: the first few are among those chosen from.
+    # Without both, a guess by size: some of the first samples can be chosen.
     return 1 + shards.sizes[shard.name] // (64 << 20)
 
 
@@ -314,14 +291,14 @@ def _check_facts(shards: ShardSet, tar: TarFacts, findings: Findings) -> None:
             findings.add(
                 Code.MANIFEST_WRONG,
                 f"{shards.uri(MANIFEST)}#{tar.shard.name}",
-                found=f"{name} {facts[name]!r}",
-                expected=repr(value),
-                remedy=RERUN,
+                f"{name} {facts[name]!r}",
+                repr(value),
+                RERUN,
             )
 
 
 def _count(shards: ShardSet, name: str, found: str, expected: str, findings: Findings) -> None:
-    findings.add(Code.COUNT, shards.uri(name), found=found, expected=expected, remedy=REMAKE)
+    findings.add(Code.COUNT, shards.uri(name), found, expected)
 
 
 def _check_sums(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
@@ -331,23 +308,20 @@ def _check_sums(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) 
         return
     if len(tars) < len(shards.shards):
         return
-    sums = {
-        "samples": sum(len(tar.keys) for tar in tars),
-        "frames": sum(tar.n_frames for tar in tars),
-    }
-    for name, found in sums.items():
+    samples, frames = sum(len(tar.keys) for tar in tars), sum(tar.n_frames for tar in tars)
+    for name, found in (("samples", samples), ("frames", frames)):
         if name in counts and counts[name] != found:
             findings.add(
                 Code.MANIFEST_WRONG,
                 f"{shards.uri(MANIFEST)}#counts",
-                found=f"{counts[name]} {name}",
-                expected=f"{found}, the sum of the shards",
-                remedy=RERUN,
+                f"{counts[name]} {name}",
+                f"{found}, the sum of the shards",
+                RERUN,
             )
 
 
 def _check_keys(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
-    """Looks for keys that two samples have."""
+    """Finds keys that two samples share."""
     filled = [tar for tar in tars if len(tar.keys)]
     if not filled:
         return
@@ -361,14 +335,13 @@ def _check_keys(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) 
         findings.add(
             Code.KEY_TWICE,
             f"{shards.uri(second)}#{key}",
-            found=f"the same key in {first}",
-            expected="keys that are unique over all shards",
-            remedy=REMAKE,
+            f"the same key in {first}",
+            "keys that are unique over all shards",
         )
 
 
 def _check_splits(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
-    """Looks for sources with clips in both splits."""
+    """Finds sources with clips in both splits."""
     sources = {
         split: frozenset().union(*(tar.sources for tar in tars if tar.shard.split == split))
         for split in SPLITS
@@ -377,14 +350,14 @@ def _check_splits(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
         findings.add(
             Code.SPLIT,
             f"{shards.uri('')}#source {source.decode('utf-8', 'replace')}",
-            found="clips in train and in val",
-            expected="one split",
-            remedy="delete OUT/shards and run `curate run` again with the same recipe",
+            "clips in train and in val",
+            "one split",
+            "delete OUT/shards and run `curate run` again with the same recipe",
         )
 
 
 def _check_unnamed(shards: ShardSet, findings: Findings) -> None:
-    """Lists objects that nothing names; without a manifest there is nothing to compare with."""
+    """Finds objects that the manifest, if there is one, does not name."""
     if shards.manifest is None:
         return
     named = {MANIFEST, DATASET, *map(wids_name, SPLITS), *_files(shards)}
@@ -397,7 +370,7 @@ def _check_unnamed(shards: ShardSet, findings: Findings) -> None:
         findings.add(
             Code.UNNAMED,
             shards.uri(name),
-            found=f"{shards.sizes[name]} bytes",
-            expected="only what the manifest names",
-            remedy="readers that list the folder would take it for a part of the data; delete it",
+            f"{shards.sizes[name]} bytes",
+            "only what the manifest names",
+            "delete it: readers that list the folder would take it for data",
         )

@@ -1,4 +1,4 @@
-"""What a check found wrong, and what to do about it."""
+"""Findings of checks, and their remedies."""
 
 import threading
 from collections import Counter
@@ -8,6 +8,16 @@ from enum import StrEnum
 MAX_STORED = 50
 """Findings of one code that are kept in full; all are counted."""
 
+RERUN = (
+    "run `curate run` again with the same recipe, or `curate recaption` if that was broken off: it "
+    "writes what is missing"
+)
+REMAKE = (
+    "delete the object and run `curate run` again, which writes it again; or copy it again from "
+    "its origin"
+)
+EXPORT = "`curate export OUT OUT --format {}` writes it again"
+
 
 class Code(StrEnum):
     """What is wrong. Public: printed, and in the JSON."""
@@ -15,11 +25,11 @@ class Code(StrEnum):
     MANIFEST_MISSING = "manifest_missing"
     """No manifest: an older version's run, or one that did not finish."""
     MANIFEST_WRONG = "manifest_wrong"
-    """The manifest cannot be read, or its sums are not those of its shards."""
+    """The manifest cannot be read, or its sums differ from its shards."""
     MISSING = "missing"
     """An object that the manifest or the summary names is not there."""
     UNREADABLE = "unreadable"
-    """The storage does not give an object."""
+    """The storage cannot read an object."""
     SIZE = "size"
     """An object has another size."""
     HASH = "hash"
@@ -31,13 +41,13 @@ class Code(StrEnum):
     KEY_TWICE = "key_twice"
     """Two samples have one key."""
     MEMBERS = "members"
-    """A sample has not the members `json`, `mp4`, `txt`, and perhaps `npy` and `text.npy`."""
+    """A sample lacks `json`, `mp4` or `txt`, or has other members or one of them twice."""
     COUNT = "count"
     """A shard has another number of samples or frames."""
     JSON = "json"
     """A sample's JSON cannot be read or lacks a field."""
     MP4_HASH = "mp4_hash"
-    """A clip's bytes are not those that its JSON names."""
+    """A clip's bytes differ from its JSON's hash."""
     MP4_HEADER = "mp4_header"
     """A clip cannot be opened, or its header has another size, rate or number of frames."""
     FRAMES = "frames"
@@ -69,27 +79,27 @@ class Finding:
 
     code: Code
     path: str
-    """Object, and `#` and a key or column where it is about one."""
+    """Object, with `#` and a key or column for a part of it."""
     found: str
     expected: str
     remedy: str
 
     @property
     def is_warning(self) -> bool:
-        """Whether it does not make the shards wrong."""
+        """Whether the shards are right all the same."""
         return self.code in WARNINGS
 
 
 class Findings:
-    """Collects findings of several threads; the first of each code in full, all by number."""
+    """Collects findings of several threads: the first of each code in full, and counts of all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._stored: list[Finding] = []
         self.counts: Counter[Code] = Counter()
 
-    def add(self, code: Code, path: str, *, found: str, expected: str, remedy: str) -> None:
-        """Notes a finding."""
+    def add(self, code: Code, path: str, found: str, expected: str, remedy: str = REMAKE) -> None:
+        """Records a finding."""
         finding = Finding(code=code, path=path, found=found, expected=expected, remedy=remedy)
         with self._lock:
             self.counts[code] += 1
@@ -100,14 +110,3 @@ class Findings:
         """Findings in the order of their codes, then paths; warnings last."""
         order = {code: number for number, code in enumerate(Code)}
         return sorted(self._stored, key=lambda f: (order[f.code], f.path, f.found))
-
-
-RERUN = (
-    "run `curate run` again with the same recipe, or `curate recaption` if that was broken off: it "
-    "writes what is missing"
-)
-REMAKE = (
-    "delete the object and run `curate run` again, which writes it anew; or copy it again from "
-    "where it came"
-)
-EXPORT = "`curate export OUT OUT --format {}` writes it anew"

@@ -1,4 +1,4 @@
-"""Checks the indexes beside the tars against what the tars hold."""
+"""Compares indexes with the tars."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from curator.errors import CuratorError
 from curator.stages.shard.tar_reader import ShardSet
-from curator.verify.findings import EXPORT, REMAKE, Code, Findings
+from curator.verify.findings import EXPORT, Code, Findings
 from curator.verify.tar_check import TarFacts
 
 ENERGON = ".nv-meta"
@@ -23,7 +23,7 @@ def wids_name(split: str) -> str:
 
 
 def read_offsets(shards: ShardSet, name: str) -> NDArray[np.int64] | None:
-    """Offsets of a `.tar.idx`, or None where its size is none of such a file.
+    """Offsets of a `.tar.idx`; None if its size is wrong.
 
     Raises:
         StorageError: It cannot be read.
@@ -43,9 +43,7 @@ def check_idx(shards: ShardSet, facts: TarFacts, findings: Findings) -> None:
     try:
         found = read_offsets(shards, name)
     except CuratorError as error:
-        findings.add(
-            Code.UNREADABLE, path, found=str(error), expected="a readable object", remedy=REMAKE
-        )
+        findings.add(Code.UNREADABLE, path, str(error), "a readable object")
         return
     expected = np.append(facts.offsets, facts.end)
     words = ""
@@ -59,17 +57,15 @@ def check_idx(shards: ShardSet, facts: TarFacts, findings: Findings) -> None:
         expected = expected[at : at + 1]
     if words:
         wanted = f"{expected[0]}" if len(expected) == 1 else f"{len(expected)} offsets"
-        findings.add(
-            Code.INDEX, path, found=words, expected=wanted, remedy=EXPORT.format("energon")
-        )
+        findings.add(Code.INDEX, path, words, wanted, EXPORT.format("energon"))
 
 
 def wids_entries(shards: ShardSet, split: str, findings: Findings) -> dict[str, dict[str, Any]]:
-    """Entries of a wids index by the name of the tar; none where it is missing or unreadable."""
+    """Entries of a wids index by tar; empty if it is missing or unreadable."""
     name = wids_name(split)
     if name not in shards.sizes:
         return {}
-    index = _load(shards, name, Code.WIDS, findings, "wids")
+    index = _load(shards, name, Code.WIDS, findings)
     entries = index.get("shardlist") if isinstance(index, dict) else None
     if index is not None and (
         not isinstance(entries, list) or index.get("__kind__") != "wids-shard-index-v1"
@@ -77,9 +73,9 @@ def wids_entries(shards: ShardSet, split: str, findings: Findings) -> dict[str, 
         findings.add(
             Code.WIDS,
             shards.uri(name),
-            found="no index of wids",
-            expected="`__kind__` wids-shard-index-v1 and a `shardlist`",
-            remedy=EXPORT.format("wids"),
+            "no wids index",
+            "`__kind__` wids-shard-index-v1 and a `shardlist`",
+            EXPORT.format("wids"),
         )
         return {}
     base = index.get("base_path") if isinstance(index, dict) else None
@@ -107,7 +103,7 @@ def check_wids(
         tar, entry = facts.get(url), entries.get(url)
         if tar is None or entry is None:
             found, expected = ("not listed", "listed") if tar else ("listed", f"no tar of {split}")
-            _differs(findings, Code.WIDS, shards.uri(name), url, found, expected, "wids")
+            _differs(findings, Code.WIDS, shards.uri(name), url, found, expected)
             continue
         if not tar.is_whole:
             continue
@@ -115,7 +111,7 @@ def check_wids(
         for field, value in values.items():
             if field in entry and entry[field] != value:
                 found, expected = f"{field} {entry[field]!r}", repr(value)
-                _differs(findings, Code.WIDS, shards.uri(name), url, found, expected, "wids")
+                _differs(findings, Code.WIDS, shards.uri(name), url, found, expected)
 
 
 def check_energon(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
@@ -134,9 +130,9 @@ def check_energon(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
                 findings.add(
                     Code.ENERGON,
                     shards.uri(name),
-                    found="missing",
-                    expected="an index for Megatron-Energon",
-                    remedy=EXPORT.format("energon"),
+                    "missing",
+                    "an index for Megatron-Energon",
+                    EXPORT.format("energon"),
                 )
         if len(there) == len(names):
             _check_energon_folder(shards, names, own, findings)
@@ -145,13 +141,9 @@ def check_energon(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
 def _check_energon_folder(
     shards: ShardSet, names: Sequence[str], own: Mapping[str, TarFacts], findings: Findings
 ) -> None:
-    dataset, split, info = (
-        _load(shards, name, Code.ENERGON, findings, "energon") for name in names
-    )
+    dataset, split, info = (_load(shards, name, Code.ENERGON, findings) for name in names)
     if dataset is not None and not isinstance(dataset, dict):
-        _differs(
-            findings, Code.ENERGON, shards.uri(names[0]), "", "no mapping", "a mapping", "energon"
-        )
+        _differs(findings, Code.ENERGON, shards.uri(names[0]), "", "no mapping", "a mapping")
     counts = info.get("shard_counts") if isinstance(info, dict) else None
     parts = split.get("split_parts") if isinstance(split, dict) else None
     if info is not None:
@@ -179,7 +171,7 @@ def _compare(
         if found.get(name) != expected.get(name):
             a = repr(found[name]) if name in found else "not listed"
             b = repr(expected[name]) if name in expected else "no such tar"
-            _differs(findings, Code.ENERGON, path, name, a, b, "energon")
+            _differs(findings, Code.ENERGON, path, name, a, b)
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -187,7 +179,7 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def _expanded(names: Iterable[object]) -> Iterator[str]:
-    """Names with ranges such as `{000000..000003}` written out."""
+    """Names, with ranges such as `{000000..000003}` expanded."""
     for name in names:
         head, brace, tail = str(name).partition("{")
         span, closing, rest = tail.partition("}")
@@ -199,8 +191,8 @@ def _expanded(names: Iterable[object]) -> Iterator[str]:
             yield from _expanded([f"{head}{number:0{len(first)}d}{rest}"])
 
 
-def _load(shards: ShardSet, name: str, code: Code, findings: Findings, format: str) -> Any:  # noqa: ANN401 - whatever the file holds
-    """Contents of a JSON or YAML object, or None, and a finding, where there are none."""
+def _load(shards: ShardSet, name: str, code: Code, findings: Findings) -> Any:  # noqa: ANN401 - whatever the file holds
+    """Contents of a JSON or YAML object; None, and a finding, if it cannot be read."""
     try:
         data = shards.store.read(shards.key(name))
         return orjson.loads(data) if name.endswith(".json") else yaml.safe_load(data)
@@ -209,20 +201,14 @@ def _load(shards: ShardSet, name: str, code: Code, findings: Findings, format: s
         findings.add(
             code,
             shards.uri(name),
-            found=words,
-            expected="JSON" if name.endswith(".json") else "YAML",
-            remedy=EXPORT.format(format),
+            words,
+            "JSON" if name.endswith(".json") else "YAML",
+            EXPORT.format(code),
         )
         return None
 
 
 def _differs(
-    findings: Findings, code: Code, path: str, name: str, found: str, expected: str, format: str
+    findings: Findings, code: Code, path: str, name: str, found: str, expected: str
 ) -> None:
-    findings.add(
-        code,
-        f"{path}#{name}" if name else path,
-        found=found,
-        expected=expected,
-        remedy=EXPORT.format(format),
-    )
+    findings.add(code, f"{path}#{name}" if name else path, found, expected, EXPORT.format(code))

@@ -1,4 +1,4 @@
-"""Checks one MP4 against what its sample's JSON says."""
+"""Compares an MP4 with its sample's JSON."""
 
 import io
 from fractions import Fraction
@@ -8,19 +8,16 @@ from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
 
 MAX_PIXELS = 1 << 27
-"""Larger frames are not decoded: a header that claims them is taken for damage."""
+"""Larger frames are not decoded: a header that claims them counts as damage."""
 
 
 def header_differences(mp4: bytes, sample: dict[str, Any], uri: str) -> list[tuple[str, str]]:
-    """What the MP4's header says otherwise than the JSON; nothing is decoded.
+    """Differences between the MP4's header and the JSON: pairs of found and expected.
 
     Args:
         mp4: The clip.
         sample: Its JSON, with `width`, `height`, `n_frames` and `fps_fraction` or `fps`.
         uri: Name for messages.
-
-    Returns:
-        Pairs of what was found and what was expected.
     """
     try:
         with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4)) as container:
@@ -45,16 +42,9 @@ def header_differences(mp4: bytes, sample: dict[str, Any], uri: str) -> list[tup
 def frame_differences(
     mp4: bytes, sample: dict[str, Any], uri: str, *, threads: int
 ) -> list[tuple[str, str]]:
-    """What decodes otherwise than the JSON says: number of frames, size, first time, damage.
+    """Differences between decoded frames and JSON: number, size, first time, damage.
 
-    Args:
-        mp4: The clip.
-        sample: Its JSON.
-        uri: Name for messages.
-        threads: Of the decoder.
-
-    Returns:
-        Pairs of what was found and what was expected.
+    As `header_differences`; `threads` are the decoder's.
     """
     first_s: float | None = None
     try:
@@ -82,10 +72,10 @@ def frame_differences(
 
 
 def rate_of(sample: dict[str, Any]) -> Fraction:
-    """Frames per second that a sample's JSON names.
+    """Frames per second of a sample's JSON.
 
     Raises:
-        ValueError: It is no number.
+        ValueError: It is not a number.
     """
     try:
         return Fraction(str(sample.get("fps_fraction") or sample["fps"]))

@@ -1,4 +1,4 @@
-"""Checks that the tables for readers say what the tars hold."""
+"""Compares the tables for readers with the tars."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from curator.errors import CuratorError, ShardError
 from curator.stages.shard.tar_reader import FOLDER, MAX_TEXT_BYTES, ShardSet, TarReader
 from curator.tables.parts import SUMMARY
-from curator.verify.findings import REMAKE, RERUN, Code, Findings
+from curator.verify.findings import RERUN, Code, Findings
 from curator.verify.tar_check import REPEATED, TarFacts, columns_digest, json_columns
 
 DATASET = "dataset.parquet"
@@ -21,7 +21,7 @@ DERIVED = ("aspect_ratio", "resolution")
 
 
 class SampleLookup:
-    """Finds samples by shard and key among the facts of all tars; knows which were asked for."""
+    """Finds samples by shard and key among the facts of all tars; remembers which were found."""
 
     def __init__(self, tars: Sequence[TarFacts]) -> None:
         self._tars = {tar.shard.name: tar for tar in tars}
@@ -44,13 +44,13 @@ class SampleLookup:
         return position
 
     def was_seen(self, shard: str, key: str) -> bool:
-        """Whether `find` gave this sample before."""
+        """Whether `find` returned this sample before."""
         tar, order = self._tars[shard], self._order[shard]
         at = int(np.searchsorted(tar.keys, np.bytes_(key.encode()), sorter=order))
         return at < len(order) and bool(self._seen[shard][order[at]])
 
     def unseen(self) -> Iterator[tuple[TarFacts, NDArray[np.bytes_]]]:
-        """Tars with samples that were not asked for, and their keys."""
+        """Tars with samples that were not found yet, and their keys."""
         for name, tar in self._tars.items():
             keys = tar.keys[~self._seen[name]]
             if len(keys):
@@ -69,18 +69,16 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
         shard = str(values.get("shard")).removeprefix(FOLDER)
         tar = lookup.tar(shard)
         if tar is None:
-            _add(
-                findings, Code.DATASET, f"{path}#{key}", f"shard {shard!r}", "a shard that is there"
-            )
+            findings.add(Code.DATASET, f"{path}#{key}", f"shard {shard!r}", "a shard that is there")
             return
         seen = lookup.was_seen(shard, key)
         at = lookup.find(shard, key)
         if at is None:
             if tar.is_whole:
-                _add(findings, Code.DATASET, f"{path}#{key}", "a row", f"no row: {shard} lacks it")
+                findings.add(Code.DATASET, f"{path}#{key}", "a row", f"no row: {shard} lacks it")
             return
         if seen:
-            _add(findings, Code.DATASET, f"{path}#{key}", "a second row", "one row")
+            findings.add(Code.DATASET, f"{path}#{key}", "a second row", "one row")
         for name, expected in {
             "offset": int(tar.mp4_offsets[at]),
             "bytes": int(tar.mp4_bytes[at]),
@@ -89,13 +87,13 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
         }.items():
             if name in values and values[name] != expected:
                 found = f"{name} {values[name]!r}"
-                _add(findings, Code.DATASET, f"{path}#{key}", found, repr(expected))
+                findings.add(Code.DATASET, f"{path}#{key}", found, repr(expected))
         for found, expected in _derived(values):
-            _add(findings, Code.DATASET, f"{path}#{key}", found, expected)
+            findings.add(Code.DATASET, f"{path}#{key}", found, expected)
         digest = int(tar.digests[at])
         if digest and digest != columns_digest(dict(values)):
             found, wanted = _other_columns(shards, tar, at, values)
-            _add(findings, Code.DATASET, f"{path}#{key}", found, wanted)
+            findings.add(Code.DATASET, f"{path}#{key}", found, wanted)
 
     columns = ["clip_id", "shard", "split", "bucket", "offset", "bytes", *REPEATED, *DERIVED]
     if _rows(shards, shards.key(DATASET), columns, row, Code.DATASET, findings):
@@ -103,7 +101,7 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
 
 
 def _derived(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Columns that follow from height and width, where they do not."""
+    """Differences of columns that follow from height and width."""
     height, width = values.get("height"), values.get("width")
     if not height or not width:
         return
@@ -118,7 +116,7 @@ def _derived(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _other_columns(
     shards: ShardSet, tar: TarFacts, at: int, values: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """Which columns differ from a sample's JSON, read once more."""
+    """The columns that differ from a sample's JSON, which is read again."""
     fields: dict[str, Any] = {}
     text = ""
     try:
@@ -148,19 +146,12 @@ def _other_columns(
 def check_clips(
     shards: ShardSet, summary: Mapping[str, Any], tars: Sequence[TarFacts], findings: Findings
 ) -> None:
-    """Compares the rows of `clips` that are kept with the tars.
-
-    Args:
-        shards: Where the tars lie.
-        summary: Of the run; names the parts of the table.
-        tars: Facts of all tars.
-        findings: Where it says what is wrong.
-    """
+    """Compares the kept rows of `clips`, whose parts the summary names, with the tars."""
     tables = summary.get("tables")
     parts = tables.get("clips") if isinstance(tables, dict) else None
     where = f"{shards.store.uri}/{SUMMARY}"
     if not isinstance(parts, list):
-        _add(findings, Code.CLIPS, where, "no list of the table `clips`", "one", RERUN)
+        findings.add(Code.CLIPS, where, "no list of the table `clips`", "one", RERUN)
         return
     lookup = SampleLookup(tars)
     is_whole = True
@@ -183,19 +174,19 @@ def _check_clip(
     shard, key = str(values.get("shard")).removeprefix(FOLDER), str(values.get("key"))
     tar = lookup.tar(shard)
     if tar is None:
-        _add(findings, Code.CLIPS, path, f"shard {shard!r}", "a shard that is there", RERUN)
+        findings.add(Code.CLIPS, path, f"shard {shard!r}", "a shard that is there", RERUN)
         return
     at = lookup.find(shard, key)
     if at is None:
         if tar.is_whole:
-            _add(findings, Code.CLIPS, path, f"key {key!r}", f"a key of {shard}", RERUN)
+            findings.add(Code.CLIPS, path, f"key {key!r}", f"a key of {shard}", RERUN)
         return
     for name, expected in {
         "mp4_offset": int(tar.mp4_offsets[at]),
         "mp4_bytes": int(tar.mp4_bytes[at]),
     }.items():
         if values.get(name) != expected:
-            _add(findings, Code.CLIPS, path, f"{name} {values.get(name)!r}", str(expected), RERUN)
+            findings.add(Code.CLIPS, path, f"{name} {values.get(name)!r}", str(expected), RERUN)
 
 
 def _unlisted(
@@ -204,7 +195,7 @@ def _unlisted(
     for tar, keys in lookup.unseen():
         for key in keys:
             path = f"{shards.uri(tar.shard.name)}#{key.decode('utf-8', 'replace')}"
-            _add(findings, code, path, "a sample", f"a row of {table}", RERUN)
+            findings.add(code, path, "a sample", f"a row of {table}", RERUN)
 
 
 def _rows(
@@ -215,7 +206,7 @@ def _rows(
     code: Code,
     findings: Findings,
 ) -> bool:
-    """Calls `row` for each row of a Parquet object, some at a time; returns whether all came."""
+    """Calls `row` for each row of a Parquet object; returns whether all could be read."""
     path = f"{shards.store.uri}/{name}"
     try:
         with shards.store.open(name) as stream:
@@ -226,12 +217,6 @@ def _rows(
                     row(values)
     except (CuratorError, pa.ArrowException, OSError, ValueError, TypeError) as error:
         words = f"it cannot be read ({str(error).splitlines()[0]})"
-        _add(findings, code, path, words, "a Parquet object", RERUN)
+        findings.add(code, path, words, "a Parquet object", RERUN)
         return False
     return True
-
-
-def _add(
-    findings: Findings, code: Code, path: str, found: str, expected: str, remedy: str = REMAKE
-) -> None:
-    findings.add(code, path, found=found, expected=expected, remedy=remedy)

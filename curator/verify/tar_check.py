@@ -1,4 +1,4 @@
-"""Reads one tar from front to end, and checks all that can be said from its bytes alone."""
+"""Reads one tar from front to end, and checks everything that its bytes show."""
 
 import hashlib
 from collections.abc import Callable, Set
@@ -19,7 +19,7 @@ from curator.stages.shard.tar_reader import (
     ShardSet,
     TarReader,
 )
-from curator.verify.findings import REMAKE, Code, Findings
+from curator.verify.findings import Code, Findings
 from curator.verify.mp4_check import frame_differences, header_differences, rate_of
 
 NEEDED = ("json", "mp4", "txt")
@@ -39,7 +39,7 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarFacts:
-    """What a tar holds: arrays with an entry per sample, about 100 bytes each in all."""
+    """Contents of a tar: arrays with an entry per sample, about 100 bytes a sample together."""
 
     shard: Shard
     is_whole: bool
@@ -77,7 +77,7 @@ class _Sample:
 
 
 class _Hashing:
-    """A stream that hashes what passes, in order."""
+    """A stream that hashes the bytes that pass, in order."""
 
     def __init__(self, stream: BinaryIO, *, with_md5: bool) -> None:
         self._stream = stream
@@ -110,8 +110,8 @@ class TarCheck:
     """Checks tars, each in one pass; one object serves several threads.
 
     Args:
-        shards: Where they lie.
-        findings: Where it says what is wrong.
+        shards: All shards.
+        findings: Collects errors.
         threads: Of a decoder.
         seen: Called with the bytes of each clip that was read.
     """
@@ -126,6 +126,7 @@ class TarCheck:
     ) -> None:
         self._shards = shards
         self._findings = findings
+        self._add = findings.add
         self._threads = threads
         self._seen = seen
 
@@ -133,8 +134,8 @@ class TarCheck:
         """Checks a tar and its `.meta.jsonl`.
 
         Args:
-            shard: Which.
-            decoded: Positions of the samples to decode, or None for all.
+            shard: The tar.
+            decoded: Positions of the samples to decode; None for all.
             with_md5: Whether an index has its MD5.
         """
         path = self._shards.uri(shard.name)
@@ -196,7 +197,7 @@ class TarCheck:
             self._add(
                 Code.KEY,
                 f"{path}#{key}",
-                "its members lie apart",
+                "its members are apart",
                 "all members of a sample adjacent",
             )
 
@@ -230,12 +231,7 @@ class TarCheck:
                 sample.text = data
 
     def _close(
-        self,
-        sample: _Sample,
-        shard: Shard,
-        rows: "_Rows",
-        meta: "_Meta",
-        decoded: Set[int] | None,
+        self, sample: _Sample, shard: Shard, rows: "_Rows", meta: "_Meta", decoded: Set[int] | None
     ) -> None:
         """Checks a sample whose members have all been read."""
         path = f"{self._shards.uri(shard.name)}#{sample.key}"
@@ -270,7 +266,7 @@ class TarCheck:
                 self._add(Code.FRAMES, path, found, expected)
 
     def _fields(self, sample: _Sample, path: str) -> dict[str, Any] | None:
-        """The sample's JSON, if it has what is needed."""
+        """The sample's JSON, if it has all needed fields."""
         if sample.json is None:
             return None
         try:
@@ -305,9 +301,6 @@ class TarCheck:
             self._add(Code.JSON, path, "another caption than in its txt", "the same")
         return fields
 
-    def _add(self, code: Code, path: str, found: str, expected: str) -> None:
-        self._findings.add(code, path, found=found, expected=expected, remedy=REMAKE)
-
 
 class _Rows:
     """Collects facts of samples."""
@@ -335,7 +328,7 @@ class _Rows:
     def facts(
         self, shard: Shard, is_whole: bool, end: int, n_bytes: int, sha256: str, md5: str
     ) -> TarFacts:
-        """All of them, as arrays."""
+        """All facts, as arrays."""
         numbers = np.array(self._numbers, np.int64).reshape(-1, 3)
         return TarFacts(
             shard=shard,
@@ -356,11 +349,11 @@ class _Rows:
 
 
 REPEATED = ("text", "num_frames", "height", "width", "fps", "source_id", "source_uri", "sha256")
-"""Columns of `dataset.parquet` that repeat what a sample's JSON says."""
+"""Columns of `dataset.parquet` that repeat a sample's JSON."""
 
 
 def json_columns(fields: dict[str, Any], text: str) -> dict[str, Any]:
-    """`REPEATED` by a sample's JSON and caption."""
+    """The columns `REPEATED` of a sample's JSON and caption."""
     return {
         "text": text,
         "num_frames": fields["n_frames"],
@@ -383,7 +376,7 @@ def columns_digest(columns: dict[str, Any]) -> int:
 
 
 class _Meta:
-    """Reads a shard's `.meta.jsonl` beside the tar, line by line."""
+    """Reads a shard's `.meta.jsonl` along with the tar, line by line."""
 
     def __init__(
         self, shards: ShardSet, shard: Shard, findings: Findings, stack: ExitStack
@@ -392,7 +385,7 @@ class _Meta:
         self._path = shards.uri(shard.meta_name)
         self._line = 0
         self._stream: BinaryIO | None = None
-        # What is missing is found by the check of the manifest.
+        # The check of the manifest finds a missing file.
         if shard.meta_name in shards.sizes:
             self._stream = stack.enter_context(shards.store.open(shards.key(shard.meta_name)))
 
@@ -409,12 +402,12 @@ class _Meta:
             self._stream = None
 
     def finish(self) -> None:
-        """Looks whether there are more lines."""
+        """Checks that there are no more lines."""
         if self._stream is not None and self._stream.readline(MAX_TEXT_BYTES):
             self._add(f"more than {self._line} lines", f"{self._line} lines, one per sample")
 
     def _add(self, found: str, expected: str) -> None:
-        self._findings.add(Code.META, self._path, found=found, expected=expected, remedy=REMAKE)
+        self._findings.add(Code.META, self._path, found, expected)
 
 
 def _is_same_json(line: bytes, json: bytes) -> bool:
