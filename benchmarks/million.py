@@ -279,7 +279,7 @@ def make(folder: Path, n: int, *, captions: bool) -> None:
 
     with (
         patch.object(cutting.Cutting, "cut", cut),
-        patch.object(sharding.ShardStep, "_read", lambda self, sample: mp4),
+        patch.object(sharding.ShardStage, "_read", lambda self, sample: mp4),
     ):
         execute(folder, out, [], answering=captions)
 

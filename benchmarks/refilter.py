@@ -120,7 +120,7 @@ def plan_all(rows: "ClipRows", recipe: "Recipe") -> None:
     where = Location(name="shards/old.tar", offset=0, n_bytes=2_000_000)
     locations = {row["clip_id"]: where for row in kept}
     shards = []
-    for plan in plan_shards(plan_samples(rows, locations, recipe), recipe.shard):
+    for plan in plan_shards(plan_samples(rows, locations, recipe.shard), recipe.shard):
         layout = tar_layout(plan)
         facts = ShardFacts(bytes=layout.n_bytes, sha256="", md5="", idx_sha256="", meta_sha256="")
         shards.append(Shard(plan=plan, layout=layout, facts=facts))

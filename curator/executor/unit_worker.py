@@ -124,3 +124,22 @@ def _died(item: Item, stage: str) -> Failure:
         code=ErrorCode.WORKER_DIED,
         message=f"{item.uri}: the worker died {MAX_ATTEMPTS} times while working on it",
     )
+
+
+class PlainWorker:
+    """The step of a chain that runs a stage whose units do not fail singly: an error ends the run.
+
+    Args:
+        stage: The stage.
+    """
+
+    def __init__(self, *, stage: Stage[Any, Any, Any]) -> None:
+        stage.setup()
+        self._stage = stage
+
+    def __call__(self, unit: Any) -> Any:  # noqa: ANN401
+        """Runs one unit."""
+        try:
+            return self._stage.process(unit)
+        finally:
+            self._stage.release()

@@ -23,6 +23,7 @@ from curator.errors import UsageError
 from curator.executor.cpu_accounting import cpu_profile, mark_processes
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.fingerprints import fingerprint
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, semantics_of
 from curator.records import SourceRef
@@ -44,7 +45,7 @@ from curator.stages.scan.scan_driver import Scanning
 from curator.stages.scan.source_listing import Listed, list_sources
 from curator.stages.scan.stage import ScanStage
 from curator.stages.select.stage import SelectStage
-from curator.stages.shard.stage import Sharding
+from curator.stages.shard.shard_driver import Sharding
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, sorted_columns
@@ -355,7 +356,13 @@ class Run:
 
     def _shard(self, locations: Mapping[str, Location]) -> Sharding:
         state, recipe = self._state, self._recipe
-        sharding = Sharding(self._store, recipe, self._engine, previous=self._previous)
+        sharding = Sharding(
+            self._store,
+            recipe.shard,
+            fingerprint(recipe.model_dump(mode="json")),
+            self._engine,
+            previous=self._previous,
+        )
         table = None
         if recipe.shard.embedding != "none":
             table = self._clip_vectors() if recipe.shard.embedding == "clip" else self._vectors()

@@ -19,6 +19,7 @@ from curator.errors import UsageError
 from curator.executor.cpu_accounting import cpu_profile, mark_processes
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.fingerprints import fingerprint
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, semantics_of, with_changes
 from curator.report import render_report, shown_clips
@@ -38,8 +39,8 @@ from curator.stages.commit.commit_run import (
 )
 from curator.stages.cut.cut_driver import cut_facts
 from curator.stages.propose.candidate_store import read_pictures
+from curator.stages.shard.shard_driver import Sharding
 from curator.stages.shard.shard_plan import SHARDS
-from curator.stages.shard.stage import Sharding
 from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_rows import ClipRows
@@ -118,7 +119,13 @@ class Recaption:
         self._seconds["caption"] = round(time.monotonic() - begun, 3)
         self._progress.stage("shard")
         begun = time.monotonic()
-        sharding = Sharding(self._store, self.recipe, self._engine, previous=self._previous)
+        sharding = Sharding(
+            self._store,
+            self.recipe.shard,
+            fingerprint(self.recipe.model_dump(mode="json")),
+            self._engine,
+            previous=self._previous,
+        )
         embedded = text_vectors_of(
             self.recipe.caption.embedding,
             ModelStore.at(self.recipe.models),

@@ -20,7 +20,7 @@ from film_shots import moving_texture
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
-from curator.stages.shard.stage import ShardStep
+from curator.stages.shard.stage import ShardStage
 from curator.storage import Store, open_store
 
 SETTINGS = [
@@ -178,7 +178,7 @@ from curator.stages.shard import stage as sharding
 from curator.storage import s3_store as s3
 
 dies_at, calls = int(sys.argv[1]), []
-read = sharding.ShardStep._read
+read = sharding.ShardStage._read
 s3.PART_BYTES = 1 << 12
 s3._BUFFER_BYTES = 1 << 10
 
@@ -190,7 +190,7 @@ def dying(self, sample):
     return read(self, sample)
 
 
-sharding.ShardStep._read = dying
+sharding.ShardStage._read = dying
 main(sys.argv[2:])
 """
 
@@ -233,9 +233,9 @@ def test_a_kill_while_shards_are_written_leaves_only_whole_ones(
         assert_readers_find_only_whole_shards(copied)
     assert unfinished(copied) == 2
     written: list[str] = []
-    read = ShardStep._read
+    read = ShardStage._read
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShardStep, "_read", lambda s, x: written.append(x.key) or read(s, x))
+        patch.setattr(ShardStage, "_read", lambda s, x: written.append(x.key) or read(s, x))
         assert run(copied.uri, *arguments, "--set", "shard.max_bytes=150000") == EXIT_OK
     assert len(written) == 2, "a tar that was whole was written again"
     assert_readers_find_only_whole_shards(copied)

@@ -12,8 +12,8 @@ from curator.buckets import Bucket, bucket_of
 from curator.measures.scores import SCORES
 from curator.models.perceptual import PERCEPTUAL_MODEL
 from curator.models.transnet import transnet_model_name
-from curator.recipe import Recipe
 from curator.records import Reason
+from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.shard_plan import Sample, ShardPlan, Split, TarLayout, split_of
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, Row, kept_rows, plain, reject, values
@@ -25,7 +25,7 @@ from curator.tables.spill_file import Spill
 def plan_samples(
     clips: Sequence[Row],
     locations: Mapping[str, Location],
-    recipe: Recipe,
+    config: ShardConfig,
     vectors: Vectors | None = None,
     text_vectors: Callable[[str], TextVector | None] | None = None,
     *,
@@ -39,7 +39,7 @@ def plan_samples(
     Args:
         clips: Rows of `clips`.
         locations: Where the written clips are.
-        recipe: Settings.
+        config: Settings.
         vectors: Embeddings for the samples; None for none.
         text_vectors: Finds the embedding of a caption; None for none.
         annotation_of: What a model said of a clip, by its row; None where none was asked.
@@ -52,7 +52,7 @@ def plan_samples(
             clip["width"],
             clip["height"],
             clip["n_frames"],
-            recipe.shard,
+            config,
             content_type=clip.get("content_type"),
         )
         if bucket is None:
@@ -63,7 +63,7 @@ def plan_samples(
             row["bucket"] = bucket.name
         source, key = clip["source_id"], clip["clip_id"]
         if source not in splits:
-            splits[source] = split_of(source, recipe.shard)
+            splits[source] = split_of(source, config)
         if annotation_of is not None:
             clip = {**clip, "annotation": annotation_of(clip)}
         yield (
@@ -78,7 +78,7 @@ def plan_samples(
                 split=splits[source],
                 embedding=vectors.get(key) if vectors is not None else None,
                 text_vector=text_vectors(clip.get("caption") or "") if text_vectors else None,
-                has_id=recipe.shard.id_member,
+                has_id=config.id_member,
                 spill=spill,
             ),
         )

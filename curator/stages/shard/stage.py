@@ -1,59 +1,31 @@
-"""Puts written clips into shards: the driver's side, and the step that writes one.
-
-Tars that stand stay, by what the last finished run says is in them. A tar appears under its name
-only when it is whole, and after what lies beside it; what describes all of them is written by the
-commit, the manifest last.
-"""
+"""The stage that assembles tars from written clips."""
 
 import hashlib
 import io
-import json
-from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow.parquet as pq
 
-import curator
 from curator.errors import ShardError
-from curator.executor.engine import Engine
-from curator.executor.worker import Step
-from curator.fingerprints import fingerprint
-from curator.recipe import Recipe
-from curator.stage import Resources
-from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
+from curator.stage import Resources, Scope, Stage
+from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_index import (
-    MANIFEST,
-    Shard,
     ShardFacts,
     index_name,
-    known_facts,
     meta_lines,
     meta_name,
-    set_files,
     tar_index,
 )
-from curator.stages.shard.shard_plan import (
-    SHARDS,
-    Sample,
-    ShardPlan,
-    TarLayout,
-    plan_shards,
-    tar_layout,
-    write_shard,
-)
+from curator.stages.shard.shard_plan import SHARD_VERSION, ShardPlan, tar_layout, write_shard
 from curator.storage import Store
-from curator.tables.clip_locations import Location, clip_bytes
-from curator.tables.clip_rows import Row
-from curator.tables.clip_vectors import TextVector, Vectors
-from curator.tables.parts import Parts, column_values
-from curator.tables.spill_file import Spill
+from curator.tables.clip_locations import clip_bytes
+from curator.tables.clip_vectors import TextVector
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-COPIED_HERE_BYTES = 256 << 20
-"""Clips that the driver puts into tars by itself."""
 _READ_BYTES = 4 << 20
 
 
@@ -74,142 +46,54 @@ class ShardWritten:
     facts: ShardFacts
 
 
-class Sharding:
-    """Shards of what is kept.
-
-    Args:
-        store: Output root.
-        recipe: Settings.
-        engine: Where work is done.
-        previous: Summary of the last finished run.
-    """
-
-    def __init__(
-        self, store: Store, recipe: Recipe, engine: Engine, *, previous: Mapping[str, Any]
-    ) -> None:
-        self._store = store
-        self._recipe = recipe
-        self._engine = engine
-        self._previous = previous
-        self.n_written = 0
-        """Tars that had to be written."""
-        self.summary: list[dict[str, Any]] = []
-        """Facts of each shard, for the summary."""
-        self.files: dict[str, bytes] = {}
-        """What describes all shards, in the order in which it is to be written."""
-        self.names: set[str] = set()
-        """Objects under `shards/` that count."""
-
-    def shard(
-        self,
-        clips: Sequence[Row],
-        locations: Mapping[str, Location],
-        vectors: Vectors | None = None,
-        text_vectors: Callable[[str], TextVector | None] | None = None,
-        annotation_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
-    ) -> None:
-        """Writes the tars that are missing, and what lies beside each.
-
-        Args:
-            clips: Rows of `clips`; those that are kept learn where their samples lie.
-            locations: Where the written clips are.
-            vectors: Embeddings for the samples; None for none.
-            text_vectors: Finds the embedding of a caption; None for none.
-            annotation_of: What a model said of a clip, by its row; None where none was asked.
-        """
-        samples = plan_samples(
-            clips,
-            locations,
-            self._recipe,
-            vectors,
-            text_vectors,
-            annotation_of=annotation_of,
-            spill=Spill(),
-        )
-        sizes = {info.key: info.bytes for info in self._store.list(f"{SHARDS}/")}
-        plans = plan_shards(samples, self._recipe.shard, self._standing(sizes))
-        layouts = {plan.name: tar_layout(plan) for plan in plans}
-        known = self._known()
-        facts: dict[str, ShardFacts] = {}
-        units = []
-        for plan in plans:
-            missing = _missing(plan, layouts[plan.name], sizes)
-            stored = known.get(plan.name)
-            if not missing and stored is not None and stored.bytes == layouts[plan.name].n_bytes:
-                facts[plan.name] = stored
-            else:
-                units.append(ShardUnit(plan=plan, missing=missing))
-        self.n_written = sum(unit.plan.name in unit.missing for unit in units)
-        facts |= {written.name: written.facts for written in self._run(units)}
-        shards = [
-            Shard(plan=plan, layout=layouts[plan.name], facts=facts[plan.name]) for plan in plans
-        ]
-        place_samples([(shard.plan, shard.layout) for shard in shards], clips)
-        self.summary = [shard_facts(shard.plan, shard.layout.n_bytes) for shard in shards]
-        self.files = set_files(
-            shards,
-            seed=self._recipe.shard.seed,
-            stamp=fingerprint(self._recipe.model_dump(mode="json")),
-            made_by=f"curate {curator.__version__}",
-        )
-        self.names = {*self.files} | {name for plan in plans for name in _names(plan)}
-
-    def _run(self, units: Sequence[ShardUnit]) -> list[ShardWritten]:
-        step = Step(make=ShardStep, settings={"store": self._store}, resources=Resources(cpus=0.5))
-        n_bytes = sum(s.mp4_bytes for u in units if u.missing for s in u.plan.samples)
-        # Copying little takes less time than a process that has to load for it.
-        is_worth_it = self._engine.is_started and n_bytes > COPIED_HERE_BYTES
-        run = self._engine.run if is_worth_it else self._engine.run_here
-        return list(run([step], units))
-
-    def _standing(self, sizes: Mapping[str, int]) -> dict[str, Collection[str]]:
-        """Keys of the samples in each tar of the last finished run that is still there."""
-        standing: dict[str, list[str]] = {}
-        for name in self._previous.get("tables", {}).get("clips", []):
-            table = Parts(self._store, "clips", "").read(name, ["clip_id", "shard"])
-            shards, keys = (column_values(table[column]) for column in ("shard", "clip_id"))
-            for shard, key in zip(shards, keys, strict=True):
-                if shard in sizes:
-                    standing.setdefault(shard, []).append(key)
-        return dict(standing)
-
-    def _known(self) -> dict[str, ShardFacts]:
-        """Hashes of tars that stand, so that they need not be read for them."""
-        if not self._store.exists(MANIFEST):
-            return {}
-        return known_facts(json.loads(self._store.read(MANIFEST)))
-
-
-def _names(plan: ShardPlan) -> tuple[str, str, str]:
+def object_names(plan: ShardPlan) -> tuple[str, str, str]:
+    """Names of a tar, of its index and of its metadata."""
     return plan.name, index_name(plan.name), meta_name(plan.name)
 
 
-def _missing(plan: ShardPlan, layout: TarLayout, sizes: Mapping[str, int]) -> frozenset[str]:
-    """Objects of a shard that are not there, or not in their size."""
-    meta_bytes = sum(sample.json_bytes + 1 for sample in plan.samples)
-    wanted = (layout.n_bytes, 8 * (len(plan.samples) + 1), meta_bytes)
-    return frozenset(
-        name for name, size in zip(_names(plan), wanted, strict=True) if sizes.get(name) != size
-    )
+class ShardStage(Stage[ShardConfig, ShardUnit, ShardWritten]):
+    """Assembles tars from clips that are written already, each with its index and metadata.
 
+    A tar is too large to be handed on: the stage streams it into the output root.
 
-class ShardStep:
-    """Assembles one tar from clips that are encoded already, with what lies beside it."""
+    Args:
+        config: Settings.
+        store: Output root.
+    """
 
-    def __init__(self, *, store: Store) -> None:
-        self._store = store
+    name = "shard"
+    version = SHARD_VERSION
+    scope = Scope.CORPUS
+    reads = ("clips", "cuts", "embeddings", "annotations")
+    writes = ("shards", "clips")
+    by_content = frozenset(reads)
+    config_type = ShardConfig
 
-    def __call__(self, unit: ShardUnit) -> ShardWritten:
-        """Writes what is missing; a tar that stands is read for its hashes.
+    def __init__(self, config: ShardConfig, store: Store | None = None) -> None:
+        super().__init__(config)
+        self._root = store
+
+    @property
+    def resources(self) -> Resources:
+        """Half a core: bytes are copied."""
+        return Resources(cpus=0.5)
+
+    @property
+    def _store(self) -> Store:
+        assert self._root is not None, "a stage that is only described has no output root"
+        return self._root
+
+    def process(self, unit: ShardUnit) -> ShardWritten:
+        """Writes the missing objects of a tar; a tar that is there is read for its hashes.
 
         Raises:
             ShardError: A clip is not what was written.
         """
         plan = unit.plan
-        tar, index, meta = _names(plan)
-        beside = {index: tar_index(tar_layout(plan)), meta: meta_lines(plan)}
+        tar, index, meta = object_names(plan)
+        described = {index: tar_index(tar_layout(plan)), meta: meta_lines(plan)}
         # Before the tar, so that no reader finds a tar without its index.
-        for name, data in beside.items():
+        for name, data in described.items():
             if name in unit.missing:
                 self._store.write(name, data)
         hashes = _Hashes()
@@ -224,8 +108,8 @@ class ShardStep:
             bytes=hashes.n_bytes,
             sha256=hashes.sha256.hexdigest(),
             md5=hashes.md5.hexdigest(),
-            idx_sha256=hashlib.sha256(beside[index]).hexdigest(),
-            meta_sha256=hashlib.sha256(beside[meta]).hexdigest(),
+            idx_sha256=hashlib.sha256(described[index]).hexdigest(),
+            meta_sha256=hashlib.sha256(described[meta]).hexdigest(),
         )
         return ShardWritten(name=tar, facts=facts)
 

@@ -1,0 +1,170 @@
+"""Puts written clips into shards: the driver's side.
+
+Tars that stand stay, by what the last finished run says is in them. A tar appears under its name
+only when it is whole, and after what lies beside it; what describes all of them is written by the
+commit, the manifest last.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import curator
+from curator.executor.engine import Engine
+from curator.executor.unit_worker import PlainWorker
+from curator.executor.worker import Step
+from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
+from curator.stages.shard.shard_index import (
+    MANIFEST,
+    Shard,
+    ShardFacts,
+    known_facts,
+    set_files,
+)
+from curator.stages.shard.shard_plan import (
+    SHARDS,
+    ShardPlan,
+    TarLayout,
+    plan_shards,
+    tar_layout,
+)
+from curator.stages.shard.stage import ShardStage, ShardUnit, ShardWritten, object_names
+from curator.storage import Store
+from curator.tables.clip_locations import Location
+from curator.tables.clip_rows import Row
+from curator.tables.clip_vectors import TextVector, Vectors
+from curator.tables.parts import Parts, column_values
+from curator.tables.spill_file import Spill
+
+if TYPE_CHECKING:
+    pass
+
+COPIED_HERE_BYTES = 256 << 20
+"""Clips that the driver puts into tars by itself."""
+
+
+class Sharding:
+    """Shards of what is kept.
+
+    Args:
+        store: Output root.
+        config: Settings.
+        stamp: Fingerprint of the recipe, for the manifest.
+        engine: Where work is done.
+        previous: Summary of the last finished run.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: ShardConfig,
+        stamp: str,
+        engine: Engine,
+        *,
+        previous: Mapping[str, Any],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._stamp = stamp
+        self._engine = engine
+        self._previous = previous
+        self.n_written = 0
+        """Tars that had to be written."""
+        self.summary: list[dict[str, Any]] = []
+        """Facts of each shard, for the summary."""
+        self.files: dict[str, bytes] = {}
+        """What describes all shards, in the order in which it is to be written."""
+        self.names: set[str] = set()
+        """Objects under `shards/` that count."""
+
+    def shard(
+        self,
+        clips: Sequence[Row],
+        locations: Mapping[str, Location],
+        vectors: Vectors | None = None,
+        text_vectors: Callable[[str], TextVector | None] | None = None,
+        annotation_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Writes the tars that are missing, and what lies beside each.
+
+        Args:
+            clips: Rows of `clips`; those that are kept learn where their samples lie.
+            locations: Where the written clips are.
+            vectors: Embeddings for the samples; None for none.
+            text_vectors: Finds the embedding of a caption; None for none.
+            annotation_of: What a model said of a clip, by its row; None where none was asked.
+        """
+        samples = plan_samples(
+            clips,
+            locations,
+            self._config,
+            vectors,
+            text_vectors,
+            annotation_of=annotation_of,
+            spill=Spill(),
+        )
+        sizes = {info.key: info.bytes for info in self._store.list(f"{SHARDS}/")}
+        plans = plan_shards(samples, self._config, self._standing(sizes))
+        layouts = {plan.name: tar_layout(plan) for plan in plans}
+        known = self._known()
+        facts: dict[str, ShardFacts] = {}
+        units = []
+        for plan in plans:
+            missing = _missing(plan, layouts[plan.name], sizes)
+            stored = known.get(plan.name)
+            if not missing and stored is not None and stored.bytes == layouts[plan.name].n_bytes:
+                facts[plan.name] = stored
+            else:
+                units.append(ShardUnit(plan=plan, missing=missing))
+        self.n_written = sum(unit.plan.name in unit.missing for unit in units)
+        facts |= {written.name: written.facts for written in self._run(units)}
+        shards = [
+            Shard(plan=plan, layout=layouts[plan.name], facts=facts[plan.name]) for plan in plans
+        ]
+        place_samples([(shard.plan, shard.layout) for shard in shards], clips)
+        self.summary = [shard_facts(shard.plan, shard.layout.n_bytes) for shard in shards]
+        self.files = set_files(
+            shards,
+            seed=self._config.seed,
+            stamp=self._stamp,
+            made_by=f"curate {curator.__version__}",
+        )
+        self.names = {*self.files} | {name for plan in plans for name in object_names(plan)}
+
+    def _run(self, units: Sequence[ShardUnit]) -> list[ShardWritten]:
+        stage = ShardStage(self._config, self._store)
+        step = Step(make=PlainWorker, settings={"stage": stage}, resources=stage.resources)
+        n_bytes = sum(s.mp4_bytes for u in units if u.missing for s in u.plan.samples)
+        # Copying little takes less time than a process that has to load for it.
+        is_worth_it = self._engine.is_started and n_bytes > COPIED_HERE_BYTES
+        run = self._engine.run if is_worth_it else self._engine.run_here
+        return list(run([step], units))
+
+    def _standing(self, sizes: Mapping[str, int]) -> dict[str, Collection[str]]:
+        """Keys of the samples in each tar of the last finished run that is still there."""
+        standing: dict[str, list[str]] = {}
+        for name in self._previous.get("tables", {}).get("clips", []):
+            table = Parts(self._store, "clips", "").read(name, ["clip_id", "shard"])
+            shards, keys = (column_values(table[column]) for column in ("shard", "clip_id"))
+            for shard, key in zip(shards, keys, strict=True):
+                if shard in sizes:
+                    standing.setdefault(shard, []).append(key)
+        return dict(standing)
+
+    def _known(self) -> dict[str, ShardFacts]:
+        """Hashes of tars that stand, so that they need not be read for them."""
+        if not self._store.exists(MANIFEST):
+            return {}
+        return known_facts(json.loads(self._store.read(MANIFEST)))
+
+
+def _missing(plan: ShardPlan, layout: TarLayout, sizes: Mapping[str, int]) -> frozenset[str]:
+    """Objects of a shard that are not there, or not in their size."""
+    meta_bytes = sum(sample.json_bytes + 1 for sample in plan.samples)
+    wanted = (layout.n_bytes, 8 * (len(plan.samples) + 1), meta_bytes)
+    return frozenset(
+        name
+        for name, size in zip(object_names(plan), wanted, strict=True)
+        if sizes.get(name) != size
+    )
