@@ -143,7 +143,7 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
     from curator.stages.propose.candidate_store import Candidates
     from curator.storage import open_store
     from curator.tables.clip_rows import ClipRows
-    from curator.tables.schemas import CLIPS_SCHEMA
+    from curator.tables.schemas import clips_schema
 
     recipe = with_changes(load_recipe("quickstart"), ["dedup.enabled=false"])
     clips = made_clips(n)
@@ -169,7 +169,7 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
                     shard=flagged.shard,
                 )
             with clock.of("rows for later stages"):
-                rows = ClipRows(decided.clips.drop_columns(["seconds"]), CLIPS_SCHEMA)
+                rows = ClipRows(decided.clips.drop_columns(["seconds"]), clips_schema())
             with clock.of("captions and plan of shards"):
                 measured_captions(rows, flagged.caption)
                 plan_all(rows, flagged)

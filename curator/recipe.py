@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from curator.errors import RecipeError, unknown_key
 from curator.measures.clip_semantics import SemanticConfig, Semantics
-from curator.measures.scores import SCORES, ScoreConfig
+from curator.measures.scores import SCORES, ScoreConfig, use_measures
 from curator.models.weight_store import ModelStore
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.caption.config import CaptionConfig
@@ -24,6 +24,7 @@ from curator.stages.propose.clip_spans import ProposeConfig
 from curator.stages.select.config import SelectConfig
 from curator.stages.shard.config import ShardConfig
 from curator.strict_yaml import StrictYamlError, load_yaml
+from curator.tables.schemas import FACT_COLUMNS
 
 DEFAULT_RECIPE = "quickstart"
 _SHOWN = 60
@@ -38,6 +39,14 @@ class Recipe(BaseModel):
     about: str = Field("", description="what the recipe is for")
     analyze: AnalyzeConfig = Field(default_factory=AnalyzeConfig)
     propose: ProposeConfig = Field(default_factory=ProposeConfig)
+    # Before what may name their scores, because fields are checked in this order.
+    measures: tuple[str, ...] = Field(
+        (),
+        validate_default=True,
+        description="measures of your own: package.module:Class, or entry points of "
+        "curate.measures",
+        json_schema_extra={"unit": "names"},
+    )
     scores: ScoreConfig = Field(default_factory=lambda: ScoreConfig({}))
     filters: FilterConfig = Field(default_factory=lambda: FilterConfig({}))
     dedup: DedupConfig = Field(default_factory=DedupConfig)
@@ -51,6 +60,16 @@ class Recipe(BaseModel):
         description="folder or s3://bucket/prefix of model weights; null for $CURATE_MODELS, else "
         "curate/models in the user's cache",
     )
+
+    @field_validator("measures")
+    @classmethod
+    def _used(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        """This process uses the measures of the recipe that it read last."""
+        try:
+            use_measures(names, taken=FACT_COLUMNS)
+        except RecipeError as error:
+            raise ValueError(str(error)) from error
+        return names
 
     @model_validator(mode="after")
     def _tone_maps_what_is_kept(self) -> Self:

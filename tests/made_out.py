@@ -22,10 +22,10 @@ from curator.stages.select.stage import SelectStage
 from curator.storage import Store
 from curator.tables.parts import columns_to_rows, rows_to_table
 from curator.tables.schemas import (
-    CANDIDATES_SCHEMA,
     CROP_COLUMNS,
     PICTURES_SCHEMA,
     SHOTS_SCHEMA,
+    candidates_schema,
     score_column,
 )
 from curator.tables.source_table import MEASURED_SCHEMA, SourceTable
@@ -62,8 +62,8 @@ def candidates_table(n: int, **columns: Sequence[Any]) -> pa.Table:
         **dict.fromkeys(CROP_COLUMNS, [None] * n),
     } | columns
     return pa.table(
-        [pa.array(values[field.name], field.type) for field in CANDIDATES_SCHEMA],
-        schema=CANDIDATES_SCHEMA,
+        [pa.array(values[field.name], field.type) for field in candidates_schema()],
+        schema=candidates_schema(),
     )
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from curator.media.encode import EncodeSettings, encode_mp4
 from curator.storage import open_store
 from curator.tables.parts import rows_to_table, to_parquet, write_table
-from curator.tables.schemas import CLIPS_SCHEMA
+from curator.tables.schemas import clips_schema
 
 WIDTH, HEIGHT, FPS = 64, 36, Fraction(30000, 1001)
 
@@ -161,7 +161,7 @@ def make_shards(
     for name, data in (files | named).items():
         store.write(f"shards/{name}", data)
     kept.append({"clip_id": "f" * 24, "decision": "rejected"})
-    parts = write_table(store, "clips", rows_to_table(kept, CLIPS_SCHEMA))
+    parts = write_table(store, "clips", rows_to_table(kept, clips_schema()))
     old = [shard | {"name": f"shards/{shard['name']}"} for shard in shards]
     if with_manifest:
         store.write("shards/manifest.json", _json(_manifest(shards, named)))

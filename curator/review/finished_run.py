@@ -17,7 +17,7 @@ from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.propose.candidate_store import read_pictures
 from curator.storage import Store, open_store
 from curator.tables.parts import read_parquet
-from curator.tables.schemas import CANDIDATES_SCHEMA, CLIPS_SCHEMA
+from curator.tables.schemas import candidates_schema, clips_schema
 
 LONG_ENOUGH_S = 1e9
 """Stands for the length of a clip that was not too short, where it was not stored."""
@@ -31,7 +31,7 @@ class Finished:
     summary: Mapping[str, Any]
     recipe: Recipe
     clips: pa.Table
-    """Rows of `CLIPS_SCHEMA`; columns that an older version did not write are null."""
+    """Rows of `clips_schema`; columns that an older version did not write are null."""
 
     @property
     def has_candidates(self) -> bool:
@@ -53,7 +53,7 @@ class Finished:
         seconds = pa.array(np.where(short, 0.0, LONG_ENOUGH_S))
         columns = {name: self.clips[name] for name in self.clips.column_names}
         columns["seconds"] = seconds
-        return pa.table([columns[name] for name in CANDIDATES_SCHEMA.names], CANDIDATES_SCHEMA)
+        return pa.table([columns[name] for name in candidates_schema().names], candidates_schema())
 
     def vectors(self) -> pa.Table:
         """Rows of `embeddings`."""
@@ -115,11 +115,11 @@ def open_finished(out: str) -> Finished:
 def _as_now(table: pa.Table) -> pa.Table:
     """The rows with this version's columns."""
     columns = []
-    for field in CLIPS_SCHEMA:
+    for field in clips_schema():
         if field.name in table.column_names:
             columns.append(table[field.name].cast(field.type))
         elif field.name == "measured_fps":
             columns.append(table["fps"].cast(field.type))
         else:
             columns.append(pa.nulls(table.num_rows, field.type))
-    return pa.table(columns, schema=CLIPS_SCHEMA)
+    return pa.table(columns, schema=clips_schema())

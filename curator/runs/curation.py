@@ -50,7 +50,7 @@ from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, sorted_columns
 from curator.tables.clip_vectors import Vectors
-from curator.tables.schemas import CANDIDATES_SCHEMA, CLIPS_SCHEMA, SHOTS_SCHEMA, embeddings_schema
+from curator.tables.schemas import SHOTS_SCHEMA, candidates_schema, clips_schema, embeddings_schema
 from curator.tables.source_table import SourceTable
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class RunState:
     n_passed: int = 0
     """Candidates that pass the rules that need no other clip, for the display."""
     rules: list[RuleCount] = field(default_factory=list)
-    clips: ClipRows = field(default_factory=lambda: _rows_of(CANDIDATES_SCHEMA.empty_table()))
+    clips: ClipRows = field(default_factory=lambda: _rows_of(candidates_schema().empty_table()))
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_s: Counter[str] = field(default_factory=Counter)
     long_whole: Counter[str] = field(default_factory=Counter)
@@ -88,7 +88,7 @@ class RunState:
 
 
 def _rows_of(candidates: pa.Table) -> ClipRows:
-    return ClipRows(candidates.drop_columns(["seconds"]), CLIPS_SCHEMA)
+    return ClipRows(candidates.drop_columns(["seconds"]), clips_schema())
 
 
 class Run:
@@ -307,7 +307,7 @@ class Run:
     def _filter(self) -> None:
         """Judges all candidates: a bound by quantile needs every one of them."""
         state, recipe = self._state, self._recipe
-        state.candidates.append(CANDIDATES_SCHEMA.empty_table())
+        state.candidates.append(candidates_schema().empty_table())
         clips = sorted_columns(state.candidates, CLIP_ORDER)
         corpus = corpus_of(clips, min_s=recipe.propose.min_s)
         decided = self._judged(clips, resolve(recipe.filters.root, corpus))

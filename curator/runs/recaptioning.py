@@ -47,7 +47,7 @@ from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import Vectors
 from curator.tables.out_layout import CONFIG, remove
 from curator.tables.parts import SUMMARY, read_parquet, write_table, write_tables
-from curator.tables.schemas import ANNOTATIONS_SCHEMA, CLIPS_SCHEMA, SIDECARS_SCHEMA
+from curator.tables.schemas import ANNOTATIONS_SCHEMA, SIDECARS_SCHEMA, clips_schema
 
 if TYPE_CHECKING:
     from curator.stages.caption.caption_driver import Captioning
@@ -148,16 +148,16 @@ class Recaption:
 
     def _clips(self) -> ClipRows:
         tables = [read_parquet(self._store, name) for name in self._previous["tables"]["clips"]]
-        missing = [name for name in CLIPS_SCHEMA.names if name not in tables[0].column_names]
+        missing = [name for name in clips_schema().names if name not in tables[0].column_names]
         added = {"caption_failure", "caption_alignment"}
         if set(missing) - added:
             raise UsageError(
                 f"{self._store.uri} was made by curate {self._previous.get('curate_version')}, "
                 f"whose table clips has no {missing[0]}; `curate run` brings it up to date"
             )
-        columns = CLIPS_SCHEMA.names
+        columns = clips_schema().names
         table = pa.concat_tables(tables)
-        return ClipRows(table.select([n for n in columns if n not in missing]), CLIPS_SCHEMA)
+        return ClipRows(table.select([n for n in columns if n not in missing]), clips_schema())
 
     def _locations(self, clips: ClipRows) -> Locations:
         standing = {info.key for info in self._store.list(f"{SHARDS}/")}
@@ -183,14 +183,14 @@ class Recaption:
         """Takes away where clips lie whose samples are in no shard any more."""
         is_kept = pc.equal(clips.column("decision"), "kept")
         for name in ("shard", "key", "mp4_offset", "bucket"):
-            kind = CLIPS_SCHEMA.field(name).type
+            kind = clips_schema().field(name).type
             clips.set_column(name, pc.if_else(is_kept, clips.column(name), pa.scalar(None, kind)))
 
     def _annotate(self, clips: ClipRows, locations: Locations) -> tuple[dict[str, int], _Annotated]:
         """Counts for the summary, and the tables that are new."""
         config = self.recipe.caption
         for name in ("caption", "caption_model", "caption_failure", "caption_alignment"):
-            kind = CLIPS_SCHEMA.field(name).type
+            kind = clips_schema().field(name).type
             clips.set_column(name, pa.chunked_array([pa.nulls(len(clips), kind)]))
         if not config.annotates:
             measured_captions(clips, config)
@@ -256,7 +256,7 @@ class Recaption:
         if lost:
             sources = _fewer_kept(sources, lost)
             tables["sources"] = write_table(store, "sources", sources)
-        tables["clips"] = write_table(store, "clips", clips.table(CLIPS_SCHEMA))
+        tables["clips"] = write_table(store, "clips", clips.table(clips_schema()))
         for name, (parts, schema) in written.items():
             tables[name] = write_tables(store, name, parts, schema)
         recipe = self.recipe.model_dump(mode="json")

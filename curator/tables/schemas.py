@@ -79,9 +79,6 @@ SHOTS_SCHEMA = pa.schema(
 )
 """A row per shot: frames [start_frame, end_frame) in decode order; seconds from the first frame."""
 
-CLIPS_SCHEMA = schema_of(Clip)
-"""A row per candidate clip."""
-
 CUT_SCHEMA = pa.schema([("clip_id", pa.string()), *schema_of(Written), ("mp4", pa.binary())])
 """Row of `cuts`: one row group per clip, so that one can be read without the others."""
 
@@ -145,11 +142,22 @@ values and what could not be used. `questions` (JSON) are questions that metadat
 answers, each with the origin of its answer. `label` and `known` are null where the recipe takes
 nothing from metadata."""
 
-CANDIDATES_SCHEMA = schema_of(Candidate)
-"""A row per candidate clip before any decision."""
-
 PICTURES_SCHEMA = pa.schema([("clip_id", pa.string()), ("jpeg", pa.binary())])
 """A thumbnail of a clip, from its middle."""
+
+
+FACT_COLUMNS = frozenset({*columns_of(Clip), *columns_of(Candidate)} - {"scores"})
+"""Columns of `clips` and `candidates` that are no scores."""
+
+
+def clips_schema() -> pa.Schema:
+    """A row per candidate clip, with the scores that there are now."""
+    return schema_of(Clip)
+
+
+def candidates_schema() -> pa.Schema:
+    """A row per candidate clip before any decision."""
+    return schema_of(Candidate)
 
 
 def embeddings_schema(dim: int) -> pa.Schema:

@@ -20,7 +20,7 @@ from curator.report.page_templates import render as page_from
 from curator.report.report_tables import NOTES
 from curator.tables.clip_rows import ClipRows
 from curator.tables.parts import columns_to_rows, rows_to_table
-from curator.tables.schemas import CLIPS_SCHEMA
+from curator.tables.schemas import clips_schema
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
 VOID = {"meta", "img", "br", "line", "rect", "wbr"}
@@ -388,7 +388,7 @@ def test_rows_in_columns_make_the_page_that_dictionaries_make() -> None:
     clips = [clip(k, tags=["pan"], motion=None if k % 5 else 0.25 * k) for k in range(40)]
     clips += [rejected(k, "too_dark", luma=0.01 * (k % 7)) for k in range(40, 60)]
     clips += [rejected(60, Reason.DUPLICATE, duplicate_of=clips[3]["clip_id"])]
-    table = rows_to_table(clips, CLIPS_SCHEMA)
+    table = rows_to_table(clips, clips_schema())
     summary, thumbnails = summary_of(clips), {clips[3]["clip_id"]: b"jpeg"}
     pages, shown = zip(
         *(
@@ -396,7 +396,7 @@ def test_rows_in_columns_make_the_page_that_dictionaries_make() -> None:
                 render_report(summary=summary, sources=SOURCES, clips=rows, thumbnails=thumbnails),
                 shown_clips(rows),
             )
-            for rows in (columns_to_rows(table), ClipRows(table, CLIPS_SCHEMA))
+            for rows in (columns_to_rows(table), ClipRows(table, clips_schema()))
         ),
         strict=True,
     )

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from curator.tables.schemas import CANDIDATES_SCHEMA, CLIPS_SCHEMA, CUT_SCHEMA, SOURCES_SCHEMA
+from curator.tables.schemas import CUT_SCHEMA, SOURCES_SCHEMA, candidates_schema, clips_schema
 
 SOURCES = """
 source_id: string; uri: string; bytes: int64; version: string; sha256: string; container:
@@ -70,8 +70,8 @@ def columns(pinned: str) -> list[tuple[str, str]]:
     ("schema", "pinned"),
     [
         (SOURCES_SCHEMA, SOURCES),
-        (CLIPS_SCHEMA, CLIPS),
-        (CANDIDATES_SCHEMA, CANDIDATES),
+        (clips_schema(), CLIPS),
+        (candidates_schema(), CANDIDATES),
         (CUT_SCHEMA, CUTS),
     ],
     ids=["sources", "clips", "candidates", "cuts"],

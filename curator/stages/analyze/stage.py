@@ -38,9 +38,9 @@ from curator.stages.propose.shot_boundaries import find_shots
 from curator.storage import HashingReader, Store, open_source
 from curator.tables.parts import Parts, rows_to_table
 from curator.tables.schemas import (
-    CANDIDATES_SCHEMA,
     PICTURES_SCHEMA,
     SHOTS_SCHEMA,
+    candidates_schema,
     embeddings_schema,
 )
 from curator.tables.source_table import MEASURED_SCHEMA
@@ -303,7 +303,7 @@ class ProposedUnit:
     """Columns of `sources`; rows with a `source_id` hold for good, the others for this run."""
     shots: pa.Table
     clips: pa.Table
-    """Rows of `CANDIDATES_SCHEMA`."""
+    """Rows of `candidates_schema`."""
     vectors: pa.Table
     """Rows of `embeddings_schema`."""
     clip_vectors: pa.Table = field(default_factory=lambda: embeddings_schema(1).empty_table())
@@ -399,7 +399,7 @@ class _Rows:
             part=part,
             sources=pa.Table.from_pylist(self.sources, MEASURED_SCHEMA),
             shots=rows_to_table(self.shots, SHOTS_SCHEMA),
-            clips=rows_to_table(self.clips, CANDIDATES_SCHEMA),
+            clips=rows_to_table(self.clips, candidates_schema()),
             vectors=vectors_table(self.vectors),
             clip_vectors=vectors_table(self.clip_vectors, model=clip, least_dim=1),
             pictures=rows_to_table(self.pictures, PICTURES_SCHEMA),

@@ -22,7 +22,7 @@ from curator.storage import Store
 from curator.tables.clip_rows import Row, table_of, values
 from curator.tables.out_layout import CONFIG, OWN_FOLDERS, TABLES, is_own, remove
 from curator.tables.parts import SUMMARY, write_table, write_table_part, write_tables
-from curator.tables.schemas import ANNOTATIONS_SCHEMA, CLIPS_SCHEMA
+from curator.tables.schemas import ANNOTATIONS_SCHEMA, clips_schema
 from curator.tables.source_table import SourceTable, SourceTotals
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         totals.add(rows)
     tables = {
         "shots": run.shots,
-        "clips": table_of(run.clips, CLIPS_SCHEMA),
+        "clips": table_of(run.clips, clips_schema()),
         "embeddings": run.embeddings,
     }
     if run.clip_embeddings is not None:

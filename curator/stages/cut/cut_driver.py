@@ -34,7 +34,7 @@ from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
 from curator.tables.clip_rows import ClipRows, Row, floats, kept_rows, numbers_where, reject
 from curator.tables.parts import Parts, column_values, columns_to_rows, rows_to_table
-from curator.tables.schemas import CLIPS_SCHEMA, CROP_COLUMNS, CUT_SCHEMA
+from curator.tables.schemas import CROP_COLUMNS, CUT_SCHEMA, clips_schema
 from curator.tables.track_table import table_to_tracks
 
 CUT_UNIT_S = 30.0
@@ -43,7 +43,7 @@ UNITS_PER_WORKER = 4
 """Few clips make smaller units, so that no core waits for another one's last unit."""
 CUT_FACTS = tuple(name for name in CUT_SCHEMA.names if name not in ("clip_id", "mp4"))
 """Columns of `clips` that say what was written."""
-_FACT_TYPES = {name: CLIPS_SCHEMA.field(name).type for name in CUT_FACTS}
+_FACT_TYPES = {name: clips_schema().field(name).type for name in CUT_FACTS}
 _ROWS_AT_ONCE = 4096
 
 

@@ -54,7 +54,7 @@ def as_written(clips: pa.Table, cut: CutConfig, shard: BucketClasses) -> pa.Tabl
     Rules still judge the source's picture; buckets are those of the written clip.
 
     Args:
-        clips: Columns of `CANDIDATES_SCHEMA`.
+        clips: Columns of `candidates_schema`.
         cut: Settings.
         shard: Buckets.
     """

@@ -123,7 +123,7 @@ def decide(
     """Resolves rules over all candidates of a run, and judges them.
 
     Args:
-        clips: Rows with the columns of `CANDIDATES_SCHEMA`.
+        clips: Rows with the columns of `candidates_schema`.
         rules: From the recipe.
         min_s: Shortest length.
         shard: Buckets; a clip that fits none is rejected.

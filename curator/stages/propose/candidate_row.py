@@ -35,7 +35,7 @@ def candidate_row(
         heads: What reads CLIP embeddings; None for nothing.
 
     Returns:
-        Columns of `CANDIDATES_SCHEMA`; `n_frames`, `fps`, `width` and `height` are those that the
+        Columns of `candidates_schema`; `n_frames`, `fps`, `width` and `height` are those that the
         clip would be written with.
     """
     start_pts = int(track.frame_pts[span.start_frame])

@@ -4,7 +4,7 @@ Scores follow from tracks, from how clips are proposed and from how samples beco
 rules are no part of their fingerprint. A few large objects hold what thousands of tracks gave:
 
     candidates/sources   what was found of each source, and which part of `tracks` it came from
-    candidates/clips     CANDIDATES_SCHEMA
+    candidates/clips     candidates_schema
     candidates/shots     SHOTS_SCHEMA
     candidates/vectors   embeddings_schema
     candidates/clip_vectors  embeddings_schema, where the recipe names a CLIP model

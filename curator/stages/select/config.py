@@ -4,10 +4,13 @@ from pydantic import Field, field_validator, model_validator
 
 from curator.errors import unknown_key
 from curator.stage import StageConfig
-from curator.tables.schemas import CANDIDATES_SCHEMA, CLIPS_SCHEMA
+from curator.tables.schemas import candidates_schema, clips_schema
 
-COLUMNS = tuple(n for n in CLIPS_SCHEMA.names if n in CANDIDATES_SCHEMA.names or n == "bucket")
-"""Columns of `clips` that groups can be made of: those that are known before a clip is written."""
+
+def columns() -> list[str]:
+    """Columns of `clips` that groups can be made of: those known before a clip is written."""
+    early = {*candidates_schema().names, "bucket"}
+    return [name for name in clips_schema().names if name in early]
 
 
 class SelectConfig(StageConfig):
@@ -51,9 +54,10 @@ class SelectConfig(StageConfig):
     @field_validator("by")
     @classmethod
     def _known(cls, by: tuple[str, ...]) -> tuple[str, ...]:
+        known = columns()
         for name in by:
-            if name not in COLUMNS:
-                raise ValueError(unknown_key(name, COLUMNS, "column of clips"))
+            if name not in known:
+                raise ValueError(unknown_key(name, known, "column of clips"))
         return by
 
     @model_validator(mode="after")

@@ -30,7 +30,7 @@ from curator.stages.cut.output_form import as_written, formed
 from curator.stages.cut.stage import CutStage, CutStageConfig
 from curator.stages.propose.candidate_row import candidate_row
 from curator.stages.shard.config import ShardConfig
-from curator.tables.schemas import CANDIDATES_SCHEMA
+from curator.tables.schemas import candidates_schema
 
 Film = NDArray[np.uint8]
 N = 60
@@ -147,7 +147,7 @@ def row_of(path: Path, start: int, end: int) -> dict[str, object]:
 def test_rows_say_what_will_be_written(film: Path) -> None:
     """Pins that candidates have the form that the cutter then gives them."""
     rows = [row_of(film, 0, 48), row_of(film, 7, 24)]
-    table = pa.Table.from_pylist(rows, CANDIDATES_SCHEMA)
+    table = pa.Table.from_pylist(rows, candidates_schema())
     assert as_written(table, CutConfig(), ShardConfig()) is table
     config = CutConfig.model_validate({"size": [160, 96], "fps": 24, "length_frames": 17})
     written = as_written(table, config, ShardConfig()).to_pylist()

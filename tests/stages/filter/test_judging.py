@@ -14,7 +14,7 @@ from curator.stages.filter.judging import Decided, decide, judge_table
 from curator.stages.filter.rules import FilterConfig, flags, judge, resolve
 from curator.stages.shard.config import ShardConfig
 from curator.tables.parts import columns_to_rows
-from curator.tables.schemas import CANDIDATES_SCHEMA, score_column
+from curator.tables.schemas import candidates_schema, score_column
 
 
 def clips_with(n: int, **columns: Sequence[Any]) -> pa.Table:
@@ -35,9 +35,9 @@ def clips_with(n: int, **columns: Sequence[Any]) -> pa.Table:
         pa.array(values[field.name], field.type)
         if field.name in values
         else pa.nulls(n, field.type)
-        for field in CANDIDATES_SCHEMA
+        for field in candidates_schema()
     ]
-    return pa.table(arrays, schema=CANDIDATES_SCHEMA)
+    return pa.table(arrays, schema=candidates_schema())
 
 
 def decided(clips: pa.Table, rules: dict[str, dict[str, Any]]) -> Decided:
@@ -214,7 +214,7 @@ def test_a_bound_by_quantile_is_of_all_clips_that_are_long_enough() -> None:
 @pytest.mark.parametrize("rules", [{}, {"motion": {"drop_lowest": 0.5}}])
 def test_no_clips_are_no_error(rules: dict[str, dict[str, Any]]) -> None:
     """Pins that a corpus without clips has tables with all columns."""
-    result = decided(CANDIDATES_SCHEMA.empty_table(), rules)
+    result = decided(candidates_schema().empty_table(), rules)
     assert result.n_kept == 0
     assert set(result.clips.column_names) >= {"decision", "reason", "reasons", "tags", "bucket"}
 

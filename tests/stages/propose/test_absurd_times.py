@@ -16,7 +16,7 @@ from curator.stages.propose.candidate_row import candidate_row
 from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store
 from curator.tables.parts import Parts, columns_to_rows, rows_to_table
-from curator.tables.schemas import CANDIDATES_SCHEMA
+from curator.tables.schemas import candidates_schema
 from curator.tables.track_table import tracks_to_table
 
 
@@ -58,7 +58,7 @@ def test_a_picture_that_stands_for_days_is_too_long_for_any_recipe(
 ) -> None:
     span = Span(start_frame=1, end_frame=2, shot=0)
     row = candidate_row(days(), span, "a.mp4", aggregates={}, crop_borders=False)
-    clips = rows_to_table([row], CANDIDATES_SCHEMA)
+    clips = rows_to_table([row], candidates_schema())
     decided = decide(clips, {}, min_s=2.0, shard=ShardConfig(), max_s=max_s)
     (judged,) = columns_to_rows(decided.clips.drop_columns(["seconds"]))
     assert (Reason.TOO_LONG in judged["reasons"]) == (reason is not None)

@@ -15,7 +15,7 @@ from curator.stages.propose.candidate_row import candidate_row
 from curator.stages.propose.clip_spans import ProposeConfig, clip_id
 from curator.stages.shard.config import ShardConfig
 from curator.tables.parts import columns_to_rows, rows_to_table
-from curator.tables.schemas import CANDIDATES_SCHEMA, CLIPS_SCHEMA
+from curator.tables.schemas import candidates_schema, clips_schema
 
 RULES = {"motion": {"min": 0.05}, "luma": {"min": 0.2, "max": 0.8}}
 
@@ -26,7 +26,7 @@ def row_of(
     span = Span(start_frame=start, end_frame=end, shot=4)
     row = candidate_row(track, span, "s3://films/a.mp4", aggregates={}, crop_borders=True)
     decided = decide(
-        rows_to_table([row], CANDIDATES_SCHEMA),
+        rows_to_table([row], candidates_schema()),
         FilterConfig.model_validate(RULES if rules is None else rules).root,
         min_s=ProposeConfig().min_s,
         shard=ShardConfig(),
@@ -63,7 +63,7 @@ def test_a_kept_clip_has_span_timing_size_scores_and_bucket() -> None:
     assert {name: row[name] for name in expected} == expected
     assert row["reason"] is row["reason_score"] is row["reason_threshold"] is None
     assert set(SCORES) <= set(row)
-    assert rows_to_table([row], CLIPS_SCHEMA).num_rows == 1
+    assert rows_to_table([row], clips_schema()).num_rows == 1
 
 
 def test_seconds_count_from_the_first_frame() -> None:
