@@ -11,7 +11,7 @@ from typing import Any, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from curator.errors import RecipeError, unknown_key
+from curator.errors import RecipeError, UsageError, unknown_key
 from curator.measures.clip_semantics import SemanticConfig, Semantics
 from curator.measures.scores import SCORES, ScoreConfig, use_measures
 from curator.models.weight_store import ModelStore
@@ -135,6 +135,27 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
         return Recipe.model_validate(data)
     except ValidationError as error:
         raise RecipeError(_explain(error, path, overrides)) from error
+
+
+def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
+    """The recipe of a finished run.
+
+    Args:
+        summary: What the run left.
+        uri: Output root.
+
+    Raises:
+        UsageError: This version cannot read it.
+    """
+    try:
+        return Recipe.model_validate(summary.get("recipe") or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(
+            f"{uri} was made by curate {summary.get('curate_version')} with a recipe that this "
+            f"version cannot read ({where}: {first['msg']}); run it again"
+        ) from error
 
 
 def with_changes(recipe: Recipe, changes: Sequence[str]) -> Recipe:

@@ -6,7 +6,6 @@ import orjson
 import pyarrow as pa
 
 from curator.errors import UsageError
-from curator.recipe import Recipe
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.shard.tar_reader import ShardSet
 from curator.tables.parts import SUMMARY, read_parquet
@@ -53,7 +52,7 @@ class ClipAnnotations:
         self._rows: dict[str, list[int]] = {}
         for row, clip_id in enumerate(self._table["clip_id"].to_pylist()):
             self._rows.setdefault(clip_id, []).append(row)
-        self.config: CaptionConfig = Recipe.model_validate(summary["recipe"]).caption
+        self.config = CaptionConfig.model_validate(summary["recipe"]["caption"])
 
     def of(self, clip_id: str) -> list[dict[str, Any]]:
         """Rows of a clip, by window; none for a clip that nobody was asked about."""

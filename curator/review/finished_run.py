@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import ValidationError
 
 from curator.errors import UsageError
-from curator.recipe import Recipe
+from curator.recipe import Recipe, recipe_used
 from curator.records import Reason
 from curator.stages.commit.commit_run import read_summary
 from curator.stages.dedup.pair_store import StoredPairs
@@ -94,15 +93,8 @@ def open_finished(out: str) -> Finished:
             f"{store.uri} has no finished run (no summary.json); `curate run SOURCE... {out}` "
             "makes one"
         )
-    try:
-        recipe = Recipe.model_validate(summary.get("recipe") or {})
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(
-            f"{store.uri} was made by curate {summary.get('curate_version')} with a recipe that "
-            f"this version cannot read ({where}: {first['msg']}); run it again"
-        ) from error
+    # First, because it says which scores the tables have.
+    recipe = recipe_used(summary, store.uri)
     tables = [read_parquet(store, name) for name in summary["tables"]["clips"]]
     return Finished(
         store=store,

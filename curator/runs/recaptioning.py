@@ -21,7 +21,7 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.fingerprints import fingerprint
 from curator.models.weight_store import ModelStore
-from curator.recipe import Recipe, semantics_of, with_changes
+from curator.recipe import recipe_used, semantics_of, with_changes
 from curator.report import render_report, shown_clips
 from curator.stages.caption.annotation_rows import SPAN
 from curator.stages.caption.annotation_store import AskedSpans
@@ -90,7 +90,7 @@ class Recaption:
                 f"{store.uri} has no finished run (no summary.json); `curate run SOURCE... OUT` "
                 "makes one"
             )
-        self.recipe = with_changes(Recipe.model_validate(self._previous["recipe"]), changes)
+        self.recipe = with_changes(recipe_used(self._previous, store.uri), changes)
         caption = self.recipe.caption
         unasked = [c for c in changes if c.split("=")[0].strip().split(".")[-1] not in UNASKED]
         if caption.enabled and caption.captioner == "measured" and unasked:
