@@ -46,6 +46,13 @@ class BucketClasses(Protocol):
         ...
 
 
+def class_settings(classes: BucketClasses) -> dict[str, object]:
+    """The classes as plain values, for a fingerprint."""
+    names = ("resolutions", "aspects", "aspects_strict", "aspects_tolerance", "lengths",
+             "by_content_type")  # fmt: skip
+    return {name: getattr(classes, name) for name in names}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
     """Clips that a trainer can put into one batch after cropping to the smallest."""

@@ -31,6 +31,31 @@ _SHOWN = 60
 """Most characters of a wrong value in a message."""
 
 
+class StageEntry(BaseModel):
+    """A stage of a user's own, or one of this package that the recipe moves.
+
+    In a recipe, `my_package.blur:BlurFaces` alone is short for `{use: my_package.blur:BlurFaces}`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    use: str = Field(description="package.module:Class, an entry point, or dedup or select")
+    before: str | None = Field(None, description="stage that it comes before")
+    after: str | None = Field(None, description="stage that it comes after")
+    config: dict[str, Any] = Field({}, description="settings of the stage")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, entry: object) -> object:
+        return {"use": entry} if isinstance(entry, str) else entry
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.before is not None and self.after is not None:
+            raise ValueError(f"{self.use!r} comes before {self.before} and after {self.after}")
+        return self
+
+
 class Recipe(BaseModel):
     """Settings of all stages."""
 
@@ -55,6 +80,9 @@ class Recipe(BaseModel):
     cut: CutConfig = Field(default_factory=CutConfig)
     shard: ShardConfig = Field(default_factory=ShardConfig)
     semantic: SemanticConfig = Field(default_factory=SemanticConfig)
+    stages: tuple[StageEntry, ...] = Field(
+        (), description="stages of your own, by dotted path or entry point, and where they come"
+    )
     models: str | None = Field(
         None,
         description="folder or s3://bucket/prefix of model weights; null for $CURATE_MODELS, else "
