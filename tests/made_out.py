@@ -146,11 +146,11 @@ def finish_rows(
     return commit_run(
         Commit(
             store=store,
-            recipe=recipe,
+            recipe=recipe.model_dump(mode="json"),
             sources=SourceTable(),
             shots=SHOTS_SCHEMA.empty_table(),
             clips=rows,
-            rules=decided.rules,
+            rules=[rule.facts(recipe.filters.root) for rule in decided.rules],
             embeddings=vectors,
             pictures=candidates.pictures,
             candidates=candidates.names(),

@@ -396,11 +396,11 @@ class Run:
         return commit_run(
             Commit(
                 store=self._store,
-                recipe=self._recipe,
+                recipe=self._recipe.model_dump(mode="json"),
                 sources=state.sources,
                 shots=sorted_columns(state.shots, ("source_id", "shot")),
                 clips=state.clips,
-                rules=state.rules,
+                rules=[rule.facts(self._recipe.filters.root) for rule in state.rules],
                 embeddings=self._vectors(),
                 clip_embeddings=self._clip_vectors(),
                 annotations=captioning.tables() if captioning is not None else None,

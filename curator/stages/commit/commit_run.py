@@ -14,9 +14,7 @@ import pyarrow as pa
 
 import curator
 from curator.errors import StorageError
-from curator.recipe import Recipe
 from curator.report import render_report, shown_clips
-from curator.stages.filter.judging import RuleCount
 from curator.stages.shard.shard_plan import SHARDS
 from curator.storage import Store
 from curator.tables.clip_rows import Row, table_of, values
@@ -35,11 +33,13 @@ class Commit:
     """All that a finished run leaves behind."""
 
     store: Store
-    recipe: Recipe
+    recipe: Mapping[str, Any]
+    """As `summary.json` keeps it."""
     sources: SourceTable
     shots: pa.Table
     clips: Sequence[Row]
-    rules: Sequence[RuleCount]
+    rules: Sequence[Mapping[str, Any]]
+    """What each rule did before later stages."""
     embeddings: pa.Table
     clip_embeddings: pa.Table | None = None
     """Embeddings by the CLIP model; None where the recipe names none."""
@@ -178,7 +178,7 @@ def kept_seconds(clips: Sequence[Mapping[str, Any]]) -> float:
 def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]]) -> dict[str, Any]:
     return {
         "curate_version": curator.__version__,
-        "recipe": run.recipe.model_dump(mode="json"),
+        "recipe": dict(run.recipe),
         "fingerprints": dict(run.stamps),
         "counts": {
             "sources": sources.n_sources,
@@ -189,7 +189,7 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
             "by_note": _count(sources.by_note),
             **clip_counts(run.clips),
         },
-        "rules": [_rule(rule, run.recipe) for rule in run.rules],
+        "rules": [dict(rule) for rule in run.rules],
         "work": dict(run.counts),
         "long_sources_analyzed_whole": dict(run.long_whole),
         "cut": dict(run.cut),
@@ -204,30 +204,12 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
     }
 
 
-def _rule(rule: RuleCount, recipe: Recipe) -> dict[str, Any]:
-    """A rule as it was applied, with bounds as numbers, and what it did before later stages."""
-    bounds = rule.bounds
-    facts: dict[str, Any] = {"rule": rule.rule}
-    if bounds is not None:
-        config = recipe.filters.root[rule.rule]
-        facts |= {
-            "score": bounds.score,
-            "severity": bounds.severity,
-            "min": bounds.min,
-            "max": bounds.max,
-            "drop_lowest": config.drop_lowest,
-            "drop_highest": config.drop_highest,
-            "n_measured": bounds.n_measured,
-        }
-    return facts | {"first": rule.n_first, "alone": rule.n_alone, "any": rule.n_any}
-
-
 def _count(values: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(Counter(values).items(), key=lambda item: (-item[1], item[0])))
 
 
 def _config(run: Commit) -> dict[str, Any]:
-    return {"recipe": run.recipe.model_dump(mode="json"), "fingerprints": dict(run.stamps)}
+    return {"recipe": dict(run.recipe), "fingerprints": dict(run.stamps)}
 
 
 def to_json(value: object) -> bytes:

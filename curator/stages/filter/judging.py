@@ -9,6 +9,7 @@ Shape letters: N clips, C checks in the order in which their reasons count.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +51,21 @@ class RuleCount:
     n_first: int
     n_alone: int
     n_any: int
+
+    def facts(self, rules: Mapping[str, Rule]) -> dict[str, Any]:
+        """The rule as it was applied, with bounds as numbers, for the summary."""
+        facts: dict[str, Any] = {"rule": self.rule}
+        if (bounds := self.bounds) is not None:
+            facts |= {
+                "score": bounds.score,
+                "severity": bounds.severity,
+                "min": bounds.min,
+                "max": bounds.max,
+                "drop_lowest": rules[self.rule].drop_lowest,
+                "drop_highest": rules[self.rule].drop_highest,
+                "n_measured": bounds.n_measured,
+            }
+        return facts | {"first": self.n_first, "alone": self.n_alone, "any": self.n_any}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,22 @@
+"""The stage that makes the results of a run visible to readers."""
+
+from typing import Any
+
+from curator.stage import Scope, Stage
+from curator.stages.commit.commit_run import Commit, commit_run
+from curator.stages.commit.config import CommitConfig
+
+
+class CommitStage(Stage[CommitConfig, Commit, dict[str, Any]]):
+    """Writes tables, report and `summary.json`, then removes what no longer counts."""
+
+    name = "commit"
+    version = 1
+    scope = Scope.CORPUS
+    reads = ("scan", "candidates", "clips", "shards")
+    writes = ("sources", "shots", "summary")
+    config_type = CommitConfig
+
+    def process(self, unit: Commit) -> dict[str, Any]:
+        """Commits a run; returns the summary."""
+        return commit_run(unit)
