@@ -1,15 +1,13 @@
 """Which sample is read where and when: arithmetic on counts, a seed and an epoch.
 
-Nothing here depends on what was read before, so that any batch of any epoch can be found again:
-a position is an epoch and a step.
+Nothing depends on what was read before, so a position is an epoch and a step.
 
-A *round* of a bucket is one pass over its samples: tars in an order drawn for the round, and the
-samples in them shuffled within windows. Each rank has one contiguous piece of it, and each of its
-workers a contiguous run of the piece's batches; so a worker has tars of its own, and shares those
-at the ends of its run, of which it reads its samples only. With fewer tars than workers a tar is
-split in this way, and nobody is idle while there are batches.
+A *round* of a bucket is one pass over its samples: tars in an order drawn for the round, and their
+samples shuffled within windows. Each rank has one contiguous piece of the round, and each of its
+workers a contiguous run of the piece's batches. So a worker has tars of its own, and shares only
+those at the ends of its run, by sample; no worker is idle with fewer tars than workers.
 
-Step `s` of a rank is made by worker `s % num_workers`, as PyTorch's DataLoader takes them in turn.
+Worker `s % num_workers` makes step `s` of a rank, in the order of PyTorch's DataLoader.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +21,7 @@ from numpy.typing import NDArray
 from curator.errors import UsageError
 
 _SEQUENCE, _ROUND, _BLOCK, _DROPPED = range(4)
-"""Purposes of random numbers, so that no two share a stream."""
+"""Purposes of random numbers; each has a stream of its own."""
 
 
 def random_of(seed: int, *numbers: int) -> np.random.Generator:
@@ -36,9 +34,8 @@ class BucketPlan:
     """How one bucket is read.
 
     Attributes:
-        name: Of the bucket.
         sizes: Samples of each tar, sorted by the tars' names.
-        weight: Share of the batches, or None: as many as one round has.
+        weight: Share of the batches; None for those of one round.
     """
 
     name: str
@@ -53,11 +50,10 @@ class BucketPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What decides about order and division.
+    """Settings of order and division.
 
     Attributes:
-        shuffle: Samples of the window within which neighbours are shuffled; 0 keeps the order of
-            tars and samples.
+        shuffle: Samples of the window of the shuffle; 0 keeps the order of tars and samples.
         drop_last: Whether every rank has the same number of batches, all of them full.
     """
 
@@ -74,8 +70,7 @@ class Lane:
     """A worker's part of a bucket.
 
     Attributes:
-        start: Its first sample in the order of a round.
-        stop: End of its samples, exclusive.
+        start: Its first sample in the order of a round; `stop` is exclusive.
         n_batches: Batches of a round.
         quota: Batches of an epoch.
         salt: Added to the seed where several workers read the same samples.
@@ -89,7 +84,7 @@ class Lane:
 
 
 def dealt(counts: Sequence[int], ways: int) -> list[list[int]]:
-    """Deals counts out: each way's totals, and its parts of each count, differ by one at most.
+    """Deals counts out: totals, and parts of each count, differ between ways by one at most.
 
     Returns:
         For each count, the part of each way. The first ways have the larger totals.
@@ -113,7 +108,7 @@ def quotas(total: int, weights: Sequence[float]) -> list[int]:
 
 
 class Plan:
-    """What a rank reads, and which of its workers reads what.
+    """The samples of a rank and of each of its workers.
 
     Args:
         buckets: Sorted by name; weights for all of them or for none.
@@ -157,7 +152,7 @@ class Plan:
                 )
 
     def _least_batches(self, bucket: BucketPlan) -> int:
-        """Batches that each rank has of a bucket at least."""
+        """Least number of batches that a rank has of a bucket."""
         own = self.setting
         if own.drop_last:
             return bucket.n_samples // (own.world_size * own.batch_size)
@@ -188,7 +183,7 @@ class Plan:
         return lanes
 
     def _shared(self, bucket: BucketPlan, quota: int, consumer: int) -> Lane:
-        """A weight asks for more batches than there are for all: these read the whole bucket."""
+        """A lane over the whole bucket, where a weight needs more batches than workers have."""
         size, n_samples = self.setting.batch_size, bucket.n_samples
         n_batches = max(1, n_samples // size if self.setting.drop_last else -(-n_samples // size))
         return Lane(start=0, stop=n_samples, n_batches=n_batches, quota=quota, salt=consumer + 1)
@@ -199,12 +194,12 @@ class Plan:
         return random_of(self.setting.seed, _SEQUENCE, epoch, worker).permutation(ordered)
 
     def batch(self, i: int, lane: Lane, number: int) -> tuple[int, list[tuple[int, int]]]:
-        """The samples of a batch of one bucket.
+        """The samples of a batch of bucket `i`.
 
         Args:
             i: Number of the bucket.
             lane: The worker's part of it.
-            number: Of the batch among all that the lane gives, over all epochs.
+            number: Of the batch among all batches of the lane, over all epochs.
 
         Returns:
             The round, and (number of the tar, number of the sample in it) of each sample.
@@ -252,7 +247,7 @@ def _permutation(
 def _round_order(
     seed: int, bucket: BucketPlan, round_: int, shuffled: bool, salt: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Tars in the order of a round, and where each ends in it."""
+    """Tars in the order of a round, and their ends in it."""
     tars = np.arange(len(bucket.sizes))
     if shuffled:
         code = crc32(bucket.name.encode())
@@ -264,7 +259,7 @@ def normalized(weights: Mapping[str, float]) -> dict[str, float]:
     """Weights as shares of one.
 
     Raises:
-        UsageError: One is not a positive number.
+        UsageError: A weight is not a positive number.
     """
     for name, weight in weights.items():
         if not (0 < weight < float("inf")):

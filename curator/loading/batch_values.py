@@ -1,4 +1,4 @@
-"""What a batch holds beside its frames, and the range of those."""
+"""Values of a batch, and how it crosses processes."""
 
 import io
 import pickle
@@ -16,11 +16,10 @@ from curator.errors import ShardError
 class Repeated(NamedTuple):
     """Values of a batch, each once: sample `b` has `unique[inverse[b]]`.
 
-    What is computed from a value, such as a caption's embedding, is computed once for each of
-    `unique` and spread by `inverse`.
+    So embeddings of captions, for example, are computed once per distinct caption.
 
     Attributes:
-        unique: Different values in the order of their first sample.
+        unique: Distinct values in the order of their first sample.
         inverse: int64 [B].
     """
 
@@ -29,7 +28,7 @@ class Repeated(NamedTuple):
 
 
 def repeated(values: Sequence[str]) -> Repeated:
-    """Puts together values that are the same."""
+    """Groups equal values."""
     places: dict[str, int] = {}
     inverse = [places.setdefault(value, len(places)) for value in values]
     return Repeated(list(places), torch.tensor(inverse))
@@ -41,18 +40,14 @@ def as_unit(video: torch.Tensor) -> torch.Tensor:
 
 
 class Packed(NamedTuple):
-    """A batch on its way between processes.
+    """A batch between processes: one tensor and one string of bytes.
 
-    Each tensor costs a connection and a file descriptor there, and a loader goes through all that
-    it is given; so frames go alone, and the rest as one string of bytes.
-
-    Attributes:
-        video: Frames.
-        rest: All else, pickled, with arrays in place of tensors.
+    Each tensor costs a connection and a file descriptor.
     """
 
     video: torch.Tensor
     rest: bytes
+    """Everything else, pickled, with arrays in place of tensors."""
 
 
 def packed(batch: Mapping[str, Any]) -> Packed:
@@ -62,7 +57,7 @@ def packed(batch: Mapping[str, Any]) -> Packed:
 
 
 def unpacked(held: Packed) -> dict[str, Any]:
-    """The batch again; the bytes must come from a worker of this process."""
+    """Unpacks a batch, which must come from a worker of this process."""
     rest = pickle.loads(held.rest)
     return {"video": held.video} | {name: _whole(value) for name, value in rest.items()}
 
@@ -83,7 +78,7 @@ def facts_of(sample: Mapping[str, Any]) -> dict[str, Any]:
     """A sample's JSON.
 
     Raises:
-        ShardError: It does not say how many frames there are, and at what rate.
+        ShardError: It lacks the number of frames or the rate.
     """
     where = f"clip {sample['__key__']} of {sample['__url__']}"
     try:

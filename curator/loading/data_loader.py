@@ -1,4 +1,4 @@
-"""PyTorch's DataLoader for datasets that know their own batches, epochs and place."""
+"""PyTorch's DataLoader for datasets that know their batches, epochs and position."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,20 +12,19 @@ from curator.loading.device_windows import owned
 
 
 class ClipLoader(DataLoader[Batch]):
-    """PyTorch's DataLoader over a `ClipDataset`, which counts epochs and knows its position.
+    """PyTorch's DataLoader over a `ClipDataset`; counts epochs and knows its position.
 
-    Each `for` over it is one epoch, or the rest of the one that a loaded state was in; a `for` that
-    was left begins at the same place again. `state_dict` is behind the last batch that came out.
+    Each `for` over it is one epoch, or the rest of the epoch of a loaded state; after a `break` the
+    next `for` begins at the same place again. `state_dict` is after the last batch returned.
 
     Args:
-        dataset: What to read.
-        num_workers: Processes that decode; 0 decodes in this one. A state that was saved within an
-            epoch must be loaded with the same number.
+        dataset: The clips.
+        num_workers: Processes that decode; 0 decodes in this one. A state saved within an epoch
+            must be loaded with the same number.
         **options: Others of DataLoader (`prefetch_factor`, `pin_memory`, `timeout`, …).
-            `persistent_workers`, `shuffle` and samplers are refused.
 
     Raises:
-        UsageError: An option is one of those.
+        UsageError: `options` has `persistent_workers`, `shuffle`, a sampler or the like.
     """
 
     def __init__(
@@ -75,15 +74,15 @@ class ClipLoader(DataLoader[Batch]):
 
 
 def _check_for_gpu(num_workers: int, options: Mapping[str, Any]) -> None:
-    """Refuses what cannot work where batches are made in the GPU's memory."""
+    """Refuses options that cannot work with batches in the GPU's memory."""
     if options.get("pin_memory"):
         raise UsageError(
-            "pin_memory is for batches that are copied to a GPU; with decode='gpu' they are there"
+            "pin_memory is for batches that are copied to a GPU; with decode='gpu' they are on it"
         )
     context = options.get("multiprocessing_context")
     method = context if isinstance(context, str | None) else context.get_start_method()
     if num_workers and method != "spawn":
         raise UsageError(
-            f"decode='gpu' with {num_workers} workers that are started by {method or 'fork'!r}, in "
+            f"decode='gpu' with {num_workers} workers started by {method or 'fork'!r}, in "
             "which CUDA does not run; give multiprocessing_context='spawn', or num_workers=0"
         )

@@ -1,4 +1,4 @@
-"""Batches of decoded clips for PyTorch, out of the shards that `curate run` writes.
+"""Batches of decoded clips for PyTorch, from the shards that `curate run` writes.
 
     from curator.loading import ClipDataset, ClipLoader
 
@@ -26,13 +26,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from curator.errors import ShardError, UsageError, unknown_key
 from curator.loading import device_windows as device
 from curator.loading.batch_plan import BucketPlan, Plan, Setting, normalized
-from curator.loading.batch_values import (
-    as_unit,
-    embeddings,
-    facts_of,
-    rate_of,
-    repeated,
-)
+from curator.loading.batch_values import as_unit, embeddings, facts_of, rate_of, repeated
 from curator.loading.shard_reader import LoadedBucket, SampleReader, Shard, read_buckets
 from curator.loading.window_decoder import (
     ClipWindow,
@@ -47,7 +41,7 @@ Batch = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 SHUFFLED_SAMPLES = 64
-"""Default window of the shuffle: neighbours in a tar come from all over the corpus already."""
+"""Default window of the shuffle; neighbours in a tar come from the whole corpus already."""
 
 
 class ClipDataset(IterableDataset[Batch]):
@@ -56,52 +50,48 @@ class ClipDataset(IterableDataset[Batch]):
     Args:
         out: Output root of `curate run`, or its folder `shards`: a path or s3://bucket/prefix.
         split: `train` or `val`.
-        buckets: Names of buckets to read; with numbers, shares of the batches that come from each;
-            None is all of them. Without numbers an epoch has each sample exactly once over all
-            ranks and workers. With numbers it has as many batches, divided by the shares: a bucket
-            that is asked for more begins another round, one that is asked for less goes on with its
-            round in the next epoch.
-        batch_size: Samples of a batch, which are of one bucket; None gives single samples.
+        buckets: Names of buckets to read, or shares of the batches by name; None reads all. Without
+            shares an epoch has each sample exactly once over all ranks and workers. With shares it
+            has as many batches: a bucket with a larger share begins another round, one with a
+            smaller share continues its round in the next epoch.
+        batch_size: Samples of a batch, all of one bucket; None gives single samples.
         frames: T, frames of a window.
         stride: Every `stride`-th frame of the clip.
         window: `random` places the window by seed, round and clip; `first` at the clip's start.
-        size: (height, width), multiples of 16, to which the picture is scaled, covering it, and
-            cropped around its centre; None crops all clips of a bucket, unscaled, to the largest
-            multiples of 16 within its smallest clip.
-        values: `uint8` for [0, 255], or `unit` for float32 [-1, 1]: four times as much to copy
-            between processes; `as_unit` does the same on the trainer's device.
-        embedding: Whether samples have `npy`, the clip's embedding, and batches with it
-            `embedding`, float32 [B, D].
-        seed: Changes order and windows.
-        shuffle: Neighbours are shuffled within so many samples, and tars among each other; 0 keeps
-            the order of tars and samples.
-        drop_last: Leaves out what does not fill a batch on every rank, which differs by epoch. Then
-            all ranks have the same number of batches, and at each step all have the same bucket
-            (with equal numbers of workers). For distributed training this must be on, because ranks
-            with more batches would wait for those with fewer. Off, every sample is given.
-        rank: Of this process; None asks torch.distributed, and is 0 without it.
+        size: (height, width), multiples of 16: the picture is scaled to cover it and cropped around
+            its centre. None crops all clips of a bucket, unscaled, to the largest multiples of 16
+            within its smallest clip.
+        values: `uint8` for [0, 255], or `unit` for float32 [-1, 1], which is four times as much to
+            copy between processes; `as_unit` does the same on the trainer's device.
+        embedding: Reads `npy`, the clip's embedding, into `embedding`, float32 [B, D].
+        seed: Of order and windows.
+        shuffle: Samples of the window within which neighbours are shuffled; tars are shuffled too.
+            0 keeps the order of tars and samples.
+        drop_last: Leaves out samples that do not fill a batch on every rank; they differ by epoch.
+            Then all ranks have the same number of batches, and the same bucket at each step (with
+            equal numbers of workers). Distributed training needs it: ranks with more batches would
+            wait for the others.
+        rank: Of this process; None takes torch.distributed's, and is 0 without it.
         world_size: Number of ranks; None as for `rank`.
         decoder_threads: Threads of each worker's decoder.
-        decode: `cpu`, or `gpu` for the GPU's video engine: the same frames and windows, converted
-            and scaled on the GPU, and `video` in its memory. What the engine cannot decode is
-            decoded on the CPU, copied there, and counted by reason in `not_on_gpu`. Decoding is
-            where the dataset is iterated: in the trainer's process (num_workers=0), on its current
-            stream, or in workers, which must be spawned (multiprocessing_context="spawn"), because
-            CUDA does not run in a forked process. Each worker takes half a gigabyte of the GPU's
-            memory for itself, and keeps another engine busy.
-        gpu: Number of the GPU to decode on; None for torch's current one.
-        allow_incomplete: Whether tars without `manifest.json` are read, whichever are there: those
-            of a run that was not finished may be any part of its clips.
+        decode: `cpu`, or `gpu` for the GPU's video engine: the same frames, with `video`
+            in the GPU's memory. The CPU decodes what the engine cannot; `not_on_gpu` counts it by
+            reason. Decoding happens where the dataset is iterated: in the trainer's process
+            (num_workers=0), or in workers, which must be spawned (multiprocessing_context="spawn"),
+            because CUDA does not run in a forked process. Each worker takes half a gigabyte of the
+            GPU's memory, and keeps another engine busy.
+        gpu: Number of the GPU that decodes; None for torch's current one.
+        allow_incomplete: Reads tars without `manifest.json`, which may be any part of a run.
 
     Attributes:
         gpu: Number of the GPU that decodes; None for the CPU.
-        not_on_gpu: With `decode="gpu"`, the clips of the batches so far (of those that `advance`
-            was told of) that were decoded on the CPU, by `media.nvdec.Refusal`.
+        not_on_gpu: With `decode="gpu"`, clips of the batches passed to `advance` that the CPU
+            decoded, by `media.nvdec.Refusal`.
 
     Raises:
-        UsageError: An argument does not fit what is there, there is no manifest, or no such GPU.
+        UsageError: An argument does not fit the shards, there is no manifest, or no such GPU.
         ShardError: The shards are not whole.
-        StorageError: They cannot be read.
+        StorageError: The shards cannot be read.
     """
 
     def __init__(
@@ -172,7 +162,7 @@ class ClipDataset(IterableDataset[Batch]):
             for name, weight in weights.items()
         ]
         self._plan = Plan(plans, setting)
-        self._say_what_is_not_read()
+        self._warn_of_unread()
         self._made_with = _made_with(split, setting, plans, self._buckets)
         self._start = self._now = _Position(epoch=0, step=0, workers=None, worker=None)
 
@@ -181,7 +171,7 @@ class ClipDataset(IterableDataset[Batch]):
         """Batches of an epoch on this rank, by all its workers together."""
         return self._plan.steps
 
-    def _say_what_is_not_read(self) -> None:
+    def _warn_of_unread(self) -> None:
         own = self._plan.setting
         if self._plan.unread:
             logger.warning(
@@ -212,21 +202,21 @@ class ClipDataset(IterableDataset[Batch]):
         self._start = self._now = _Position(epoch=epoch, step=0, workers=None, worker=None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this process stands, to be saved beside the model.
+        """The position of this process, to be saved with the model.
 
-        In the trainer's process that is behind the last batch that `ClipLoader` gave, or that was
-        handed to `advance`, whatever workers have made ahead. In a worker, which torchdata's
-        StatefulDataLoader asks, it is behind the last batch that it made.
+        In the trainer's process it is after the last batch that `ClipLoader` returned, or that was
+        passed to `advance`; batches that workers made ahead do not count. In a worker, for
+        torchdata's StatefulDataLoader, it is after the last batch that the worker made.
         """
         return {"version": 1, **self._now._asdict(), "made_with": dict(self._made_with)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a saved state: the next batch is the one that would have come next.
+        """Continues from a saved state: the next batch is the one that would have come next.
 
         With drop_last the state of one rank fits all of them.
 
         Raises:
-            UsageError: It was saved with other shards or arguments, so that it names other samples.
+            UsageError: It was saved with other shards or arguments.
         """
         saved = state.get("made_with", {})
         for name, value in self._made_with.items():
@@ -240,13 +230,13 @@ class ClipDataset(IterableDataset[Batch]):
         self._start = self._now = _Position(**fields)
 
     def advance(self, batch: Batch) -> None:
-        """Notes that a batch was used, for `state_dict`; `ClipLoader` does it by itself."""
+        """Records that a batch was used, for `state_dict`; `ClipLoader` calls it itself."""
         at = batch["position"]
         self._now = _Position(at["epoch"], at["step"] + 1, at["workers"], None)
         self.not_on_gpu.update(batch.get("not_on_gpu", {}))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the GPU's engines, which are of one process."""
+        """Leaves out the GPU's engines, which belong to one process."""
         return self.__dict__ | {"_on_device": None}
 
     def __iter__(self) -> Iterator[Batch]:
@@ -258,10 +248,10 @@ class ClipDataset(IterableDataset[Batch]):
         - `caption`: `Repeated` of strings
         - `fps`: float32 [B], frames/s of the window, so the clip's by the stride
         - `start_frame`: int64 [B], number of the window's first frame in the clip
-        - `key`: clip ids; `json`: all that is known of each clip; `bucket`: its name
+        - `key`: clip ids; `json`: each sample's JSON; `bucket`: its name
         - `embedding`: `Repeated` of float32 [U, D], if asked for
-        - `not_on_gpu`: with `decode="gpu"`, how many of its clips the CPU decoded, by reason
-        - `position`: what `advance` reads
+        - `not_on_gpu`: with `decode="gpu"`, the number of clips that the CPU decoded, by reason
+        - `position`: for `advance`
 
         Without one, `video` is [3, T, H, W], and the others are single values.
         """
@@ -300,7 +290,7 @@ class ClipDataset(IterableDataset[Batch]):
         return ((shards[tar], number) for tar, number in planned.samples)
 
     def batch_at(self, epoch: int, step: int) -> Batch:
-        """Makes one batch: the one that a single worker gives at this step of this rank."""
+        """Makes the batch that a single worker gives at this step of this rank."""
         reader = self._reader()
         try:
             one = islice(self._planned(epoch, 0, 1, step), 1)
@@ -352,7 +342,7 @@ class ClipDataset(IterableDataset[Batch]):
         return batch if self.batch_size is not None else _single_of(batch)
 
     def _device_decoder(self) -> "device.DeviceDecoder | None":
-        """The decoder on the GPU, which is made in the process that uses it."""
+        """The decoder on the GPU, made in the process that uses it."""
         if self._engines is None:
             return None
         if self._on_device is None or self._on_device.pid != os.getpid():
@@ -378,19 +368,14 @@ class ClipDataset(IterableDataset[Batch]):
 
 
 class _Planned(NamedTuple):
-    """A batch to be made.
-
-    Attributes:
-        step: Of the rank.
-        i: Number of its bucket.
-        round_: Of the bucket.
-        samples: (number of the tar, number of the sample in it) of each.
-    """
+    """A batch to be made, at a step of the rank and in a round of its bucket."""
 
     step: int
     i: int
+    """Number of the bucket."""
     round_: int
     samples: list[tuple[int, int]]
+    """Number of the tar and number of the sample in it."""
 
 
 class _Position(NamedTuple):
@@ -399,7 +384,7 @@ class _Position(NamedTuple):
     Attributes:
         step: The next batch of the rank, or of `worker` alone.
         workers: Number of workers that made the batches so far; None before the first.
-        worker: Whose position this is; None for all.
+        worker: The worker with this position; None for all.
     """
 
     epoch: int
@@ -408,10 +393,9 @@ class _Position(NamedTuple):
     worker: int | None
 
     def first(self, own: int, workers: int) -> tuple[int, int]:
-        """The part that a worker plays from here on, and its first step.
+        """The lane of a worker from here on, and its first step.
 
-        A fresh DataLoader takes from its worker 0 first, so that one plays the part of the worker
-        whose turn it is.
+        A new DataLoader takes from its worker 0 first, so worker 0 gets the lane whose turn it is.
         """
         if self.step and workers != self.workers:
             raise UsageError(
@@ -430,7 +414,7 @@ def _chosen(
     """Buckets to read with their weights, sorted by name."""
     names = list(found if buckets is None else [buckets] if isinstance(buckets, str) else buckets)
     if not names:
-        raise UsageError("buckets is empty; name one or more, or leave it away to read all")
+        raise UsageError("buckets is empty; name one or more, or leave it out to read all")
     for name in names:
         if name not in found:
             raise UsageError(unknown_key(name, found, "bucket"))
@@ -455,7 +439,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 def _made_with(
     split: str, setting: Setting, plans: Sequence[BucketPlan], buckets: Sequence[LoadedBucket]
 ) -> dict[str, Any]:
-    """What a position depends on."""
+    """Everything that a position depends on."""
     names = [(shard.name, shard.n_samples) for bucket in buckets for shard in bucket.shards]
     digest = hashlib.sha256(orjson.dumps(names)).hexdigest()
     return {

@@ -1,13 +1,13 @@
 """Decodes windows of clips on a GPU's video engine (NVDEC) into the GPU's memory.
 
-Packets and their times come from the demuxer of the CPU path. Which frame is which is known by its
-packet, and that each follows the one before is checked, as on the CPU: what the engine refuses, or
-gives in another number or order, is left to the CPU path, with the reason.
+Packets and their times come from the demuxer of the CPU path. Frames are known by their packets,
+and must follow each other, as on the CPU. Clips that the engine refuses, or decodes to another
+number or order of frames, are left to the CPU path, with the reason.
 
-Making a decoder may take longer than decoding a window, so a decoder goes on with the next clip of
-its codec and size. Packets carry numbers of their own through it, so that a frame of an earlier
-clip is never taken for one of this. A decoder that fails where a new one does not shows that going
-on does not work here, and each clip gets its own from then on.
+Making a decoder may take longer than decoding a window, so a decoder is reused for the next clip of
+its codec and size. Packets carry unique numbers through it, so that no frame of an earlier clip is
+taken for one of this. If a used decoder fails where a new one does not, each clip gets a new one
+from then on.
 
 Shape letters: C channels (red, green, blue), T and B frames, H, W height and width.
 """
@@ -42,7 +42,7 @@ from curator.media.device_frames import DeviceScaler, Form, unscaled_rgb_BHWC
 from curator.media.nvdec import NotOnDeviceError, Nvdec, Refusal, bitstream_filter, form_of
 
 CHUNK = 16
-"""Frames that are converted together: at 1080p 50 MB of the GPU's memory, and 200 to work in."""
+"""Frames converted together: at 1080p 50 MB of the GPU's memory, and 200 to work in."""
 
 _KNOWN_HEADERS = 4096
 
@@ -50,14 +50,14 @@ logger = logging.getLogger(__name__)
 
 
 def gpu_number(gpu: int | None) -> int:
-    """The GPU to decode on: torch's current one by default.
+    """The GPU that decodes: torch's current one by default.
 
     Raises:
-        UsageError: There is none, or not this one.
+        UsageError: There is no GPU, or not this one.
     """
     if not torch.cuda.is_available():
         raise UsageError(
-            "decode='gpu', and torch finds no GPU here; leave decode away to decode on the CPU"
+            "decode='gpu', and torch finds no GPU here; leave decode out to decode on the CPU"
         )
     n_gpus = torch.cuda.device_count()
     number = torch.cuda.current_device() if gpu is None else gpu
@@ -75,22 +75,18 @@ def engines_of(gpu: int) -> Nvdec:
     """
     if torch.cuda._is_in_bad_fork():
         raise UsageError(
-            "CUDA does not run in workers that are forked; start them with "
+            "CUDA does not run in forked workers; start them with "
             "multiprocessing_context='spawn', or decode in the trainer's process (num_workers=0)"
         )
     return Nvdec(gpu, device=f"cuda:{gpu}")
 
 
 def owned(batches: Iterator[Packed], gpu: int) -> Iterator[Packed]:
-    """Batches of other processes with their frames in memory of this one.
+    """Batches of workers on a GPU, with their frames copied into memory of this process.
 
-    A worker's memory is mapped here until its tensor goes away, which the worker must outlive, and
-    its going waits for the stream that is current then. So frames are taken over and copied at once
-    on a stream of their own, and no trainer's work is waited for.
-
-    Args:
-        batches: From workers; their videos are emptied.
-        gpu: The GPU that they lie on.
+    A worker's memory is mapped here until its tensor is freed, which the worker must outlive, and
+    freeing waits for the current stream. So frames are copied at once, on a stream of their own,
+    which waits for no trainer's work. The workers' videos are emptied.
     """
     beside = torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
     while True:
@@ -111,11 +107,7 @@ class _UsedDecoderError(Exception):
 
 
 class DeviceDecoder:
-    """Decodes windows on one GPU; for one process, and not to be pickled.
-
-    Args:
-        nvdec: Engines of this process.
-    """
+    """Decodes windows on one GPU with the engines of this process; cannot be pickled."""
 
     def __init__(self, nvdec: Nvdec) -> None:
         self.pid = os.getpid()
@@ -126,15 +118,14 @@ class DeviceDecoder:
 
     @property
     def device(self) -> str:
-        """Where frames are put, as torch names it."""
+        """Torch's name of the GPU."""
         return self._nvdec.device
 
     @contextmanager
     def queued(self, results: list[torch.Tensor]) -> Iterator[None]:
-        """Queues what is done within on the engines' stream, which waits for no trainer's work.
+        """Queues work within on the engines' stream, which waits for no trainer's work.
 
-        Args:
-            results: Takes what is made within; torch's current stream waits for it at the end.
+        Torch's current stream waits for `results` at the end.
         """
         with self._nvdec.queued():
             yield
@@ -147,17 +138,15 @@ class DeviceDecoder:
             result.record_stream(using)
 
     def decode_or_copy(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> Refusal | None:
-        """Decodes a window on the GPU, or else on the CPU and copies it; for use within `queued`.
+        """Decodes a window on the GPU, else on the CPU and copies it; for use within `queued`.
 
-        Args:
-            clip: What to decode.
-            into_CTHW: As for `windows.decode_window`, in the GPU's memory.
+        `into_CTHW` is in the GPU's memory, else as for `decode_window`.
 
         Returns:
-            Why the CPU decoded it; None where the GPU did.
+            Why the CPU decoded it; None if the GPU did.
 
         Raises:
-            ShardError: As `windows.decode_window`.
+            ShardError: As `decode_window`.
         """
         try:
             self.decode(clip, into_CTHW)
@@ -165,7 +154,7 @@ class DeviceDecoder:
             if refused.refusal not in self._told:
                 self._told.add(refused.refusal)
                 logger.warning(
-                    "%s is decoded on the CPU (%s: %s); others like it are only counted, in "
+                    "%s is decoded on the CPU (%s: %s); others with this reason are counted in "
                     "`not_on_gpu`", clip.name, refused.refusal, refused,
                 )  # fmt: skip
             host_CTHW = torch.empty(into_CTHW.shape, dtype=torch.uint8)
@@ -175,7 +164,7 @@ class DeviceDecoder:
         return None
 
     def decode(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
-        """As `windows.decode_window`, into a tensor in the GPU's memory; for use within `queued`.
+        """As `decode_window`, into a tensor in the GPU's memory; for use within `queued`.
 
         Raises:
             NotOnDeviceError: The clip must be decoded on the CPU.
@@ -199,14 +188,14 @@ class DeviceDecoder:
             form = self._form(container, stream)
             shown_size(form.height, form.width, into_CTHW.shape[-2:], clip)
             key = self._key(stream, form)
-            # Not among the kept ones until it has done a clip to its end.
+            # Not among the kept ones until it has decoded a clip to its end.
             decoder = self._nvdec.kept.take(key)
             was_used = decoder is not None
             try:
                 decoder = decoder or self._nvdec.decoder(key[0])
                 numbered = self._numbered(container, stream, decoder, form, clip)
                 _fill(numbered, clip, form, into_CTHW)
-                # What it still holds is of no use; the next clip begins behind it.
+                # Drops the frames that it still holds, before the next clip.
                 decoder.Decode(self._nvdec.packet(None))
             except torch.OutOfMemoryError:
                 raise
@@ -220,7 +209,7 @@ class DeviceDecoder:
             self._nvdec.kept.keep(key, decoder)
 
     def _form(self, container: InputContainer, stream: av.video.stream.VideoStream) -> Form:
-        """How a clip is coded; of each header, one first picture is decoded on the CPU for it."""
+        """How a clip is coded; the CPU decodes the first picture once for each header."""
         context = stream.codec_context
         header = (
             context.codec.canonical_name, bytes(context.extradata or b""), context.width,
@@ -250,7 +239,7 @@ class DeviceDecoder:
 
     @staticmethod
     def _key(stream: av.video.stream.VideoStream, form: Form) -> tuple[Any, ...]:
-        """What a decoder is for, its codec first."""
+        """The form of clips for which a decoder can be reused; its codec comes first."""
         codec = stream.codec_context.codec.canonical_name
         return codec, form.width, form.height, form.bits
 
@@ -264,7 +253,7 @@ class DeviceDecoder:
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """Frames from the key frame before the window on, with their numbers.
 
-        Planes are valid until the next are asked for.
+        Planes are valid until the next frame.
         """
         shape = form.height * 3 // 2, form.width
         numbers: dict[int, int] = {}
@@ -293,10 +282,9 @@ class DeviceDecoder:
     def _packets(
         self, container: InputContainer, stream: av.video.stream.VideoStream, clip: ClipWindow
     ) -> Iterator[tuple[Any, int | None]]:
-        """Packets as the decoder takes them, with their frames' numbers in the clip.
+        """Packets for the decoder, with their frames' numbers in the clip; None for hidden frames.
 
-        Their timestamp is a number that no packet had before. None ends the stream, and is the
-        number of a frame that is not to be shown.
+        Their timestamp is a number that no packet had before. The last packet ends the stream.
         """
         assert stream.time_base is not None
         ticks = 1 / (clip.rate * stream.time_base)
@@ -323,7 +311,7 @@ def _fill(
     form: Form,
     into_CTHW: torch.Tensor,
 ) -> None:
-    """Takes the frames that are wanted, and converts them some at a time."""
+    """Converts the wanted frames, some at a time."""
     n_wanted, done, held = len(clip.wanted), 0, 0
     chunk: torch.Tensor | None = None
     for number, planes in numbered:
@@ -332,7 +320,7 @@ def _fill(
         if chunk is None:
             rows = min(CHUNK, n_wanted)
             chunk = torch.empty((rows, *planes.shape), dtype=planes.dtype, device=planes.device)
-        # In memory of our own, because the decoder takes its back.
+        # Copied, because the decoder takes its memory back.
         chunk[held].copy_(planes)
         held += 1
         if held == len(chunk) or done + held == n_wanted:
@@ -350,7 +338,7 @@ def _pictures(
 ) -> torch.Tensor:
     """The centres of frames, scaled as on the CPU: uint8 [B, 3, H, W], not contiguous."""
     height, width = shown_size(form.height, form.width, size, clip)
-    # Of more bits FFmpeg has no fast conversion, and scales chroma up as it does for other sizes.
+    # For more bits FFmpeg has no fast conversion, and scales chroma up as for other sizes.
     if (height, width) == (form.height, form.width) and form.bits == 8:
         rgb_BHWC = unscaled_rgb_BHWC(planes, form)
     else:

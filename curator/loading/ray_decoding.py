@@ -1,4 +1,4 @@
-"""Decodes on other machines, through Ray Data, so that the trainer's own cores have time."""
+"""Decodes on other machines through Ray Data, to free the trainer's cores."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,22 +17,22 @@ def ray_clips(
 ) -> "ray.data.Dataset":
     """A Ray dataset of the decoded samples of an epoch, one row each.
 
-    A task of Ray reads and decodes one batch. Rows come in the order of the batches that `dataset`
-    gives without workers, so that with `drop_last` its batches come back from
+    A Ray task reads and decodes one batch. Rows come in the order of `dataset` without workers, so
+    with `drop_last` its batches are those of
 
         ray_clips(dataset).iter_torch_batches(batch_size=...)
 
     with the same batch size. Blending, rank and windows are `dataset`'s.
 
     Args:
-        dataset: What to read; its `out` must be in reach of all nodes.
-        epoch: Which epoch.
-        first_step: Batches to leave out at its start: the step of a saved state.
-        cpus: Cores that Ray reserves for a task; `decoder_threads` of the dataset.
+        dataset: The clips; all nodes must reach its `out`.
+        epoch: Its number.
+        first_step: Batches to skip at its start: the step of a saved state.
+        cpus: Cores that Ray reserves for a task: `decoder_threads` of the dataset.
 
     Returns:
         Rows of `video` (uint8 or float32 [3, T, H, W]), `caption`, `fps`, `start_frame`, `key`,
-        `bucket`, `json` (a string), `step`. Nothing is read before it is iterated.
+        `bucket`, `json` (a string), `step`. Reading begins with the iteration.
 
     Raises:
         UsageError: Ray Data is not installed, Ray was not started, or `dataset` decodes on a GPU.
@@ -47,7 +47,7 @@ def ray_clips(
         ) from error
     if dataset.gpu is not None:
         raise UsageError(
-            "ray_clips hands batches over in the host's memory, and this dataset has decode='gpu'; "
+            "ray_clips passes batches in the host's memory, and this dataset has decode='gpu'; "
             "give it decode='cpu'"
         )
     if not ray.is_initialized():
@@ -64,7 +64,7 @@ def ray_clips(
         yield from _rows(clips, epoch, int(row["step"]))
 
     steps = [{"step": step} for step in range(first_step, dataset.steps)]
-    # One batch to a block, or one task would hold many decoded batches at a time.
+    # One batch per block; otherwise a task would hold many decoded batches at a time.
     whole = ray.data.from_items(steps, override_num_blocks=max(1, len(steps)))
     made: ray.data.Dataset = whole.flat_map(decoded, num_cpus=cpus)
     made.context.execution_options.preserve_order = True

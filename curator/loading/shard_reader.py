@@ -1,9 +1,8 @@
 """Finds the shards of a finished run, and reads any sample of them by its number.
 
-What there is to read is said by `shards/manifest.json` and `dataset.parquet`. Tars without a
-manifest are refused, or listed where that is asked for; their headers are read once then. A
-sample's place in its tar is known from the `.tar.idx` beside it, so that a reader may begin
-anywhere and reads the bytes of no other sample.
+`shards/manifest.json` and `dataset.parquet` list the samples. Tars without a manifest are refused,
+or, if allowed, listed by reading their headers once. A tar's `.tar.idx` gives the places of its
+samples, so a reader may begin anywhere and reads no other sample's bytes.
 """
 
 import io
@@ -28,11 +27,11 @@ TABLE = "dataset.parquet"
 SPLITS = ("train", "val")
 
 AHEAD_BYTES, AHEAD_SAMPLES = 64 << 20, 32
-"""What is fetched from S3 before it is asked for: samples until there are so many, or so many bytes
-of them, and one batch at least."""
+"""Samples are fetched ahead from S3 until there are so many, or so many bytes, and at least one
+batch."""
 
 _FETCHES = 8
-"""Requests at a time of one process."""
+"""Requests that a process makes at a time."""
 
 Group = TypeVar("Group")
 
@@ -45,8 +44,7 @@ class Shard:
 
     Attributes:
         name: Path relative to the folder of the shards.
-        n_samples: Samples in it.
-        offsets: First byte of each sample and the end of the last; None where `.tar.idx` has them.
+        offsets: First byte of each sample and the end of the last; None if `.tar.idx` has them.
     """
 
     name: str
@@ -60,7 +58,6 @@ class LoadedBucket:
 
     Attributes:
         shards: Sorted by name.
-        n_samples: Samples in all of them.
         height: Of the lowest clip, in pixels.
         width: Of the narrowest clip, in pixels.
         n_frames: Of the shortest clip.
@@ -76,19 +73,19 @@ class LoadedBucket:
 def read_buckets(
     out: str, split: str, *, allow_incomplete: bool = False
 ) -> tuple[Store, dict[str, LoadedBucket]]:
-    """Finds what there is to read.
+    """Finds the buckets of a split.
 
     Args:
         out: The output root of `curate run`, or its folder `shards`; a path or s3://bucket/prefix.
         split: `train` or `val`.
-        allow_incomplete: Whether tars without a manifest, which says that they are all, will do.
+        allow_incomplete: Whether to read tars without a manifest.
 
     Returns:
         The store of the shards' folder, and the buckets of the split, sorted by name.
 
     Raises:
-        UsageError: There is no such split, nothing is in it, or there is no manifest.
-        ShardError: The manifest, the table or a tar does not hold what it should.
+        UsageError: There is no such split, it is empty, or there is no manifest.
+        ShardError: The manifest, the table or a tar is wrong.
         StorageError: It cannot be read.
     """
     if split not in SPLITS:
@@ -102,7 +99,7 @@ def read_buckets(
             if not allow_incomplete:
                 raise UsageError(
                     f"{store.uri} has {len(tars)} tars and no {MANIFEST}, which a run writes when "
-                    "it is finished: they may be some of its shards alone. Run `curate run` again, "
+                    "it is finished: they may be only some of its shards. Run `curate run` again, "
                     f"or copy {MANIFEST} and {TABLE} too; allow_incomplete=True reads what is there"
                 )
             buckets = _from_tars(store, tars, split)
@@ -131,7 +128,7 @@ def _from_manifest(store: Store, split: str) -> dict[str, LoadedBucket]:
             if row["split"] == split
         ]
     except (ValueError, KeyError, TypeError) as error:
-        raise ShardError(f"{where} is no manifest of shards ({error!r}); run again") from error
+        raise ShardError(f"{where} is not a manifest of shards ({error!r}); run again") from error
     if version != 1:
         raise ShardError(f"{where} is of version {version!r}, this reads 1; install a newer curate")
     shards: dict[str, list[Shard]] = {}
@@ -154,7 +151,7 @@ def _least_of_table(store: Store, split: str) -> dict[str, tuple[int, int, int]]
     if not store.exists(TABLE):
         raise ShardError(
             f"{store.uri} has {MANIFEST} and no {TABLE}, which says how large the clips are; copy "
-            "it too, or take the manifest away and give allow_incomplete=True"
+            "it too, or remove the manifest and give allow_incomplete=True"
         )
     with store.open(TABLE) as stream:
         table = pq.read_table(stream, columns=["bucket", *names], filters=[("split", "=", split)])
@@ -176,7 +173,7 @@ def _bucket(shards: Sequence[Shard], least: tuple[int, int, int]) -> LoadedBucke
 
 
 def _from_tars(store: Store, names: Sequence[str], split: str) -> dict[str, LoadedBucket]:
-    """Reads all headers and JSON; a tar whose name begins with no split counts as `train`."""
+    """Reads all headers and JSON; tars whose name has no split count as `train`."""
     other = next(name for name in SPLITS if name != split)
     wanted = [name for name in names if _split_of(name) == split]
     logger.warning(
@@ -216,8 +213,8 @@ def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], tuple[int, int, 
                     facts.append((held["height"], held["width"], held["n_frames"]))
     except (tarfile.TarError, ValueError, KeyError) as error:
         raise ShardError(
-            f"{store.uri}/{name} is no tar of `curate run` ({error!r}); fetch it again or take it "
-            "away"
+            f"{store.uri}/{name} is not a tar of `curate run` ({error!r}); copy it again or remove "
+            "it"
         ) from error
     if not facts or len(facts) != len(offsets):
         raise ShardError(
@@ -229,10 +226,10 @@ def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], tuple[int, int, 
 
 
 class SampleReader:
-    """Reads samples by number; one for each process, and not to be pickled.
+    """Reads samples by number; one per process, cannot be pickled.
 
     Args:
-        store: Of the shards' folder.
+        store: The shards' folder.
         suffixes: Members to keep, such as `mp4`.
 
     Raises:
@@ -256,12 +253,12 @@ class SampleReader:
     def ahead(
         self, groups: Iterable[Group], places: Callable[[Group], Iterable[tuple[Shard, int]]]
     ) -> Iterator[Group]:
-        """Yields groups of samples in turn, while those after them are being fetched.
+        """Yields groups of samples in order, while the next ones are being fetched.
 
-        On a folder nothing is fetched before it is read, because the system reads ahead.
+        Folders need no fetching, because the system reads ahead.
 
         Args:
-            groups: What is to be read, in order.
+            groups: To be read, in order.
             places: The samples of a group: each a tar and the sample's number in it.
 
         Raises:
@@ -296,8 +293,8 @@ class SampleReader:
         """Reads one sample as webdataset gives it: `__key__`, and bytes by suffix.
 
         Raises:
-            ShardError: The tar or its index does not hold it, or it lacks a member.
-            StorageError: It cannot be read.
+            ShardError: The tar or its index is wrong, or the sample lacks a member.
+            StorageError: The tar cannot be read.
         """
         first, end = self._span(shard, number)
         begun = self._under_way.pop((shard.name, number), None)
@@ -311,7 +308,7 @@ class SampleReader:
             samples = list(self._grouped(self._named(data, shard.name)))
         except (tarfile.TarError, ValueError) as error:
             raise ShardError(
-                f"{where} does not lie at byte {first} ({error}); tar and index differ: `curate "
+                f"{where} is not at byte {first} ({error}); tar and index differ: `curate "
                 "verify` says more"
             ) from error
         if len(samples) != 1 or (missing := self._suffixes - samples[0].keys()):
@@ -332,7 +329,7 @@ class SampleReader:
         return int(offsets[number]), int(offsets[number + 1])
 
     def close(self) -> None:
-        """Gives up what is being fetched."""
+        """Cancels fetching."""
         self._under_way.clear()
         self._n_bytes = 0
         if self._pool is not None:

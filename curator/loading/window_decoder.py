@@ -1,4 +1,4 @@
-"""Decodes a window of frames out of a clip, exactly by number.
+"""Decodes a window of frames of a clip, exactly by number.
 
 Shape letters: C channels (red, green, blue), T frames, H, W height and width.
 """
@@ -24,10 +24,10 @@ from curator.errors import ShardError, SourceError, UsageError
 from curator.media.container import open_container, video_stream
 
 MULTIPLE = 16
-"""Heights and widths are multiples of it: tokenizers shrink by 8 or 16."""
+"""Heights and widths are multiples of it, because tokenizers shrink by 8 or 16."""
 
 HD_HEIGHT_PX = 720
-"""Untagged colour is BT.709 from this size on and BT.601 below, as where clips are encoded."""
+"""Untagged colour is BT.709 from this size on and BT.601 below, as in encoding."""
 
 _UNKNOWN_MATRICES = (0, 2)
 _BT709, _BT601 = 1, 5
@@ -35,7 +35,7 @@ _BT709, _BT601 = 1, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Which frames of a clip are taken, and at what size.
+    """The frames to take of a clip.
 
     Attributes:
         frames: Number of frames.
@@ -50,7 +50,7 @@ class Window:
     decoder_threads: int
 
     def __post_init__(self) -> None:
-        """Refuses what no clip can satisfy."""
+        """Refuses values that no clip can satisfy."""
         for name in ("frames", "stride", "decoder_threads"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
@@ -64,7 +64,7 @@ class Window:
         return (self.frames - 1) * self.stride + 1
 
     def start(self, n_frames: int, key: str, *, seed: int, round_: int) -> int:
-        """First frame of the window in a clip; the same whoever asks."""
+        """First frame of the window in a clip, the same in every process."""
         if self.place == "first":
             return 0
         name = f"window {seed} {round_} {key}".encode()
@@ -81,7 +81,7 @@ def checked_size(size: tuple[int, int]) -> tuple[int, int]:
     """Returns (height, width).
 
     Raises:
-        UsageError: One is no positive multiple of `MULTIPLE`.
+        UsageError: One is not a positive multiple of `MULTIPLE`.
     """
     height, width = size
     if min(size) < MULTIPLE or height % MULTIPLE or width % MULTIPLE:
@@ -97,12 +97,10 @@ class ClipWindow:
     """A window of one clip.
 
     Attributes:
-        mp4: The clip's bytes.
         start: Number of the first frame.
-        rate: Frames/s, exact; a container's average is off where its last frame lasts longer.
-        window: Which frames.
-        scaled: Whether the picture is first scaled so that it just covers what is wanted; else it
-            is cropped only, and must be that large.
+        rate: Frames/s, exact; a container's average is wrong if its last frame lasts longer.
+        scaled: Whether the picture is scaled to cover the wanted size; else it is only cropped, and
+            must be that large.
         name: Of the clip, for messages.
     """
 
@@ -122,13 +120,12 @@ class ClipWindow:
 def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N803
     """Decodes frames `start`, `start + stride`, … of a clip into a tensor.
 
-    Frames are found by their timestamps in a clip of constant rate from time 0, beginning at the
-    key frame before `start`; that each follows the one before is checked. Colours become RGB by the
-    clip's matrix through FFmpeg's fast conversion, which is one level darker in the mean than the
-    exact one and takes a sixth of its time.
+    Frames are known by their timestamps in a clip of constant rate from time 0, from the key frame
+    before `start` on, and must follow each other. FFmpeg's fast conversion gives RGB by the clip's
+    matrix; it is one level darker on average than the exact one and takes a sixth of its time.
 
     Args:
-        clip: What to decode.
+        clip: The window.
         into_CTHW: uint8 [3, T, H, W], filled in place. The picture's centre is taken.
 
     Raises:
@@ -184,8 +181,8 @@ def packets_from(
 ) -> "Iterator[Packet[Any]]":
     """Packets from the last key frame on that is not shown after `pts`.
 
-    FFmpeg seeks by decoding time in MP4, so that where frames are shown later than that, it may
-    find the key frame behind the one that is wanted.
+    FFmpeg seeks by decoding time in MP4, and so may find the key frame after the wanted one, where
+    frames are shown later than decoded.
     """
     target = pts
     while True:
@@ -203,10 +200,10 @@ def packets_from(
 
 
 def shown_size(height: int, width: int, size: tuple[int, ...], clip: ClipWindow) -> tuple[int, int]:
-    """(height, width) that a picture is scaled to before its centre is taken.
+    """(height, width) to which a picture is scaled before its centre is taken.
 
     Raises:
-        ShardError: The picture is to be cropped only, and is smaller than what is wanted.
+        ShardError: The picture is only cropped, and is smaller than the wanted size.
     """
     shown = height, width
     if clip.scaled:
@@ -221,7 +218,7 @@ def shown_size(height: int, width: int, size: tuple[int, ...], clip: ClipWindow)
 
 
 def matrix_of(picture: av.video.frame.VideoFrame) -> int:
-    """A picture's matrix coefficients by ITU-T H.273, guessed by its size where it names none."""
+    """A picture's matrix coefficients by ITU-T H.273, guessed by its size if untagged."""
     if int(picture.colorspace) not in _UNKNOWN_MATRICES:
         return int(picture.colorspace)
     return _BT709 if min(picture.height, picture.width) >= HD_HEIGHT_PX else _BT601

@@ -551,7 +551,7 @@ def nothing(root: Path) -> None:
         (moved_index, "sample . of .*tar .*curate verify"),
         (cut_tar, "sample . of .*curate verify"),
         (no_table, "has manifest.json and no dataset.parquet, which says how large"),
-        (odd_manifest, "is no manifest of shards"),
+        (odd_manifest, "is not a manifest of shards"),
         (newer_manifest, "is of version 2, this reads 1; install a newer curate"),
         (no_shards, "has no samples of the split 'train'; choose the other one"),
         (nothing, "no manifest.json and no tars under .* expected the output of `curate run`"),
