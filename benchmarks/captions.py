@@ -168,6 +168,7 @@ def kill_session(process: "subprocess.Popen[bytes]") -> None:
 
 def preparation(options: argparse.Namespace) -> dict[str, float]:
     """CPU-seconds per clip of each step that leads from a written clip to a stored answer."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     from curator.media.frame_tap import FrameWish, TakenFrames, Tap, look_at_clip
@@ -181,6 +182,8 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     from curator.stages.caption.windows import windows_of
     from curator.storage import open_store
     from curator.tables.clip_locations import Location, clip_bytes
+    from curator.tables.clip_rows import ClipRows
+    from curator.tables.schemas import clips_schema
 
     out = options.work / "out"
     shutil.rmtree(out, ignore_errors=True)
@@ -190,8 +193,8 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
         {"captioner": "openai", "model": "timed", "url": "http://x", "window_s": WINDOW_S}
     )
     names = json.loads((out / "summary.json").read_text())["tables"]["clips"]
-    rows = [row for name in names for row in pq.read_table(out / name).to_pylist()]
-    rows = [row for row in rows if row["decision"] == "kept"]
+    table = pa.concat_tables([pq.read_table(out / name) for name in names])
+    rows = ClipRows(table, clips_schema()).kept()
     taker, parts = CaptionFrames(store, config), FrameParts(store, config)
     replies, asker = Replies(store, "benchmark"), Asker(config)
     reader = TextReader()
@@ -205,24 +208,22 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
     answer = {name: "A thing moves from left to right over a field." for name in config.lengths}
     n_windows = n_frames = n_bytes = 0
     for row in rows:
-        where = Location(name=row["shard"], offset=row["mp4_offset"], n_bytes=row["mp4_bytes"])
+        where = Location(name=row.shard, offset=row.mp4_offset, n_bytes=row.mp4_bytes)
         at = time.process_time()
         mp4 = clip_bytes(store, where)
         at = timed("read the clip", at)
         look_at_clip(mp4, Tap((), longest_px=config.frame_px), threads=1)
         at = decoded = timed("decode", at)
-        wish = FrameWish(content=content_of(row))
-        tap = taker.tap(wish, row["fps"], lambda first: 0.0)(row["n_frames"], 0)
+        wish = FrameWish(content=content_of(row.clip_id, row))
+        tap = taker.tap(wish, row.fps, lambda first: 0.0)(row.n_frames, 0)
         looked = look_at_clip(mp4, tap, threads=1)
         spent["scale, JPEG"] = spent.get("scale, JPEG", 0.0) + time.process_time() - decoded
         at = time.process_time()
-        (where_looked,) = taker.store(
-            [TakenFrames(clip_id=row["clip_id"], wish=wish, looked=looked)]
-        )
+        (where_looked,) = taker.store([TakenFrames(clip_id=row.clip_id, wish=wish, looked=looked)])
         at = timed("store the pictures", at)
-        for window in windows_of(row["n_frames"], row["fps"], config):
+        for window in windows_of(row.n_frames, row.fps, config):
             task = Task(
-                clip_id=row["clip_id"], content=where_looked.content, window=window, fps=row["fps"]
+                clip_id=row.clip_id, content=where_looked.content, window=window, fps=row.fps
             )
             at = time.process_time()
             frames = parts.frames(where_looked, task)
@@ -242,7 +243,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
             n_frames += len(window.shown)
     for row in rows[:8]:
         mp4 = clip_bytes(
-            store, Location(name=row["shard"], offset=row["mp4_offset"], n_bytes=row["mp4_bytes"])
+            store, Location(name=row.shard, offset=row.mp4_offset, n_bytes=row.mp4_bytes)
         )
         tap = Tap([0], longest_px=448, reads=lambda rgb: (rgb,), read_at=[0])
         (picture,) = look_at_clip(mp4, tap, threads=1).text[0]

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -409,13 +409,13 @@ def execute(
                 one.stop()
 
 
-def _no_pictures(self: Any, missing: Sequence[Mapping[str, Any]], locations: object) -> None:  # noqa: ANN401
+def _no_pictures(self: Any, missing: Sequence[Any], locations: object) -> None:  # noqa: ANN401
     from curator.media.frame_tap import StoredFrames
     from curator.stages.caption.frame_store import content_of
 
     for row in missing:
         where = StoredFrames(
-            clip_id=row["clip_id"], content=content_of(row), n_frames=int(row["n_frames"])
+            clip_id=row.clip_id, content=content_of(row.clip_id, row), n_frames=row.n_frames
         )
         self._take([where], {})
 

@@ -110,15 +110,13 @@ def plan_all(rows: "ClipRows", recipe: "Recipe") -> None:
     from curator.stages.shard.shard_index import Shard, ShardFacts, set_files
     from curator.stages.shard.shard_plan import plan_shards, tar_layout
     from curator.tables.clip_locations import Location
-    from curator.tables.clip_rows import kept_rows
 
-    kept = kept_rows(rows)
+    kept = rows.kept()
     for row in kept:
-        row.update(
-            {"cut_mode": "copy", "mp4_bytes": 2_000_000, "mp4_sha256": "0" * 64, "audio": "none"}
-        )
+        row.cut_mode, row.audio = "copy", "none"
+        row.mp4_bytes, row.mp4_sha256 = 2_000_000, "0" * 64
     where = Location(name="shards/old.tar", offset=0, n_bytes=2_000_000)
-    locations = {row["clip_id"]: where for row in kept}
+    locations = {row.clip_id: where for row in kept}
     shards = []
     for plan in plan_shards(plan_samples(rows, locations, recipe.shard), recipe.shard):
         layout = tar_layout(plan)
@@ -177,11 +175,11 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
                 summary = finish_rows(store, flagged, candidates, decided, rows, stored.vectors)
     if dedup:
         exact = with_changes(flagged, ["dedup.enabled=true"]).dedup
-        kept = [row for row in rows if row["decision"] == "kept"]
+        kept = rows.kept_numbers()
         # As a run with other bounds would have left them: 3 of 100 of these clips are new now.
         earlier = [row for number, row in enumerate(kept) if number % 100 >= 3]
         for name, compared in (("all new", earlier), ("3% new", kept), ("none new", kept)):
-            copies = [dict(row) for row in compared]
+            copies = rows.take(compared)
             with clock.of(f"duplicates, {name}"):
                 pairs = StoredPairs(store, candidates.stamp)
                 remove_duplicates(DedupStage(exact), copies, stored.vectors, pairs)

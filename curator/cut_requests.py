@@ -1,9 +1,7 @@
 """What is needed to write a clip: its frames, rate, crop, and how many frames it will have."""
 
-from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +9,7 @@ from numpy.typing import NDArray
 from curator.buckets import BucketClasses, bucket_of
 from curator.measures.borders import crop_of
 from curator.measures.clip_view import ClipView
-from curator.records import Crop, CutRequest, Note, Span, Track, nominal_fps
+from curator.records import Clip, Crop, CutRequest, Note, Span, Track, nominal_fps
 
 MAX_VARIABLE_FPS = Fraction(1000)
 """Highest rate at which a variable one is written: cameras film at up to 960 frames/s, and an
@@ -89,7 +87,7 @@ def _bits_per_pixel(track: Track, span: Span, crop: Crop | None) -> float | None
     return 8 * int(n_bytes.sum(dtype=np.int64)) / (len(n_bytes) * width * height)
 
 
-def least_frames(clip: Mapping[str, Any], *, min_s: float, shard: BucketClasses) -> int:
+def least_frames(clip: Clip, *, min_s: float, shard: BucketClasses) -> int:
     """Fewest frames with which a clip stays as long as clips must be, and in its bucket.
 
     Args:
@@ -97,10 +95,10 @@ def least_frames(clip: Mapping[str, Any], *, min_s: float, shard: BucketClasses)
         min_s: Shortest clip, in seconds.
         shard: Buckets.
     """
-    bucket = bucket_of(clip["width"], clip["height"], clip["n_frames"], shard)
+    bucket = bucket_of(clip.width, clip.height, clip.n_frames, shard)
     in_bucket = bucket.min_frames + 1 if bucket is not None else 1
-    long_enough = ceil(Fraction(clip["fps_fraction"]) * Fraction(min_s) - Fraction(1, 1000))
-    return min(max(in_bucket, long_enough), int(clip["n_frames"]))
+    long_enough = ceil(Fraction(clip.fps_fraction) * Fraction(min_s) - Fraction(1, 1000))
+    return min(max(in_bucket, long_enough), clip.n_frames)
 
 
 def _varies(frame_pts: NDArray[np.int64], time_base: Fraction) -> bool:

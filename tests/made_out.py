@@ -20,12 +20,14 @@ from curator.stages.filter.judging import Decided, decide
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.select.stage import SelectStage
 from curator.storage import Store
-from curator.tables.parts import columns_to_rows, rows_to_table
+from curator.tables.clip_rows import ClipRows
+from curator.tables.parts import rows_to_table
 from curator.tables.schemas import (
     CROP_COLUMNS,
     PICTURES_SCHEMA,
     SHOTS_SCHEMA,
     candidates_schema,
+    clips_schema,
     score_column,
 )
 from curator.tables.source_table import MEASURED_SCHEMA, SourceTable
@@ -126,7 +128,7 @@ def finish_run(
         shard=recipe.shard,
         semantic=recipe.semantic,
     )
-    rows = columns_to_rows(decided.clips.drop_columns(["seconds"]))
+    rows = ClipRows(decided.clips.drop_columns(["seconds"]), clips_schema())
     remove_duplicates(DedupStage(recipe.dedup), rows, vectors)
     SelectStage(recipe.select).process(rows)
     return finish_rows(store, recipe, candidates, decided, rows, vectors)
@@ -137,12 +139,12 @@ def finish_rows(
     recipe: Recipe,
     candidates: Candidates,
     decided: Decided,
-    rows: list[dict[str, Any]],
+    rows: ClipRows,
     vectors: pa.Table,
 ) -> dict[str, Any]:
     """Commits rows as if those kept had been copied."""
-    for row in rows:
-        row["cut_mode"] = "copy" if row["decision"] == "kept" else None
+    for row in rows.kept():
+        row.cut_mode = "copy"
     return commit_run(
         Commit(
             store=store,

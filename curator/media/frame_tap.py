@@ -8,7 +8,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Protocol
 
 import av
 import av.error
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from curator.errors import CutError
 from curator.media.scale import Scaler, fit_inside
-from curator.records import Looked
+from curator.records import Clip, Looked, Written
 
 JPEG_QUALITY = 90
 """What models were trained on has such quality; at 448 px a picture has 20 to 60 KB."""
@@ -130,8 +130,8 @@ class TakenFrames:
     clip_id: str
     wish: FrameWish
     looked: Looked
-    written: Mapping[str, Any] | None = None
-    """Columns of `clips` for the clip as written; None for a clip as its wish describes it."""
+    written: Written | None = None
+    """The clip as written; None for a clip as its wish describes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,10 +175,10 @@ class FrameOrder:
     """What the stage that decodes clips needs to take frames for another stage."""
 
     taker: FrameTaker
-    wish: Callable[[Mapping[str, Any]], FrameWish]
-    """Which frames of a clip, from its row."""
-    take: Callable[[Sequence[StoredFrames], Mapping[str, Mapping[str, Any]]], None]
-    """Called with stored frames, and with the columns of the written clips among them by id."""
+    wish: Callable[[Clip], FrameWish]
+    """Which frames of a clip."""
+    take: Callable[[Sequence[StoredFrames], Mapping[str, Written]], None]
+    """Called with stored frames, and with the written clips among them by id."""
 
 
 def look_at_clip(mp4: bytes, tap: Tap, *, threads: int) -> Looked:

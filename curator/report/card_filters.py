@@ -1,17 +1,17 @@
 """Filters and orders of the cards: names, classes and ranks; `clips.html.j2` styles them."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from curator.report.clip_cards import clip_s
 from curator.report.number_text import count
 from curator.report.score_distance import Nearness
+from curator.tables.clip_rows import ClipRow
 
 MAX_TAGS = 40
 """Most tags to filter by: the commonest."""
 
-Clip = Mapping[str, Any]
 _LAST = 99999
 
 
@@ -31,12 +31,12 @@ class Browsing:
     """
 
     def __init__(
-        self, clips: Sequence[Clip], groups: Sequence[tuple[str, int]], nearness: Nearness
+        self, clips: Sequence[ClipRow], groups: Sequence[tuple[str, int]], nearness: Nearness
     ) -> None:
         self.groups = [(f"g{k}", f"{title} ({count(n)})") for k, (title, n) in enumerate(groups)]
         if len(groups) > 1:
             self.groups.insert(1, ("r", "rejected, all reasons"))
-        numbers = Counter(str(tag) for clip in clips for tag in clip.get("tags") or ())
+        numbers = Counter(str(tag) for clip in clips for tag in clip.tags or ())
         commonest = sorted(numbers, key=lambda tag: (-numbers[tag], tag))[:MAX_TAGS]
         self._key_of_tag = {tag: f"t{number}" for number, tag in enumerate(commonest)}
         self.tags = [
@@ -51,21 +51,26 @@ class Browsing:
             up, down = f"{name}, lowest first", f"{name}, highest first"
             self._add(up, down, f"x{number}", clips, _column(name))
 
-    def css_of(self, clip: Clip) -> str:
+    def css_of(self, clip: ClipRow) -> str:
         """Classes of a clip's card."""
-        tags = (self._key_of_tag.get(str(tag)) for tag in clip.get("tags") or ())
+        tags = (self._key_of_tag.get(str(tag)) for tag in clip.tags or ())
         return "".join(f" {key}" for key in tags if key is not None)
 
-    def order_of(self, clip: Clip) -> str:
+    def order_of(self, clip: ClipRow) -> str:
         """CSS properties of a clip's card."""
-        ranks = self._ranks.get(str(clip.get("clip_id")), {})
+        ranks = self._ranks.get(clip.clip_id, {})
         return ";".join(f"--{key}:{rank}" for key, rank in ranks.items())
 
     def _add(
-        self, up: str, down: str, key: str, clips: Sequence[Clip], value: Callable[[Clip], Any]
+        self,
+        up: str,
+        down: str,
+        key: str,
+        clips: Sequence[ClipRow],
+        value: Callable[[ClipRow], Any],
     ) -> None:
         """Adds an order, and the opposite one if it has a title; what has no value is last."""
-        values = {str(clip.get("clip_id")): value(clip) for clip in clips}
+        values = {clip.clip_id: value(clip) for clip in clips}
         known = {name: of for name, of in values.items() if of is not None}
         if len(set(known.values())) < 2:
             return
@@ -76,9 +81,9 @@ class Browsing:
             self.orders.append((f"{key}d", down, f"calc(-1*var(--{key},-{_LAST}))"))
 
 
-def _column(name: str) -> Callable[[Clip], Any]:
-    return lambda clip: clip.get(name)
+def _column(name: str) -> Callable[[ClipRow], Any]:
+    return lambda clip: clip.value(name)
 
 
-def _place(clip: Clip) -> tuple[str, float]:
-    return str(clip.get("source_uri") or ""), float(clip.get("start_s") or 0.0)
+def _place(clip: ClipRow) -> tuple[str, float]:
+    return str(clip.source_uri or ""), float(clip.start_s or 0.0)

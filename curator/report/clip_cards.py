@@ -1,22 +1,21 @@
 """What a card says of one clip, in words and numbers; `card.html.j2` draws it."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from curator.measures.scores import FAMILIES, SCORES
 from curator.records import Reason
 from curator.report.number_text import compared
+from curator.tables.clip_rows import ClipRow
 
 MAX_TEXT = 1200
 """Most letters of a caption or a detail; the rest is in the table."""
 
-Clip = Mapping[str, Any]
 Scores = list[tuple[str, float]]
 
 
-def clip_s(clip: Clip) -> float | None:
+def clip_s(clip: ClipRow) -> float | None:
     """Length of a clip in seconds."""
-    start_s, end_s = clip.get("start_s"), clip.get("end_s")
+    start_s, end_s = clip.start_s, clip.end_s
     return end_s - start_s if start_s is not None and end_s is not None else None
 
 
@@ -26,17 +25,17 @@ def short(text: object) -> str:
     return said if len(said) <= MAX_TEXT else f"{said[: MAX_TEXT - 1]}…"
 
 
-def format_words(clip: Clip) -> str:
+def format_words(clip: ClipRow) -> str:
     """Picture size and frame rate."""
-    width, height, fps = clip.get("width"), clip.get("height"), clip.get("fps")
+    width, height, fps = clip.width, clip.height, clip.fps
     size = f"{width}\N{MULTIPLICATION SIGN}{height}" if width and height else "size unknown"
     rate = f"{fps:.4g} fps" if fps is not None else "rate unknown"
     return f"{size} \N{MIDDLE DOT} {rate}"
 
 
-def measured_scores(clip: Clip) -> tuple[int, list[tuple[str, Scores]], list[str]]:
+def measured_scores(clip: ClipRow) -> tuple[int, list[tuple[str, Scores]], list[str]]:
     """How many scores a clip has, those by family, and the names of the others."""
-    known = {name: value for name in SCORES if (value := clip.get(name)) is not None}
+    known = {name: value for name in SCORES if (value := clip.value(name)) is not None}
     families = [
         (title, [(name, known[name]) for name in names if name in known])
         for title, names in FAMILIES.items()
@@ -45,17 +44,17 @@ def measured_scores(clip: Clip) -> tuple[int, list[tuple[str, Scores]], list[str
     return len(known), [family for family in families if family[1]], missing
 
 
-def reason_words_of(clip: Clip, required: Iterable[str]) -> str:
+def reason_words_of(clip: ClipRow, required: Iterable[str]) -> str:
     """The first reason against a clip: its score and the bound it misses.
 
     Args:
         clip: A row of `clips`.
         required: Scores without which a clip is rejected.
     """
-    reason, value = str(clip.get("reason")), clip.get("reason_score")
-    bound = clip.get("reason_threshold")
+    reason, value = str(clip.reason), clip.reason_score
+    bound = clip.reason_threshold
     if reason == Reason.NOT_MEASURED:
-        return ", ".join(name for name in required if clip.get(name) is None)
+        return ", ".join(name for name in required if clip.value(name) is None)
     if value is None or bound is None or reason == Reason.NOT_SELECTED:
         return ""
     return f"{_score_of(reason)} {compared(value, bound)}"

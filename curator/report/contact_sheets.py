@@ -13,9 +13,7 @@ from curator.report.card_filters import Browsing
 from curator.report.funnel import reason_order
 from curator.report.rule_text import reason_words
 from curator.report.score_distance import Nearness
-from curator.tables.clip_rows import some_rows, values
-
-Clip = Mapping[str, Any]
+from curator.tables.clip_rows import ClipRow, ClipRows
 
 MAX_CARDS = 360
 """Most clips of all sheets together, so that the page stays below about 8 MB."""
@@ -29,7 +27,7 @@ class Sheet:
 
     reason: str
     n_clips: int
-    clips: Sequence[Clip]
+    clips: Sequence[ClipRow]
     rule: str
 
 
@@ -45,23 +43,23 @@ class Sheets:
     """
 
     summary: Mapping[str, Any]
-    clips: Sequence[Clip]
+    clips: ClipRows
     thumbnails: Mapping[str, bytes]
     max_per_group: int
 
     def shown(self) -> list[str]:
         """Ids of the clips on any sheet."""
         shown = self._shown
-        retained = [clip["duplicate_of"] for clip in shown if clip.get("duplicate_of")]
-        return [*(str(clip.get("clip_id")) for clip in shown), *map(str, retained)]
+        retained = [clip.duplicate_of for clip in shown if clip.duplicate_of]
+        return [*(clip.clip_id for clip in shown), *retained]
 
-    def picture(self, clip: Clip) -> str:
+    def picture(self, clip: ClipRow) -> str:
         """The picture of a clip in base64; empty where it has none."""
-        return base64.b64encode(self.thumbnails.get(str(clip.get("clip_id")), b"")).decode()
+        return base64.b64encode(self.thumbnails.get(clip.clip_id, b"")).decode()
 
-    def retained(self, clip: Clip) -> Clip | None:
+    def retained(self, clip: ClipRow) -> ClipRow | None:
         """The clip that a duplicate is a copy of; None where it is not in this run."""
-        return self._by_id.get(clip.get("duplicate_of"))
+        return self._by_id.get(clip.duplicate_of)
 
     @cached_property
     def sheets(self) -> list[Sheet]:
@@ -88,7 +86,7 @@ class Sheets:
         return Browsing(self._shown, groups, self.nearness)
 
     @property
-    def _shown(self) -> list[Clip]:
+    def _shown(self) -> list[ClipRow]:
         return [clip for sample in self._samples.values() for clip in sample]
 
     @cached_property
@@ -96,31 +94,31 @@ class Sheets:
         """Numbers of clips by reason, in the order in which reasons count; those kept first."""
         groups: dict[str, list[int]] = {KEPT: []}
         groups |= {reason: [] for reason in reason_order(self.summary)}
-        found = zip(values(self.clips, "decision"), values(self.clips, "reason"), strict=True)
+        found = zip(self.clips.values("decision"), self.clips.values("reason"), strict=True)
         for number, (decision, reason) in enumerate(found):
             groups.setdefault(KEPT if decision == "kept" else str(reason), []).append(number)
         return {reason: some for reason, some in groups.items() if some or reason == KEPT}
 
     @cached_property
-    def _samples(self) -> dict[str, list[Clip]]:
+    def _samples(self) -> dict[str, list[ClipRow]]:
         most = min(self.max_per_group, max(1, MAX_CARDS // len(self._groups)))
-        ids = values(self.clips, "clip_id")
+        ids = self.clips.values("clip_id")
         first = {
             reason: heapq.nsmallest(most, numbers, key=lambda number: str(ids[number]))
             for reason, numbers in self._groups.items()
         }
-        shown = iter(some_rows(self.clips, [k for numbers in first.values() for k in numbers]))
+        shown = iter(self.clips.take([k for numbers in first.values() for k in numbers]))
         return {reason: list(islice(shown, len(numbers))) for reason, numbers in first.items()}
 
     @cached_property
-    def _by_id(self) -> dict[object, Clip]:
-        wanted = {clip.get("duplicate_of") for clip in self._samples.get(Reason.DUPLICATE, ())}
-        ids = enumerate(values(self.clips, "clip_id")) if wanted else ()
+    def _by_id(self) -> dict[str | None, ClipRow]:
+        wanted = {clip.duplicate_of for clip in self._samples.get(Reason.DUPLICATE, ())}
+        ids = enumerate(self.clips.values("clip_id")) if wanted else ()
         found = [number for number, name in ids if name in wanted]
-        return {clip["clip_id"]: clip for clip in some_rows(self.clips, found)}
+        return {clip.clip_id: clip for clip in self.clips.take(found)}
 
     def _captions(self) -> str:
-        columns = (values(self.clips, name) for name in ("decision", "caption_model"))
+        columns = (self.clips.values(name) for name in ("decision", "caption_model"))
         models = {str(model) for decision, model in zip(*columns, strict=True)
                   if model and decision == "kept"}  # fmt: skip
         return f"captions by {', '.join(sorted(models))}" if models else "no captions"

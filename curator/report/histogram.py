@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from curator.measures.scores import FAMILIES, SCORES
 from curator.report.number_text import count, score
 from curator.report.rule_text import applied_rules, reasons_of
-from curator.tables.clip_rows import floats, numbers_where
+from curator.tables.clip_rows import ClipRows
 
 LENGTH = "duration"
 """Stands among the scores for the length of a clip as it is kept."""
@@ -86,7 +86,7 @@ class Histogram:
 
 
 def histograms(
-    summary: Mapping[str, Any], clips: Sequence[Mapping[str, Any]]
+    summary: Mapping[str, Any], clips: ClipRows
 ) -> tuple[list[Histogram], dict[str, list[Histogram]]]:
     """A histogram for each score that any clip has, and for the length of clips.
 
@@ -99,7 +99,7 @@ def histograms(
     """
     bounds = _bounds_by_score(summary)
     is_kept = np.zeros(len(clips), np.bool_)
-    is_kept[numbers_where(clips, "decision", "kept")] = True
+    is_kept[clips.kept_numbers()] = True
 
     def drawn(names: Iterable[str]) -> list[Histogram]:
         found = (
@@ -114,10 +114,10 @@ def histograms(
     return drawn(bounds), {family: charts for family, charts in others.items() if charts}
 
 
-def _values(clips: Sequence[Mapping[str, Any]], name: str) -> Values:
+def _values(clips: ClipRows, name: str) -> Values:
     if name == LENGTH:
-        return floats(clips, "end_s") - floats(clips, "start_s")
-    return floats(clips, name)
+        return clips.floats("end_s") - clips.floats("start_s")
+    return clips.floats(name)
 
 
 def _bounds_by_score(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -11,6 +11,7 @@ from curator.report.histogram import histograms
 from curator.report.page_templates import render
 from curator.report.report_tables import NOTES, buckets, failed_sources, tags, work_done
 from curator.report.rule_text import reason_words
+from curator.tables.clip_rows import ClipRows
 
 MAX_PER_GROUP = 24
 """Most clips on a contact sheet, and most failed sources of one error code."""
@@ -23,7 +24,7 @@ def render_report(
     *,
     summary: dict[str, Any],
     sources: Sequence[dict[str, Any]],
-    clips: Sequence[Mapping[str, Any]],
+    clips: ClipRows,
     thumbnails: Mapping[str, bytes],
     max_per_group: int = MAX_PER_GROUP,
 ) -> str:
@@ -77,9 +78,7 @@ def render_report(
     )
 
 
-def shown_clips(
-    clips: Sequence[Mapping[str, Any]], max_per_group: int = MAX_PER_GROUP
-) -> list[str]:
+def shown_clips(clips: ClipRows, max_per_group: int = MAX_PER_GROUP) -> list[str]:
     """Ids of the clips that the page of a run shows, and so of the thumbnails that it needs."""
     return Sheets({}, clips, {}, max_per_group).shown()
 

@@ -10,12 +10,10 @@ import numpy as np
 from curator.measures.scores import SCORES
 from curator.report.number_text import compared, score
 from curator.report.rule_text import applied_rules, reasons_of
-from curator.tables.clip_rows import floats
+from curator.tables.clip_rows import ClipRow, ClipRows
 
 MOST, MOST_FAILED = 6, 8
 """Scores that a card shows: of a clip that is within all bounds, and of one that is not."""
-
-Clip = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +78,13 @@ class Nearness:
         clips: All rows of `clips`.
     """
 
-    def __init__(self, summary: Mapping[str, Any], clips: Sequence[Clip]) -> None:
+    def __init__(self, summary: Mapping[str, Any], clips: ClipRows) -> None:
         self._bounds: list[_Bound] = []
         columns: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
         for rule in applied_rules(summary):
             name = rule["score"]
             if name not in columns:
-                values = floats(clips, name)
+                values = clips.floats(name)
                 columns[name] = values[np.isfinite(values)]
             for _, side, bound in reasons_of(rule):
                 low, high = _spread(columns[name], bound)
@@ -103,7 +101,7 @@ class Nearness:
         ]
         """Names of the scores without which a clip is rejected."""
 
-    def of(self, clip: Clip) -> list[BoundCheck]:
+    def of(self, clip: ClipRow) -> list[BoundCheck]:
         """The scores that matter, one entry each: missed bounds first, then by nearness."""
         best: dict[str, BoundCheck] = {}
         for check in self._all(clip):
@@ -115,7 +113,7 @@ class Nearness:
         n_missed = sum(check.is_missed for check in ranked)
         return ranked[: min(MOST_FAILED, max(MOST, n_missed))]
 
-    def margin(self, clip: Clip) -> float | None:
+    def margin(self, clip: ClipRow) -> float | None:
         """How near a clip is to changing sides: 0 at a bound; None without a bound.
 
         That of the nearest bound for a clip within all of them; for another one, that of the bound
@@ -127,9 +125,9 @@ class Nearness:
             return max(missed)
         return min((check.nearness for check in checks), default=None)
 
-    def _all(self, clip: Clip) -> Iterator[BoundCheck]:
+    def _all(self, clip: ClipRow) -> Iterator[BoundCheck]:
         for bound in self._bounds:
-            value = clip.get(bound.score)
+            value = clip.value(bound.score)
             if value is None or not math.isfinite(value):
                 continue
             missed = value < bound.bound if bound.side == "min" else value > bound.bound

@@ -4,7 +4,6 @@ import base64
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +11,7 @@ from numpy.typing import NDArray
 from curator.report.histogram import Histogram, histogram
 from curator.report.number_text import compared, score
 from curator.report.page_templates import render
-
-Clip = Mapping[str, Any]
+from curator.tables.clip_rows import ClipRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,7 @@ class TuneView:
     n_gained: int
     figures: Sequence[BoundView]
     kept_then: NDArray[np.bool_]
-    clips: Mapping[int, Clip]
+    clips: Mapping[int, ClipRow]
     reasons: Mapping[int, tuple[str | None, str | None]]
     """First reason now and then, for the clips that are shown."""
     thumbnails: Mapping[str, bytes]
@@ -106,5 +104,5 @@ def _compared(value: float | None, bound: float) -> str:
     return f"{score(value)} = bound" if value == bound else compared(value, bound)
 
 
-def _picture(view: TuneView, clip: Clip) -> str:
-    return base64.b64encode(view.thumbnails.get(str(clip["clip_id"]), b"")).decode()
+def _picture(view: TuneView, clip: ClipRow) -> str:
+    return base64.b64encode(view.thumbnails.get(clip.clip_id, b"")).decode()

@@ -26,7 +26,8 @@ from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import Decided, decide, score_values
 from curator.stages.filter.rules import Bounds
 from curator.stages.select.stage import SelectStage
-from curator.tables.parts import columns_to_rows
+from curator.tables.clip_rows import ClipRows
+from curator.tables.schemas import clips_schema
 
 SECTIONS = ("filters", "dedup", "select")
 SINGLE_KEYS = ("semantic.reject", "semantic.reject_from")
@@ -154,7 +155,7 @@ def _decided_anew(
 ) -> list[str | None]:
     then = _first_reasons(decided)
     passed = np.flatnonzero([reason is None for reason in then])
-    rows = columns_to_rows(decided.take(pa.array(passed)))
+    rows = ClipRows(decided.take(pa.array(passed)).drop_columns(["seconds"]), clips_schema())
     if recipe.dedup.enabled:
         pairs = finished.pairs()
         stage = DedupStage(recipe.dedup)
@@ -162,7 +163,7 @@ def _decided_anew(
     SelectStage(recipe.select).process(rows)
     for number, row in zip(passed.tolist(), rows, strict=True):
         before = now[number]
-        then[number] = row["reason"] or (before if before in AFTER_SELECTION else None)
+        then[number] = row.reason or (before if before in AFTER_SELECTION else None)
     return then
 
 
@@ -226,7 +227,7 @@ def view(tuned: Tuned, *, n_examples: int = EXAMPLES) -> TuneView:
     lost, gained = (_by_id(clips, moved) for moved in (tuned.lost, tuned.gained))
     shown |= {*lost[: 2 * n_examples], *gained[: 2 * n_examples]}
     numbers = sorted(shown)
-    rows = columns_to_rows(clips.take(pa.array(numbers, pa.int64())))
+    rows = list(ClipRows(clips.take(pa.array(numbers, pa.int64())), clips_schema()))
     return TuneView(
         out=tuned.finished.store.uri,
         changes=tuned.changes,
@@ -241,7 +242,7 @@ def view(tuned: Tuned, *, n_examples: int = EXAMPLES) -> TuneView:
         kept_then=kept_then,
         clips=dict(zip(numbers, rows, strict=True)),
         reasons={number: (tuned.now[number], tuned.then[number]) for number in numbers},
-        thumbnails=tuned.finished.pictures(row["clip_id"] for row in rows),
+        thumbnails=tuned.finished.pictures(row.clip_id for row in rows),
     )
 
 

@@ -22,6 +22,7 @@ from curator.executor.progress import Progress
 from curator.fingerprints import fingerprint
 from curator.models.weight_store import ModelStore
 from curator.recipe import recipe_used, semantics_of, with_changes
+from curator.records import Clip
 from curator.report import render_report, shown_clips
 from curator.stages.caption.annotation_rows import SPAN
 from curator.stages.caption.annotation_store import AskedSpans
@@ -100,7 +101,7 @@ class Recaption:
             )
         self._seconds: dict[str, float] = {}
         self._cpu_s: Counter[str] = Counter()
-        self._sample: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+        self._sample: Callable[[Clip], Mapping[str, Any]] | None = None
         """What a model said of a clip; None where none was asked."""
         mark_processes()
 

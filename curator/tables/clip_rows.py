@@ -6,16 +6,18 @@ values; whoever needs one column of all rows takes the column.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, Self, TypeVar, overload
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.records import Reason
-from curator.tables.parts import column_values, columns_to_rows, rows_to_table
+from curator.measures.scores import SCORES
+from curator.records import Clip, Reason
+from curator.tables.parts import column_values
+from curator.tables.schemas import columns_of, score_column
 
 BLOCK = 512
 """Rows whose values become Python objects together."""
@@ -24,56 +26,73 @@ HELD = 16
 _ROWS_PER_CHUNK = 128 * BLOCK
 """Of a column that was changed: an Arrow array of texts ends at 2 GiB."""
 
-Row = MutableMapping[str, Any]
-"""A row of `clips`: a dictionary, or one of `ClipRows`."""
-AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 
+class ClipRow(Clip):
+    """A clip whose values are in a table: what is set is set there.
 
-class ClipRow(MutableMapping[str, Any]):
-    """One row; what is set in it is set in its table."""
+    The fields that `Clip` declares are made below, each a property over its column.
+    """
 
     __slots__ = ("number", "rows")
 
-    def __init__(self, rows: "ClipRows", number: int) -> None:
+    def __init__(self, rows: "ClipRows | _Changed", number: int) -> None:
         self.rows = rows
         self.number = number
 
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401
-        """The value of a column."""
-        return self.rows.value_at(self.number, name)
+    def value(self, column: str) -> Any:  # noqa: ANN401
+        """The value of a column by its name, where that comes from a recipe or a measure."""
+        return self.rows.value_at(self.number, column)
 
-    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401
-        """The value of a column, or the default where there is no such column."""
-        return self.rows.value_at(self.number, name) if name in self.rows.names else default
+    def changed(self, values: Mapping[str, Any]) -> "ClipRow":
+        """This clip with other values in some columns; the table stays as it is."""
+        return ClipRow(_Changed(self, dict(values)), 0)
 
-    def __contains__(self, name: object) -> bool:
-        """Whether there is a column."""
-        return name in self.rows.names
 
-    def __setitem__(self, name: str, value: Any) -> None:  # noqa: ANN401
-        """Sets the value of a column."""
-        self.rows.change(self.number, {name: value})
+class _Changed:
+    """One row, with some values of its own."""
 
-    def update(self, *others: Any, **named: Any) -> None:  # noqa: ANN401
-        """Sets values of some columns, as `dict.update`."""
-        self.rows.change(self.number, dict(*others, **named))
+    def __init__(self, row: ClipRow, values: dict[str, Any]) -> None:
+        self._row = row
+        self._values = values
 
-    def __ior__(self, other: Mapping[str, Any]) -> Self:
-        """Sets values of some columns."""
-        self.rows.change(self.number, other)
-        return self
+    def value_at(self, number: int, name: str) -> Any:  # noqa: ANN401
+        return self._values[name] if name in self._values else self._row.value(name)
 
-    def __delitem__(self, name: str) -> None:
-        """Refused: all rows have the same columns."""
-        raise TypeError(f"{name!r} cannot be taken from one row; set it to None")
+    def change(self, number: int, name: str, value: object) -> None:
+        self._values[name] = value
+
+
+class _Scores(Mapping[str, float | None]):
+    """The scores of a row."""
+
+    __slots__ = ("_row",)
+
+    def __init__(self, row: ClipRow) -> None:
+        self._row = row
+
+    def __getitem__(self, name: str) -> float | None:
+        score: float | None = self._row.value(score_column(name))
+        return score
 
     def __iter__(self) -> Iterator[str]:
-        """Names of the columns."""
-        return iter(self.rows.names)
+        return iter(SCORES)
 
     def __len__(self) -> int:
-        """Number of columns."""
-        return len(self.rows.names)
+        return len(SCORES)
+
+
+def _property(name: str) -> property:
+    def get(row: ClipRow) -> object:
+        return row.rows.value_at(row.number, name)
+
+    def change(row: ClipRow, value: object) -> None:
+        row.rows.change(row.number, name, value)
+
+    return property(get, change)
+
+
+for _name in columns_of(Clip):
+    setattr(ClipRow, _name, property(_Scores) if _name == "scores" else _property(_name))
 
 
 class ClipRows(Sequence[ClipRow]):
@@ -81,15 +100,13 @@ class ClipRows(Sequence[ClipRow]):
 
     Args:
         table: Rows.
-        schema: Types of the columns that rows may be given.
+        schema: Columns that rows may be given; those that the table lacks are null.
     """
 
     def __init__(self, table: pa.Table, schema: pa.Schema) -> None:
         self._n: int = table.num_rows
         self._schema = schema
         self._base = dict(zip(table.column_names, table.columns, strict=True))
-        self.names = dict.fromkeys(table.column_names)
-        """Columns, in the order in which they came."""
         self._own: dict[int, dict[str, pa.Array]] = {}
         """Columns of single blocks that have changed since."""
         self._held: OrderedDict[int, dict[str, list[Any]]] = OrderedDict()
@@ -130,36 +147,42 @@ class ClipRows(Sequence[ClipRow]):
             found = self._load(name)
         return found[number - self._first]
 
-    def values_at(self, number: int) -> dict[str, Any]:
-        """The values of a row, as they are now."""
-        if not self._first <= number < self._end:
-            self._open(number // BLOCK)
-        held, at = self._values, number - self._first
-        if len(held) < len(self.names):
-            for name in self.names.keys() - held.keys():
-                self._load(name)
-        return {name: held[name][at] for name in self.names}
-
-    def change(self, number: int, values: Mapping[str, Any]) -> None:
-        """Sets values of a row.
+    def change(self, number: int, name: str, value: object) -> None:
+        """Sets a value of a row.
 
         Raises:
-            KeyError: The schema has no such column.
+            KeyError: There is no such column.
         """
         if not self._first <= number < self._end:
             self._open(number // BLOCK)
-        dirty = self._dirty.setdefault(self._block, set())
-        if not values.keys() <= dirty:
-            for name in values:
-                if name not in self._schema.names:
-                    raise KeyError(f"{name!r} is no column of {self._schema.names}")
-            self.names |= dict.fromkeys(values)
-            dirty.update(values)
-        for name, value in values.items():
-            held = self._values.get(name)
-            if held is None:
-                held = self._load(name)
-            held[number - self._first] = value
+        held = self._values.get(name)
+        if held is None:
+            held = self._load(name)
+        self._dirty.setdefault(self._block, set()).add(name)
+        held[number - self._first] = value
+
+    def values(self, name: str) -> list[Any]:
+        """A column of all rows as Python values."""
+        return column_values(self.column(name))
+
+    def floats(self, name: str) -> NDArray[np.float64]:
+        """float64 [N] values of a column, NaN where a row has none."""
+        return np.asarray(self.column(name).cast(pa.float64()).to_numpy(), np.float64)
+
+    def kept(self) -> list[ClipRow]:
+        """The rows of clips that are kept."""
+        return [ClipRow(self, number) for number in self.kept_numbers()]
+
+    def kept_numbers(self) -> list[int]:
+        """Numbers of the rows of clips that are kept."""
+        kept: list[int] = pc.indices_nonzero(pc.equal(self.column("decision"), "kept")).to_pylist()
+        return kept
+
+    def take(self, numbers: Sequence[int]) -> "ClipRows":
+        """Some rows by their numbers, apart from this table."""
+        taken = pa.array(numbers, pa.int64())
+        columns = {name: self.column(name).take(taken) for name in self._schema.names}
+        return ClipRows(pa.table(columns, schema=self._schema), self._schema)
 
     def column(self, name: str) -> pa.ChunkedArray:
         """A column of all rows; null where no row was given it."""
@@ -189,7 +212,6 @@ class ClipRows(Sequence[ClipRow]):
         for own in self._own.values():
             own.pop(name, None)
         self._base[name] = column
-        self.names[name] = None
         for held in self._held.values():
             held.pop(name, None)
 
@@ -233,10 +255,10 @@ class ClipRows(Sequence[ClipRow]):
             found = column_values(pa.chunked_array([own]))
         elif name in self._base:
             found = column_values(self._base[name].slice(self._first, n))
-        elif name in self.names:
+        elif name in self._schema.names:
             found = [None] * n
         else:
-            raise KeyError(name)
+            raise KeyError(f"{name!r} is no column of {self._schema.names}")
         self._values[name] = found
         return found
 
@@ -261,54 +283,6 @@ def _in_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, column.type)
 
 
-def plain(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values of a row, as a dictionary that is only read."""
-    return row.rows.values_at(row.number) if isinstance(row, ClipRow) else row
-
-
-def values(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    """A column of all rows as Python values; None where a row does not have it."""
-    if isinstance(rows, ClipRows):
-        return column_values(rows.column(name))
-    return [row.get(name) for row in rows]
-
-
-def some_rows(rows: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> list[Mapping[str, Any]]:
-    """Some rows by their numbers, as dictionaries that are only read."""
-    if isinstance(rows, ClipRows):
-        taken = pa.array(numbers, pa.int64())
-        return [*columns_to_rows(pa.table({n: rows.column(n).take(taken) for n in rows.names}))]
-    return [rows[number] for number in numbers]
-
-
-def floats(rows: Sequence[Mapping[str, Any]], name: str) -> NDArray[np.float64]:
-    """float64 [N] values of a column, NaN where a row has none."""
-    if isinstance(rows, ClipRows):
-        column = rows.column(name).cast(pa.float64()).to_numpy()
-        return np.asarray(column, np.float64)
-    return np.array([row.get(name) for row in rows], np.float64)
-
-
-def numbers_where(rows: Sequence[Mapping[str, Any]], name: str, value: str) -> list[int]:
-    """Numbers of the rows that have a value in a column."""
-    if isinstance(rows, ClipRows):
-        found: list[int] = pc.indices_nonzero(pc.equal(rows.column(name), value)).to_pylist()
-        return found
-    return [number for number, row in enumerate(rows) if row.get(name) == value]
-
-
-def kept_rows(rows: Sequence[AnyRow]) -> list[AnyRow]:
-    """The rows of clips that are kept."""
-    return [rows[number] for number in numbers_where(rows, "decision", "kept")]
-
-
-def table_of(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Rows as a table: as they are where they are columns already."""
-    if isinstance(rows, ClipRows):
-        return rows.table(schema)
-    return rows_to_table((dict(row) for row in rows), schema)
-
-
 def sorted_columns(tables: list[pa.Table], by: Sequence[str]) -> pa.Table:
     """Rows of several tables sorted by some columns, in one chunk per column.
 
@@ -327,13 +301,9 @@ def sorted_columns(tables: list[pa.Table], by: Sequence[str]) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def reject(clip: Row, reason: Reason, *, detail: str | None = None) -> None:
+def reject(clip: Clip, reason: Reason, *, detail: str | None = None) -> None:
     """Turns a kept clip into a rejected one."""
-    clip.update(
-        {
-            "decision": "rejected",
-            "reason": str(reason),
-            "reasons": [*clip["reasons"], str(reason)],
-            "reason_detail": detail,
-        }
-    )
+    clip.decision = "rejected"
+    clip.reason = str(reason)
+    clip.reasons = [*clip.reasons, str(reason)]
+    clip.reason_detail = detail

@@ -12,6 +12,7 @@ from curator.report.card_filters import Browsing
 from curator.report.clip_cards import MAX_TEXT
 from curator.report.contact_sheets import MAX_CARDS
 from curator.report.score_distance import MOST, Nearness
+from tests.made_clips import clip_rows
 from tests.report.test_report import EVIL, Page, clip, rejected, render, summary_of
 
 
@@ -25,7 +26,9 @@ def test_every_score_is_in_one_family() -> None:
 
 
 def test_missed_bounds_come_first_then_flags_then_the_nearest() -> None:
-    clips = [clip(n, motion=n / 10, luma=n / 10, noise=float(n), contrast=0.05) for n in range(10)]
+    clips = clip_rows(
+        clip(n, motion=n / 10, luma=n / 10, noise=float(n), contrast=0.05) for n in range(10)
+    )
     nearness = ruled(
         clips,
         contrast={"min": 0.04},
@@ -41,7 +44,7 @@ def test_missed_bounds_come_first_then_flags_then_the_nearest() -> None:
 
 
 def test_nearness_is_measured_by_how_far_clips_go_on_the_same_side() -> None:
-    clips = [clip(n, motion=n / 100, overlay_text_area=0.0) for n in range(101)]
+    clips = clip_rows(clip(n, motion=n / 100, overlay_text_area=0.0) for n in range(101))
     nearness = ruled(clips, motion={"min": 0.05, "max": 0.9}, overlay_text_area={"max": 0.001})
     near = {one.score: one for one in nearness.of(clips[10])}
     assert near["motion"].side == "min"
@@ -51,7 +54,7 @@ def test_nearness_is_measured_by_how_far_clips_go_on_the_same_side() -> None:
 
 
 def test_margin_is_the_nearest_bound_of_a_kept_and_the_furthest_of_a_rejected_clip() -> None:
-    clips = [clip(n, motion=n / 100, luma=n / 100) for n in range(101)]
+    clips = clip_rows(clip(n, motion=n / 100, luma=n / 100) for n in range(101))
     nearness = ruled(clips, motion={"min": 0.5}, luma={"min": 0.2})
     inside, outside = nearness.margin(clips[60]), nearness.margin(clips[10])
     assert inside == pytest.approx(0.1 / 0.45)
@@ -60,7 +63,7 @@ def test_margin_is_the_nearest_bound_of_a_kept_and_the_furthest_of_a_rejected_cl
 
 
 def test_clip_that_is_not_hdr_is_not_said_to_be_near_it() -> None:
-    clips = [clip(0, hdr=0.0), clip(1, hdr=1.0)]
+    clips = clip_rows([clip(0, hdr=0.0), clip(1, hdr=1.0)])
     nearness = ruled(clips, hdr={"max": 0})
     assert nearness.margin(clips[0]) is None
     assert nearness.of(clips[1])[0].is_missed
@@ -108,7 +111,7 @@ def test_lists_filter_and_order_by_style_alone() -> None:
 
 
 def test_ranks_follow_the_score_and_clips_without_it_have_none() -> None:
-    clips = [clip(n, motion=value) for n, value in enumerate((0.3, None, 0.1, 0.2))]
+    clips = clip_rows(clip(n, motion=value) for n, value in enumerate((0.3, None, 0.1, 0.2)))
     browsing = Browsing(clips, [("kept", 4)], ruled(clips, motion={"min": 0.01}))
     ranks = [re.findall(r"--x0:(\d+)", browsing.order_of(one)) for one in clips]
     assert ranks == [["2"], [], ["0"], ["1"]]
@@ -137,10 +140,12 @@ def test_number_of_cards_and_size_of_the_page_are_bounded() -> None:
             rejected(1000 * number + n, str(reason), reason_detail="&" * 5000, tags=[f"tag{n}"])
             for n in range(1, 40)
         ]
-    shown = shown_clips(clips)
+    shown = shown_clips(clip_rows(clips))
     assert MAX_CARDS // 2 < len(shown) <= MAX_CARDS
     pictures = {clip_id: b"\xff" * 6000 for clip_id in shown}
-    page = render_report(summary=summary_of(clips), sources=[], clips=clips, thumbnails=pictures)
+    page = render_report(
+        summary=summary_of(clips), sources=[], clips=clip_rows(clips), thumbnails=pictures
+    )
     assert page.count('class="picture"') <= MAX_CARDS
     assert len(page) < 12_000_000
     Page(page)

@@ -12,15 +12,13 @@ from jinja2 import UndefinedError
 
 from curator.measures.scores import SCORES
 from curator.records import Note, Reason
-from curator.report import render_report, shown_clips
+from curator.report import render_report
 from curator.report.funnel import funnel_steps, reason_order
 from curator.report.number_text import amount, clock, compared, length, plain, score, share, size
 from curator.report.page_templates import clean
 from curator.report.page_templates import render as page_from
 from curator.report.report_tables import NOTES
-from curator.tables.clip_rows import ClipRows
-from curator.tables.parts import columns_to_rows, rows_to_table
-from curator.tables.schemas import clips_schema
+from tests.made_clips import clip_rows
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
 VOID = {"meta", "img", "br", "line", "rect", "wbr"}
@@ -146,7 +144,7 @@ def render(clips: list[dict[str, Any]], **changes: object) -> tuple[str, Page]:
     given: dict[str, Any] = {
         "summary": summary_of(clips),
         "sources": SOURCES,
-        "clips": clips,
+        "clips": clip_rows(clips),
         "thumbnails": {c["clip_id"]: b"\xff\xd8" + c["clip_id"].encode() for c in clips},
     }
     page = render_report(**(given | changes))
@@ -222,14 +220,15 @@ def _refuses_evil(html: str, page: Page) -> None:
 
 
 def test_names_that_utf8_cannot_hold_are_replaced() -> None:
-    html, _ = render([clip(0, source_uri="/films/\udcff\x00\u202egpj.mp4")])
+    failed = SOURCES[2] | {"uri": "/films/\udcff\x00\u202egpj.mp4"}
+    html, _ = render([clip(0, source_uri="/films/\x00\u202egpj.mp4")], sources=[failed])
     html.encode()
     assert "\x00" not in html
     assert "\u202e" not in html
 
 
 def test_nothing_at_all_makes_a_page() -> None:
-    page = Page(render_report(summary={}, sources=[], clips=[], thumbnails={}))
+    page = Page(render_report(summary={}, sources=[], clips=clip_rows([]), thumbnails={}))
     for said in (
         "No candidate clip was found", "No clip was kept", "No clip was rejected",
         "No clip was measured", "No source failed", "No shard was written", "No stage was timed",
@@ -239,7 +238,7 @@ def test_nothing_at_all_makes_a_page() -> None:
 
 def test_clips_without_any_facts_make_a_page() -> None:
     bare = [{"decision": "kept"}, {"decision": "rejected"}, {"clip_id": "x", "decision": "kept"}]
-    page = Page(render_report(summary={}, sources=[{}], clips=bare, thumbnails={}))
+    page = Page(render_report(summary={}, sources=[{}], clips=clip_rows(bare), thumbnails={}))
     assert page.text.count("no picture") == 3
 
 
@@ -382,27 +381,6 @@ def test_every_reason_can_be_shown() -> None:
 def test_same_input_gives_the_same_bytes() -> None:
     clips = [clip(0), rejected(1, "too_dark")]
     assert render(clips)[0] == render(clips)[0]
-
-
-def test_rows_in_columns_make_the_page_that_dictionaries_make() -> None:
-    clips = [clip(k, tags=["pan"], motion=None if k % 5 else 0.25 * k) for k in range(40)]
-    clips += [rejected(k, "too_dark", luma=0.01 * (k % 7)) for k in range(40, 60)]
-    clips += [rejected(60, Reason.DUPLICATE, duplicate_of=clips[3]["clip_id"])]
-    table = rows_to_table(clips, clips_schema())
-    summary, thumbnails = summary_of(clips), {clips[3]["clip_id"]: b"jpeg"}
-    pages, shown = zip(
-        *(
-            (
-                render_report(summary=summary, sources=SOURCES, clips=rows, thumbnails=thumbnails),
-                shown_clips(rows),
-            )
-            for rows in (columns_to_rows(table), ClipRows(table, clips_schema()))
-        ),
-        strict=True,
-    )
-    assert clips[3]["clip_id"] in shown[0]
-    assert shown[0] == shown[1]
-    assert pages[0] == pages[1]
 
 
 def test_numbers_in_words() -> None:

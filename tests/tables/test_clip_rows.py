@@ -1,4 +1,4 @@
-"""Rows in columns behave as dictionaries, and come out as the same table."""
+"""Rows in columns: typed, changed in place, and the same table again."""
 
 import errno
 import os
@@ -12,86 +12,84 @@ import pyarrow as pa
 import pytest
 
 from curator.errors import StorageError
-from curator.tables.clip_rows import (
-    BLOCK,
-    HELD,
-    ClipRows,
-    floats,
-    kept_rows,
-    numbers_where,
-    plain,
-    some_rows,
-    sorted_columns,
-    table_of,
-    values,
-)
-from curator.tables.parts import rows_to_table, tables_to_parquet, to_parquet
+from curator.tables.clip_rows import BLOCK, HELD, ClipRows, sorted_columns
+from curator.tables.parts import tables_to_parquet, to_parquet
+from curator.tables.schemas import clips_schema
 from curator.tables.spill_file import Spill
 
-SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("n", pa.int32()),
-        ("score", pa.float64()),
-        ("decision", pa.string()),
-        ("reasons", pa.list_(pa.string())),
-        ("later", pa.string()),
-    ]
-)
 N = (HELD + 3) * BLOCK + 7
-"""More than are dictionaries at a time, and no whole number of blocks."""
+"""More than are Python objects at a time, and no whole number of blocks."""
+GIVEN = ("clip_id", "shot", "motion", "decision", "reasons")
+"""Columns that the table has; the others of `clips_schema()` are null."""
 
 
 def made() -> tuple[ClipRows, list[dict[str, Any]]]:
     """The same rows twice."""
     rows = [
-        {"id": f"c{k:06}", "n": k, "score": None if k % 5 == 0 else k / 7,
+        {"clip_id": f"c{k:06}", "shot": k, "motion": None if k % 5 == 0 else k / 7,
          "decision": "kept" if k % 3 else "rejected", "reasons": ["a"] * (k % 3)}
         for k in range(N)
     ]  # fmt: skip
-    table = pa.Table.from_pylist(rows, schema=pa.schema([f for f in SCHEMA if f.name != "later"]))
-    return ClipRows(table, SCHEMA), rows
+    schema = pa.schema([clips_schema().field(name) for name in GIVEN])
+    return ClipRows(pa.Table.from_pylist(rows, schema=schema), clips_schema()), rows
 
 
-def test_rows_that_are_changed_anywhere_come_out_as_dictionaries_would() -> None:
+def table_of(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, clips_schema())
+
+
+def test_rows_that_are_changed_anywhere_come_out_as_they_were_set() -> None:
     """Pins that no change is lost when rows are let go, in whatever order they are changed."""
     rows, wanted = made()
     order = list(range(N)) + random.Random(1).sample(range(N), 2000)
     for k in order[::3]:
-        change = {"decision": "rejected", "reasons": [*wanted[k]["reasons"], "b"], "n": -k}
-        for one in (rows[k], wanted[k]):
-            one.update(change)
-            one["later"] = f"{one['id']} {one['score']}"
-    assert table_of(rows, SCHEMA).equals(rows_to_table(wanted, SCHEMA))
-    assert [dict(row) for row in rows[5:9]] == [{"later": None} | row for row in wanted[5:9]]
+        row, want = rows[k], wanted[k]
+        row.decision, row.reasons, row.shot = "rejected", [*row.reasons, "b"], -k
+        row.caption = f"{row.clip_id} {row.scores['motion']}"
+        want |= {"decision": "rejected", "reasons": [*want["reasons"], "b"], "shot": -k,
+                 "caption": f"{want['clip_id']} {want['motion']}"}  # fmt: skip
+    assert rows.table(clips_schema()).equals(table_of(wanted))
     some = [k + 1 for k in order[:50]] + [0, N - 1, 0]
-    assert some_rows(rows, some) == [{"later": None} | wanted[k] for k in some]
-    assert values(rows, "reasons") == values(wanted, "reasons")
-    assert [row["id"] for row in kept_rows(rows)] == [row["id"] for row in kept_rows(wanted)]
-    np.testing.assert_array_equal(floats(rows, "score"), floats(wanted, "score"))
+    assert rows.take(some).table(clips_schema()).equals(table_of([wanted[k] for k in some]))
+    assert rows.values("reasons") == [want["reasons"] for want in wanted]
+    kept = [want["clip_id"] for want in wanted if want["decision"] == "kept"]
+    assert [row.clip_id for row in rows.kept()] == kept
+    motion = np.array([want["motion"] for want in wanted], np.float64)
+    np.testing.assert_array_equal(rows.floats("motion"), motion)
 
 
 def test_columns_are_set_for_all_and_for_some_rows() -> None:
     rows, wanted = made()
-    rows[3]["later"] = "before"
+    rows[3].caption = "before"
     picked = np.array([N - 1, 3, 700])
-    rows.scatter(picked, pa.table({"later": ["z", "x", "y"], "n": pa.array([1, 2, 3], pa.int64())}))
+    given = {"caption": ["z", "x", "y"], "shot": pa.array([1, 2, 3], pa.int64())}
+    rows.scatter(picked, pa.table(given))
     for k, text, n in ((N - 1, "z", 1), (3, "x", 2), (700, "y", 3)):
-        wanted[k] |= {"later": text, "n": n}
-        assert (rows[k]["later"], plain(rows[k])["n"]) == (text, n)
+        wanted[k] |= {"caption": text, "shot": n}
+        assert (rows[k].caption, rows[k].shot) == (text, n)
     rows.set_column("decision", pa.chunked_array([["kept"] * N]))
     for row in wanted:
         row["decision"] = "kept"
-    assert rows.table(SCHEMA).equals(rows_to_table(wanted, SCHEMA))
-    assert numbers_where(rows, "later", "y") == [700]
+    assert rows.table(clips_schema()).equals(table_of(wanted))
 
 
-def test_a_row_takes_no_column_that_the_table_does_not_have() -> None:
+def test_a_row_has_the_columns_of_the_schema_and_no_others() -> None:
     rows, _ = made()
+    row = rows[1]
+    assert (row.caption, row.value("caption"), row.scores["luma"]) == (None, None, None)
     with pytest.raises(KeyError, match="'lost' is no column of"):
-        rows[0]["lost"] = 1
-    assert "later" not in rows[0]
-    assert rows[0].get("later", 5) == 5
+        row.value("lost")
+    with pytest.raises(AttributeError, match="lost"):
+        row.lost = 1  # type: ignore[attr-defined]
+
+
+def test_a_changed_row_leaves_its_table_as_it_is() -> None:
+    rows, _ = made()
+    changed = rows[1].changed({"shot": 7, "caption": "other"})
+    changed.caption_model = "m"
+    assert (changed.shot, changed.caption, changed.caption_model) == (7, "other", "m")
+    assert (changed.clip_id, changed.scores["motion"]) == ("c000001", 1 / 7)
+    assert (rows[1].shot, rows[1].caption, rows[1].caption_model) == (1, None, None)
 
 
 def test_tables_are_sorted_together_and_let_go() -> None:
@@ -108,7 +106,6 @@ def test_parquet_of_pieces_is_that_of_the_whole(n: int) -> None:
     table = pa.table(
         {"id": [f"{k:x}" for k in rng.integers(0, 1 << 40, n)], "score": rng.random(n),
          "later": ["same"] * n},
-        schema=pa.schema([SCHEMA.field(name) for name in ("id", "score", "later")]),
     )  # fmt: skip
     pieces = (table.slice(start, 777) for start in range(0, n, 777))
     assert tables_to_parquet(pieces, table.schema) == to_parquet(table)

@@ -1,6 +1,6 @@
 """Brings annotations into the rows of clips, the table `annotations` and the samples."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Self
@@ -8,14 +8,14 @@ from typing import Any, Self
 import orjson
 import pyarrow as pa
 
-from curator.records import Reason
+from curator.records import Clip, Reason
 from curator.stages.caption.caption_decisions import Rejection, caption_of, rejection_of
 from curator.stages.caption.caption_records import Annotation, Answer, Known, Window
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.stages.caption.dialogs.question_answers import Span, questions_of
 from curator.stages.caption.previous_annotations import annotation_key, answers_stamp
-from curator.tables.clip_rows import Row, reject
+from curator.tables.clip_rows import reject
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
 
@@ -39,12 +39,12 @@ class AskedSpan:
     end_s: float
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Self:
-        """Of a row of `clips`."""
-        return cls(**{name: row[name] for name in SPAN})
+    def of(cls, clip: Clip) -> Self:
+        """Of a clip."""
+        return cls(**{name: getattr(clip, name) for name in SPAN})
 
 
-def apply_annotations(clip: Row, windows: Sequence[Annotation], config: CaptionConfig) -> None:
+def apply_annotations(clip: Clip, windows: Sequence[Annotation], config: CaptionConfig) -> None:
     """Writes the caption of a kept clip, and rejects it if the recipe does for its annotations.
 
     Args:
@@ -53,20 +53,15 @@ def apply_annotations(clip: Row, windows: Sequence[Annotation], config: CaptionC
         config: What is rejected, and which text becomes the caption.
     """
     caption = caption_of(windows, config)
-    clip.update(
-        {
-            "caption": caption.text,
-            "caption_model": config.name,
-            "caption_failure": caption.problem or None,
-        }
-    )
+    clip.caption, clip.caption_model = caption.text, config.name
+    clip.caption_failure = caption.problem or None
     against = rejection_of(windows, config)
     if against is not None:
         reject(clip, _REASONS.get(against.field, Reason.ANSWER_UNWANTED), detail=_told(against))
 
 
 def sample_annotation(
-    clip: Mapping[str, Any], windows: Sequence[Annotation], span: AskedSpan, config: CaptionConfig
+    clip: Clip, windows: Sequence[Annotation], span: AskedSpan, config: CaptionConfig
 ) -> dict[str, Any]:
     """What a sample tells of a clip: answers of each window, in frames as written.
 
@@ -76,17 +71,17 @@ def sample_annotation(
         span: Where the clip as it was asked about lies in its source.
         config: Who was asked what.
     """
-    shift = clip["start_frame"] - span.start_frame
+    shift = clip.start_frame - span.start_frame
     return {
         "model": config.name,
         "prompt": config.prompt if config.asks else None,
         "judge": config.judge.name if config.judge is not None else None,
-        "windows": [_window(annotation, shift, clip["n_frames"]) for annotation in windows],
+        "windows": [_window(annotation, shift, clip.n_frames) for annotation in windows],
     }
 
 
 def annotations_tables(
-    clips: Iterable[tuple[Mapping[str, Any], Sequence[Annotation], AskedSpan]],
+    clips: Iterable[tuple[Clip, Sequence[Annotation], AskedSpan]],
     config: CaptionConfig,
 ) -> Iterator[pa.Table]:
     """Rows of `annotations` in the order of the clips and their windows, some at a time.
@@ -139,15 +134,13 @@ def _metadata(known: Known) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value}
 
 
-def _row(
-    clip: Mapping[str, Any], annotation: Annotation, start: int, config: CaptionConfig
-) -> dict[str, Any]:
+def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) -> dict[str, Any]:
     window: Window = annotation.task.window
     answer, known = annotation.answer, annotation.task.known
     questions = questions_of(annotation, config, _span(clip, annotation, start))
     return {
-        "clip_id": clip["clip_id"],
-        "source_id": clip["source_id"],
+        "clip_id": clip.clip_id,
+        "source_id": clip.source_id,
         "window": window.index,
         "start_frame": window.start_frame,
         "end_frame": window.end_frame,
@@ -186,14 +179,14 @@ def _row(
     }
 
 
-def _span(clip: Mapping[str, Any], annotation: Annotation, start: int) -> Span:
+def _span(clip: Clip, annotation: Annotation, start: int) -> Span:
     """Where a window lies in a clip as it was written."""
-    window, fps, n_frames = annotation.task.window, annotation.task.fps, clip["n_frames"]
+    window, fps, n_frames = annotation.task.window, annotation.task.fps, clip.n_frames
     begin, end = (
-        min(max(frame - (clip["start_frame"] - start), 0), n_frames) / fps
+        min(max(frame - (clip.start_frame - start), 0), n_frames) / fps
         for frame in (window.start_frame, window.end_frame)
     )
-    return Span(start_s=begin, end_s=end, clip_s=n_frames / fps, clip_start_s=clip["start_s"])
+    return Span(start_s=begin, end_s=end, clip_s=n_frames / fps, clip_start_s=clip.start_s)
 
 
 def _answered(answer: Answer) -> dict[str, Any]:

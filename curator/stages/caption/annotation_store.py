@@ -12,7 +12,7 @@ import pyarrow as pa
 from curator.stages.caption.annotation_rows import SPAN, AskedSpan
 from curator.stages.caption.caption_records import Annotation
 from curator.tables.clip_locations import KeyRows
-from curator.tables.clip_rows import Row, values
+from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.spill_file import Spill
 
 
@@ -33,9 +33,9 @@ class ToldClips:
         clips: Rows of `clips`.
     """
 
-    def __init__(self, clips: Sequence[Row]) -> None:
+    def __init__(self, clips: ClipRows) -> None:
         self.clips = clips
-        self._rows = KeyRows(pa.chunked_array([values(clips, "clip_id")], pa.string()))
+        self._rows = KeyRows(clips.column("clip_id"))
         self._spill = Spill()
         self._begin = np.full(len(clips), -1, np.int64)
         self._n_bytes = np.zeros(len(clips), np.int32)
@@ -44,7 +44,7 @@ class ToldClips:
         self.events: set[tuple[Any, ...]] = set()
         """Events that lie in windows."""
 
-    def row(self, clip_id: str) -> Row:
+    def row(self, clip_id: str) -> ClipRow:
         """The row of a clip."""
         return self.clips[self._number(clip_id)]
 
@@ -68,12 +68,12 @@ class ToldClips:
         for one in told.annotations:
             self._count(one, self.clips[number])
 
-    def items(self) -> Iterator[tuple[Row, Told]]:
+    def items(self) -> Iterator[tuple[ClipRow, Told]]:
         """Rows of the clips of which something came, in their order, and what it is."""
         for number in np.flatnonzero(self._begin >= 0).tolist():
             yield self.clips[number], self._told(number)
 
-    def _count(self, one: Annotation, row: Row) -> None:
+    def _count(self, one: Annotation, row: ClipRow) -> None:
         counts = self.counts
         counts["caption_windows"] += 1
         counts["caption_tokens_in"] += one.tokens_in
@@ -83,7 +83,7 @@ class ToldClips:
         for name, n in one.set_aside.items():
             counts[f"caption_set_aside_{name}"] += n
         if one.task.known is not None:
-            uri = row["source_uri"]
+            uri = row.source_uri
             self.events |= {(uri, e.label, e.start_s, e.end_s) for e in one.task.known.events}
 
     def _number(self, clip_id: str) -> int:

@@ -20,7 +20,7 @@ from curator.executor.worker import Step
 from curator.fingerprints import fingerprint
 from curator.media.frame_tap import FrameOrder, FrameWish, Moment, StoredFrames
 from curator.models.text_reader import READ_MODEL, Line, merged
-from curator.records import FULL_HD
+from curator.records import FULL_HD, Clip, Written
 from curator.stage import Resources
 from curator.stages.caption.alignment_store import Alignments
 from curator.stages.caption.annotation_rows import (
@@ -61,8 +61,9 @@ from curator.stages.caption.windows import windows_of
 from curator.storage import Store
 from curator.storage.sidecar_reader import Sidecar, read_sidecars
 from curator.tables.clip_locations import Location
-from curator.tables.clip_rows import Row, kept_rows, plain, values
+from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.clip_vectors import Vectors
+from curator.tables.schemas import clips_schema
 
 WRITTEN_UNIT = 16
 """Written clips of a unit that are looked at."""
@@ -83,7 +84,7 @@ class _Asked:
     """A clip as it is shown to who is asked."""
 
     content: str
-    row: Mapping[str, Any]
+    row: ClipRow
 
 
 class Captioning:
@@ -120,7 +121,7 @@ class Captioning:
         self._taker = CaptionFrames(store, config)
         self._sidecars: Beside = {}
         self._events: dict[str, SourceEvents] = {}
-        self._told = ToldClips(())
+        self._told = ToldClips(ClipRows(clips_schema().empty_table(), clips_schema()))
         self._asked_before: Mapping[str, AskedSpan] = {}
         self._stamp = answers_stamp(self._config)
         self._answered = Answered(store, ())
@@ -139,7 +140,7 @@ class Captioning:
 
     def begin(
         self,
-        clips: Sequence[Row],
+        clips: ClipRows,
         asked_before: Mapping[str, AskedSpan] | None = None,
         answered: Iterable[str] = (),
         beside: Callable[[Collection[str]], Beside] = read_sidecars,
@@ -158,7 +159,7 @@ class Captioning:
         self._replies.load()
         self._told = ToldClips(clips)
         if self._is_told_sidecars:
-            of = zip(values(clips, "source_uri"), values(clips, "decision"), strict=True)
+            of = zip(clips.values("source_uri"), clips.values("decision"), strict=True)
             self._sidecars = beside(sorted({uri for uri, decision in of if decision == "kept"}))
         if self._config.knows:
             self._events = {
@@ -176,7 +177,7 @@ class Captioning:
         """Rows of `sidecars`; None where nobody wants to know what they say."""
         return sidecars_table(self._sidecars) if self._is_told_sidecars else None
 
-    def before_cut(self, look: Callable[[Sequence[Row], FrameOrder], None]) -> None:
+    def before_cut(self, look: Callable[[Sequence[ClipRow], FrameOrder], None]) -> None:
         """Annotates clips as they were proposed.
 
         Args:
@@ -196,35 +197,35 @@ class Captioning:
             self._look_at_written(missing, locations)
         self._finish()
 
-    def apply(self, clips: Sequence[Row]) -> None:
+    def apply(self, clips: ClipRows) -> None:
         """Writes captions into kept clips, and rejects those whose answers say so."""
-        for clip in kept_rows(clips):
-            told = self._told[clip["clip_id"]]
+        for clip in clips.kept():
+            told = self._told[clip.clip_id]
             apply_annotations(clip, told.annotations, self._config)
 
-    def align(self, clips: Sequence[Row], found: Alignments, vectors: Vectors) -> None:
+    def align(self, clips: ClipRows, found: Alignments, vectors: Vectors) -> None:
         """Writes into kept clips how well their captions fit them."""
         captions = {}
-        for clip in kept_rows(clips):
-            name, caption = clip["clip_id"], clip["caption"]
+        for clip in clips.kept():
+            name, caption = clip.clip_id, clip.caption
             if caption:
                 windows = self._told[name].annotations
                 short = [one.answer.short for one in windows if one.answer and one.answer.short]
                 captions[name] = " ".join(short) or caption
         cosines = found.of(captions, vectors)
-        for clip in kept_rows(clips):
-            if (cosine := cosines.get(clip["clip_id"])) is not None:
-                clip["caption_alignment"] = cosine
+        for clip in clips.kept():
+            if (cosine := cosines.get(clip.clip_id)) is not None:
+                clip.caption_alignment = cosine
         self.cpu_s.update(found.cpu_s)
 
-    def sample(self, clip: Mapping[str, Any]) -> dict[str, Any]:
+    def sample(self, clip: Clip) -> dict[str, Any]:
         """What the sample of a kept clip tells of each window."""
-        told = self._told[clip["clip_id"]]
+        told = self._told[clip.clip_id]
         return sample_annotation(clip, told.annotations, told.span, self._config)
 
     def tables(self) -> Iterator[pa.Table]:
         """Rows of `annotations`, some at a time."""
-        found = ((plain(row), told.annotations, told.span) for row, told in self._told.items())
+        found = ((row, told.annotations, told.span) for row, told in self._told.items())
         return annotations_tables(found, self._config)
 
     @property
@@ -252,40 +253,40 @@ class Captioning:
             self._asking.close()
         self._replies.pack()
 
-    def _unanswered(self) -> list[Row]:
+    def _unanswered(self) -> list[ClipRow]:
         """Kept clips that stored replies do not answer and that no stored pictures show."""
         missing = []
-        for row in kept_rows(self._told.clips):
-            name = row["clip_id"]
+        for row in self._told.clips.kept():
+            name = row.clip_id
             # What was asked about stays, whatever cutting makes of the row.
             is_known = name in self._clips or name in self._told
-            if not is_known and not any(map(self._is_retold, self._as_asked(plain(row)))):
+            if not is_known and not any(map(self._is_retold, self._as_asked(row))):
                 missing.append(row)
         stored = self._parts.stored() if missing else {}
         if not stored:
             return missing
         found = {}
         for row in missing:
-            clip = plain(row)
-            key = frames_key(content_of(clip), self._moments(clip))
+            name = row.clip_id
+            content = content_of(name, row)
+            key = frames_key(content, self._moments(row))
             if key in stored:
-                name = clip["clip_id"]
-                found[name] = replace(stored[key], clip_id=name, content=content_of(clip))
+                found[name] = replace(stored[key], clip_id=name, content=content)
         self._take(list(found.values()), {})
-        return [row for row in missing if row["clip_id"] not in found]
+        return [row for row in missing if row.clip_id not in found]
 
-    def _as_asked(self, row: Mapping[str, Any]) -> Iterator[_Asked]:
+    def _as_asked(self, row: ClipRow) -> Iterator[_Asked]:
         """A clip as it may have been asked about: before it was cut, or as it is."""
-        span = self._asked_before.get(row["clip_id"])
+        span = self._asked_before.get(row.clip_id)
         if span is not None:
             # A copy may begin later and end earlier than was proposed.
             n_frames = span.end_frame - span.start_frame
-            is_trimmed = row.get("cut_mode") == "copy" and n_frames > row["n_frames"]
-            is_before = span.start_frame <= row["start_frame"]
-            if is_trimmed and is_before and row["end_frame"] <= span.end_frame:
-                asked = {**row, **asdict(span), "n_frames": n_frames}
-                yield _Asked(content=content_of(asked), row=asked)
-        yield _Asked(content=content_of(row), row=row)
+            is_trimmed = row.cut_mode == "copy" and n_frames > row.n_frames
+            is_before = span.start_frame <= row.start_frame
+            if is_trimmed and is_before and row.end_frame <= span.end_frame:
+                asked = row.changed({**asdict(span), "n_frames": n_frames})
+                yield _Asked(content=content_of(row.clip_id, asked), row=asked)
+        yield _Asked(content=content_of(row.clip_id, row), row=row)
 
     def _is_retold(self, clip: _Asked) -> bool:
         """Whether stored replies tell all about a clip; it is known then."""
@@ -296,12 +297,12 @@ class Captioning:
                 return False
             lines = orjson.loads(read.text or "{}")
         annotations = []
-        for task in self._tasks(clip, int(clip.row["n_frames"]), lines):
+        for task in self._tasks(clip, clip.row.n_frames, lines):
             annotation = self._known(task)
             if annotation is None:
                 return False
             annotations.append(annotation)
-        name = clip.row["clip_id"]
+        name = clip.row.clip_id
         self._told.add(name, Told(span=AskedSpan.of(clip.row), annotations=annotations))
         return True
 
@@ -313,9 +314,7 @@ class Captioning:
             return found
         return retold(self._dialogs(task), self._replies)
 
-    def _take(
-        self, looked: Sequence[StoredFrames], written: Mapping[str, Mapping[str, Any]]
-    ) -> None:
+    def _take(self, looked: Sequence[StoredFrames], written: Mapping[str, Written]) -> None:
         """Asks about clips whose pictures are there.
 
         Args:
@@ -324,12 +323,14 @@ class Captioning:
         """
         for where in looked:
             name = where.clip_id
-            row = {**plain(self._told.row(name)), **written.get(name, {})}
-            content = where.content if where.error is None else content_of(row)
+            row = self._told.row(name)
+            if name in written:
+                row = row.changed(asdict(written[name]))
+            content = where.content if where.error is None else content_of(name, row)
             asked = _Asked(content=content, row=row)
             clip = self._clips[name] = _Clip(span=AskedSpan.of(row))
             if where.error is not None:
-                tasks = self._tasks(asked, int(row["n_frames"]), {})
+                tasks = self._tasks(asked, row.n_frames, {})
             else:
                 if self._reads_text(row):
                     self._keep_text(asked, where.text)
@@ -391,21 +392,21 @@ class Captioning:
             self._close_clip(task.clip_id)
 
     def _look_at_written(
-        self, missing: Sequence[Mapping[str, Any]], locations: Mapping[str, Location]
+        self, missing: Sequence[ClipRow], locations: Mapping[str, Location]
     ) -> None:
         engine = self._engine
         clips = [
             WrittenClip(
-                clip_id=row["clip_id"],
+                clip_id=row.clip_id,
                 wish=self._wish(row),
-                location=locations[row["clip_id"]],
-                n_frames=int(row["n_frames"]),
-                fps=float(row["fps"]),
-                start_s=float(row["start_s"]),
+                location=locations[row.clip_id],
+                n_frames=row.n_frames,
+                fps=row.fps,
+                start_s=row.start_s,
             )
             for row in missing
         ]
-        frames = sum(row["n_frames"] * row["width"] * row["height"] for row in missing)
+        frames = sum(row.n_frames * row.width * row.height for row in missing)
         small = engine.is_small(len(clips), frames / FULL_HD)
         most = max(1, min(WRITTEN_UNIT, len(clips) // (4 * engine.n_workers(len(clips))) or 1))
         units = list(pack(clips, max_items=most))
@@ -435,9 +436,9 @@ class Captioning:
     ) -> tuple[Task, ...]:
         config, row = self._config, clip.row
         read = [[_line(line) for line in lines[frame]] for frame in sorted(lines, key=int)]
-        beside = self._sidecars.get(row["source_uri"]) if config.sidecar else None
-        source = self._events.get(row["source_uri"], NOTHING)
-        fps, start_s = float(row["fps"]), float(row["start_s"])
+        beside = self._sidecars.get(row.source_uri) if config.sidecar else None
+        source = self._events.get(row.source_uri, NOTHING)
+        fps, start_s = row.fps, row.start_s
         # What is seen depends on the size and form in which it is shown, too.
         content = fingerprint("shown", clip.content, fps, config.frame_px, config.frames_as)
         tasks = []
@@ -446,7 +447,7 @@ class Captioning:
             if config.knows:
                 known = known_of(window, fps, start_s, source, config, row)
             facts = facts_of(
-                {**row, "n_frames": n_frames} if config.tell_facts else {},
+                row.changed({"n_frames": n_frames}) if config.tell_facts else None,
                 text_lines=merged(read),
                 sidecar=beside if isinstance(beside, Sidecar) else None,
                 known_lines=known_lines(known, window, fps, start_s) if known is not None else (),
@@ -455,7 +456,7 @@ class Captioning:
             )
             tasks.append(
                 Task(
-                    clip_id=row["clip_id"],
+                    clip_id=row.clip_id,
                     content=content,
                     window=window,
                     fps=fps,
@@ -465,21 +466,23 @@ class Captioning:
             )
         return tuple(tasks)
 
-    def _wish(self, row: Mapping[str, Any]) -> FrameWish:
+    def _wish(self, row: Clip) -> FrameWish:
         """Which frames of a clip are wanted."""
         return FrameWish(
-            content=content_of(row), reads_text=self._reads_text(row), moments=self._moments(row)
+            content=content_of(row.clip_id, row),
+            reads_text=self._reads_text(row),
+            moments=self._moments(row),
         )
 
-    def _moments(self, row: Mapping[str, Any]) -> tuple[Moment, ...]:
+    def _moments(self, row: Clip) -> tuple[Moment, ...]:
         """Events of a clip's source around which windows are made."""
         if self._config.event_window_s is None:
             return ()
-        return self._events.get(row["source_uri"], NOTHING).moments
+        return self._events.get(row.source_uri, NOTHING).moments
 
-    def _reads_text(self, row: Mapping[str, Any]) -> bool:
+    def _reads_text(self, row: Clip) -> bool:
         """Whether text in a clip's pictures is read: where some was found, or nobody looked."""
-        areas = (row["text_area"], row["overlay_text_area"])
+        areas = (row.scores["text_area"], row.scores["overlay_text_area"])
         is_wanted = self._config.read_text and self._config.asks
         return is_wanted and any(area is None or area > 0 for area in areas)
 

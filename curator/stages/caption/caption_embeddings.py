@@ -18,7 +18,7 @@ from curator.models.text_encoder import each_caption, text_hash
 from curator.models.weight_store import ModelStore
 from curator.stage import Resources
 from curator.storage import Store
-from curator.tables.clip_rows import values
+from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import TextVector
 from curator.tables.parts import Parts, rows_to_table
 
@@ -150,7 +150,7 @@ class TextVectors:
 def text_vectors_of(
     name: str | None,
     models: ModelStore,
-    clips: Sequence[Mapping[str, Any]],
+    clips: ClipRows,
     store: Store,
     engine: Engine,
 ) -> TextVectors | None:
@@ -166,6 +166,6 @@ def text_vectors_of(
     if name is None:
         return None
     vectors = TextVectors(store, models.catalogue.find(name, "text"), models, engine)
-    told = zip(values(clips, "decision"), values(clips, "caption"), strict=True)
+    told = zip(clips.values("decision"), clips.values("caption"), strict=True)
     vectors.make(caption or "" for decision, caption in told if decision == "kept")
     return vectors

@@ -5,7 +5,7 @@ Pictures lie in parts of `frames`, a row group per clip, until the run has finis
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -29,7 +29,7 @@ from curator.media.frame_tap import (
     Tap,
     look_at_clip,
 )
-from curator.records import Failure, Looked
+from curator.records import Clip, Failure, Looked, Written
 from curator.stage import Scope, Stage
 from curator.stages.caption.caption_records import Frames, Task
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, frames_fingerprint
@@ -50,7 +50,7 @@ FRAMES_SCHEMA = pa.schema(
     ]
 )
 """Row of `frames`: pictures of one clip, and the text that was read in them as JSON."""
-_CONTENT = ("clip_id", "start_frame", "end_frame", "n_frames", "width", "height", *CROP_COLUMNS)
+_CONTENT = ("start_frame", "end_frame", "n_frames", "width", "height", *CROP_COLUMNS)
 _FACTS = ("clip_id", "n_frames", "text")
 _KEPT_ROWS = 16
 _READERS = 16
@@ -58,13 +58,9 @@ READ_FRAMES = 4
 """Frames of a clip in which text is read: subtitles of one shot stand for seconds."""
 
 
-def content_of(clip: Mapping[str, Any]) -> str:
-    """Fingerprint of a clip's pixels: its source and span, crop and form.
-
-    Args:
-        clip: Row of `clips`, or what was written of one.
-    """
-    return fingerprint("clip content", [clip[name] for name in _CONTENT])
+def content_of(clip_id: str, clip: Clip | Written) -> str:
+    """Fingerprint of a clip's pixels: its source and span, crop and form."""
+    return fingerprint("clip content", [clip_id, *(getattr(clip, name) for name in _CONTENT)])
 
 
 def frames_key(content: str, moments: Sequence[Moment]) -> str:
@@ -111,7 +107,7 @@ class CaptionFrames:
         if not taken:
             return []
         contents = [
-            clip.wish.content if clip.written is None else content_of(clip.written)
+            clip.wish.content if clip.written is None else content_of(clip.clip_id, clip.written)
             for clip in taken
         ]
         texts = [_text_json(clip.looked) for clip in taken]

@@ -4,27 +4,27 @@ It names what pixels and container showed and nothing else, and says in `caption
 vision-language model saw the clip.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from curator.stages.caption.config import CaptionConfig
-from curator.tables.clip_rows import Row, kept_rows
+from curator.tables.clip_rows import ClipRows
 
 MEASURED_MODEL = "curate/measured-1"
 
 
-def measured_captions(clips: Sequence[Row], config: CaptionConfig) -> None:
+def measured_captions(clips: ClipRows, config: CaptionConfig) -> None:
     """Writes the measured captions of kept clips, where no model is to annotate them."""
     if not config.enabled or config.annotates:
         return
-    for clip in kept_rows(clips):
-        caption = measured_caption(
-            clip,
-            width=clip["width"],
-            height=clip["height"],
-            duration_s=clip["end_s"] - clip["start_s"],
-            fps=clip["fps"],
+    for clip in clips.kept():
+        clip.caption = measured_caption(
+            clip.scores,
+            width=clip.width,
+            height=clip.height,
+            duration_s=clip.end_s - clip.start_s,
+            fps=clip.fps,
         )
-        clip.update({"caption": caption, "caption_model": MEASURED_MODEL})
+        clip.caption_model = MEASURED_MODEL
 
 
 def measured_caption(

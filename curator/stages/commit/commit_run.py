@@ -17,7 +17,7 @@ from curator.errors import StorageError
 from curator.report import render_report, shown_clips
 from curator.stages.shard.shard_plan import SHARDS
 from curator.storage import Store
-from curator.tables.clip_rows import Row, table_of, values
+from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import CONFIG, OWN_FOLDERS, TABLES, is_own, remove
 from curator.tables.parts import SUMMARY, write_table, write_table_part, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA, clips_schema
@@ -37,7 +37,7 @@ class Commit:
     """As `summary.json` keeps it."""
     sources: SourceTable
     shots: pa.Table
-    clips: Sequence[Row]
+    clips: ClipRows
     rules: Sequence[Mapping[str, Any]]
     """What each rule did before later stages."""
     embeddings: pa.Table
@@ -88,7 +88,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         totals.add(rows)
     tables = {
         "shots": run.shots,
-        "clips": table_of(run.clips, clips_schema()),
+        "clips": run.clips.table(clips_schema()),
         "embeddings": run.embeddings,
     }
     if run.clip_embeddings is not None:
@@ -139,10 +139,10 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}}
 
 
-def clip_counts(clips: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def clip_counts(clips: ClipRows) -> dict[str, Any]:
     """What became of the clips, for `counts` of the summary."""
     columns = ("decision", "reason", "reasons", "tags", "cut_mode")
-    table = {name: values(clips, name) for name in columns}
+    table = {name: clips.values(name) for name in columns}
     is_kept = [decision == "kept" for decision in table["decision"]]
     reason, tags = table["reason"], [found or () for found in table["tags"]]
     modes = itertools.compress(table["cut_mode"], is_kept)
@@ -161,16 +161,16 @@ def clip_counts(clips: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def kept_by_source(clips: Sequence[Mapping[str, Any]]) -> Counter[str]:
+def kept_by_source(clips: ClipRows) -> Counter[str]:
     """Clips that are kept of each source id."""
-    of = zip(values(clips, "source_id"), values(clips, "decision"), strict=True)
+    of = zip(clips.values("source_id"), clips.values("decision"), strict=True)
     return Counter(source for source, decision in of if decision == "kept")
 
 
-def kept_seconds(clips: Sequence[Mapping[str, Any]]) -> float:
+def kept_seconds(clips: ClipRows) -> float:
     """Seconds of the clips that are kept, to the millisecond."""
-    spans = zip(values(clips, "start_s"), values(clips, "end_s"), strict=True)
-    kept = (decision == "kept" for decision in values(clips, "decision"))
+    spans = zip(clips.values("start_s"), clips.values("end_s"), strict=True)
+    kept = (decision == "kept" for decision in clips.values("decision"))
     seconds: float = sum(end_s - start_s for start_s, end_s in itertools.compress(spans, kept))
     return round(seconds, 3)
 

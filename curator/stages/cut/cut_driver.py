@@ -18,7 +18,17 @@ from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitWorker
 from curator.executor.worker import Step
 from curator.media.frame_tap import FrameOrder, FrameTaker, StoredFrames, TakenFrames
-from curator.records import FULL_HD, ClipForm, Reason, SourceRef, Span, Track
+from curator.records import (
+    FULL_HD,
+    Borders,
+    Clip,
+    ClipForm,
+    Reason,
+    SourceRef,
+    Span,
+    Track,
+    Written,
+)
 from curator.stage import PixelStage
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.stage import (
@@ -32,9 +42,9 @@ from curator.stages.cut.stage import (
 )
 from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
-from curator.tables.clip_rows import ClipRows, Row, floats, kept_rows, numbers_where, reject
+from curator.tables.clip_rows import ClipRow, ClipRows, reject
 from curator.tables.parts import Parts, column_values, columns_to_rows, rows_to_table
-from curator.tables.schemas import CROP_COLUMNS, CUT_SCHEMA, clips_schema
+from curator.tables.schemas import CUT_SCHEMA, clips_schema
 from curator.tables.track_table import table_to_tracks
 
 CUT_UNIT_S = 30.0
@@ -49,10 +59,11 @@ _ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """What a written clip must be to serve: `crop` holds its `CROP_COLUMNS`."""
+    """What a written clip must be to serve."""
 
     min_frames: int
     crop: tuple[int | None, ...]
+    """Its `CROP_COLUMNS`."""
     form: ClipForm | None = None
 
 
@@ -134,15 +145,14 @@ class CutKeeper:
             clip, written = result.clip, result.outcome.written
             if clip is None or written is None:
                 continue
-            facts = asdict(written) | {"clip_id": clip.clip_id}
-            rows.append(facts | {"mp4": clip.mp4})
+            rows.append(asdict(written) | {"clip_id": clip.clip_id, "mp4": clip.mp4})
             if clip.looked is not None and item.clip.wish is not None:
                 taken.append(
                     TakenFrames(
                         clip_id=clip.clip_id,
                         wish=item.clip.wish,
                         looked=clip.looked,
-                        written=facts,
+                        written=written,
                     )
                 )
         # Frames first: a clip that is found written is not decoded again for them.
@@ -237,13 +247,13 @@ class Cutting:
             Where each clip is.
         """
         self.refuse_hdr(clips)
-        written = _Written(clips)
+        written = _WrittenClips(clips)
         self._find_written(written)
-        missing = [clip for clip in kept_rows(clips) if clip.number not in written]
+        missing = [clip for clip in clips.kept() if clip.number not in written]
         self.n_cut = len(missing)
         outcomes: dict[str, CutOutcome] = {}
         if missing:
-            wanted = {clip["clip_id"]: self._wanted(clip) for clip in missing}
+            wanted = {clip.clip_id: self._wanted(clip) for clip in missing}
             work = self._work_of(missing, wanted, sources, track_part, order)
             with self._progress.polling(self._engine.progress):
                 for unit in self._engine.run(*work.chain, small=work.is_small):
@@ -251,11 +261,11 @@ class Cutting:
                     outcomes |= {outcome.clip_id: outcome for outcome in cut.outcomes}
                     self.cpu_s.update(unit.cpu_s)
                     if order is not None:
-                        facts = {o.clip_id: asdict(o.written) for o in cut.outcomes if o.written}
+                        facts = {o.clip_id: o.written for o in cut.outcomes if o.written}
                         order.take(cut.frames, facts)
             self._find_cut(written, wanted)
             for clip in missing:
-                outcome = outcomes[clip["clip_id"]]
+                outcome = outcomes[clip.clip_id]
                 if outcome.error is not None:
                     reject(clip, Reason.CUT_FAILED, detail=outcome.error)
         self.work = cut_facts(outcomes.values(), self._config.cut.crf)
@@ -263,7 +273,7 @@ class Cutting:
 
     def look(
         self,
-        clips: Sequence[Row],
+        clips: Sequence[ClipRow],
         order: FrameOrder,
         *,
         sources: Mapping[str, SourceRef],
@@ -279,32 +289,32 @@ class Cutting:
         """
         if not clips:
             return
-        wanted = {clip["clip_id"]: self._wanted(clip) for clip in clips}
+        wanted = {clip.clip_id: self._wanted(clip) for clip in clips}
         work = self._work_of(clips, wanted, sources, track_part, order, before=True)
         for unit in self._engine.run(*work.chain, small=work.is_small):
             self.cpu_s.update(unit.cpu_s)
             order.take(unit.results, {})
 
-    def refuse_hdr(self, clips: Sequence[Row]) -> None:
+    def refuse_hdr(self, clips: ClipRows) -> None:
         """Rejects PQ and HLG where the recipe does not map them."""
         if self._config.cut.hdr == "reject":
-            for number in np.flatnonzero(np.nan_to_num(floats(clips, "hdr"))).tolist():
-                if clips[number]["decision"] == "kept":
+            for number in np.flatnonzero(np.nan_to_num(clips.floats("hdr"))).tolist():
+                if clips[number].decision == "kept":
                     reject(clips[number], Reason.HIGH_DYNAMIC_RANGE, detail="cut.hdr is reject")
 
-    def _wanted(self, clip: Mapping[str, Any]) -> "_Wanted":
+    def _wanted(self, clip: Clip) -> "_Wanted":
         cut, needs = self._config.cut, self._needs
         least = least_frames(clip, min_s=needs.min_s, shard=needs.classes)
         return _Wanted(
             # A copy must have all the frames that the recipe asks for, an encoded clip has.
             min_frames=cut.length_frames or least,
-            crop=tuple(clip[name] for name in CROP_COLUMNS),
+            crop=_crop(clip),
             form=_form(clip, cut) if cut.has_form else None,
         )
 
     def _work_of(
         self,
-        clips: Sequence[Row],
+        clips: Sequence[ClipRow],
         wanted: Mapping[str, _Wanted],
         sources: Mapping[str, SourceRef],
         track_part: Mapping[str, str],
@@ -313,7 +323,7 @@ class Cutting:
         before: bool = False,
     ) -> _Work:
         engine = self._engine
-        total_s = sum(clip["end_s"] - clip["start_s"] for clip in clips)
+        total_s = sum(clip.end_s - clip.start_s for clip in clips)
         unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
         groups = _groups(clips, wanted, sources, track_part, unit_s, order)
         units = list(
@@ -349,7 +359,7 @@ class Cutting:
         )
         return _Work(chain=([load, cut], units), is_small=small)
 
-    def _find_written(self, written: "_Written") -> None:
+    def _find_written(self, written: "_WrittenClips") -> None:
         """Finds clips that are written: in parts of `cuts`, or in shards of the last run."""
         self._find_cut(written)
         standing = {info.key: info.bytes for info in self._store.list("shards/")}
@@ -359,27 +369,27 @@ class Cutting:
             return
         for name in self._previous.get("tables", {}).get("clips", []):
             table = Parts(self._store, "clips", "").read(name, columns)
-            table = table.filter(pc.equal(table["cut_fingerprint"], self.stamp))
-
-            def is_whole(row: Mapping[str, Any]) -> bool:
-                # A tar may be gone, or torn, since.
-                size = standing.get(row["shard"])
-                return size is not None and size >= row["mp4_offset"] + row["mp4_bytes"]
-
+            # A tar may be gone, or torn, since.
+            sizes = [standing.get(shard, -1) for shard in column_values(table["shard"])]
+            ends = pc.add(table["mp4_offset"], table["mp4_bytes"])
+            is_whole = pc.less_equal(ends, pa.array(sizes, pa.int64()))
+            table = table.filter(pc.and_(pc.equal(table["cut_fingerprint"], self.stamp), is_whole))
             written.add(
                 table,
-                lambda row, clip: is_whole(row) and _still_holds(row, self._wanted(clip)),
+                lambda facts, clip: _still_holds(facts, self._wanted(clip)),
                 name=table["shard"],
                 offset=table["mp4_offset"],
             )
 
-    def _find_cut(self, written: "_Written", only: Mapping[str, _Wanted] | None = None) -> None:
+    def _find_cut(
+        self, written: "_WrittenClips", only: Mapping[str, _Wanted] | None = None
+    ) -> None:
         """Finds clips in parts of `cuts`; all that are kept, or only some."""
 
-        def holds(row: Mapping[str, Any], clip: Row) -> bool:
+        def holds(facts: Written, clip: Clip) -> bool:
             if only is None:
-                return _still_holds(row, self._wanted(clip))
-            return row["clip_id"] in only and _still_holds(row, only[row["clip_id"]])
+                return _still_holds(facts, self._wanted(clip))
+            return clip.clip_id in only and _still_holds(facts, only[clip.clip_id])
 
         parts = Parts(self._store, "cuts", self.stamp)
         for name in parts.names():
@@ -389,7 +399,7 @@ class Cutting:
             written.add(table, holds, name=names, row=numbers)
 
 
-class _Written:
+class _WrittenClips:
     """Clips of a run that are written: which, what they are, and where.
 
     Args:
@@ -398,7 +408,7 @@ class _Written:
 
     def __init__(self, clips: ClipRows) -> None:
         self._clips = clips
-        self._kept = np.array(numbers_where(clips, "decision", "kept"), np.int64)
+        self._kept = np.array(clips.kept_numbers(), np.int64)
         ids = clips.column("clip_id").take(pa.array(self._kept))
         self._rows = KeyRows(ids)
         self._is_found = np.zeros(len(clips), np.bool_)
@@ -412,7 +422,7 @@ class _Written:
     def add(
         self,
         table: pa.Table,
-        holds: Callable[[Mapping[str, Any], Row], bool],
+        holds: Callable[[Written, Clip], bool],
         **place: pa.Array | pa.ChunkedArray,
     ) -> None:
         """Adds clips; one that is added again is where it was added last.
@@ -427,10 +437,10 @@ class _Written:
         numbers, rows = [], []
         for start in range(0, len(there), _ROWS_AT_ONCE):
             some = there[start : start + _ROWS_AT_ONCE]
-            facts = columns_to_rows(table.take(pa.array(some)))
+            facts = columns_to_rows(table.select(CUT_FACTS).take(pa.array(some)))
             of = self._kept[found[some]].tolist()
             for at, number, row in zip(some.tolist(), of, facts, strict=True):
-                if holds(row, self._clips[number]):
+                if holds(Written(**row), self._clips[number]):
                     numbers.append(number)
                     rows.append(at)
         if not rows:
@@ -464,35 +474,39 @@ class _Written:
         return Locations(table.select(columns).rename_columns(LOCATION_SCHEMA.names))
 
 
-def _form(clip: Mapping[str, Any], cut: CutConfig) -> ClipForm:
+def _form(clip: Clip, cut: CutConfig) -> ClipForm:
     """Of a row that has the size, rate and length that are to be written."""
     return ClipForm(
-        size=None if cut.size is None else (clip["width"], clip["height"]),
+        size=None if cut.size is None else (clip.width, clip.height),
         fps=cut.rate,
         n_frames=cut.length_frames,
     )
 
 
-def _frames(clips: Sequence[Mapping[str, Any]]) -> float:
+def _frames(clips: Sequence[Clip]) -> float:
     """Frames of 1080p to decode and to encode, about: an encoder takes twice as long."""
-    pixels = sum(clip["n_frames"] * clip["width"] * clip["height"] for clip in clips)
+    pixels = sum(clip.n_frames * clip.width * clip.height for clip in clips)
     return 3.0 * float(pixels) / FULL_HD
 
 
-def _still_holds(row: Mapping[str, Any], now: "_Wanted") -> bool:
+def _still_holds(facts: Written, now: "_Wanted") -> bool:
     """Whether a clip would be written the same way now.
 
     `min_frames` and the crop come from settings that are in no fingerprint of `cuts`: with them,
     each of their changes would cut everything anew.
     """
-    if now.crop != tuple(row[name] for name in CROP_COLUMNS):
+    if now.crop != _crop(facts):
         return False
     size = None if now.form is None else now.form.size
-    if size is not None and size != (row["width"], row["height"]):
+    if size is not None and size != (facts.width, facts.height):
         return False
-    if row["cut_mode"] == "copy":
-        return bool(row["n_frames"] >= now.min_frames)
-    return row["copy_frames"] is None or bool(row["copy_frames"] < now.min_frames)
+    if facts.cut_mode == "copy":
+        return facts.n_frames >= now.min_frames
+    return facts.copy_frames is None or facts.copy_frames < now.min_frames
+
+
+def _crop(clip: Borders) -> tuple[int | None, ...]:
+    return clip.crop_x, clip.crop_y, clip.crop_width, clip.crop_height
 
 
 def cut_facts(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
@@ -520,7 +534,7 @@ def cut_facts(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
 
 
 def _groups(
-    missing: Sequence[Row],
+    missing: Sequence[ClipRow],
     wanted: Mapping[str, _Wanted],
     sources: Mapping[str, SourceRef],
     track_part: Mapping[str, str],
@@ -528,26 +542,26 @@ def _groups(
     order: FrameOrder | None,
 ) -> list[CutGroup]:
     groups: list[CutGroup] = []
-    by_source: dict[str, list[Row]] = {}
+    by_source: dict[str, list[ClipRow]] = {}
     for clip in missing:
-        by_source.setdefault(clip["source_id"], []).append(clip)
+        by_source.setdefault(clip.source_id, []).append(clip)
     for source_id, clips in by_source.items():
         for chunk in pack(
             clips,
             max_items=CUT_UNIT_CLIPS,
-            weight=lambda clip: clip["end_s"] - clip["start_s"],
+            weight=lambda clip: clip.end_s - clip.start_s,
             max_weight=unit_s,
         ):
             to_cut = tuple(
                 ClipToCut(
-                    clip_id=clip["clip_id"],
+                    clip_id=clip.clip_id,
                     span=Span(
-                        start_frame=clip["start_frame"],
-                        end_frame=clip["end_frame"],
-                        shot=clip["shot"],
+                        start_frame=clip.start_frame,
+                        end_frame=clip.end_frame,
+                        shot=clip.shot,
                     ),
-                    min_frames=wanted[clip["clip_id"]].min_frames,
-                    form=wanted[clip["clip_id"]].form,
+                    min_frames=wanted[clip.clip_id].min_frames,
+                    form=wanted[clip.clip_id].form,
                     wish=order.wish(clip) if order is not None else None,
                 )
                 for clip in chunk

@@ -1,7 +1,6 @@
 """The pairs of similar clips under the output root, in one object."""
 
 import hashlib
-from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +9,7 @@ import pyarrow.compute as pc
 from curator.stages.dedup.similar_pairs import AlikePairs, no_pairs
 from curator.stages.dedup.stage import DedupStage, DedupUnit
 from curator.storage import Store
-from curator.tables.clip_rows import Row
+from curator.tables.clip_rows import ClipRows
 from curator.tables.parts import read_parquet, to_parquet
 
 FOLDER = "alike"
@@ -83,7 +82,7 @@ class StoredPairs:
 
 def remove_duplicates(
     stage: DedupStage,
-    clips: Sequence[Row],
+    clips: ClipRows,
     vectors: pa.Table,
     stored: StoredPairs | None = None,
     *,

@@ -9,12 +9,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.executor.host_resources import available_gpus
-from curator.records import Reason
+from curator.records import Clip, Reason
 from curator.stage import Scope, Stage
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.dedup.retention import Duplicates, RankKey, find_duplicates, rank_key
 from curator.stages.dedup.similar_pairs import AlikePairs, compare, duplicates_of
-from curator.tables.clip_rows import Row, kept_rows, reject
+from curator.tables.clip_rows import ClipRows, reject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class DedupUnit:
         known: Pairs that earlier runs found.
     """
 
-    clips: Sequence[Row]
+    clips: ClipRows
     vectors: pa.Table
     known: AlikePairs
 
@@ -51,9 +51,9 @@ class DedupStage(Stage[DedupConfig, DedupUnit, AlikePairs | None]):
         config = self.config
         if not config.enabled:
             return None
-        kept = kept_rows(unit.clips)
+        kept = unit.clips.kept()
         ids = unit.vectors["clip_id"].combine_chunks()
-        at = pc.index_in(pa.array([clip["clip_id"] for clip in kept], pa.string()), value_set=ids)
+        at = pc.index_in(pa.array([clip.clip_id for clip in kept], pa.string()), value_set=ids)
         kept = [kept[row] for row in pc.indices_nonzero(pc.is_valid(at)).to_pylist()]
         if not kept:
             return None
@@ -61,22 +61,17 @@ class DedupStage(Stage[DedupConfig, DedupUnit, AlikePairs | None]):
         for row in np.flatnonzero(duplicates.is_duplicate).tolist():
             clip, similarity = kept[row], float(duplicates.similarity[row])
             reject(clip, Reason.DUPLICATE)
-            clip.update(
-                {
-                    "reason_score": similarity,
-                    "reason_threshold": config.similarity,
-                    "duplicate_of": kept[int(duplicates.duplicate_of[row])]["clip_id"],
-                    "duplicate_similarity": similarity,
-                }
-            )
+            clip.reason_score = clip.duplicate_similarity = similarity
+            clip.reason_threshold = config.similarity
+            clip.duplicate_of = kept[int(duplicates.duplicate_of[row])].clip_id
         return pairs
 
     def _find(
-        self, kept: Sequence[Row], unit: DedupUnit, rows: pa.Array
+        self, kept: Sequence[Clip], unit: DedupUnit, rows: pa.Array
     ) -> tuple[Duplicates, AlikePairs | None]:
         config = self.config
         keys = [_rank_key(clip) for clip in kept]
-        ids = pa.array([clip["clip_id"] for clip in kept], pa.string())
+        ids = pa.array([clip.clip_id for clip in kept], pa.string())
         if len(kept) <= config.exact_below:
             pairs = _completed(unit.known, ids, unit.vectors, config)
             if pairs is not None:
@@ -126,11 +121,11 @@ def _matrix(vectors: pa.Table, rows: pa.Array) -> NDArray[np.float32]:
     return matrix
 
 
-def _rank_key(clip: Row) -> RankKey:
+def _rank_key(clip: Clip) -> RankKey:
     return rank_key(
-        pixels=clip["width"] * clip["height"],
-        bits_per_pixel=clip["bits_per_pixel"] or 0.0,
-        n_frames=clip["n_frames"],
-        source_id=clip["source_id"],
-        start_pts=clip["start_pts"],
+        pixels=clip.width * clip.height,
+        bits_per_pixel=clip.scores["bits_per_pixel"] or 0.0,
+        n_frames=clip.n_frames,
+        source_id=clip.source_id,
+        start_pts=clip.start_pts,
     )

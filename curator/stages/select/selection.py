@@ -6,13 +6,13 @@ displace it only by coming before it in the order of hashes.
 """
 
 import hashlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
-from typing import Any
 
 from curator.stages.select.config import SelectConfig
+from curator.tables.clip_rows import ClipRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Selected:
         return self.rank <= self.quota
 
 
-def select(clips: Sequence[Mapping[str, Any]], config: SelectConfig) -> list[Selected]:
+def select(clips: Sequence[ClipRow], config: SelectConfig) -> list[Selected]:
     """Chooses among clips.
 
     Args:
@@ -51,7 +51,7 @@ def select(clips: Sequence[Mapping[str, Any]], config: SelectConfig) -> list[Sel
     ids: list[str] = []
     for number, clip in enumerate(clips):
         groups.setdefault(group_name(clip, config), []).append(number)
-        ids.append(clip["clip_id"])
+        ids.append(clip.clip_id)
     chosen: dict[int, Selected] = {}
     for name, members in groups.items():
         members.sort(key=lambda number: _order(ids[number], config.seed))
@@ -61,9 +61,9 @@ def select(clips: Sequence[Mapping[str, Any]], config: SelectConfig) -> list[Sel
     return [chosen[number] for number in range(len(clips))]
 
 
-def group_name(clip: Mapping[str, Any], config: SelectConfig) -> str:
+def group_name(clip: ClipRow, config: SelectConfig) -> str:
     """Name of a clip's group: the values of its columns."""
-    return " | ".join(_value(clip.get(name)) for name in config.by)
+    return " | ".join(_value(clip.value(name)) for name in config.by)
 
 
 def _value(value: Hashable | Sequence[str] | None) -> str:

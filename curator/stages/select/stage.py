@@ -1,15 +1,13 @@
 """The stage that takes a share or a number of clips per group."""
 
-from collections.abc import Sequence
-
 from curator.records import Reason
 from curator.stage import Scope, Stage
 from curator.stages.select.config import SelectConfig
 from curator.stages.select.selection import select
-from curator.tables.clip_rows import Row, kept_rows, reject
+from curator.tables.clip_rows import ClipRows, reject
 
 
-class SelectStage(Stage[SelectConfig, Sequence[Row], None]):
+class SelectStage(Stage[SelectConfig, ClipRows, None]):
     """Rejects clips beyond the share or the cap of their group."""
 
     name = "select"
@@ -19,21 +17,16 @@ class SelectStage(Stage[SelectConfig, Sequence[Row], None]):
     writes = ("clips",)
     config_type = SelectConfig
 
-    def process(self, unit: Sequence[Row]) -> None:
+    def process(self, unit: ClipRows) -> None:
         """Marks clips that are not selected, among those that are kept so far."""
         config = self.config
         if not config.enabled:
             return
-        kept = kept_rows(unit)
+        kept = unit.kept()
         for clip, chosen in zip(kept, select(kept, config), strict=True):
             if chosen.is_taken:
                 continue
             group = f"group {chosen.group}: " if config.by else ""
             detail = f"{group}{chosen.quota} of {chosen.n_group} taken, this is no. {chosen.rank}"
             reject(clip, Reason.NOT_SELECTED, detail=detail)
-            clip.update(
-                {
-                    "reason_score": float(chosen.rank),
-                    "reason_threshold": float(chosen.quota),
-                }
-            )
+            clip.reason_score, clip.reason_threshold = float(chosen.rank), float(chosen.quota)

@@ -9,27 +9,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.buckets import Bucket, bucket_of
-from curator.measures.scores import SCORES
 from curator.models.perceptual import PERCEPTUAL_MODEL
 from curator.models.transnet import transnet_model_name
-from curator.records import Reason
+from curator.records import Clip, Reason
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.shard_plan import Sample, ShardPlan, Split, TarLayout, split_of
 from curator.tables.clip_locations import Location
-from curator.tables.clip_rows import ClipRows, Row, kept_rows, plain, reject, values
+from curator.tables.clip_rows import ClipRows, reject
 from curator.tables.clip_vectors import TextVector, Vectors
 from curator.tables.schemas import CROP_COLUMNS
 from curator.tables.spill_file import Spill
 
 
 def plan_samples(
-    clips: Sequence[Row],
+    clips: ClipRows,
     locations: Mapping[str, Location],
     config: ShardConfig,
     vectors: Vectors | None = None,
     text_vectors: Callable[[str], TextVector | None] | None = None,
     *,
-    annotation_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
     spill: Spill | None = None,
 ) -> Iterator[tuple[Bucket, Sample]]:
     """Samples of the clips that are kept, with their buckets.
@@ -46,38 +45,32 @@ def plan_samples(
         spill: Takes the texts of samples; None keeps them in memory.
     """
     splits: dict[str, Split] = {}
-    for row in kept_rows(clips):
-        clip = plain(row)
+    for clip in clips.kept():
         bucket = bucket_of(
-            clip["width"],
-            clip["height"],
-            clip["n_frames"],
-            config,
-            content_type=clip.get("content_type"),
+            clip.width, clip.height, clip.n_frames, config, content_type=clip.content_type
         )
         if bucket is None:
-            size = f"{clip['width']}x{clip['height']}, {clip['n_frames']} frames"
-            reject(row, Reason.NO_BUCKET, detail=f"{size} as written")
+            size = f"{clip.width}x{clip.height}, {clip.n_frames} frames"
+            reject(clip, Reason.NO_BUCKET, detail=f"{size} as written")
             continue
-        if clip.get("bucket") != bucket.name:
-            row["bucket"] = bucket.name
-        source, key = clip["source_id"], clip["clip_id"]
+        if clip.bucket != bucket.name:
+            clip.bucket = bucket.name
+        source, key, caption = clip.source_id, clip.clip_id, clip.caption or ""
         if source not in splits:
             splits[source] = split_of(source, config)
-        if annotation_of is not None:
-            clip = {**clip, "annotation": annotation_of(clip)}
+        annotation = annotation_of(clip) if annotation_of is not None else None
         yield (
             bucket,
             Sample(
                 key=key,
-                metadata=sample_metadata(clip, bucket, splits[source]),
-                caption=clip.get("caption") or "",
-                mp4_bytes=clip["mp4_bytes"],
-                mp4_sha256=clip["mp4_sha256"],
+                metadata=sample_metadata(clip, bucket, splits[source], annotation),
+                caption=caption,
+                mp4_bytes=clip.mp4_bytes,
+                mp4_sha256=clip.mp4_sha256,
                 location=locations[key],
                 split=splits[source],
                 embedding=vectors.get(key) if vectors is not None else None,
-                text_vector=text_vectors(clip.get("caption") or "") if text_vectors else None,
+                text_vector=text_vectors(caption) if text_vectors else None,
                 has_id=config.id_member,
                 spill=spill,
             ),
@@ -85,34 +78,44 @@ def plan_samples(
 
 
 def sample_metadata(
-    clip: Mapping[str, Any], bucket: Bucket, split: Split = "train"
+    clip: Clip,
+    bucket: Bucket,
+    split: Split = "train",
+    annotation: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What a sample's JSON holds; numbers are rounded so that it reads well.
 
     Nothing of it changes with this program's version alone: tars that stand would not stay.
+
+    Args:
+        clip: A written clip.
+        bucket: Its bucket.
+        split: Training or validation.
+        annotation: What a model said of it, window by window; None where none was asked.
     """
-    n_frames, fps = clip["n_frames"], Fraction(clip["fps_fraction"])
+    n_frames, fps = clip.n_frames, Fraction(clip.fps_fraction)
+    crop = {name.removeprefix("crop_"): getattr(clip, name) for name in CROP_COLUMNS}
     return {
-        "key": clip["clip_id"],
-        "clip_id": clip["clip_id"],
-        "source_id": clip["source_id"],
-        "source_uri": clip["source_uri"],
-        "source_start_s": round(clip["start_s"], 6),
-        "source_end_s": round(clip["end_s"], 6),
-        "source_start_frame": clip["start_frame"],
-        "source_end_frame": clip["end_frame"],
-        "source_start_pts": clip["start_pts"],
-        "source_end_pts": clip["end_pts"],
-        "source_time_base": clip["time_base"],
-        "source_is_vfr": clip["is_vfr"],
-        "cut_mode": clip["cut_mode"],
-        "audio": clip["audio"],
+        "key": clip.clip_id,
+        "clip_id": clip.clip_id,
+        "source_id": clip.source_id,
+        "source_uri": clip.source_uri,
+        "source_start_s": round(clip.start_s, 6),
+        "source_end_s": round(clip.end_s, 6),
+        "source_start_frame": clip.start_frame,
+        "source_end_frame": clip.end_frame,
+        "source_start_pts": clip.start_pts,
+        "source_end_pts": clip.end_pts,
+        "source_time_base": clip.time_base,
+        "source_is_vfr": clip.is_vfr,
+        "cut_mode": clip.cut_mode,
+        "audio": clip.audio,
         "n_frames": n_frames,
         "fps": float(fps),
         "fps_fraction": str(fps),
         "duration": round(float(n_frames / fps), 6),
-        "width": clip["width"],
-        "height": clip["height"],
+        "width": clip.width,
+        "height": clip.height,
         "bucket": {
             "resolution": bucket.resolution,
             "aspect": bucket.aspect,
@@ -121,37 +124,31 @@ def sample_metadata(
             "name": bucket.name,
         },
         "split": split,
-        "tags": list(clip.get("tags") or ()),
-        "crop": None
-        if clip["crop_x"] is None
-        else {name.removeprefix("crop_"): clip[name] for name in CROP_COLUMNS},
-        "scores": {
-            name: None if clip[name] is None else float(f"{clip[name]:.4g}")
-            for name in SCORES
-            if name != "fps"
-        },
-        "content_type": clip.get("content_type"),
-        "caption": clip.get("caption") or "",
-        "caption_model": clip.get("caption_model"),
-        **_annotated(clip),
-        "mp4_sha256": clip["mp4_sha256"],
+        "tags": list(clip.tags or ()),
+        "crop": None if clip.crop_x is None else crop,
+        "scores": {n: _rounded(score) for n, score in clip.scores.items() if n != "fps"},
+        "content_type": clip.content_type,
+        "caption": clip.caption or "",
+        "caption_model": clip.caption_model,
+        **({} if annotation is None else _annotated(clip, annotation)),
+        "mp4_sha256": clip.mp4_sha256,
         "models": {"shots": transnet_model_name(), "descriptor": PERCEPTUAL_MODEL},
     }
 
 
-def _annotated(clip: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model said of a clip, window by window; nothing for one that was not asked about."""
-    if "annotation" not in clip:
-        return {}
-    alignment = clip.get("caption_alignment")
+def _annotated(clip: Clip, annotation: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "annotation": clip["annotation"],
-        "caption_failure": clip.get("caption_failure"),
-        "caption_alignment": None if alignment is None else float(f"{alignment:.4g}"),
+        "annotation": annotation,
+        "caption_failure": clip.caption_failure,
+        "caption_alignment": _rounded(clip.caption_alignment),
     }
 
 
-def place_samples(shards: Sequence[tuple[ShardPlan, TarLayout]], clips: Sequence[Row]) -> None:
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def place_samples(shards: Sequence[tuple[ShardPlan, TarLayout]], clips: ClipRows) -> None:
     """Notes in the clips where shards hold them.
 
     Args:
@@ -164,14 +161,10 @@ def place_samples(shards: Sequence[tuple[ShardPlan, TarLayout]], clips: Sequence
     offsets = np.concatenate(
         [np.zeros(0, np.int64), *(np.array(layout.mp4_starts, np.int64) for _, layout in shards)]
     )
-    ids = pa.array(values(clips, "clip_id"), pa.string())
+    ids = clips.column("clip_id").combine_chunks()
     rows = pc.index_in(keys, value_set=ids).to_numpy(zero_copy_only=False)
     placed = {"shard": names.take(pa.array(codes)), "key": keys, "mp4_offset": pa.array(offsets)}
-    if isinstance(clips, ClipRows):
-        clips.scatter(rows, pa.table(placed))
-        return
-    for row, found in zip(rows.tolist(), pa.table(placed).to_pylist(), strict=True):
-        clips[row].update(found)
+    clips.scatter(rows, pa.table(placed))
 
 
 def shard_facts(plan: ShardPlan, n_bytes: int) -> dict[str, Any]:

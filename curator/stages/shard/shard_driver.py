@@ -13,6 +13,7 @@ import curator
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import PlainWorker
 from curator.executor.worker import Step
+from curator.records import Clip
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
 from curator.stages.shard.shard_index import (
@@ -32,7 +33,7 @@ from curator.stages.shard.shard_plan import (
 from curator.stages.shard.stage import ShardStage, ShardUnit, ShardWritten, object_names
 from curator.storage import Store
 from curator.tables.clip_locations import Location
-from curator.tables.clip_rows import Row
+from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import TextVector, Vectors
 from curator.tables.parts import Parts, column_values
 from curator.tables.spill_file import Spill
@@ -80,11 +81,11 @@ class Sharding:
 
     def shard(
         self,
-        clips: Sequence[Row],
+        clips: ClipRows,
         locations: Mapping[str, Location],
         vectors: Vectors | None = None,
         text_vectors: Callable[[str], TextVector | None] | None = None,
-        annotation_of: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+        annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
     ) -> None:
         """Writes the tars that are missing, and what lies beside each.
 

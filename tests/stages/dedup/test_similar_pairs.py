@@ -23,7 +23,7 @@ from curator.stages.dedup.similar_pairs import (
 )
 from curator.stages.dedup.stage import DedupStage
 from curator.storage import Store, open_store
-from curator.tables.parts import columns_to_rows
+from tests.made_clips import clip_rows
 
 N = 1500
 
@@ -92,7 +92,7 @@ class Corpus:
 
     def __init__(self, folder: Path) -> None:
         table = candidates_table(200, bits_per_pixel=np.linspace(0.1, 0.2, 200))
-        self.rows = columns_to_rows(table)
+        self.rows = table.to_pylist()
         ids = [row["clip_id"] for row in self.rows]
         self.vectors = vectors_table(list(zip(ids, families(200, CLIP_DIM), strict=True)))
         self.store: Store = open_store(str(folder))
@@ -101,17 +101,14 @@ class Corpus:
         self, *, kept: slice, stored: StoredPairs | None, similarity: float = 0.7
     ) -> dict[str, tuple[str, float]]:
         names = {row["clip_id"] for row in self.rows[kept]}
-        rows = [
-            dict(row)
-            | {"decision": "kept" if row["clip_id"] in names else "rejected", "reasons": []}
+        rows = clip_rows(
+            row | {"decision": "kept" if row["clip_id"] in names else "rejected", "reasons": []}
             for row in self.rows
-        ]
+        )
         stage = DedupStage(DedupConfig(similarity=similarity))
         remove_duplicates(stage, rows, self.vectors, stored)
         return {
-            row["clip_id"]: (row["duplicate_of"], row["duplicate_similarity"])
-            for row in rows
-            if row.get("reason")
+            row.clip_id: (row.duplicate_of, row.duplicate_similarity) for row in rows if row.reason
         }
 
 

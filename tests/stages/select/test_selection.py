@@ -1,6 +1,7 @@
 """Balanced selection: shares and caps of groups, the same whatever the order."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,26 +10,28 @@ from pydantic import ValidationError
 from curator.stages.select.config import SelectConfig
 from curator.stages.select.selection import group_name, select
 from curator.stages.select.stage import SelectStage
+from curator.tables.clip_rows import ClipRow, ClipRows
+from tests.made_clips import clip_rows
 
 
-def clips(n: int, **columns: Any) -> list[dict[str, Any]]:  # noqa: ANN401
-    return [
+def clips(n: int, **columns: Any) -> ClipRows:  # noqa: ANN401
+    return clip_rows(
         {"clip_id": f"clip{number}", "decision": "kept", "reasons": [], "bucket": "wide"}
         | {name: values[number % len(values)] for name, values in columns.items()}
         for number in range(n)
-    ]
+    )
 
 
-def taken(rows: list[dict[str, Any]], **config: Any) -> set[str]:  # noqa: ANN401
+def taken(rows: Sequence[ClipRow], **config: Any) -> set[str]:  # noqa: ANN401
     chosen = select(rows, SelectConfig.model_validate(config))
-    return {row["clip_id"] for row, one in zip(rows, chosen, strict=True) if one.is_taken}
+    return {row.clip_id for row, one in zip(rows, chosen, strict=True) if one.is_taken}
 
 
 def test_a_cap_holds_for_each_group_and_small_groups_are_whole() -> None:
     """Pins so many of each group, all where there are fewer."""
     rows = clips(20, bucket=["wide"] * 9 + ["tall"])
     names = taken(rows, by=["bucket"], max_per_group=3)
-    groups = [row["bucket"] for row in rows if row["clip_id"] in names]
+    groups = [row.bucket for row in rows if row.clip_id in names]
     assert sorted(groups) == ["tall", "tall", "wide", "wide", "wide"]
 
 
@@ -41,13 +44,13 @@ def test_a_share_is_exact_and_rounded_up(share: float, n: int) -> None:
 
 def test_single_groups_have_their_own_share() -> None:
     """Pins down-sampling per category, by one column and by two."""
-    rows = clips(40, kind=["game", "street"], tags=[["b", "a"], ["a", "b"], []])
+    rows = clips(40, tags=[["b", "a"], ["a", "b"], []])
     names = taken(rows, by=["bucket"], keep_fractions={"wide": 0.25})
     assert len(names) == 10
     config = SelectConfig(by=("bucket", "tags"), keep_fractions={"wide | a+b": 0})
     assert {group_name(row, config) for row in rows} == {"wide | a+b", "wide | none"}
     left = [row for row, one in zip(rows, select(rows, config), strict=True) if one.is_taken]
-    assert {tuple(row["tags"]) for row in left} == {()}
+    assert {tuple(row.tags) for row in left} == {()}
 
 
 def test_what_is_taken_depends_on_seed_and_ids_alone() -> None:
@@ -65,23 +68,23 @@ def test_what_is_taken_depends_on_seed_and_ids_alone() -> None:
 def test_only_survivors_are_chosen_from_and_the_others_keep_their_reason() -> None:
     """Pins the columns of a clip that is left out, and that rejected ones take no place."""
     rows = clips(6)
-    rows[0] |= {"decision": "rejected", "reason": "too_dark", "reasons": ["too_dark"]}
+    rows[0].decision, rows[0].reason, rows[0].reasons = "rejected", "too_dark", ["too_dark"]
     SelectStage(SelectConfig(by=("bucket",), max_per_group=2)).process(rows)
-    out = [row for row in rows[1:] if row["decision"] == "rejected"]
-    assert rows[0]["reasons"] == ["too_dark"]
+    out = [row for row in rows[1:] if row.decision == "rejected"]
+    assert rows[0].reasons == ["too_dark"]
     assert len(out) == 3
-    assert sorted(row["reason_score"] for row in out) == [3.0, 4.0, 5.0]
+    assert sorted(row.reason_score for row in out) == [3.0, 4.0, 5.0]
     for row in out:
-        assert (row["reason"], row["reasons"]) == ("not_selected", ["not_selected"])
-        assert row["reason_threshold"] == 2.0
-        assert row["reason_detail"].startswith("group wide: 2 of 5 taken, this is no. ")
+        assert (row.reason, row.reasons) == ("not_selected", ["not_selected"])
+        assert row.reason_threshold == 2.0
+        assert row.reason_detail.startswith("group wide: 2 of 5 taken, this is no. ")
 
 
 def test_without_shares_and_caps_nothing_is_left_out() -> None:
     """Pins that a section which only names columns selects nothing."""
     rows = clips(5)
     SelectStage(SelectConfig(by=("bucket",))).process(rows)
-    assert {row["decision"] for row in rows} == {"kept"}
+    assert {row.decision for row in rows} == {"kept"}
 
 
 @pytest.mark.parametrize(

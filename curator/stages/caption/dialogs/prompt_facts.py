@@ -5,9 +5,9 @@ things that move for a camera that does. Whatever stands in the pictures, in met
 quoted as JSON, on one line: it is told as data.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
+from curator.records import Clip
 from curator.stages.caption.dialogs.sidecar_values import quoted, sidecar_lines
 from curator.storage.sidecar_reader import Sidecar
 
@@ -33,7 +33,7 @@ _SPEEDS = ((0.1, "slowly"), (0.5, "at a moderate speed"), (float("inf"), "fast")
 
 
 def facts_of(
-    clip_row: Mapping[str, Any],
+    clip: Clip | None,
     *,
     text_lines: Sequence[str] = (),
     sidecar: Sidecar | None = None,
@@ -44,7 +44,7 @@ def facts_of(
     """Lines of text for a prompt; the same for the same arguments.
 
     Args:
-        clip_row: Of `clips` or `candidates`; columns that it lacks are not told.
+        clip: None where nothing measured is told; what was not measured is not told.
         text_lines: What was read in the clip's pictures, from `models.read_text.merged`.
         sidecar: What the file beside the source says.
         known_lines: What is known of the window alone, a line each.
@@ -56,9 +56,7 @@ def facts_of(
         lines at a time. Empty for nothing.
     """
     lines = list(known_lines)
-    lines += [f"- {line}" for line in (_camera(clip_row), _form(clip_row)) if line]
-    if kind := clip_row.get("content_type"):
-        lines.append(f"- Content type, as a classifier guesses: {quoted(str(kind), 60)}")
+    lines += [f"- {line}" for line in _measured(clip)] if clip is not None else []
     if text_lines:
         lines.append("- Text in the picture, read by OCR, letters may be wrong:")
         lines += [f"  - {quoted(text)}" for text in text_lines]
@@ -101,17 +99,12 @@ def camera_words(tags: Sequence[str], speed: float | None) -> str | None:
     return "no steady pan, tilt, zoom or roll of the camera was found"
 
 
-def _camera(row: Mapping[str, Any]) -> str | None:
-    if "tags" not in row and "camera_motion" not in row:
-        return None
-    words = camera_words(row.get("tags") or (), row.get("camera_motion"))
-    return f"Camera, measured over the whole clip: {words or 'its motion is not known'}"
-
-
-def _form(row: Mapping[str, Any]) -> str | None:
-    n_frames, fps = row.get("n_frames"), row.get("fps")
-    if not n_frames or not fps:
-        return None
-    width, height = row.get("width"), row.get("height")
-    size = f", {width}x{height} pixels" if width and height else ""
-    return f"The whole clip: {n_frames / fps:.1f} seconds, {fps:.4g} frames per second{size}"
+def _measured(clip: Clip) -> Iterator[str]:
+    words = camera_words(clip.tags or (), clip.scores["camera_motion"])
+    yield f"Camera, measured over the whole clip: {words or 'its motion is not known'}"
+    if clip.n_frames and clip.fps:
+        size = f", {clip.width}x{clip.height} pixels" if clip.width and clip.height else ""
+        seconds = clip.n_frames / clip.fps
+        yield f"The whole clip: {seconds:.1f} seconds, {clip.fps:.4g} frames per second{size}"
+    if clip.content_type:
+        yield f"Content type, as a classifier guesses: {quoted(clip.content_type, 60)}"

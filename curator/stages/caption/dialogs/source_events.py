@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import Any, TypeGuard
 
 from curator.media.frame_tap import Moment
+from curator.records import Clip
 from curator.stages.caption.caption_records import Event, Known, Window
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_facts import camera_words
@@ -146,7 +147,7 @@ def known_of(
     start_s: float,
     source: SourceEvents,
     config: CaptionConfig,
-    clip_row: Mapping[str, Any],
+    clip: Clip | None,
 ) -> Known:
     """What is known of a window without a model.
 
@@ -159,7 +160,7 @@ def known_of(
         start_s: Where the clip begins in the source.
         source: What its sidecar says.
         config: Classes of events.
-        clip_row: With `tags` and `camera_motion` as measured; for the caption.
+        clip: For the caption, which says what its camera does; None to leave that out.
     """
     near = round((config.event_window_s or 0.0) * fps / 2)
     inside = tuple(e for e in source.events if _lies_in(e, window, fps, start_s))
@@ -175,7 +176,7 @@ def known_of(
         events=inside,
         lists_all=source.lists_all,
         values=values,
-        caption=_caption(label, inside, values, seconds, config, clip_row),
+        caption=_caption(label, inside, values, seconds, config, clip),
         problems=tuple(problem.message for problem in source.problems),
     )
 
@@ -209,7 +210,7 @@ def _caption(
     values: Mapping[str, str | float | bool],
     seconds: float,
     config: CaptionConfig,
-    clip_row: Mapping[str, Any],
+    clip: Clip | None,
 ) -> str:
     sentences = []
     if label is not None:
@@ -219,9 +220,10 @@ def _caption(
     sentences += [f"{name.capitalize()}: {values[name]}" for name in WORDS if name in values]
     if SPEED in values:
         sentences.append(f"Speed: {values[SPEED]:.4g} km/h")
-    camera = camera_words(clip_row.get("tags") or (), clip_row.get("camera_motion"))
-    if camera is not None and camera.startswith("the camera"):
-        sentences.append(camera.capitalize())
+    if clip is not None:
+        camera = camera_words(clip.tags or (), clip.scores["camera_motion"]) or ""
+        if camera.startswith("the camera"):
+            sentences.append(camera.capitalize())
     sentences.append(f"{seconds:.1f} seconds of video")
     return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences)
 

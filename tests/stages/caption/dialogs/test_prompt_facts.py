@@ -1,7 +1,6 @@
 """What a prompt is told of a clip."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -13,17 +12,22 @@ from curator.stages.caption.dialogs.prompt_facts import (
     facts_of,
 )
 from curator.storage.sidecar_reader import Sidecar
+from tests.made_clips import clip_rows
 
-ROW: dict[str, Any] = {
-    "tags": ["pan_right", "tilt_up", "handheld", "text_too_large"],
-    "camera_motion": 0.2,
-    "n_frames": 120,
-    "fps": 29.97,
-    "width": 1280,
-    "height": 720,
-    "content_type": "driving",
-    "luma": 0.1,
-}
+ROW = clip_rows(
+    [
+        {
+            "tags": ["pan_right", "tilt_up", "handheld", "text_too_large"],
+            "camera_motion": 0.2,
+            "n_frames": 120,
+            "fps": 29.97,
+            "width": 1280,
+            "height": 720,
+            "content_type": "driving",
+            "luma": 0.1,
+        }
+    ]
+)[0]
 
 
 def test_facts_of_a_clip_word_by_word() -> None:
@@ -43,9 +47,12 @@ def test_facts_of_a_clip_word_by_word() -> None:
 
 
 def test_nothing_is_told_of_what_is_not_known() -> None:
-    assert facts_of({}) == ""
+    assert facts_of(None) == ""
     bare = {"tags": [], "camera_motion": None, "content_type": None}
-    assert facts_of(bare) == "- Camera, measured over the whole clip: its motion is not known"
+    assert (
+        facts_of(clip_rows([bare])[0])
+        == "- Camera, measured over the whole clip: its motion is not known"
+    )
 
 
 @pytest.mark.parametrize(

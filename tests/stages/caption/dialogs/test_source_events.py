@@ -45,7 +45,7 @@ def window(start: int, end: int) -> Window:
 
 def known(start: int, end: int, said: dict[str, Any], start_s: float = 0.0) -> Known:
     """Of frames of a clip with 10 frames per second."""
-    return known_of(window(start, end), 10.0, start_s, events_of(said, CONFIG), CONFIG, {})
+    return known_of(window(start, end), 10.0, start_s, events_of(said, CONFIG), CONFIG, None)
 
 
 def test_events_and_values_are_read() -> None:
@@ -128,12 +128,12 @@ def test_a_bad_value_is_not_told_to_the_model() -> None:
     bad_keys = events_of(data, CONFIG).bad_keys
     assert bad_keys == {"speed_kmh"}
     sidecar = Sidecar(uri="x", data=data)
-    told = facts_of({}, sidecar=sidecar, is_source_events_told=False, bad_keys=bad_keys)
+    told = facts_of(None, sidecar=sidecar, is_source_events_told=False, bad_keys=bad_keys)
     lines = told.splitlines()
     assert '  - weather: "rain"' in lines
     assert '  - camera: "front"' in lines
     assert "speed_kmh" not in told
-    assert "  - speed_kmh: 4000" in facts_of({}, sidecar=sidecar).splitlines()
+    assert "  - speed_kmh: 4000" in facts_of(None, sidecar=sidecar).splitlines()
 
 
 def test_a_bad_value_of_an_event_costs_that_value_alone() -> None:
@@ -202,7 +202,9 @@ def test_windows_around_events_may_stand_beside_the_others() -> None:
     ]
     told = []
     for one in windows:
-        know = known_of(one, 10.0, 0.0, events_of({"weather": str(one.index)}, CONFIG), CONFIG, {})
+        know = known_of(
+            one, 10.0, 0.0, events_of({"weather": str(one.index)}, CONFIG), CONFIG, None
+        )
         task = Task(clip_id="c", content="p", window=one, fps=10.0, known=know)
         told.append(retold(make_dialogs(beside)(task), {}))
     caption = caption_of([one for one in told if one is not None], beside).text or ""
@@ -260,7 +262,7 @@ def test_the_prompt_tells_the_class_and_times_of_the_window() -> None:
         "  - near_collision at 2.4 s: a van",
     ]
     told = facts_of(
-        {},
+        None,
         sidecar=Sidecar(uri="x", data=data),
         known_lines=lines,
         is_source_events_told=False,
@@ -268,7 +270,7 @@ def test_the_prompt_tells_the_class_and_times_of_the_window() -> None:
     assert told.startswith("\n".join(lines))
     assert 'road: "A8"' in told
     assert "12.4" not in told
-    assert "12.4" in facts_of({}, sidecar=Sidecar(uri="x", data=data))
+    assert "12.4" in facts_of(None, sidecar=Sidecar(uri="x", data=data))
 
 
 def test_another_label_is_another_request() -> None:
@@ -281,8 +283,8 @@ def test_another_label_is_another_request() -> None:
 
     def key(said: dict[str, Any]) -> str:
         one = windows_of(100, 10.0, config)[0]
-        know = known_of(one, 10.0, 0.0, events_of(said, config), config, {})
-        facts = facts_of({}, known_lines=known_lines(know, one, 10.0, 0.0))
+        know = known_of(one, 10.0, 0.0, events_of(said, config), config, None)
+        facts = facts_of(None, known_lines=known_lines(know, one, 10.0, 0.0))
         task = Task(clip_id="c", content="p", window=one, fps=10.0, facts=facts, known=know)
         return asker.first_request(task).key
 
