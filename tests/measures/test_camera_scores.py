@@ -107,9 +107,9 @@ def test_static_and_violent_clips_have_different_reasons() -> None:
         clip = clip_of(**signals)
         return [verdict.reason for verdict in judge(score_clip(clip.track, clip.span), bounds)]
 
-    assert reasons(motion=0.001) == [Reason.MOTION_TOO_LOW]
-    assert reasons(pan_rate=3.0) == [Reason.CAMERA_TOO_VIOLENT]
-    assert reasons(pan_rate=shaking(1.0)) == [Reason.CAMERA_TOO_SHAKY]
+    assert reasons(motion=0.001) == ["motion_too_low"]
+    assert reasons(pan_rate=3.0) == ["camera_too_violent"]
+    assert reasons(pan_rate=shaking(1.0)) == ["camera_too_shaky"]
     assert reasons(pan_rate=0.5) == []
 
 

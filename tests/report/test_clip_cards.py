@@ -135,7 +135,8 @@ def test_long_captions_and_details_are_cut_short() -> None:
 
 def test_number_of_cards_and_size_of_the_page_are_bounded() -> None:
     clips = [clip(n) for n in range(60)]
-    for number, reason in enumerate(Reason):
+    of_scores = (reason for spec in SCORES.values() for reason in (spec.low, spec.high))
+    for number, reason in enumerate(sorted({*Reason, *of_scores})):
         clips += [
             rejected(1000 * number + n, str(reason), reason_detail="&" * 5000, tags=[f"tag{n}"])
             for n in range(1, 40)

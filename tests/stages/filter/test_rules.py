@@ -189,9 +189,9 @@ def test_reasons_come_in_the_order_of_the_rules() -> None:
     scores = scores_with(motion=0.0, luma=0.0, fps=5.0)
     low = {"min": 9.0}
     found = [v.reason for v in judge(scores, rules(luma=low, fps=low, motion=low))]
-    assert found == [Reason.TOO_DARK, Reason.FPS_TOO_LOW, Reason.MOTION_TOO_LOW]
+    assert found == ["too_dark", "fps_too_low", "motion_too_low"]
     found = [v.reason for v in judge(scores, rules(motion=low, luma=low, fps=low))]
-    assert found == [Reason.MOTION_TOO_LOW, Reason.TOO_DARK, Reason.FPS_TOO_LOW]
+    assert found == ["motion_too_low", "too_dark", "fps_too_low"]
 
 
 def test_a_rule_on_an_absent_score_rejects_as_not_measured() -> None:
