@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from curator.commands import run
 from curator.commands.arguments import Commands
 
 
@@ -25,6 +26,6 @@ def run_demo(options: argparse.Namespace) -> int:
     print(f"making footage in {folder / 'footage'} ...", flush=True)
     for path, what in make_demo(folder / "footage"):
         print(f"  {path.name}: {what}")
-    from curator.cli import main
-
-    return main(["run", str(folder / "footage"), str(folder / "out")])
+    parser = argparse.ArgumentParser()
+    run.add_parser(parser.add_subparsers())
+    return run.run_run(parser.parse_args(["run", str(folder / "footage"), str(folder / "out")]))

@@ -16,7 +16,7 @@ from curator.doctor.diagnosis import Group, Row, State
 from curator.doctor.host import Host
 from curator.doctor.machine_check import existing
 from curator.errors import CuratorError, StorageError
-from curator.report.number_text import plain
+from curator.number_text import plain
 from curator.stages.scan.source_listing import ListedSource, UnlistedSource, list_sources
 from curator.storage import Store, open_source, open_store
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from curator.number_text import amount, clock, count, length, share, size
 from curator.report.funnel import funnel_steps
-from curator.report.number_text import amount, clock, count, length, share, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from curator.number_text import count
 from curator.report.clip_cards import clip_s
-from curator.report.number_text import count
 from curator.report.score_distance import Nearness
 from curator.tables.clip_rows import ClipRow
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from curator.measures.scores import FAMILIES, SCORES
+from curator.number_text import compared
 from curator.records import Reason
-from curator.report.number_text import compared
 from curator.tables.clip_rows import ClipRow
 
 MAX_TEXT = 1200

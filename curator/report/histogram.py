@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.scores import FAMILIES, SCORES
-from curator.report.number_text import count, score
+from curator.number_text import count, score
 from curator.report.rule_text import applied_rules, reasons_of
 from curator.tables.clip_rows import ClipRows
 

@@ -4,7 +4,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from curator.report import number_text
+from curator import number_text
 from curator.report.clip_cards import (
     clip_s,
     format_words,

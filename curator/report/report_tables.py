@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from curator.number_text import amount
 from curator.records import Note
-from curator.report.number_text import amount
 from curator.report.rule_text import applied_rules, bound_words, reasons_of
 
 NOTES: dict[str, str] = {

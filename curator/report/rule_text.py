@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from curator.measures.scores import SCORES
+from curator.number_text import count, percent, score
 from curator.records import Reason
-from curator.report.number_text import count, percent, score
 
 Facts = Mapping[str, Any]
 

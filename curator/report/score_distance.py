@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from curator.measures.scores import SCORES
-from curator.report.number_text import compared, score
+from curator.number_text import compared, score
 from curator.report.rule_text import applied_rules, reasons_of
 from curator.tables.clip_rows import ClipRow, ClipRows
 

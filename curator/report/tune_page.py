@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.number_text import compared, score
 from curator.report.histogram import Histogram, histogram
-from curator.report.number_text import compared, score
 from curator.report.page_templates import render
 from curator.tables.clip_rows import ClipRow
 

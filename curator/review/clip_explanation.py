@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError
 from curator.measures.scores import SCORES
+from curator.number_text import clock, plain, score
 from curator.records import Reason
-from curator.report.number_text import clock, plain, score
 from curator.report.rule_text import quantile_words
 from curator.review.finished_run import Finished
 from curator.stages.filter.judging import corpus_of, score_values

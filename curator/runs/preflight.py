@@ -10,8 +10,8 @@ from curator.measures.clip_semantics import check_content
 from curator.measures.scores import SCORES
 from curator.models.text_detector import text_model_file
 from curator.models.weight_store import ModelStore
+from curator.number_text import plain
 from curator.recipe import Recipe, semantics_of
-from curator.report.number_text import plain
 from curator.stages.analyze.config import analyze_fingerprint
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.probe import scan_key

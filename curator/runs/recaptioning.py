@@ -41,12 +41,11 @@ from curator.stages.commit.commit_run import (
 from curator.stages.cut.cut_driver import cut_facts
 from curator.stages.propose.candidate_store import read_pictures
 from curator.stages.shard.shard_driver import Sharding
-from curator.stages.shard.shard_plan import SHARDS
 from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import Vectors
-from curator.tables.out_layout import CONFIG, remove
+from curator.tables.out_layout import CONFIG, SHARDS, remove
 from curator.tables.parts import SUMMARY, read_parquet, write_table, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA, SIDECARS_SCHEMA, clips_schema
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from curator.stages.shard.shard_plan import SHARDS
 from curator.storage import Store
 from curator.storage.file_walk import is_hidden
 from curator.tables.parts import SUMMARY
@@ -22,6 +21,8 @@ TABLES = (
     "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations", "sidecars",
 )  # fmt: skip
 CONFIG = "config.json"
+SHARDS = "shards"
+"""Folder of the shards."""
 
 _STAGES = (
     "scan", "tracks", "segments", "cuts", "frames", "alike", "alignments", "text_embeddings",

@@ -11,10 +11,10 @@ import pytest
 from jinja2 import UndefinedError
 
 from curator.measures.scores import SCORES
+from curator.number_text import amount, clock, compared, length, plain, score, share, size
 from curator.records import Note, Reason
 from curator.report import render_report
 from curator.report.funnel import funnel_steps, reason_order
-from curator.report.number_text import amount, clock, compared, length, plain, score, share, size
 from curator.report.page_templates import clean
 from curator.report.page_templates import render as page_from
 from curator.report.report_tables import NOTES

@@ -15,10 +15,9 @@ import pyarrow as pa
 import curator
 from curator.errors import StorageError
 from curator.report import render_report, shown_clips
-from curator.stages.shard.shard_plan import SHARDS
 from curator.storage import Store
 from curator.tables.clip_rows import ClipRows
-from curator.tables.out_layout import CONFIG, OWN_FOLDERS, TABLES, is_own, remove
+from curator.tables.out_layout import CONFIG, OWN_FOLDERS, SHARDS, TABLES, is_own, remove
 from curator.tables.parts import SUMMARY, write_table, write_table_part, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA, clips_schema
 from curator.tables.source_table import SourceTable, SourceTotals

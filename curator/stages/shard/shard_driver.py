@@ -23,18 +23,13 @@ from curator.stages.shard.shard_index import (
     known_facts,
     set_files,
 )
-from curator.stages.shard.shard_plan import (
-    SHARDS,
-    ShardPlan,
-    TarLayout,
-    plan_shards,
-    tar_layout,
-)
+from curator.stages.shard.shard_plan import ShardPlan, TarLayout, plan_shards, tar_layout
 from curator.stages.shard.stage import ShardStage, ShardUnit, ShardWritten, object_names
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import TextVector, Vectors
+from curator.tables.out_layout import SHARDS
 from curator.tables.parts import Parts, column_values
 from curator.tables.spill_file import Spill
 

@@ -18,7 +18,8 @@ import orjson
 import pyarrow as pa
 
 from curator.stages.shard.dataset_card import CARD, dataset_card
-from curator.stages.shard.shard_plan import SHARDS, SPLITS, ShardPlan, TarLayout
+from curator.stages.shard.shard_plan import SPLITS, ShardPlan, TarLayout
+from curator.tables.out_layout import SHARDS
 from curator.tables.parts import tables_to_parquet
 
 MANIFEST = f"{SHARDS}/manifest.json"

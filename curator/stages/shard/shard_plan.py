@@ -24,12 +24,10 @@ from curator.stages.shard.sample import Split as Split
 from curator.stages.shard.sample import padded
 from curator.stages.shard.tar_reader import TEXT_VECTOR
 from curator.tables.clip_vectors import TextVector
+from curator.tables.out_layout import SHARDS
 
 SHARD_VERSION = 3
 """Raised when the same clips would give other bytes."""
-
-SHARDS = "shards"
-"""Folder of the shards under an output root."""
 
 END_BYTES = 2 * BLOCK
 """Empty blocks that end a tar."""

@@ -1,0 +1,37 @@
+"""A stage that rejects the clips of listed sources.
+
+    stages:
+      - use: blocklist:Blocklist
+        config: {sources: [holiday.mp4]}
+
+Run it with this folder in PYTHONPATH.
+"""
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+import pyarrow as pa
+
+from curator.stage import ClipFilter, Rejection, StageConfig
+
+
+class BlocklistConfig(StageConfig):
+    """Names of files."""
+
+    sources: tuple[str, ...] = ()
+
+
+class Blocklist(ClipFilter[BlocklistConfig]):
+    """Rejects clips by the file name of their source."""
+
+    name = "blocklist"
+    version = 1
+    config_type = BlocklistConfig
+
+    def process(self, unit: pa.Table) -> Iterable[Rejection]:
+        """Yields a rejection for each clip of a listed source."""
+        columns = unit["clip_id"].to_pylist(), unit["source_uri"].to_pylist()
+        for clip_id, uri in zip(*columns, strict=True):
+            name = PurePosixPath(uri).name
+            if name in self.config.sources:
+                yield Rejection(clip_id=clip_id, reason="on_blocklist", detail=name)

@@ -1,0 +1,114 @@
+"""The house keeps its shape: layers, one form for all stages, one place for Ray, unique names."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import curator
+
+ROOT = Path(curator.__file__).parent
+LAYERS = (
+    ("errors", "strict_yaml", "fingerprints", "extensions", "number_text", "records", "stage"),
+    ("storage", "media", "footage"),
+    ("models",),
+    ("measures",),
+    ("buckets", "cut_requests"),
+    ("tables",),
+    ("executor",),
+    ("report",),
+    ("stages",),
+    ("recipe",),
+    ("verify", "pipeline"),
+    ("export",),
+    ("runs",),
+    ("review", "doctor", "loading"),
+    ("api",),
+    ("commands",),
+    ("cli",),
+)
+"""A module imports from its own layer and those above this line of the list, never from below."""
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+MODULES = sorted(p for p in ROOT.rglob("*.py") if "pipelines" not in p.parts)
+STAGES = (
+    "scan", "analyze", "propose", "filter", "dedup", "select", "caption", "cut", "shard", "commit",
+)  # fmt: skip
+KNOWS_RAY = {
+    Path("executor/ledger.py"),
+    Path("executor/ray_cluster.py"),
+    Path("loading/ray_decoding.py"),
+}
+
+
+def imported(path: Path) -> set[str]:
+    """Full names of the modules that a file imports, anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names.add(node.module)
+    return names
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_module_imports_from_a_later_layer(path: Path) -> None:
+    own = path.relative_to(ROOT).with_suffix("").parts[0]
+    if own == "__init__":
+        return
+    for name in imported(path):
+        if name.startswith("curator."):
+            other = name.split(".")[1]
+            assert LEVEL[other] <= LEVEL[own], f"{own} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_only_the_executor_and_remote_loading_import_ray(path: Path) -> None:
+    knows = {name for name in imported(path) if name.split(".")[0] == "ray"}
+    assert not knows or path.relative_to(ROOT) in KNOWS_RAY
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_imports_neither_the_recipe_nor_another_stage(stage: str) -> None:
+    for path in sorted((ROOT / "stages" / stage).rglob("*.py")):
+        for name in imported(path):
+            parts = name.split(".")
+            assert parts[:2] != ["curator", "recipe"], f"{name_of(path)} imports {name}"
+            if parts[:2] == ["curator", "stages"] and len(parts) > 2:
+                assert parts[2] == stage, f"{name_of(path)} imports {name}"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_has_one_shape(stage: str) -> None:
+    folder = ROOT / "stages" / stage
+    assert (folder / "config.py").is_file()
+    classes = [
+        node
+        for node in ast.walk(ast.parse((folder / "stage.py").read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    names = {
+        statement.value.value
+        for node in classes
+        for statement in node.body
+        if isinstance(statement, ast.Assign)
+        and isinstance(statement.value, ast.Constant)
+        and any(isinstance(t, ast.Name) and t.id == "name" for t in statement.targets)
+    }
+    assert stage in names, f"stages/{stage}/stage.py has no stage of that name"
+
+
+def test_stages_are_all_there_are() -> None:
+    found = {path.name for path in (ROOT / "stages").iterdir() if path.is_dir()}
+    assert found - {"__pycache__"} == set(STAGES)
+
+
+def test_no_base_name_occurs_twice() -> None:
+    free = {"__init__.py", "config.py", "stage.py"}
+    counts = Counter(path.name for path in MODULES if path.name not in free)
+    assert [name for name, n in counts.items() if n > 1] == []
