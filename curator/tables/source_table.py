@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.records import Note, SourceRef
-from curator.report import MAX_PER_GROUP
 from curator.tables.parts import ROWS_PER_TABLE_PART
 from curator.tables.schemas import SOURCES_SCHEMA
 
@@ -44,6 +43,9 @@ _REF = (
 )  # fmt: skip
 _REF_ROWS = 4096
 _NO_LEADER = -1
+
+MAX_SHOWN = 24
+"""Failed sources of each error code that the report shows."""
 
 
 class _Columns:
@@ -212,7 +214,7 @@ class SourceTotals:
         self.video_s += pc.sum(rows["duration_s"]).as_py() or 0.0
         self.by_note.update(_value_counts(pc.list_flatten(rows["notes"])))
         for code, n_failed in _value_counts(failed["error_code"]).items():
-            room = max(0, MAX_PER_GROUP - self.by_error[code])
+            room = max(0, MAX_SHOWN - self.by_error[code])
             shown = failed.filter(pc.equal(failed["error_code"], code)).slice(0, room)
             self.failed_rows += shown.to_pylist()
             self.by_error[code] += n_failed

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from curator.executor import progress as module
-from curator.executor.progress import Progress, format_funnel
+from curator.executor.progress import Progress
+from curator.report.funnel_text import format_funnel
 
 
 class Clock:
