@@ -1,12 +1,11 @@
-"""Measures how loud the audio of a source is, on the way of the one decode.
+"""Measures the RMS level of a source's audio during the one decode.
 
-What stays of the audio is its level on a grid of time: RMS in dBFS of each tenth of a second, mixed
-over channels by power. 0 dBFS is a square wave of full scale, so that a sine of full scale has
--3.01. Cell `k` is [k / 10, (k + 1) / 10) s on the container's clock, in which video timestamps
-count too: no cell depends on where decoding began.
+The level in dBFS of each tenth of a second is kept, mixed over channels by power. 0 dBFS is a
+square wave of full scale, so a sine of full scale has -3.01. Cell `k` is [k / 10, (k + 1) / 10) s
+on the container's clock, which video timestamps share.
 
-A frame of audio is placed by its own timestamp alone. So pieces of a source, each decoded from
-another place, give the same cells where both have them, once a decoder has settled.
+A frame of audio is placed by its own timestamp alone. So pieces of a source that were decoded from
+different places agree where they overlap, once their decoders have settled.
 """
 
 import math
@@ -30,33 +29,32 @@ from curator.records import Note
 CELLS_PER_S = 10
 """Cells of the grid per second."""
 MAX_CELLS = 4_000_000
-"""Cells from the first to the last level, 4.6 days: where timestamps jump further, the rest is
-left out."""
+"""Most cells from the first to the last level, 4.6 days; the rest is left out."""
 FLOOR_DB = -120.0
-"""Level of digital silence, and the lowest: below what 16 bits can hold (-96), above that of 24."""
+"""Level of digital silence, and the lowest level: between those of 16 bits (-96) and 24 bits."""
 SETTLED_S = 0.5
-"""Time after which any audio decoder has forgotten that it began in the middle: Opus asks for
+"""Time after which any audio decoder that began in the middle gives the right samples: Opus needs
 0.08 s, and MP3's bit reservoir reaches back over a few frames of 0.03 s."""
 
 _SETTLED_CELLS = math.ceil(SETTLED_S * CELLS_PER_S) + 1
 _LEAST, _MOST = 0.5, 1.5
-"""Shares of a cell's time between which what was placed in it counts: less is the frayed end of the
-audio, more are two stretches of audio that claim the same time."""
+"""Shares of a cell that must have audio: less is the frayed end of the audio, more is two stretches
+at the same time."""
 _LEAST_RATE_HZ = 1000
 _BATCH_PACKETS, _BATCH_BYTES = 256, 1 << 20
-"""Packets that are decoded at a time: one by one, between pictures, each would find the processor's
-caches full of pixels, which takes several times as long."""
+"""Packets decoded at a time: one by one, between pictures, each would find the caches full of
+pixels, which takes several times as long."""
 _FARTHEST_CELL = 1 << 40
 _SAME_DB, _SAME_SHARE = 1.0, 0.8
-"""Two decodes of a cell differ by no more in so many cells: AAC and AC-3 fill in noise that is
-drawn anew in each decode, and shows where a cell is far more quiet than those beside it."""
+"""Most that two decodes differ, in dB, and the share of cells for which that holds: AAC and AC-3
+fill in random noise, which shows in cells far more quiet than their neighbours."""
 _QUIET_DB = -80.0
-"""Below it such noise may be all there is, so that levels are not compared."""
+"""Levels below it may be such noise alone, and are not compared."""
 _ZERO_AND_SCALE = {
     "u8": (128, 1 / 128), "s16": (0, 1 / (1 << 15)), "s32": (0, 1 / (1 << 31)),
     "s64": (0, 1 / (1 << 63)), "flt": (0, 1.0), "dbl": (0, 1.0),
 }  # fmt: skip
-"""Value of silence, and factor to full scale, by sample format without its mark for planes."""
+"""Value of silence, and factor to full scale, by sample format without the suffix for planes."""
 
 Levels = NDArray[np.float32]
 
@@ -64,20 +62,19 @@ Levels = NDArray[np.float32]
 class LevelMeter:
     """Decodes the packets of an audio stream and keeps their levels.
 
-    Whatever is wrong with the audio leaves cells without a level and says so in `notes`; it raises
-    nothing.
+    Wrong audio leaves cells without a level, with a note in `notes`; it raises nothing.
 
     Args:
         stream: The audio stream.
-        begins_within: Whether the packets begin in the middle of the stream, so that the decoder
-            may fail at first.
+        begins_within: Whether the packets begin in the middle of the stream, where the decoder may
+            fail at first.
     """
 
     def __init__(self, stream: Stream, *, begins_within: bool = False) -> None:
         self.stream = stream
         self.notes: set[Note] = set()
         self.cpu_s = 0.0
-        """CPU-seconds that decoding and measuring took."""
+        """CPU-seconds of decoding and measuring."""
         self._begins_within = begins_within
         self._waiting: list[Packet[Any]] = []
         self._waiting_bytes = 0
@@ -101,7 +98,7 @@ class LevelMeter:
             self._work()
 
     def _work(self) -> None:
-        """Measures the packets that wait."""
+        """Measures the waiting packets."""
         begun_s = time.thread_time()
         for packet in self._waiting:
             self._decode(packet)
@@ -121,12 +118,12 @@ class LevelMeter:
             for frame in packet.decode():
                 if not (isinstance(frame, AudioFrame) and self._measure(frame)):
                     self._failed(packet)
-        # PyAV raises ValueError for what it cannot describe, such as a layout.
+        # PyAV raises ValueError for layouts and the like that it does not know.
         except (av.error.FFmpegError, ValueError):
             self._failed(packet)
 
     def end(self) -> None:
-        """Takes what the decoder holds back, where packets ended without saying so."""
+        """Flushes the decoder, where packets ended without an empty one."""
         if self._context is None:
             return
         flush: Packet[Any] = Packet()
@@ -134,15 +131,15 @@ class LevelMeter:
         self.take(flush)
 
     def levels(self, first: int | None = None, end: int | None = None) -> tuple[int, Levels]:
-        """Levels of what was taken so far.
+        """Levels of the packets taken so far.
 
         Args:
-            first: First cell of interest; None for the first that there is.
-            end: Cell before which interest ends; None for the last that there is.
+            first: First cell of interest; None for no bound.
+            end: End of the cells of interest, exclusive; None for no bound.
 
         Returns:
-            The first cell that has a level, and float32 [A] in dBFS from there to the last one that
-            has a level; NaN for cells that at least half lack audio.
+            The first cell with a level, and float32 [A] in dBFS from there to the last cell with a
+            level; NaN for cells with audio in less than half of their time.
         """
         self._work()
         self._close()
@@ -180,7 +177,7 @@ class LevelMeter:
             self.notes.add(Note.AUDIO_ERRORS)
 
     def _measure(self, frame: AudioFrame) -> bool:
-        """Adds the levels of a frame; False if it holds nothing to measure."""
+        """Adds the levels of a frame; False if it has nothing to measure."""
         rate, kind = frame.sample_rate, frame.format.name
         known = _ZERO_AND_SCALE.get(kind.removesuffix("p"))
         if frame.is_corrupt or known is None or rate < _LEAST_RATE_HZ or not frame.samples:
@@ -244,16 +241,10 @@ class LevelMeter:
 def level_meter(
     container: av.container.InputContainer, video: VideoStream, *, begins_within: bool = False
 ) -> LevelMeter | None:
-    """A meter for the audio stream that belongs to a video: FFmpeg's choice of the best one.
+    """A meter for the audio that belongs to a video: FFmpeg's choice of the best stream.
 
-    Args:
-        container: Opened for reading.
-        video: The stream that is decoded; streams of its programme come first.
-        begins_within: See `LevelMeter`.
-
-    Returns:
-        None for a source without audio, as `sources.has_audio` says: a stream that shows up only
-        behind what FFmpeg probes is not known of.
+    None for a source without audio by `sources.has_audio`: streams that appear after the part that
+    FFmpeg probes are not known.
     """
     stream = container.streams.best("audio", related=video)
     return None if stream is None else LevelMeter(stream, begins_within=begins_within)
@@ -272,18 +263,18 @@ def end_cell(end: Fraction) -> int:
 def join_levels(pieces: Sequence[tuple[int, Levels]]) -> tuple[int, Levels, bool]:
     """Joins the levels of pieces of a source, each decoded from another place.
 
-    Each piece must have read on in the file beyond where the next one begins. So the audio of two
-    neighbours overlaps or touches; where it does neither, there is a gap in the audio itself.
-    After the first, a piece counts from where its decoder has settled. What two pieces both have
-    must agree: that proves that the second one's audio stands where its timestamps say.
+    Each piece must have read on beyond the beginning of the next one. So the audio of neighbours
+    overlaps or touches; otherwise there is a gap in the audio itself. After the first, a piece
+    counts from where its decoder has settled. Where two pieces overlap they must agree, which
+    proves that the second one's audio is where its timestamps say.
 
     Args:
-        pieces: First cell and levels of each, as `LevelMeter.levels` gives them.
+        pieces: First cell and levels of each, as of `LevelMeter.levels`.
 
     Returns:
-        First cell and levels of the whole, and whether all is proved. Cells at which one piece
-        ends before the next has settled are NaN and not proved. Where two pieces contradict each
-        other nothing is left, and is not proved.
+        First cell and levels of the whole, and whether all is proved. Cells between the end of a
+        piece and where the next has settled are NaN and not proved. If two pieces contradict each
+        other, there are no levels and no proof.
     """
     filled = [(start, levels) for start, levels in pieces if len(levels)]
     if not filled:
@@ -292,11 +283,11 @@ def join_levels(pieces: Sequence[tuple[int, Levels]]) -> tuple[int, Levels, bool
     is_proved = True
     for start, levels in filled[1:]:
         end, stop = first + len(whole), start + len(levels)
-        # A cell that each of two pieces has less than half of may lie between them.
+        # There may be a cell between two pieces of which each has less than half.
         is_gap = start > end + 1
         settled = start if is_gap else start + _SETTLED_CELLS
         if not is_gap and stop > end:
-            # Reading stopped within the last cell, and there is more of it.
+            # Reading stopped within the last cell.
             end -= 1
             whole = whole[:-1]
         shared = settled, min(end, stop)
@@ -311,14 +302,7 @@ def join_levels(pieces: Sequence[tuple[int, Levels]]) -> tuple[int, Levels, bool
 
 
 def within(first: int, levels: Levels, start: int, end: int) -> tuple[int, Levels]:
-    """Levels of the cells `[start, end)`, as `LevelMeter.levels` gives them.
-
-    Args:
-        first: Cell of the first of the levels.
-        levels: float32 [A] in dBFS.
-        start: First cell of interest.
-        end: Cell before which interest ends.
-    """
+    """Levels of the cells `[start, end)` of `levels`, which begin at cell `first`."""
     return _trimmed(max(first, start), _part(first, levels, start, end))
 
 
@@ -338,7 +322,7 @@ def _agree(left: Levels, right: Levels) -> bool:
 
 
 def _trimmed(first: int, levels: Levels) -> tuple[int, Levels]:
-    """The same without cells that have no level at both ends."""
+    """Cuts cells without a level off both ends."""
     known = np.flatnonzero(np.isfinite(levels))
     if not len(known):
         return 0, np.zeros(0, np.float32)

@@ -1,9 +1,9 @@
-"""Takes the audio of a span out of a source and puts it beside the pictures of a clip.
+"""Takes the audio of a span from a source and adds it to the pictures of a clip.
 
-The MP4 has no edit list, so that its first sample of audio is heard with its first frame. An
-encoder of AAC begins with a block that only prepares the next one; here the block before the span
-does that, and is left out. The first block of a clip fades in for the same reason, over 21 ms at
-48 kHz; so does that of a copy. Audio ends with the block in which the last frame ends.
+The MP4 has no edit list, so its first audio sample is heard with its first frame. An AAC encoder
+begins with a block that only prepares the next one; here that is the block before the span, which
+is left out. For the same reason the first block of a clip, copied or encoded, fades in over 21 ms
+at 48 kHz. Audio ends with the block in which the last frame ends.
 """
 
 import io
@@ -34,19 +34,19 @@ Wave: TypeAlias = NDArray[np.float32]
 """[C, N], -1 to 1."""
 
 AAC_BLOCK = 1024
-"""Samples in a packet of AAC, and by how much FFmpeg's encoder is late."""
+"""Samples in an AAC packet, and the delay of FFmpeg's encoder."""
 AAC_RATES_HZ = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000)
 BITS_PER_S = 64_000
 """Of each channel."""
 
 _SETTLED_S = Fraction(1, 2)
-"""Time after which any audio decoder has forgotten that it began in the middle."""
+"""Time after which any audio decoder that began in the middle gives the right samples."""
 _EARLIER_S = (0, 10)
-"""How much earlier seeks aim, one after the other."""
+"""Seconds by which successive seeks aim earlier."""
 _APART_S = 10
-"""Most by which audio may lie behind its pictures in the file."""
+"""Most seconds by which audio may follow its pictures in the file."""
 _SAME_TIME_S = 0.01
-"""Containers round times to up to 1 ms; what is further off is a gap."""
+"""Containers round times to up to 1 ms; larger differences are gaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,9 @@ class SpanAudio:
     block: int = AAC_BLOCK
     """Samples of a copy's packet."""
     template: av.audio.stream.AudioStream | None = None
-    """The stream that a copy is of, as long as its container is open."""
+    """The copied stream, valid while its container is open."""
     wave: Wave | None = None
-    """What is to be encoded, from a block before the span on."""
+    """Samples to encode, from a block before the span on."""
 
 
 def audio_of_span(
@@ -77,13 +77,13 @@ def audio_of_span(
     """Reads the audio of a span.
 
     Args:
-        container: The source, at any place; it is left elsewhere.
+        container: The source; its position changes.
         stream: Its audio.
         start: Time of the span's first frame on the container's clock, in seconds.
         seconds: Length of the written clip.
-        may_copy: Whether packets may be taken as they are, where they are AAC without gaps and one
-            begins near enough to the start.
-        max_offset_s: How far from the start that one may begin.
+        may_copy: Takes packets as they are, if they are AAC without gaps and one begins near enough
+            to the start.
+        max_offset_s: Most distance of that packet from the start.
 
     Returns:
         None if there is no audio within the span.
@@ -127,7 +127,7 @@ def _tick(stream: av.audio.stream.AudioStream | av.video.stream.VideoStream) -> 
 def _until(
     container: av.container.InputContainer, stream: av.audio.stream.AudioStream, end: Fraction
 ) -> Iterator[AudioPacket]:
-    """Audio up to a time; it ends where pictures are far beyond that and no audio came."""
+    """Audio up to a time; ends when pictures are far beyond it and no audio came."""
     packets: Iterator[Packet[Any]] = demuxed(container, [stream, *container.streams.video[:1]])
     while True:
         try:
@@ -154,7 +154,7 @@ def _copied(
     max_offset_s: Fraction,
 ) -> SpanAudio | None:
     context = stream.codec_context
-    # Without a header of its own the stream is framed otherwise (ADTS) than MP4 wants it.
+    # Without extradata the stream has ADTS framing, which MP4 does not take.
     if context.name != "aac" or not context.extradata or not context.sample_rate:
         return None
     timed = [p for p in packets if p.pts is not None and p.duration]
@@ -166,7 +166,7 @@ def _copied(
     assert first is not None
     if abs(first * tick - start) > max_offset_s:
         return None
-    # HE-AAC has packets of 2,048 samples at the rate that is heard.
+    # HE-AAC has packets of 2,048 samples at the rate of playback.
     rate = context.sample_rate
     block = AAC_BLOCK * max(1, round(float(timed[near].duration * tick * rate / AAC_BLOCK)))  # type: ignore[operator]
     n_packets = ceil((end - start) * rate / block)
@@ -178,11 +178,7 @@ def _copied(
         if abs((packet.pts - first) * tick - Fraction(number * block, rate)) > _SAME_TIME_S:
             return None
     return SpanAudio(
-        mode="copy",
-        rate=rate,
-        packets=tuple(bytes(p) for p in taken),
-        block=block,
-        template=stream,
+        mode="copy", rate=rate, packets=tuple(bytes(p) for p in taken), block=block, template=stream
     )
 
 
@@ -192,7 +188,7 @@ def _decoded(
     start: Fraction,
     end: Fraction,
 ) -> SpanAudio | None:
-    """Samples at their times, silence where there are none."""
+    """Samples at their times, with silence in gaps."""
     rate = stream.codec_context.sample_rate
     if not rate:
         return None
@@ -206,7 +202,7 @@ def _decoded(
     for frame in _frames(stream, packets, resampler):
         if frame.pts is not None and frame.time_base is not None:
             at = round((frame.pts * frame.time_base - begin) * target)
-            # Times are rounded; samples that follow each other must not overlap or gape for that.
+            # Times are rounded, which must not make samples overlap or leave gaps.
             if expected is None or abs(at - expected) > _SAME_TIME_S * target:
                 expected = at
         if expected is None:
@@ -223,16 +219,14 @@ def _decoded(
 
 
 def _frames(
-    stream: av.audio.stream.AudioStream,
-    packets: Sequence[AudioPacket],
-    resampler: AudioResampler,
+    stream: av.audio.stream.AudioStream, packets: Sequence[AudioPacket], resampler: AudioResampler
 ) -> Iterator[AudioFrame]:
-    """Decoded frames; what does not decode leaves silence."""
+    """Decoded frames; errors leave silence."""
     stream.codec_context.flush_buffers()
     for packet in packets:
         try:
             decoded = packet.decode()
-        # PyAV raises ValueError for what it cannot describe, such as a layout.
+        # PyAV raises ValueError for layouts and the like that it does not know.
         except (av.error.FFmpegError, ValueError):
             continue
         for frame in decoded:
@@ -245,16 +239,8 @@ def _frames(
 
 
 def add_audio(mp4: bytes, audio: SpanAudio) -> bytes:
-    """Writes a clip anew with audio beside its pictures, whose packets stay as they are.
-
-    Args:
-        mp4: The clip without audio.
-        audio: What to add.
-    """
-    with (
-        unnamed_file(".mp4") as (path, file),
-        av.open(io.BytesIO(mp4), mode="r") as pictures,
-    ):
+    """Writes a clip again with audio; the packets of its pictures stay as they are."""
+    with unnamed_file(".mp4") as (path, file), av.open(io.BytesIO(mp4), mode="r") as pictures:
         with av.open(path, "w", format="mp4", container_options=COPY_OPTIONS) as output:
             source = pictures.streams.video[0]
             video = output.add_stream_from_template(source, opaque=True)
@@ -280,7 +266,7 @@ def add_audio(mp4: bytes, audio: SpanAudio) -> bytes:
 def _sound_packets(
     output: av.container.OutputContainer, audio: SpanAudio
 ) -> Iterator[tuple[Fraction, "Packet[Any]"]]:
-    """Packets with the times at which they are heard, in seconds."""
+    """Packets with their times of playback, in seconds."""
     if audio.template is not None:
         copied = output.add_stream_from_template(audio.template, opaque=True)
         copied.time_base = Fraction(1, audio.rate)
@@ -312,6 +298,6 @@ def _aac(stream: av.audio.stream.AudioStream, wave: Wave, rate: int, layout: str
         frame.sample_rate, frame.time_base, frame.pts = rate, Fraction(1, rate), begin
         packets += stream.encode(frame)
     packets += stream.encode(None)
-    # The first prepares, the second is the block before the span.
+    # The first prepares the decoder, the second is the block before the span.
     n_wanted = wave.shape[1] // AAC_BLOCK - 1
     return [bytes(packet) for packet in packets[2 : 2 + n_wanted]]

@@ -20,11 +20,11 @@ DEMUXERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,live_flv,asf,ogg,gif,ivf,"
     "h264,hevc,m4v,mxf,nut,yuv4mpegpipe,rm,dv,obu,wtv,av1,vc1,gxf,apng,nsv"
 )
-"""Containers of video. Left out on purpose: playlists (hls, dash, concat) that name other files,
-image readers, raw formats without a signature, and devices."""
+"""Containers of video, without playlists that name other files (hls, dash, concat), image readers,
+raw formats without a signature, and devices."""
 
 BUFFER_BYTES = 1 << 18
-"""Read size between FFmpeg and Python: one call per frame or so, not one per 32 KiB."""
+"""Read size between FFmpeg and Python: about one call per frame, instead of one per 32 KiB."""
 
 
 def _refuse_other_files(url: str, _flags: int, _options: dict[str, str]) -> Never:
@@ -32,11 +32,7 @@ def _refuse_other_files(url: str, _flags: int, _options: dict[str, str]) -> Neve
 
 
 class _Seeking:
-    """A reader whose seeks to where no file reaches are refused, as FFmpeg expects, and not raised.
-
-    Args:
-        reader: Seekable binary file.
-    """
+    """A reader that refuses impossible seeks as FFmpeg expects, without raising."""
 
     def __init__(self, reader: BinaryIO) -> None:
         self.read, self.tell = reader.read, reader.tell
@@ -73,9 +69,6 @@ def open_container(
         uri: Name for messages.
         n_bytes: Size of the file.
 
-    Yields:
-        The container, closed on exit.
-
     Raises:
         SourceError: EMPTY_FILE or NOT_A_VIDEO.
     """
@@ -83,7 +76,7 @@ def open_container(
         raise SourceError(
             ErrorCode.EMPTY_FILE, f"{uri} has 0 bytes; expected a video; fetch or copy it again"
         )
-    # FFmpeg takes the reader's position for the start of the file.
+    # FFmpeg takes the reader's position as the start of the file.
     reader.seek(0)
     try:
         container = av.open(
@@ -112,7 +105,7 @@ def _words(error: av.error.FFmpegError) -> str:
 
 
 def video_stream(container: av.container.InputContainer, uri: str) -> av.video.stream.VideoStream:
-    """Picks the first video stream that is no cover picture.
+    """Picks the first video stream that is not a cover picture.
 
     Raises:
         SourceError: NO_VIDEO_STREAM or UNSUPPORTED_CODEC.
@@ -140,12 +133,8 @@ def demuxed(
 ) -> Iterator["Packet[Any]"]:
     """Packets of some streams, and at the end an empty one of each, which flushes its decoder.
 
-    In a file in which further streams appear on the way, PyAV ends with an `IndexError` instead of
-    empty packets.
-
-    Args:
-        container: Opened for reading.
-        streams: Of it.
+    If further streams appear within the file, PyAV ends with an `IndexError` instead of empty
+    packets.
     """
     flushed = set()
     try:
@@ -162,16 +151,12 @@ def demuxed(
 
 
 def quarter_turns_deg(frame_rotation: float) -> int:
-    """Clockwise degrees (0, 90, 180 or 270) that show a picture upright.
-
-    Args:
-        frame_rotation: FFmpeg's counter-clockwise rotation of the display matrix, in degrees.
-    """
+    """Clockwise degrees (0, 90, 180 or 270) that turn a picture upright, by FFmpeg's rotation."""
     return round(-frame_rotation / 90) * 90 % 360
 
 
 def pixel_aspect_of(stream: av.video.stream.VideoStream, rotation_deg: int) -> Fraction:
-    """Width of a pixel by its height, in the orientation after rotation; 1 where not said."""
+    """Width of a pixel by its height, in the orientation after rotation; 1 if unknown."""
     aspect = stream.sample_aspect_ratio
     if aspect is None or aspect <= 0:
         return Fraction(1)

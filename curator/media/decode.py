@@ -1,8 +1,8 @@
-"""Decodes a video stream once, in presentation order, whatever state it is in.
+"""Decodes a video stream once, in presentation order, sound or damaged.
 
 A packet that does not decode is counted and skipped; a file that ends early gives what it holds.
 Timestamps are exact: the container's own ticks, repaired only where they are missing or do not
-increase. Frames are handed on as FFmpeg holds them; nothing is converted at full size.
+increase. Frames are passed on as FFmpeg holds them; nothing is converted at full size.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from curator.media.container import demuxed, quarter_turns_deg
 from curator.media.device_frames import DevicePicture
 
 DECODER_OPTIONS = {"export_side_data": "venc_params"}
-"""Makes FFmpeg's decoders attach to a frame how coarsely it was quantised."""
+"""Makes FFmpeg's decoders attach quantisers to frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class DecodedFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFrame:
-    """The same of a frame in a device's memory."""
+    """A frame in a device's memory, and its place in the stream."""
 
     index: int
     pts: int
@@ -51,7 +51,7 @@ class DeviceFrame:
 
 @dataclass(slots=True, kw_only=True)
 class DecodeReport:
-    """What was odd while decoding; filled as frames are consumed."""
+    """Oddities of a stream; filled as frames are consumed."""
 
     n_errors: int = 0
     n_concealed: int = 0
@@ -64,11 +64,11 @@ class DecodeReport:
     sizes: list[tuple[int, int]] = field(default_factory=list)
     n_frames: int = 0
     n_lost_at_end: int = 0
-    """Packets among the last that no frame came from, and no error either."""
+    """Packets among the last that gave neither a frame nor an error."""
 
     @property
     def is_damaged(self) -> bool:
-        """Whether frames are missing or concealed; then decoder threads change what comes."""
+        """Whether frames are missing or concealed; decoder threads then change the frames."""
         return self.ended_early or self.n_errors + self.n_concealed + self.n_lost_at_end > 0
 
 
@@ -76,10 +76,10 @@ HDR_TRANSFERS = (16, 18)
 """ITU-T H.273 transfer characteristics: PQ (SMPTE ST 2084) and HLG (ARIB STD-B67)."""
 
 MAX_CONSECUTIVE_ERRORS = 1000
-"""Packets in a row without a frame after which a stream is given up."""
+"""Errors in a row after which decoding stops."""
 
 _LAST_PACKETS = 64
-"""More than any decoder holds back: an error among them can be lost when it is flushed."""
+"""More packets than any decoder holds back: a flush can lose their errors."""
 
 
 class FrameReader:
@@ -89,19 +89,18 @@ class FrameReader:
         container: Opened for reading.
         stream: Its video stream.
         uri: Name for messages.
-        threads: Decoder threads, unless the stream was decoded from before and has its own; 1 for
-            none beside the caller's. Frames of a sound stream are the
-            same with any number. In a damaged one, pictures differ from run to run with more than
-            one, and frames near the damage or the end are lost; see `DecodeReport.is_damaged`.
+        threads: Decoder threads, unless the stream was decoded from before. Frames of a sound
+            stream are the same with any number. In a damaged one, with more than one thread,
+            pictures differ from run to run, and frames near the damage or the end are lost; see
+            `DecodeReport.is_damaged`.
         max_pixels: Largest frame, in pixels.
-        max_frames: Largest number of frames, or None for no limit.
+        max_frames: Largest number of frames; None for no limit.
         smooths_all: False leaves out the loop filter of frames that no other refers to, in codecs
             that can: a seventh of H.264's decoding time. Edges of blocks stay visible at full size.
-        with_quantizer: Whether frames come with what `signals.quantizer` reads. H.264 then has one
-            thread: of several, one reads it from a picture that another is at, and values differ
-            from run to run.
-        audio: Takes the packets of its audio stream, which lie between those of the video and are
-            read with them in any case; None drops them. Changes no frame.
+        with_quantizer: Attaches quantisers to frames. H.264 then has one thread: with several, one
+            reads quantisers of a picture while another decodes it, and values differ between runs.
+        audio: Takes the packets of its audio stream, which are read along with the video's in any
+            case; None drops them. Changes no frame.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class FrameReader:
 
         Raises:
             DecodeError: TOO_MANY_PIXELS or TOO_LONG.
-            SourceError: Whatever the reader beneath raises.
+            SourceError: From the reader.
         """
         failed_in_a_row = 0
         for packet in self._packets():
@@ -185,12 +184,12 @@ class FrameReader:
                 self._packet_bytes[packet.pts] = packet.size
                 self._last_packet_pts.append(packet.pts)
                 if len(self._packet_bytes) > 4096:
-                    # Another thread may take what it asks for in between.
+                    # Another thread may remove it in between.
                     self._packet_bytes.pop(next(iter(self._packet_bytes)), None)
             yield packet
 
     def _lost_at_end(self) -> int:
-        # VP8's hidden reference frames are packets of their own.
+        # VP8 has hidden reference frames in packets of their own.
         if self.stream.codec_context.name in ("vp8", "libvpx"):
             return 0
         return sum(pts in self._packet_bytes for pts in self._last_packet_pts)
@@ -247,12 +246,12 @@ class FrameReader:
 def upright_size(
     width: int, height: int, rotation_deg: int, pixel_aspect: Fraction
 ) -> tuple[int, int]:
-    """Size with square pixels after rotation, in pixels, by enlarging the shorter-sampled side.
+    """Size in square pixels after rotation; the side with fewer samples is enlarged.
 
     Args:
         width: Coded width.
         height: Coded height.
-        rotation_deg: Clockwise rotation that shows the picture upright.
+        rotation_deg: Clockwise rotation that turns the picture upright.
         pixel_aspect: Width of a pixel by its height, after rotation.
     """
     if rotation_deg % 180:

@@ -1,9 +1,9 @@
 """Decoded frames in a device's memory, and their scaling to the small sizes of measurements.
 
-Scaling is linear, so that a picture is scaled by one matrix from the left and one from the right:
-two products that a GPU does at the speed of reading the picture once, for many frames at a time.
-The weights are those of FFmpeg's scaler, which scales the same pictures on CPUs (`media.scale`), so
-that both give the same pixels to within rounding. The code runs on any device of torch.
+Scaling is linear: one matrix from the left and one from the right. A GPU computes both products at
+the speed of reading the pictures once, for many frames at a time. The weights are those of FFmpeg's
+scaler, which scales the same pictures on CPUs (`media.scale`), so both give the same pixels to
+within rounding. The code runs on any torch device.
 
 Shape letters: B frames, H, W height and width of the source, h, w of the result.
 """
@@ -28,7 +28,7 @@ _BICUBIC = 0.6
 _ROUNDED_DOWN = 1.5, 2.0, 2.9
 """Levels by which FFmpeg's scaler darkens pictures of limited range and even width, because its
 passes round down: bicubic, area, and bicubic of 8 bits in BT.709 (measured within 0.2). The shot
-network was trained on such pictures, and scores are to be the same."""
+network was trained on such pictures, and scores must be the same."""
 
 _MATRICES = {
     1: (0.2126, 0.0722),
@@ -46,8 +46,7 @@ class Form:
     """How a stream's frames are coded.
 
     Attributes:
-        width: Pixels, even.
-        height: Pixels, even.
+        width: Pixels, even; so is `height`.
         bits: Bits of a sample.
         is_full_range: Whether black is 0; else 16 of 255.
         matrix: Matrix coefficients by ITU-T H.273; 2 for unspecified.
@@ -72,15 +71,13 @@ class Form:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePicture:
-    """A frame in a device's memory, where the decoder would give one in the host's.
+    """A frame in a device's memory.
 
     Attributes:
         planes: uint8 or uint16 [3 H / 2, W]: luma, and below it chroma as pairs (NV12, P016). Of
             16 bits the uppermost count.
-        form: How it is coded.
         key_frame: Whether decoding can begin with it.
-        tiny: uint8 RGB [27, 48, 3] for the shot network in the host's memory, where it was made
-            together with other frames'.
+        tiny: uint8 RGB [27, 48, 3] for the shot network, in the host's memory, if made already.
     """
 
     planes: "Tensor"
@@ -100,16 +97,12 @@ class DevicePicture:
         return self.form.height
 
     def luma(self) -> "DeviceLuma":
-        """Luma at full size; what is asked for crosses to the host, and nothing else."""
+        """Luma at full size; only requested parts cross to the host."""
         return DeviceLuma(self.planes[: self.form.height])
 
 
 class DeviceLuma:
-    """Rows and columns of luma on a device; NumPy takes it for an array, and copies only then.
-
-    Args:
-        luma_HW: uint8 or uint16 tensor.
-    """
+    """Rows and columns of luma on a device (uint8 or uint16), copied when NumPy reads them."""
 
     def __init__(self, luma_HW: "Tensor") -> None:
         self._luma_HW = luma_HW
@@ -121,7 +114,7 @@ class DeviceLuma:
 
     @property
     def T(self) -> "DeviceLuma":
-        """Turned over its diagonal."""
+        """Transposed."""
         return DeviceLuma(self._luma_HW.t())
 
     def __getitem__(self, key: Any) -> "DeviceLuma":  # noqa: ANN401
@@ -133,7 +126,7 @@ class DeviceLuma:
         rows = torch.from_numpy(key).to(self._luma_HW.device)
         if self._luma_HW.dtype != torch.uint16:
             return DeviceLuma(self._luma_HW[rows])
-        # Not all of torch's kernels take rows of unsigned 16 bits; signed ones are the same.
+        # Some of torch's kernels take no rows of unsigned 16 bits; signed ones are the same.
         return DeviceLuma(self._luma_HW.view(torch.int16)[rows].view(torch.uint16))
 
     def __array__(
@@ -151,8 +144,8 @@ class DeviceScaler:
     """Scales frames on a device to one size, upright, as RGB; the same as `media.scale.Scaler`.
 
     Args:
-        width: Width of the result, in pixels, after rotation.
-        height: Height of the result, in pixels, after rotation.
+        width: Of the result, in pixels, after rotation.
+        height: Likewise.
         method: `bicubic` or `area`.
         rotation_deg: Clockwise rotation to apply: 0, 90, 180 or 270.
     """
@@ -175,7 +168,7 @@ class DeviceScaler:
 
         Args:
             planes: uint8 or uint16 [B, 3 H / 2, W], as `DevicePicture.planes`.
-            form: How they are coded.
+            form: Of all frames.
 
         Returns:
             uint8 RGB [B, h, w, 3] on the same device.
@@ -187,7 +180,7 @@ class DeviceScaler:
         kind = torch.float16 if planes.is_cuda else torch.float32
         chroma = planes[:, H : H + H // 2].reshape(-1, H // 2, W // 2, 2)
         luma = self._scaled(planes[:, :H], w, kind)
-        # FFmpeg's scaler has one pair of colours for two pixels of a row, unless a row is odd.
+        # FFmpeg's scaler has one pair of colours for two pixels of a row, unless the width is odd.
         step = 1 if w % 2 else 2
         colours = [self._scaled(chroma[..., i].contiguous(), w // step, kind) for i in (0, 1)]
         u, v = (plane.repeat_interleave(step, dim=2) for plane in colours)
@@ -220,11 +213,7 @@ class DeviceScaler:
 
 
 def unscaled_rgb_BHWC(planes: "Tensor", form: Form) -> "Tensor":
-    """Frames of 8 bits at their own size, as FFmpeg's fast conversion gives them, to the bit.
-
-    Args:
-        planes: uint8, as for `DeviceScaler.rgb_BHWC`.
-        form: How they are coded.
+    """Frames of 8 bits at their own size, with the bits of FFmpeg's fast conversion.
 
     Returns:
         uint8 RGB [B, H, W, 3] on the same device.
@@ -242,7 +231,7 @@ def unscaled_rgb_BHWC(planes: "Tensor", form: Form) -> "Tensor":
 def _rgb(y: "Tensor", u: "Tensor", v: "Tensor", *, form: Form, is_fast: bool = False) -> "Tensor":
     """RGB [B, h, w, 3] of planes of 0 to 255, both float.
 
-    FFmpeg's fast conversion rounds each product down, which darkens by 1.2 levels in the mean.
+    FFmpeg's fast conversion rounds each product down, which darkens by 1.2 levels on average.
     """
     import torch
 
@@ -276,10 +265,10 @@ def scaling_matrix(source: int, result: int, method: str) -> NDArray[np.float32]
 
     Args:
         source: Pixels of the source's side.
-        result: Pixels of the result's.
-        method: `area`: each pixel is the mean of what it covers. `bicubic`: FFmpeg's filter, which
-            widens when it shrinks; from ten times the size pixels are averaged to five times first,
-            as `media.scale` does.
+        result: Pixels of the result's side.
+        method: `area`: each pixel is the mean of the area that it covers. `bicubic`: FFmpeg's
+            filter, which widens when it shrinks; sources of ten times the size are averaged to five
+            times first, as in `media.scale`.
 
     Returns:
         float32 [result, source]; rows sum to 1.
@@ -320,14 +309,14 @@ def _margin(source: int, result: int) -> int:
 
 
 def _distances(source: int, result: int) -> NDArray[np.float64]:
-    """From the centres of results to those of pixels, also of some beyond both ends."""
+    """From the centres of results to those of pixels, some of them beyond both ends."""
     margin = _margin(source, result)
     centres = (np.arange(result) + 0.5) * (source / result) - 0.5
     return np.arange(-margin, source + margin)[None, :] - centres[:, None]
 
 
 def _folded(weights: NDArray[np.float64], source: int) -> NDArray[np.float32]:
-    """The last pixel stands for those beyond the end."""
+    """Adds weights beyond an end to the last pixel."""
     margin = (weights.shape[1] - source) // 2
     inner = weights[:, margin : margin + source].copy()
     inner[:, 0] += weights[:, :margin].sum(axis=1)

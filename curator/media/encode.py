@@ -2,7 +2,7 @@
 
 H.264 High, 8-bit 4:2:0, constant frame rate, closed GOPs of at most a second, first frame a key
 frame at time 0, no edit list, index in front, square pixels, upright, even sizes, BT.709.
-No B-frames, so that packets stand in the order of their frames and need no offsets.
+No B-frames, so packets are in the order of their frames and need no offsets.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ from curator.records import Crop
 from curator.storage.scratch import unnamed_file
 
 MP4_OPTIONS = {"movflags": "+faststart", "fflags": "+bitexact", "use_editlist": "0"}
-"""The muxer's: index in front, no date and no version, no edit list."""
+"""Options of the muxer: index in front, no date and no version, no edit list."""
 
 BT709 = 1
 """ITU-T H.273 code of BT.709 primaries, transfer and matrix."""
@@ -38,8 +38,8 @@ Encoder = Literal["x264", "nvenc"]
 class EncodeSettings:
     """How clips are encoded.
 
-    x264 has one thread, so that the same frames give the same bytes everywhere; those of a GPU's
-    encoder depend on the GPU.
+    x264 has one thread, so the same frames give the same bytes everywhere; bytes of NVENC depend on
+    the GPU.
     """
 
     crf: int
@@ -49,16 +49,16 @@ class EncodeSettings:
 
 
 class Upright:
-    """Turns decoded frames into what is encoded: upright, square pixels, even size, BT.709.
+    """Converts decoded frames for the encoder: upright, square pixels, even size, BT.709.
 
     Args:
-        width: Upright width with square pixels, of what is left; an odd one loses a column.
-        height: Upright height with square pixels, of what is left; an odd one loses a row.
+        width: Upright width of the crop in square pixels; an odd one loses a column.
+        height: Likewise; an odd one loses a row.
         rotation_deg: Clockwise rotation to apply.
-        crop: The part that is kept of the upright picture; None for all of it.
-        deinterlace: Weave fields into frames first, where frames say that they are interlaced.
-        cover: Width and height to give, even: the picture is scaled to cover them, and its middle
-            kept. None for its own size.
+        crop: The part of the upright picture to keep; None for all of it.
+        deinterlace: Deinterlaces frames that are marked as interlaced.
+        cover: Even width and height: the picture is scaled to cover them, and its middle kept. None
+            keeps its own size.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Upright:
         self._graph: av.filter.Graph | None = None
 
     def push(self, picture: av.video.frame.VideoFrame) -> list[av.video.frame.VideoFrame]:
-        """Takes a decoded frame, gives those that are ready, in order."""
+        """Takes a decoded frame; returns frames that are ready, in order."""
         ready: list[av.video.frame.VideoFrame] = []
         kind = (picture.width, picture.height, picture.format.name, int(picture.colorspace))
         form = (*kind, int(picture.color_primaries), int(picture.color_trc))
@@ -93,7 +93,7 @@ class Upright:
         return ready + self._pull()
 
     def flush(self) -> list[av.video.frame.VideoFrame]:
-        """Ends the frames, gives those still inside."""
+        """Ends the frames; returns those still inside."""
         if self._graph is None:
             return []
         self._graph.push(None)
@@ -160,7 +160,7 @@ class Upright:
     def _colours(self, picture: av.video.frame.VideoFrame, own: tuple[int, int]) -> list[str]:
         """Arguments of `scale`: once, or before and after a table of colours."""
         known = int(picture.colorspace) not in (2, 0)
-        # Players take untagged colour for BT.709 in HD and for BT.601 below; so does this.
+        # As in players, untagged colour is BT.709 in HD and BT.601 below.
         matrix = "auto" if known else "bt709" if min(own) >= 720 else "bt601"
         # Without the two flags a change of matrix darkens the picture by 2 to 3 levels.
         flags = "flags=bicubic+accurate_rnd+full_chroma_int"
@@ -178,7 +178,7 @@ class Upright:
             max(2, round(side * min(shares) / share))
             for side, share in zip(own, shares, strict=True)
         ]
-        # Even, so that 4:2:0 chroma is cut between its pixels.
+        # Even, because 4:2:0 chroma can only be cut between its pixels.
         at = [(side - part) // 4 * 2 for side, part in zip(own, kept, strict=True)]
         return f"{kept[0]}:{kept[1]}:{at[0]}:{at[1]}"
 
@@ -195,13 +195,13 @@ def encode_mp4(
 
     Args:
         pictures: Upright frames, yuv420p, of the size given; their timestamps are replaced.
-        width: Even width.
-        height: Even height.
+        width: Even; so is `height`.
+        height: Of the frames.
         fps: Frames per second.
         settings: Quality.
 
     Returns:
-        The MP4 and the number of frames that were encoded.
+        The MP4 and its number of frames.
     """
     with unnamed_file(".mp4") as (path, file):
         n_frames = 0
@@ -271,11 +271,7 @@ def nvenc_problem() -> str | None:
 
 
 def refuse_without_nvenc() -> None:
-    """Checks that NVENC opens.
-
-    Raises:
-        CutError: It does not.
-    """
+    """Raises `CutError` if NVENC does not open."""
     problem = nvenc_problem()
     if problem is not None:
         raise CutError(
@@ -286,11 +282,10 @@ def refuse_without_nvenc() -> None:
 
 
 def with_steady_bytes(x264_params: str) -> str:
-    """Adds to x264's parameters what makes the same pictures the same bytes each time.
+    """Adds to x264's parameters the use of AVX2 on CPUs with AVX-512, for steady bytes.
 
-    x264's AVX-512 code gives other bytes now and then, on an AMD EPYC under load: of clips of
-    192x108 without B-frames 3 of 4,500, where AVX2 beside it gave none; of films with B-frames 1 of
-    5 to 10. Where a CPU has AVX-512, AVX2 is used.
+    x264's AVX-512 code gives other bytes now and then, on an AMD EPYC under load: for 3 of 4,500
+    clips of 192x108 without B-frames, where AVX2 gave none; for 1 of 5 to 10 films with B-frames.
     """
     return ":".join(filter(None, (x264_params, "asm=avx2" if _has_avx512() else "")))
 

@@ -1,6 +1,6 @@
-"""Takes some frames of a clip as small pictures while the clip is decoded for another purpose.
+"""Takes small pictures of a clip's frames while the clip is decoded for another purpose.
 
-A stage that wants frames gives a `FrameOrder` to the stage that decodes clips; neither imports the
+A stage that needs frames gives a `FrameOrder` to the stage that decodes clips; neither imports the
 other.
 """
 
@@ -23,9 +23,9 @@ from curator.media.scale import Scaler, fit_inside
 from curator.records import Clip, Looked, Written
 
 JPEG_QUALITY = 90
-"""What models were trained on has such quality; at 448 px a picture has 20 to 60 KB."""
+"""About the quality of models' training data; at 448 px a picture has 20 to 60 KB."""
 HD_PX = 720
-"""From this shorter side on untagged colours are BT.709, as for clips that are encoded."""
+"""From this shorter side on untagged colours are BT.709, as in encoding."""
 
 Reads = Callable[[NDArray[np.uint8]], tuple[object, ...]]
 """Reads the lines of text in a picture, uint8 RGB [H, W, 3]."""
@@ -113,19 +113,19 @@ Moment = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameWish:
-    """Which frames of one clip are wanted."""
+    """The frames wanted of one clip."""
 
     content: str
     """Fingerprint of the clip's pixels as proposed."""
     reads_text: bool = False
-    """Whether text in the frames is read."""
+    """Whether to read text in the frames."""
     moments: tuple[Moment, ...] = ()
     """Events of the source, around which more frames are wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenFrames:
-    """Frames that were taken from a clip and are not stored yet."""
+    """Frames taken from a clip, not stored yet."""
 
     clip_id: str
     wish: FrameWish
@@ -136,7 +136,7 @@ class TakenFrames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFrames:
-    """Where the frames of a clip are stored, or why there are none."""
+    """Place of a clip's stored frames, or the error."""
 
     clip_id: str
     content: str = ""
@@ -146,33 +146,33 @@ class StoredFrames:
     n_frames: int = 0
     """Frames of the clip, as decoded."""
     text: str = ""
-    """Text in the frames, as JSON; empty where none was read."""
+    """Text in the frames, as JSON; empty if none was read."""
     error: str | None = None
 
 
 class FrameTaker(Protocol):
-    """Chooses and stores frames. It is pickled and used in the workers that decode."""
+    """Chooses and stores frames; pickled for the workers that decode."""
 
     def tap(
         self, wish: FrameWish, fps: Fraction | float, start_s: Callable[[int], float]
     ) -> MakeTap:
-        """Returns what makes the tap of a clip.
+        """Returns a maker of the clip's tap.
 
         Args:
-            wish: Which frames.
+            wish: The wanted frames.
             fps: Rate of the clip as written.
-            start_s: Seconds of the source at which the clip begins, from its first frame.
+            start_s: Second of the source at which the clip begins, from its first frame.
         """
         ...
 
     def store(self, taken: Sequence[TakenFrames]) -> list[StoredFrames]:
-        """Stores the frames of some clips and returns where they are."""
+        """Stores the frames of some clips and returns their places."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameOrder:
-    """What the stage that decodes clips needs to take frames for another stage."""
+    """Tells the stage that decodes clips to take frames for another stage."""
 
     taker: FrameTaker
     wish: Callable[[Clip], FrameWish]
@@ -182,15 +182,10 @@ class FrameOrder:
 
 
 def look_at_clip(mp4: bytes, tap: Tap, *, threads: int) -> Looked:
-    """Takes frames of a written clip.
-
-    Args:
-        mp4: A clip that this program wrote: upright, square pixels, frames in order.
-        tap: Takes them.
-        threads: Decoder threads.
+    """Takes frames of a clip that this program wrote: upright, square pixels, frames in order.
 
     Raises:
-        CutError: It does not decode.
+        CutError: The clip does not decode.
     """
     try:
         with av.open(io.BytesIO(mp4), mode="r") as container:

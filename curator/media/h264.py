@@ -1,4 +1,4 @@
-"""Looks into H.264 packets for what containers say wrongly: where decoding can really begin.
+"""Finds in H.264 packets where decoding can really begin, which containers say wrongly.
 
 Containers mark more key frames than are safe to begin at: open groups of pictures, streams that
 are refreshed piece by piece, MPEG-TS without marks. An IDR picture (ITU-T H.264, 7.4.1.2.4) empties

@@ -1,8 +1,7 @@
 """Dense optical flow on a GPU's own engine for it (NVOFA), through DALI.
 
-The engine stands beside the cores that the networks use (Turing, Ampere and Hopper have one), so
-that flow there costs neither them nor the CPU. Flow of another method is not the same flow: recipes
-name it (`analyze.flow`), and it is part of what a track was made with.
+Turing, Ampere and Hopper have the engine, which takes no time from the GPU's cores or the CPU. It
+gives another flow than the CPU's method, so recipes name it (`analyze.flow`) and tracks record it.
 """
 
 # ruff: noqa: N803 - shape letters
@@ -17,14 +16,14 @@ from numpy.typing import NDArray
 from curator.errors import CuratorError
 
 GRID_PX = 4
-"""Pixels from one vector to the next: every generation of the engine has this one."""
+"""Pixels from one vector to the next, which every generation of the engine supports."""
 MIN_SIDE_PX = 32
 """Smallest side of a picture with flow."""
 _LEAST_PX = 128
-"""Smaller pictures are continued by their edges: what the engine refuses ends DALI's pipeline."""
+"""Smaller pictures are padded by their edges: a refusal of the engine would end DALI's pipeline."""
 
 _KNOWN_PX = (8, 4)
-"""Motion of the pair that the engine is tried with, in x and y."""
+"""Motion of the pair with which the engine is tried, in x and y."""
 _KNOWN_WITHIN_PX = 1.0
 
 
@@ -67,7 +66,7 @@ class HardwareFlow:
     def between(
         self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
     ) -> NDArray[np.float32] | None:
-        """Where each pixel went, float32 [H, W, 2] in pixels (x, y); None for tiny pictures.
+        """Motion of each pixel, float32 [H, W, 2] in pixels (x, y); None for tiny pictures.
 
         Args:
             before_HW: uint8 luma.
@@ -75,7 +74,7 @@ class HardwareFlow:
         """
         if min(before_HW.shape) < MIN_SIDE_PX:
             return None
-        # DALI's vectors lead from the later frame of a sequence to the earlier one, and it hands
+        # DALI's vectors lead from the later frame of a sequence to the earlier one, and it passes
         # gray pictures to the engine as if four pixels were one in colour.
         pair = np.stack([after_HW, before_HW])
         lacking = [(0, max(0, _LEAST_PX - side)) for side in before_HW.shape]
@@ -84,7 +83,7 @@ class HardwareFlow:
         (flow,) = self._pipeline.run()
         coarse = np.asarray(flow.as_cpu().at(0), np.float32)[0]
         height, width = before_HW.shape
-        # A vector stands for the middle of its cell; the last cells reach over the edge.
+        # A vector is that of the middle of its cell; the last cells reach over the edge.
         rows, columns = coarse.shape[:2]
         whole = cv2.resize(
             coarse, (columns * GRID_PX, rows * GRID_PX), interpolation=cv2.INTER_LINEAR

@@ -1,20 +1,20 @@
-"""Decodes on a GPU's video engine (NVDEC), from the packets that the demuxer of the CPU path reads.
+"""Decodes on a GPU's video engine (NVDEC), from the packets of the CPU path's demuxer.
 
-PyNvVideoCodec has a demuxer of its own; here packets come from the same container code, so that
-what is opened, hashed, timed and limited is the same, on folders and on S3. A packet's timestamp
-passes through the decoder. Frames stay in the GPU's memory: small pictures are made there.
+PyNvVideoCodec has a demuxer of its own; here the same container code as for the CPU opens, hashes,
+times and limits sources, on folders and on S3. A packet's timestamp passes through the decoder.
+Frames stay in the GPU's memory: small pictures are made there.
 
-Packets are read and frames decoded in a thread of their own, some batches ahead: an engine takes
-its time for a picture, in which Python is free, and would stand still while frames are measured.
+A thread reads packets and decodes frames some batches ahead: the engine would otherwise be idle
+while frames are measured, and leaves Python free while it decodes.
 
-All work on frames is queued on one stream of CUDA, which is not the default one. A decoder that is
-given the default stream waits after each frame for everything that is queued there, the networks'
-work too. On a stream of its own it only queues, and takes a frame's memory back by the next: what
-reads it must be queued on the same stream before.
+All work on frames is queued on one CUDA stream, not the default one. On the default stream a
+decoder waits after each frame for everything queued there, the networks' work too. On a stream of
+its own it only queues, and takes a frame's memory back with the next frame: readers of the frame
+must be queued on the same stream before.
 
-What the engine cannot decode, or cannot be shown to have decoded whole, is refused with a reason,
-and then the source is decoded on the CPU. So is any stream with damage: the engine conceals it
-without a word, and frames that FFmpeg leaves out would be frames here.
+Streams that the engine cannot decode, or cannot be shown to have decoded whole, are refused with a
+reason, and the CPU decodes them. So are damaged streams: the engine conceals damage silently, and
+gives frames that FFmpeg leaves out.
 
 Importing PyNvVideoCodec without a driver raises, so it is imported when a worker begins.
 """
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BATCH = 32
-"""Frames that are scaled together: at 1080p 100 MB of the GPU's memory."""
+"""Frames scaled together: at 1080p 100 MB of the GPU's memory."""
 
 AHEAD = 2
-"""Batches that are decoded before they are asked for."""
+"""Batches decoded ahead."""
 
 _CODECS = {
     "h264": ("H264", "h264_mp4toannexb"),
@@ -60,14 +60,14 @@ _CODECS = {
     "av1": ("AV1", None),
     "mpeg2video": ("MPEG2", None),
 }
-"""The engine's name of FFmpeg's codecs, and the filter that gives packets the form it reads."""
+"""The engine's name of FFmpeg's codecs, and the bitstream filter for its packets."""
 _FORMS = {"yuv420p": 8, "yuvj420p": 8, "nv12": 8, "yuv420p10le": 10, "p010le": 10}
 _PROGRESSIVE = (0, 1)
 """FFmpeg's field orders that are not interlaced: unknown, progressive."""
 
 
 class Refusal(StrEnum):
-    """Why a source is decoded on the CPU although there is a GPU; counted in `summary.json`."""
+    """Why the CPU decodes a source although there is a GPU; counted in `summary.json`."""
 
     CODEC = "codec"
     PIXELS = "pixel_format"
@@ -84,9 +84,9 @@ class NotOnDeviceError(CuratorError):
     """A source must be decoded on the CPU.
 
     Args:
-        refusal: Why.
-        message: What was found.
-        by_used: Whether a decoder found it that had decoded something else before.
+        refusal: The reason.
+        message: The finding.
+        by_used: Whether it came from a decoder that had decoded something else before.
     """
 
     def __init__(self, refusal: Refusal, message: str, *, by_used: bool = False) -> None:
@@ -100,8 +100,8 @@ class Nvdec:
 
     Args:
         gpu: Number of the GPU among those that the process sees.
-        module: PyNvVideoCodec, or what stands for it in a test.
-        device: torch's name of where frames lie.
+        module: PyNvVideoCodec, or its replacement in a test.
+        device: torch's name of the device with the frames.
 
     Raises:
         CuratorError: PyNvVideoCodec is missing, or the driver has no video libraries.
@@ -111,14 +111,14 @@ class Nvdec:
         self.gpu = gpu
         self.device = device
         self.n_halved = 0
-        """Batches that did not fit the GPU's memory, and were halved."""
+        """Batches that were halved because they did not fit the GPU's memory."""
         self.kept = KeptDecoders()
-        """For who decodes the next stream."""
+        """Decoders for the next streams."""
         self._stream: torch.cuda.Stream | None = None
         self._codec_module = module if module is not None else _import_module()
 
     def refusal(self, stream: av.video.stream.VideoStream) -> tuple[Refusal, str] | None:
-        """Why the engine cannot decode a stream, by its header; None where it can."""
+        """Why the engine cannot decode a stream, by its header; None if it can."""
         context = stream.codec_context
         name, pixels = context.codec.canonical_name, context.pix_fmt or ""
         if name not in _CODECS:
@@ -148,7 +148,7 @@ class Nvdec:
         return None
 
     def queued(self) -> AbstractContextManager[object]:
-        """Queues what the calling thread does on a stream of these engines, not the default one."""
+        """Queues the calling thread's work on a stream of these engines, not the default one."""
         if self.device == "cpu":
             return nullcontext()
         import torch
@@ -174,7 +174,7 @@ class Nvdec:
         )
 
     def packet(self, packet: "Packet[Any] | None") -> Any:  # noqa: ANN401
-        """A packet as the decoder takes it, valid as long as `packet`; None ends the stream."""
+        """A packet for the decoder, valid as long as `packet`; None ends the stream."""
         data = self._codec_module.PacketData()
         if packet is None:
             data.bsl_data = data.bsl = 0
@@ -193,12 +193,12 @@ class NvdecReader(FrameReader):
         stream: Its video stream.
         uri: Name for messages.
         nvdec: Engines of this worker.
-        tiny_px: Width and height of the picture that is made of each frame, upright.
-        batch: Frames that are scaled together.
+        tiny_px: Width and height of the small picture of each frame, upright.
+        batch: Frames scaled together.
         **options: As for `FrameReader`.
 
     Raises:
-        NotOnDeviceError: By its header the stream must be decoded on the CPU.
+        NotOnDeviceError: By its header, the CPU must decode the stream.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class NvdecReader(FrameReader):
         batch: int = BATCH,
         **options: Any,  # noqa: ANN401
     ) -> None:
-        # The CPU decodes the first picture alone, which one thread gives soonest.
+        # The CPU decodes only the first picture, for which one thread is fastest.
         super().__init__(container, stream, uri, **(options | {"threads": 1}))
         refused = nvdec.refusal(stream)
         if refused is not None:
@@ -222,7 +222,7 @@ class NvdecReader(FrameReader):
         self._tiny_px = tiny_px
         self._codec = stream.codec_context.codec.canonical_name
         self._facts: dict[int, tuple[bool, int]] = {}
-        """Of packets by timestamp: whether decoding can begin there, and how long it is shown."""
+        """Of packets by timestamp: whether decoding can begin there, and the duration."""
         self._discarded: set[int] = set()
         self._n_shown = 0
         self._decoder: Any = None
@@ -233,8 +233,8 @@ class NvdecReader(FrameReader):
 
         Raises:
             DecodeError: TOO_MANY_PIXELS or TOO_LONG.
-            NotOnDeviceError: The stream turns out to be one for the CPU.
-            SourceError: Whatever the reader beneath raises.
+            NotOnDeviceError: The CPU must decode the stream.
+            SourceError: From the reader.
         """
         packets = self._packets()
         waiting, form = self._learned(packets)
@@ -261,10 +261,10 @@ class NvdecReader(FrameReader):
         return NotOnDeviceError(refusal, f"{self.uri}: {found}", by_used=by_used)
 
     def _learned(self, packets: "Iterator[Packet[Any]]") -> "tuple[list[Packet[Any]], Form]":
-        """Decodes the first picture on the CPU: no header says all of rotation and colours.
+        """Decodes the first picture on the CPU, because headers lack some of rotation and colours.
 
         Returns:
-            The packets that were read for it, and how the stream's frames are coded.
+            The packets read for it, and the form of the stream's frames.
         """
         read = []
         for packet in packets:
@@ -292,7 +292,7 @@ class NvdecReader(FrameReader):
     def _decoded(
         self, packets: "Iterator[Packet[Any]]", form: Form
     ) -> "Iterator[tuple[int, Tensor]]":
-        """Timestamps and planes of frames; the planes are valid until the next is asked for."""
+        """Timestamps and planes of frames; the planes are valid until the next frame."""
         import torch
         import torch.utils.dlpack
 
@@ -316,7 +316,7 @@ class NvdecReader(FrameReader):
             raise self._refused(Refusal.DECODER, _line(error)) from error
 
     def _filtered(self, packets: "Iterator[Packet[Any]]") -> "Iterator[Packet[Any] | None]":
-        """Packets in the form that the engine reads; None at the end."""
+        """Packets in the engine's form; None at the end."""
         bitstream = bitstream_filter(self.stream)
         for packet in packets:
             if not packet.size:
@@ -338,13 +338,13 @@ class NvdecReader(FrameReader):
     def _batch_of(
         self, frames: "Iterator[tuple[int, Tensor]]", form: Form
     ) -> "tuple[list[int], Tensor, NDArray[np.uint8]] | None":
-        """The next frames, and their small pictures in the host's memory: they are done then."""
+        """The next frames, and their small pictures in the host's memory."""
         with self._nvdec.queued():
             taken = self._taken(frames)
             return taken and (*taken, self._tiny_pictures(taken[1], form))
 
     def _taken(self, frames: "Iterator[tuple[int, Tensor]]") -> "tuple[list[int], Tensor] | None":
-        """The next frames in memory of their own, because the decoder takes its back."""
+        """The next frames, copied, because the decoder takes its memory back."""
         times: list[int] = []
         batch: Tensor | None = None
         for pts, planes in islice(frames, self._batch):
@@ -377,7 +377,7 @@ class NvdecReader(FrameReader):
         if planes.is_cuda:
             import torch
 
-            # It is not given to new frames while what is queued here reads it.
+            # The memory is not reused while work queued here reads it.
             planes.record_stream(torch.cuda.current_stream(planes.device))
         for row, pts in enumerate(times):
             key_frame, duration = self._facts.pop(pts, (False, 0))
@@ -410,10 +410,10 @@ _FULL_RANGE = 2
 
 
 def form_of(picture: av.video.frame.VideoFrame) -> Form:
-    """How the frames of a stream are coded whose first one this is, decoded on the CPU.
+    """Form of a stream's frames, from the first one, decoded on the CPU.
 
     Raises:
-        NotOnDeviceError: The engine's frames would be others: interlaced, or of another format.
+        NotOnDeviceError: It is interlaced, or of a format that the engine does not give.
     """
     if picture.interlaced_frame:
         raise NotOnDeviceError(Refusal.INTERLACED, "interlaced")
@@ -430,9 +430,9 @@ def form_of(picture: av.video.frame.VideoFrame) -> Form:
 
 
 def bitstream_filter(stream: av.video.stream.VideoStream) -> BitStreamFilterContext | None:
-    """What gives a stream's packets the form that the engine reads; None where they have it.
+    """The filter that gives packets the engine's form; None if they have it.
 
-    What has start codes already passes through unchanged.
+    Packets with start codes pass unchanged.
     """
     name = _CODECS[stream.codec_context.codec.canonical_name][1]
     return BitStreamFilterContext(name, stream) if name is not None else None

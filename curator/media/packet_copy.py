@@ -1,7 +1,7 @@
-"""Takes the packets of a span out of a source and writes them as an MP4, without decoding.
+"""Copies the packets of a span of a source into an MP4, without decoding.
 
-The copy begins at an IDR picture and ends where no packet that is left out is shown or needed
-before the end, so that every frame in it decodes to the bits that the source decodes to.
+The copy begins at an IDR picture and ends where no omitted packet is shown or needed before the
+end, so every frame in it decodes to the same bits as in the source.
 
 B-frames: their packets are in another order than their frames. With `negative_cts_offsets` the
 first frame is at time 0 all the same, without an edit list; docs/design/clips.md says what readers
@@ -32,15 +32,13 @@ PROFILES = ("Baseline", "Constrained Baseline", "Main", "High")
 """H.264 profiles that hardware decoders take."""
 
 _LIMITED_RANGES = (0, 1)
-"""Codes of FFmpeg's colour range: unspecified, which means limited, and limited."""
+"""Codes of FFmpeg's colour range: unspecified, taken as limited, and limited."""
 
 
 class CannotCopyError(Exception):
-    """A span cannot be copied; it is to be encoded.
+    """A span cannot be copied and must be encoded.
 
-    Attributes:
-        reason: Why.
-        n_frames: Frames that the copy would have, where they are too few.
+    `n_frames` are the frames that the copy would have, if they are too few.
     """
 
     def __init__(self, reason: NotCopied, *, n_frames: int | None = None) -> None:
@@ -61,16 +59,12 @@ class PacketSpan:
 
     @property
     def n_frames(self) -> int:
-        """Frames, which are as many as packets."""
+        """Number of frames, and of packets."""
         return self.end - self.first
 
 
 def refuse_stream(stream: av.video.stream.VideoStream, codecs: Iterable[str]) -> None:
-    """Checks what a header says of a stream.
-
-    Args:
-        stream: The source's video.
-        codecs: Codecs that may be copied.
+    """Checks the stream's header; `codecs` may be copied.
 
     Raises:
         CannotCopyError: CODEC, CHROMA or SHAPE.
@@ -99,7 +93,7 @@ def packets_of_span(
         frame_pts: [n] times of the span's frames.
         end_pts: End of the last one.
         give_up_ticks: Most time that may be left out at start and end together.
-        extradata: The stream's, which says how packets are formed.
+        extradata: The stream's, which gives the form of packets.
 
     Raises:
         CannotCopyError: KEY_FRAME_TOO_FAR, END_TOO_FAR, TIMESTAMPS or DAMAGED.
@@ -149,7 +143,7 @@ def packets_of_span(
 def _entry(
     packet: VideoPacket, index: dict[int, int], last_pts: int, extradata: bytes | None
 ) -> int | None:
-    """Position of the frame if decoding can begin with its packet."""
+    """Position of the packet's frame, if decoding can begin with it."""
     assert packet.pts is not None
     if packet.pts > last_pts:
         raise CannotCopyError(NotCopied.KEY_FRAME_TOO_FAR)
@@ -163,12 +157,12 @@ def mux_copy(stream: av.video.stream.VideoStream, span: PacketSpan, fps: Fractio
     """Writes packets as an MP4 at a constant rate, first frame at time 0.
 
     Args:
-        stream: The source's video, which the packets are from.
+        stream: The source's video.
         span: The packets; their timestamps are replaced.
         fps: Frames per second.
 
     Raises:
-        CannotCopyError: TIMESTAMPS or DAMAGED, where the muxer refuses packets.
+        CannotCopyError: TIMESTAMPS or DAMAGED; the muxer refuses packets.
     """
     extradata = stream.codec_context.extradata
     try:
@@ -177,7 +171,7 @@ def mux_copy(stream: av.video.stream.VideoStream, span: PacketSpan, fps: Fractio
                 copied = output.add_stream_from_template(stream, opaque=True)
                 copied.time_base = 1 / fps
                 for packet in _retimed(span, fps):
-                    # Only where decoding can begin is a key frame for those who seek.
+                    # Readers seek to key frames: only those where decoding can begin are marked.
                     packet.is_keyframe = is_idr(bytes(packet), extradata)
                     packet.stream = copied
                     output.mux(packet)

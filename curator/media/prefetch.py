@@ -1,4 +1,4 @@
-"""Makes values in a thread of its own, while those before them are used."""
+"""Makes values ahead of their use, in a thread."""
 
 from collections import deque
 from collections.abc import Callable, Generator
@@ -9,14 +9,14 @@ T = TypeVar("T")
 
 
 def ahead(make: Callable[[], T | None], *, n: int, name: str) -> Generator[T]:
-    """Values of a function, called in one thread beside the caller's, until it gives None.
+    """Values of a function, called in a thread of its own, until it returns None.
 
-    What it raises is raised where its value would have come. Closing the iterator waits for the
-    call that is under way: whoever uses what the function uses must close it first.
+    An exception is raised in place of its value. Closing the iterator waits for the current call:
+    close it before using anything that the function uses.
 
     Args:
-        make: Gives the next value; called by one thread only.
-        n: Values that are made before they are asked for.
+        make: Returns the next value.
+        n: Values made ahead.
         name: Of the thread.
     """
     pool = ThreadPoolExecutor(1, name)

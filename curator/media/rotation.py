@@ -1,6 +1,6 @@
 """Reads a display rotation from an MP4 or MOV header, without decoding a frame.
 
-PyAV shows the display matrix on decoded frames only; a scan decodes nothing. The matrix of the
+PyAV gives the display matrix of decoded frames only; a scan decodes nothing. The matrix of the
 video track is nine 32-bit numbers at the end of its `tkhd` box (ISO/IEC 14496-12, 8.3.2).
 """
 
@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 MAX_MOOV_BYTES = 256 << 20
-"""A larger index is not read for its rotation; decoding tells it later."""
+"""Most bytes of an index that is read for its rotation; decoding finds it later."""
 
 
 def header_rotation_deg(reader: BinaryIO, n_bytes: int) -> int | None:
-    """Clockwise degrees (0, 90, 180, 270) that show the first video track upright.
+    """Clockwise degrees (0, 90, 180, 270) that turn the first video track upright.
 
     Args:
         reader: Seekable file; its position changes.
         n_bytes: Size of the file.
 
     Returns:
-        The rotation, or None when the file is no MP4 or MOV, or has no readable track header.
+        None if the file is not MP4 or MOV, or has no readable track header.
     """
     moov = _find_moov(reader, n_bytes)
     if moov is None:

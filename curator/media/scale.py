@@ -1,4 +1,4 @@
-"""Scales decoded frames to the small sizes that measurements want, in FFmpeg's filter graph."""
+"""Scales decoded frames to the small sizes of measurements, in FFmpeg's filter graph."""
 
 import sys
 
@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 PRESHRINK = 5
-"""How many times larger than its result the input of a bicubic shrinking is at most."""
+"""Most times by which the input of a bicubic shrinking is larger than its result."""
 
 
 class Scaler:
     """Scales frames to one size, upright, as RGB.
 
-    The graph is the `ffmpeg` command's own `scale` filter, so that a network that was trained on
-    that command's output sees the same pixels. A bicubic shrinking of ten times or more first
-    averages whole pixels down to five times the size, which takes half the time and moves a pixel
-    by 0.3 levels in the mean. The graph is rebuilt when the input's form changes.
+    The graph is the `ffmpeg` command's `scale` filter, so a network that was trained on that
+    command's output sees the same pixels. A bicubic shrinking of ten times or more first averages
+    whole pixels down to five times the size, which takes half the time and moves a pixel by 0.3
+    levels on average.
 
     Args:
-        width: Width of the result, in pixels, after rotation.
-        height: Height of the result, in pixels, after rotation.
+        width: Of the result, in pixels, after rotation.
+        height: Likewise.
         method: `bicubic` (the command's default) or `area` (no aliasing when shrinking much).
         rotation_deg: Clockwise rotation to apply: 0, 90, 180 or 270.
     """
@@ -38,14 +38,7 @@ class Scaler:
         self._graph: av.filter.Graph | None = None
 
     def rgb_HWC(self, picture: av.video.frame.VideoFrame) -> NDArray[np.uint8]:  # noqa: N802
-        """Scales one frame.
-
-        Args:
-            picture: A decoded frame.
-
-        Returns:
-            uint8 RGB of shape [height, width, 3], contiguous.
-        """
+        """Scales one frame to uint8 RGB of shape [height, width, 3], contiguous."""
         form = (picture.width, picture.height, picture.format.name)
         if self._graph is None or form != self._form:
             self._graph, self._form = self._build(picture), form
@@ -59,7 +52,7 @@ class Scaler:
         return np.ascontiguousarray(rgb)
 
     def _steps(self, picture: av.video.frame.VideoFrame) -> list[tuple[int, int, str]]:
-        """Sizes and methods of the scalings, one after the other."""
+        """Sizes and methods of the successive scalings."""
         width, height = self._size
         between = width * PRESHRINK, height * PRESHRINK
         last = (width, height, self._method)
@@ -111,16 +104,13 @@ _FULL_RANGE = 2
 
 
 def luma_plane(picture: av.video.frame.VideoFrame) -> tuple[NDArray[np.uint8], int, int]:
-    """Luma as the decoder holds it, without a copy where it has 8 bits in a plane of its own.
+    """Luma as coded, without a copy if it has 8 bits in a plane of its own.
 
-    Turning a 1080p plane into full range takes 5 ms of a core, and makes uneven steps out of even
-    ones.
-
-    Args:
-        picture: A decoded frame; the result is valid as long as it is.
+    Converting a 1080p plane to full range takes 5 ms of a core, and makes even steps uneven. The
+    result is valid as long as the picture.
 
     Returns:
-        uint8 [H, W] as coded, and the levels of black and white in it.
+        uint8 [H, W] as coded, and its levels of black and white.
     """
     form = picture.format
     luma = form.components[0]

@@ -1,8 +1,8 @@
-"""Cuts a long source at key frames, from its container's index, without decoding it.
+"""Divides a long source at key frames, by its container's index, without decoding it.
 
-Each segment begins to decode at a key frame and goes on past the next segment's, until both have
-decoded the same few frames: what a measurement at the border needs on both sides, and the proof
-that the seek brought the frames that it should have.
+A segment is decoded from its key frame until past the next segment's, so that both decode the same
+few frames: context for measurements at the border, and a proof that the seek found the right
+frames.
 """
 
 from collections.abc import Iterator
@@ -23,39 +23,34 @@ from curator.media.decode import FrameReader
 INDEXED = ("mov", "matroska", "avi")
 """Demuxers whose containers have an index of the whole file."""
 LEAST_FRAMES = 900
-"""Least frames of a segment: the overlaps stay a small part of what is decoded."""
+"""Least frames of a segment, which keeps overlaps a small part of decoding."""
 EVEN_BEYOND = 4
-"""Above this number, segments come in multiples of it, so that workers share them evenly."""
+"""Above this number, segments come in multiples of it, for an even division among workers."""
 _PROBED_PACKETS = 40
-"""Packets after a key frame among which one of an open GOP would show: more than any decoder
-reorders."""
+"""Packets after a key frame that would show an open GOP: more than any decoder reorders."""
 
 
 class WholeReason(StrEnum):
     """Why a long source is not analyzed in segments. Public: counted in `summary.json`."""
 
     NO_INDEX = "no_index"
-    """Its container has none (MPEG-TS), or none that reaches its end."""
+    """Its container has no index (MPEG-TS), or none that reaches its end."""
     NO_KEY_FRAMES = "no_key_frames"
     """Fewer than two key frames that are far enough apart."""
     OPEN_GOP = "open_gop"
     """Frames that follow a key frame are shown before it."""
     INDEX_LIES = "index_lies"
-    """A seek brings other frames than the index promises."""
+    """A seek finds other frames than the index promises."""
     NO_TIMESTAMPS = "no_timestamps"
     """Timestamps are missing or go backward."""
     DAMAGED = "damaged"
-    """Frames are missing or concealed; what decodes then depends on what was decoded before."""
+    """Frames are missing or concealed; what decodes depends on what was decoded before."""
     FAILED = "failed"
     """A segment could not be analyzed at all."""
 
 
 class NotInSegmentsError(Exception):
-    """A source has to be analyzed whole.
-
-    Args:
-        reason: Why.
-    """
+    """A source must be analyzed whole."""
 
     def __init__(self, reason: WholeReason) -> None:
         super().__init__(str(reason))
@@ -64,42 +59,35 @@ class NotInSegmentsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A stretch of a source that is decoded by itself."""
+    """A part of a source that is decoded by itself."""
 
     number: int
     n_segments: int
     anchor_pts: int
-    """Timestamp of the source's first frame, where the sampling grid begins."""
+    """Timestamp of the source's first frame, the origin of the sampling grid."""
     start_pts: int
-    """Timestamp of the key frame at which it begins."""
+    """Timestamp of its first key frame."""
     end_pts: int | None
-    """Timestamp of the key frame at which the next one begins; None for the last."""
+    """Timestamp of the next segment's first key frame; None for the last."""
     end_byte: int | None = None
-    """About where in the file the last of its frames lies; None for the end of the file."""
+    """About the place of its last frame in the file; None for the end of the file."""
 
     @property
     def key(self) -> str:
-        """Name of this stretch within its source."""
+        """Name of this part within its source."""
         return f"{self.start_pts}-{'end' if self.end_pts is None else self.end_pts}"
 
 
 def plan_segments(
-    reader: BinaryIO,
-    uri: str,
-    *,
-    n_bytes: int,
-    limit_s: float,
-    shared_frames: int,
-    max_pixels: int,
+    reader: BinaryIO, uri: str, *, n_bytes: int, limit_s: float, shared_frames: int, max_pixels: int
 ) -> list[Segment]:
-    """Plans the segments of a source; decodes its first frame only.
+    """Plans the segments of a source; decodes only its first frame.
 
     Args:
         reader: The source, seekable.
         uri: Name for messages.
         n_bytes: Its size.
-        limit_s: Longest stretch between the beginnings of two segments, in seconds, as far as key
-            frames allow.
+        limit_s: Longest time between the beginnings of two segments, as far as key frames allow.
         shared_frames: Frames that two neighbours will both decode.
         max_pixels: Largest frame, in pixels.
 
@@ -107,7 +95,7 @@ def plan_segments(
         At least two segments, in order.
 
     Raises:
-        NotInSegmentsError: It has to be analyzed whole.
+        NotInSegmentsError: It must be analyzed whole.
         SourceError: It cannot be read.
     """
     with open_container(reader, uri, n_bytes=n_bytes) as container:
@@ -139,7 +127,7 @@ def plan_segments(
 
 
 def seek_to(container: av.container.InputContainer, stream: VideoStream, pts: int) -> None:
-    """Moves to the last key frame that the index has at or before a timestamp.
+    """Seeks to the index's last key frame at or before a timestamp.
 
     Raises:
         NotInSegmentsError: INDEX_LIES.
@@ -164,7 +152,7 @@ def _first_pts(
 
 def _key_times(container: av.container.InputContainer, stream: VideoStream) -> list[int]:
     """Times of the key frames in the index (of decoding, in some containers), sorted."""
-    # Matroska's index stands at the end of the file and is read when somebody seeks.
+    # Matroska's index is at the end of the file and is read by the first seek.
     seek_to(container, stream, _end_pts(container, stream) // 2)
     return sorted({e.timestamp for e in stream.index_entries if e.is_keyframe and not e.is_discard})
 
@@ -187,7 +175,7 @@ def _wanted(key_times: list[int], stream: VideoStream, limit_s: float) -> Iterat
     limit_ticks = max(limit_s, LEAST_FRAMES / max(fps, 0.01)) / float(stream.time_base)
     start = key_times[0]
     length = int(stream.duration or key_times[-1] - start)
-    # An index that ends in the middle is that of a file that was cut off, or lies.
+    # An index that ends in the middle is wrong, or that of a file that was cut off.
     if key_times[-1] - start < length / 2:
         raise NotInSegmentsError(
             WholeReason.NO_INDEX if len(key_times) < 4 else WholeReason.INDEX_LIES
@@ -202,7 +190,7 @@ def _wanted(key_times: list[int], stream: VideoStream, limit_s: float) -> Iterat
 
 
 def _position_after(stream: VideoStream, time: int, n_frames: int) -> int | None:
-    """Byte at which the first key frame lies that comes so many frames after a time."""
+    """Byte of the first key frame that is so many frames after a time."""
     if stream.time_base is None:
         return None
     end = time + n_frames / float(stream.average_rate or 30) / float(stream.time_base)
@@ -211,7 +199,7 @@ def _position_after(stream: VideoStream, time: int, n_frames: int) -> int | None
 
 
 def _key_pts(container: av.container.InputContainer, stream: VideoStream, time: int) -> int:
-    """Timestamp of the key frame that the index has at a time; reads a few packets after it."""
+    """Timestamp of the index's key frame at a time; reads a few packets after it."""
     seek_to(container, stream, time)
     first: int | None = None
     try:

@@ -1,15 +1,15 @@
-"""Brings colours of other primaries, and of PQ and HLG, into what BT.709 can hold.
+"""Maps colours of other primaries, and of PQ and HLG, to BT.709.
 
-FFmpeg's `scale` converts matrices and ranges; primaries and high dynamic range are a table of
-colours here, computed with numpy and applied by FFmpeg's `lut3d`. The wheel has no zscale, and its
+FFmpeg's `scale` converts matrices and ranges. For primaries and high dynamic range, numpy computes
+a table of colours that FFmpeg's `lut3d` applies. The wheel has no zscale, and its
 swscale's own perceptual tone mapping (8.1) turns blue skies magenta (`benchmarks/results/
 cutting.md`).
 
 Light is display light throughout: PQ by SMPTE ST 2084, HLG by BT.2100 with its system gamma of 1.2
 for a display of 1,000 cd/m2, all others by BT.1886 (a power of 2.4). High dynamic range is mapped
 by the curve of ITU-R BT.2390, on the largest of R, G and B so that hues stay, from 1,000 cd/m2 to
-SDR white at 203 cd/m2 (BT.2408). What lies outside BT.709 is moved towards grey of equal luminance
-until it is inside.
+SDR white at 203 cd/m2 (BT.2408). Colours outside BT.709 are moved towards grey of equal luminance
+until they are inside.
 """
 
 import atexit
@@ -48,12 +48,12 @@ def colour_table(primaries: int, transfer: int) -> str | None:
     """Path of a table for `lut3d` that turns coded R, G, B into those of BT.709.
 
     Args:
-        primaries: Of the source, by ITU-T H.273; 2 for not said.
-        transfer: Of the source, likewise.
+        primaries: Of the source, by ITU-T H.273; 2 for unspecified.
+        transfer: Likewise.
 
     Returns:
-        None where nothing is to convert: BT.709, not said, or primaries with another white than
-        D65 (film, NTSC of 1953, cinema), which are taken for BT.709.
+        None if there is nothing to convert: BT.709, unspecified, or primaries with another white
+        than D65 (film, NTSC of 1953, cinema), which are taken for BT.709.
     """
     if transfer in (PQ, HLG):
         return _written(primaries if primaries in _PRIMARIES else _BT2020, transfer)
@@ -64,9 +64,9 @@ def colour_table(primaries: int, transfer: int) -> str | None:
 
 @cache
 def _written(primaries: int, transfer: int) -> str:
-    """The table as a file, which lasts as long as the process."""
+    """The table in a file that exists as long as the process."""
     axis = np.linspace(0, 1, _EDGE)
-    # Red runs fastest in a .cube file.
+    # Red changes fastest in a .cube file.
     blues, greens, reds = np.meshgrid(axis, axis, axis, indexing="ij")
     coded = np.stack([reds, greens, blues], axis=-1).reshape(-1, 3)
     table = to_bt709(coded, primaries, transfer)
