@@ -30,7 +30,7 @@ from curator.tables.clip_rows import ClipRows
 from curator.tables.schemas import clips_schema
 
 SECTIONS = ("filters", "dedup", "select")
-SINGLE_KEYS = ("semantic.reject", "semantic.reject_from")
+SINGLE_KEYS = ("semantic.reject", "semantic.reject_from", "propose.min_s")
 """Keys of other sections that change no score."""
 EXAMPLES = 8
 """Clips on each side of a bound."""
@@ -81,11 +81,11 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
         RecipeError: A change is not valid.
         UsageError: A change is not one that can be tried without a run.
     """
-    keys = [_full_key(change, finished) for change in changes]
+    keys = [_full_key(change) for change in changes]
     recipe = with_changes(finished.recipe, keys)
     check_measured(finished, recipe)
     candidates = finished.candidates()
-    decided = _decide(finished, candidates, recipe)
+    decided = _decide(candidates, recipe)
     now = _first_reasons(finished.clips)
     if rules_only:
         then = _as_before(decided.clips, now)
@@ -102,30 +102,27 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
     )
 
 
-def _decide(finished: Finished, candidates: pa.Table, recipe: Recipe) -> Decided:
+def _decide(candidates: pa.Table, recipe: Recipe) -> Decided:
     return decide(
         candidates,
         recipe.filters.root,
         min_s=recipe.propose.min_s,
-        # An older run stored no lengths: none of its clips is too long.
-        max_s=recipe.propose.max_s if finished.has_candidates else None,
+        max_s=recipe.propose.max_s,
         shard=recipe.shard,
         semantic=recipe.semantic,
     )
 
 
-def _full_key(change: str, finished: Finished) -> str:
+def _full_key(change: str) -> str:
     key, equals, value = change.partition("=")
     section = key.strip().split(".")[0]
     if not equals or "." not in key:
         raise UsageError(f"{change!r}: expected score.bound=value, such as motion.min=0.02")
     if section in SECTIONS or key.strip() in SINGLE_KEYS:
         return change
-    if key.strip() == "propose.min_s" and finished.has_candidates:
-        return change
     if section in Recipe.model_fields:
         raise UsageError(
-            f"{change!r}: only keys of {', '.join(SECTIONS)}, and {' and '.join(SINGLE_KEYS)}, can "
+            f"{change!r}: only keys of {', '.join(SECTIONS)}, and {', '.join(SINGLE_KEYS)}, can "
             "be tried on what is stored; use `curate run --set`"
         )
     return f"filters.{key.strip()}={value}"
@@ -189,7 +186,7 @@ def _numbers(bounds: Bounds) -> tuple[float | None, float | None, str]:
 
 def decide_bounds(finished: Finished) -> dict[str, Bounds]:
     """Bounds of the run as it is, by rule."""
-    decided = _decide(finished, finished.candidates(), finished.recipe)
+    decided = _decide(finished.candidates(), finished.recipe)
     return {rule.bounds.rule: rule.bounds for rule in decided.rules if rule.bounds}
 
 

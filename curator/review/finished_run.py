@@ -4,22 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import UsageError
 from curator.recipe import Recipe, recipe_used
-from curator.records import Reason
-from curator.stages.commit.commit_run import read_summary
 from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.propose.candidate_store import read_pictures
 from curator.storage import Store, open_store
+from curator.tables.output_format import read_current_summary
 from curator.tables.parts import read_parquet
-from curator.tables.schemas import candidates_schema, clips_schema
-
-LONG_ENOUGH_S = 1e9
-"""Stands for the length of a clip that was not too short, where it was not stored."""
+from curator.tables.schemas import clips_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +25,13 @@ class Finished:
     summary: Mapping[str, Any]
     recipe: Recipe
     clips: pa.Table
-    """Rows of `clips_schema`; columns that an older version did not write are null."""
-
-    @property
-    def has_candidates(self) -> bool:
-        """Whether the run stored its candidates; those of older versions did not."""
-        return bool(self._stored("clips"))
+    """Rows of `clips_schema`; columns that were added since are null."""
 
     def candidates(self) -> pa.Table:
         """The clips as they were proposed and scored, a row for each of `clips`, in its order.
 
-        An older run stored no candidates: the rows of `clips` stand for them then.
+        Raises:
+            UsageError: They are not stored any more.
         """
         stored = [self._read(name) for name in self._stored("clips")]
         if stored:
@@ -48,29 +39,24 @@ class Finished:
             at = pc.index_in(self.clips["clip_id"], value_set=table["clip_id"].combine_chunks())
             if at.null_count == 0:
                 return table.take(at.combine_chunks())
-        short = [Reason.TOO_SHORT in (row or ()) for row in self.clips["reasons"].to_pylist()]
-        seconds = pa.array(np.where(short, 0.0, LONG_ENOUGH_S))
-        columns = {name: self.clips[name] for name in self.clips.column_names}
-        columns["seconds"] = seconds
-        return pa.table([columns[name] for name in candidates_schema().names], candidates_schema())
+        raise UsageError(
+            f"{self.store.uri}/candidates lacks clips of the last run; run it again to restore them"
+        )
 
     def vectors(self) -> pa.Table:
         """Rows of `embeddings`."""
         return pa.concat_tables([self._read(name) for name in self.summary["tables"]["embeddings"]])
 
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
-        """Thumbnails of clips; an older run stored none apart from its tracks."""
+        """Thumbnails of clips."""
         return read_pictures(self.store, self._stored("pictures"), clip_ids)
 
-    def pairs(self) -> StoredPairs | None:
-        """Pairs of alike clips; an older run stored none."""
-        stamp = (self.summary.get("fingerprints") or {}).get("candidates")
-        return StoredPairs(self.store, stamp) if stamp else None
+    def pairs(self) -> StoredPairs:
+        """Pairs of alike clips."""
+        return StoredPairs(self.store, self.summary["fingerprints"]["candidates"])
 
     def _stored(self, kind: str) -> list[str]:
-        stamp = (self.summary.get("fingerprints") or {}).get("candidates")
-        if stamp is None:
-            return []
+        stamp = self.summary["fingerprints"]["candidates"]
         return [info.key for info in self.store.list(f"candidates/{kind}/{stamp}-")]
 
     def _read(self, name: str) -> pa.Table:
@@ -87,12 +73,7 @@ def open_finished(out: str) -> Finished:
         UsageError: There is no finished run, or one that this version cannot read.
     """
     store = open_store(out)
-    summary = read_summary(store)
-    if not summary:
-        raise UsageError(
-            f"{store.uri} has no finished run (no summary.json); `curate run SOURCE... {out}` "
-            "makes one"
-        )
+    summary = read_current_summary(store)
     # First, because it says which scores the tables have.
     recipe = recipe_used(summary, store.uri)
     tables = [read_parquet(store, name) for name in summary["tables"]["clips"]]
@@ -110,8 +91,6 @@ def _as_now(table: pa.Table) -> pa.Table:
     for field in clips_schema():
         if field.name in table.column_names:
             columns.append(table[field.name].cast(field.type))
-        elif field.name == "measured_fps":
-            columns.append(table["fps"].cast(field.type))
         else:
             columns.append(pa.nulls(table.num_rows, field.type))
     return pa.table(columns, schema=clips_schema())

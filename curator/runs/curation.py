@@ -31,7 +31,7 @@ from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.config import analyze_fingerprint
 from curator.stages.analyze.stage import ProposedUnit, like_vectors, vectors_table
 from curator.stages.caption.measured_caption import measured_captions
-from curator.stages.commit.commit_run import Commit, commit_run, kept_by_source, read_summary
+from curator.stages.commit.commit_run import Commit, commit_run, kept_by_source
 from curator.stages.cut.cut_driver import CutNeeds, Cutting
 from curator.stages.cut.output_form import as_written
 from curator.stages.cut.stage import CutStage, CutStageConfig
@@ -50,6 +50,7 @@ from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, sorted_columns
 from curator.tables.clip_vectors import Vectors
+from curator.tables.output_format import log_older, read_summary
 from curator.tables.schemas import SHOTS_SCHEMA, candidates_schema, clips_schema, embeddings_schema
 from curator.tables.source_table import SourceTable
 
@@ -113,6 +114,7 @@ class Run:
         self._candidates = Candidates(store, self._track_stamp, recipe, heads_stamp)
         self._pairs = StoredPairs(store, self._candidates.stamp)
         self._previous = read_summary(store)
+        log_older(store, self._previous)
         mark_processes()
 
     def execute(self, arguments: Sequence[str], *, limit: int | None) -> dict[str, Any]:

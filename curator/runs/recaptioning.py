@@ -33,7 +33,6 @@ from curator.stages.commit.commit_run import (
     clip_counts,
     kept_by_source,
     kept_seconds,
-    read_summary,
     to_json,
     versions,
     write_shard_files,
@@ -46,6 +45,7 @@ from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import Vectors
 from curator.tables.out_layout import CONFIG, SHARDS, remove
+from curator.tables.output_format import read_current_summary
 from curator.tables.parts import SUMMARY, read_parquet, write_table, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA, SIDECARS_SCHEMA, clips_schema
 
@@ -84,12 +84,7 @@ class Recaption:
                     "`curate run` takes all keys"
                 )
         self._store, self._engine, self._progress = store, engine, progress
-        self._previous = read_summary(store)
-        if not self._previous:
-            raise UsageError(
-                f"{store.uri} has no finished run (no summary.json); `curate run SOURCE... OUT` "
-                "makes one"
-            )
+        self._previous = read_current_summary(store)
         self.recipe = with_changes(recipe_used(self._previous, store.uri), changes)
         caption = self.recipe.caption
         unasked = [c for c in changes if c.split("=")[0].strip().split(".")[-1] not in UNASKED]
@@ -148,16 +143,9 @@ class Recaption:
 
     def _clips(self) -> ClipRows:
         tables = [read_parquet(self._store, name) for name in self._previous["tables"]["clips"]]
-        missing = [name for name in clips_schema().names if name not in tables[0].column_names]
-        added = {"caption_failure", "caption_alignment"}
-        if set(missing) - added:
-            raise UsageError(
-                f"{self._store.uri} was made by curate {self._previous.get('curate_version')}, "
-                f"whose table clips has no {missing[0]}; `curate run` brings it up to date"
-            )
-        columns = clips_schema().names
         table = pa.concat_tables(tables)
-        return ClipRows(table.select([n for n in columns if n not in missing]), clips_schema())
+        there = [name for name in clips_schema().names if name in table.column_names]
+        return ClipRows(table.select(there), clips_schema())
 
     def _locations(self, clips: ClipRows) -> Locations:
         standing = {info.key for info in self._store.list(f"{SHARDS}/")}

@@ -18,6 +18,7 @@ from curator.report import render_report, shown_clips
 from curator.storage import Store
 from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import CONFIG, OWN_FOLDERS, SHARDS, TABLES, is_own, remove
+from curator.tables.output_format import FORMAT
 from curator.tables.parts import SUMMARY, write_table, write_table_part, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA, clips_schema
 from curator.tables.source_table import SourceTable, SourceTotals
@@ -63,14 +64,6 @@ class Commit:
     """CPU-seconds of the run up to the call, by what they went into."""
     cut: Mapping[str, Any]
     stamps: Mapping[str, str]
-
-
-def read_summary(store: Store) -> dict[str, Any]:
-    """Summary of the last finished run, or an empty one."""
-    if not store.exists(SUMMARY):
-        return {}
-    summary: dict[str, Any] = json.loads(store.read(SUMMARY))
-    return summary
 
 
 def commit_run(run: Commit) -> dict[str, Any]:
@@ -177,6 +170,7 @@ def kept_seconds(clips: ClipRows) -> float:
 def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]]) -> dict[str, Any]:
     return {
         "curate_version": curator.__version__,
+        "format": FORMAT,
         "recipe": dict(run.recipe),
         "fingerprints": dict(run.stamps),
         "counts": {
