@@ -448,8 +448,8 @@ def recaption(folder: Path) -> dict[str, Any]:
     from curator.executor.progress import Progress
     from curator.runs.recaptioning import Recaption
     from curator.stages.caption.caption_driver import Captioning
-    from curator.stages.commit.commit_run import read_summary
     from curator.storage import open_store
+    from curator.tables.output_format import read_summary
 
     store = open_store(str(folder / "out"))
     phases, asked = Phases(), {}
