@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Measures two checkouts in turn: `curate --help`, a video of 5 s, and edited films.
+
+    side_by_side.py BASE NEW --films DIR --out DIR [--runs 5] [--only WHAT ...]
+
+FILMS is a folder of edited films; the video of 5 s is the demo's `phone.mov`. BASE and NEW run one
+after the other, and the one that runs first changes with each pair, so that both get the same of
+whatever else the machine does. CPU-seconds are those of all processes. The ratio is the median of
+the pairs' ratios; the first pair warms up and is not counted.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from house import MAKE_DEMO, commit, in_checkout
+from measure import machine
+
+Costs = list[tuple[float, float]]
+"""CPU-seconds and wall seconds of each run."""
+
+
+def pairs(
+    checkouts: Sequence[Path], arguments: Sequence[str], out: Path, runs: int
+) -> tuple[Costs, Costs]:
+    """Costs of both, in the order of the pairs."""
+    costs: tuple[Costs, Costs] = ([], [])
+    for number in range(runs + 1):
+        for which in (0, 1) if number % 2 else (1, 0):
+            shutil.rmtree(out, ignore_errors=True)
+            cost = in_checkout(checkouts[which], ["-m", "curator.cli", *arguments])
+            if number:
+                costs[which].append(cost)
+    return costs
+
+
+def compared(costs: tuple[Costs, Costs]) -> dict[str, Any]:
+    """Medians, spreads and ratios of CPU-seconds and wall seconds."""
+    found: dict[str, Any] = {}
+    for at, name in enumerate(("cpu_s", "wall_s")):
+        base, new = ([cost[at] for cost in side] for side in costs)
+        found[name] = {
+            "base": statistics.median(base),
+            "new": statistics.median(new),
+            "base_all": base,
+            "new_all": new,
+            "ratio": round(statistics.median(b / a for a, b in zip(base, new, strict=True)), 4),
+        }
+    return found
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("base", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--films", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=("help", "5 s", "films", "encode"))
+    args = parser.parse_args()
+    checkouts = (args.base.absolute(), args.new.absolute())
+    args.out.mkdir(parents=True, exist_ok=True)
+    footage, out = args.out.absolute() / "footage", args.out.absolute() / "out"
+    if not footage.exists():
+        in_checkout(checkouts[0], ["-c", MAKE_DEMO, str(footage)])
+    films = str(args.films.absolute())
+    what = {
+        "help": ["--help"],
+        "5 s": ["run", str(footage / "phone.mov"), str(out)],
+        "films": ["run", films, str(out)],
+        "encode": ["run", films, str(out), "--set", "cut.mode=encode"],
+    }
+    results: dict[str, Any] = {"machine": machine(), "base": commit(args.base)}
+    results |= {"new": commit(args.new), "runs": args.runs}
+    print(f"{'':8} {'base CPU s':>18} {'new CPU s':>18} {'ratio':>6} {'wall s':>14} {'ratio':>6}")
+    for name, arguments in what.items():
+        if args.only and name not in args.only:
+            continue
+        results[name] = found = compared(pairs(checkouts, arguments, out, args.runs))
+        cpu, wall = found["cpu_s"], found["wall_s"]
+        print(
+            f"{name:8} {_spread(cpu['base_all']):>18} {_spread(cpu['new_all']):>18} "
+            f"{cpu['ratio']:6.3f} {wall['base']:6.2f} {wall['new']:7.2f} {wall['ratio']:6.3f}",
+            flush=True,
+        )
+    print(json.dumps(results))
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+
+
+if __name__ == "__main__":
+    main()
