@@ -1,10 +1,9 @@
 """Why one clip ended as it did, and what would have kept it."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import floor, log10
-from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -18,7 +17,8 @@ from curator.report.rule_text import quantile_words
 from curator.review.finished_run import Finished
 from curator.stages.filter.judging import corpus_of, score_values
 from curator.stages.filter.rules import Bounds, Rule, judge_rule, resolve
-from curator.tables.parts import columns_to_rows
+from curator.tables.clip_rows import ClipRow, ClipRows
+from curator.tables.schemas import clips_schema
 
 MAX_NAMED = 5
 LATE = (
@@ -70,7 +70,7 @@ def explain(finished: Finished, prefix: str) -> str:
         prefix: Its id, or as much of it as no other clip begins with.
     """
     number = find_clip(finished, prefix)
-    (clip,) = columns_to_rows(finished.clips.slice(number, 1))
+    (clip,) = ClipRows(finished.clips.slice(number, 1), clips_schema())
     judged = list(_judged(finished, number))
     blocks = [
         _headline(clip),
@@ -101,44 +101,44 @@ def _judged(finished: Finished, number: int) -> Iterator[Judged]:
         )
 
 
-def _headline(clip: Mapping[str, Any]) -> str:
-    span = f"{clock(clip['start_s'])} to {clock(clip['end_s'])}"
-    size = f"{clip['width']}x{clip['height']}, {clip['n_frames']} frames at {clip['fps']:.4g}/s"
-    return f"clip {clip['clip_id']}\n{plain(clip['source_uri'])}\n{span}, {size}"
+def _headline(clip: ClipRow) -> str:
+    span = f"{clock(clip.start_s)} to {clock(clip.end_s)}"
+    size = f"{clip.width}x{clip.height}, {clip.n_frames} frames at {clip.fps:.4g}/s"
+    return f"clip {clip.clip_id}\n{plain(clip.source_uri)}\n{span}, {size}"
 
 
-def _outcome(finished: Finished, clip: Mapping[str, Any]) -> Iterator[str]:
-    if tags := clip["tags"]:
+def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
+    if tags := clip.tags:
         yield f"tags: {', '.join(tags)}"
-    if clip["content_type"] is not None:
-        yield f"content type: {clip['content_type']} ({score(clip['content_probability'])})"
-    if clip["decision"] == "kept":
-        yield f"kept, in {clip['shard']} ({clip['cut_mode'] or 'written'})"
+    if clip.content_type is not None:
+        yield f"content type: {clip.content_type} ({score(clip.scores['content_probability'])})"
+    if clip.decision == "kept":
+        yield f"kept, in {clip.shard} ({clip.cut_mode or 'written'})"
         return
-    yield f"rejected: {clip['reason']}{_by_how_much(clip)}"
-    if len(clip["reasons"] or ()) > 1:
-        yield f"all reasons, in the order of the recipe: {', '.join(clip['reasons'])}"
-    if clip["reason_detail"]:
-        yield plain(clip["reason_detail"])
-    if clip["duplicate_of"]:
+    yield f"rejected: {clip.reason}{_by_how_much(clip)}"
+    if len(clip.reasons or ()) > 1:
+        yield f"all reasons, in the order of the recipe: {', '.join(clip.reasons)}"
+    if clip.reason_detail:
+        yield plain(clip.reason_detail)
+    if clip.duplicate_of:
         yield from _original(finished, clip)
 
 
-def _by_how_much(clip: Mapping[str, Any]) -> str:
-    value, bound = clip["reason_score"], clip["reason_threshold"]
-    if value is None or bound is None or clip["reason"] in (Reason.DUPLICATE, Reason.NOT_SELECTED):
+def _by_how_much(clip: ClipRow) -> str:
+    value, bound = clip.reason_score, clip.reason_threshold
+    if value is None or bound is None or clip.reason in (Reason.DUPLICATE, Reason.NOT_SELECTED):
         return ""
     return f" ({score(value)}, bound {score(bound)})"
 
 
-def _original(finished: Finished, clip: Mapping[str, Any]) -> Iterator[str]:
-    clips, of = finished.clips, clip["duplicate_of"]
+def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
+    clips, of = finished.clips, clip.duplicate_of
     found = clips.filter(pc.equal(clips["clip_id"], of))
-    similarity = f"similarity {clip['duplicate_similarity']:.3f}"
-    yield f"duplicate of {of} ({similarity}, duplicate from {clip['reason_threshold']:g})"
-    for other in columns_to_rows(found):
-        what = "kept" if other["decision"] == "kept" else f"itself rejected: {other['reason']}"
-        yield f"  which is {plain(other['source_uri'])} at {clock(other['start_s'])}, {what}"
+    similarity = f"similarity {clip.duplicate_similarity:.3f}"
+    yield f"duplicate of {of} ({similarity}, duplicate from {clip.reason_threshold:g})"
+    for other in ClipRows(found, clips_schema()):
+        what = "kept" if other.decision == "kept" else f"itself rejected: {other.reason}"
+        yield f"  which is {plain(other.source_uri)} at {clock(other.start_s)}, {what}"
 
 
 def _table(judged: Sequence[Judged]) -> str:
@@ -175,28 +175,26 @@ def _bounds(rule: Judged) -> str:
     return ", ".join(said) or "no bound"
 
 
-def _others(clip: Mapping[str, Any], ruled: set[str]) -> str:
+def _others(clip: ClipRow, ruled: set[str]) -> str:
     known = [
-        f"{name} {clip[name]:.4g}"
+        f"{name} {value:.4g}"
         for name in SCORES
-        if name not in ruled and clip.get(name) is not None
+        if name not in ruled and (value := clip.value(name)) is not None
     ]
     return f"scores without a rule: {', '.join(known)}" if known else ""
 
 
-def _remedies(
-    finished: Finished, clip: Mapping[str, Any], judged: Sequence[Judged]
-) -> Iterator[str]:
-    if clip["decision"] == "kept":
+def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[Judged]) -> Iterator[str]:
+    if clip.decision == "kept":
         return
-    reasons = clip["reasons"] or [clip["reason"]]
+    reasons = clip.reasons or [str(clip.reason)]
     yield (
         "It would have been kept with all of this:" if len(reasons) > 1 else "It would be kept by:"
     )
     if Reason.TOO_SHORT in reasons:
-        yield f"  --set propose.min_s={_rounded(clip['end_s'] - clip['start_s'], down=True)}"
+        yield f"  --set propose.min_s={_rounded(clip.end_s - clip.start_s, down=True)}"
     if Reason.TOO_LONG in reasons and all(rule.reason != Reason.TOO_LONG for rule in judged):
-        yield f"  --set propose.max_s={_rounded((clip['end_s'] - clip['start_s']) / 2, down=False)}"
+        yield f"  --set propose.max_s={_rounded((clip.end_s - clip.start_s) / 2, down=False)}"
     for rule in judged:
         if rule.reason is not None and rule.bounds.severity == "reject":
             yield f"  {_remedy(rule)}"
@@ -233,10 +231,10 @@ def _remedy(rule: Judged) -> str:
     return " ".join(changes) or f"another bound of {key}"
 
 
-def _content_remedy(finished: Finished, clip: Mapping[str, Any]) -> str:
-    others = [n for n in finished.recipe.semantic.reject if n != clip["content_type"]]
+def _content_remedy(finished: Finished, clip: ClipRow) -> str:
+    others = [n for n in finished.recipe.semantic.reject if n != clip.content_type]
     remedy = "--set " + shlex.quote(f"semantic.reject=[{','.join(others)}]")
-    least = _rounded(clip["content_probability"] + 1e-6, down=False)
+    least = _rounded((clip.scores["content_probability"] or 0.0) + 1e-6, down=False)
     return remedy if float(least) > 1 else f"--set semantic.reject_from={least}, or {remedy}"
 
 
@@ -253,28 +251,28 @@ def _rounded(value: float, *, down: bool) -> str:
     return repr(value)
 
 
-def _late_remedy(finished: Finished, clip: Mapping[str, Any], reason: Reason) -> str:
+def _late_remedy(finished: Finished, clip: ClipRow, reason: Reason) -> str:
     shard, recipe = finished.recipe.shard, finished.recipe
     if reason == Reason.NO_BUCKET:
         return (
-            f"a bucket for {clip['width']}x{clip['height']} and {clip['n_frames']} frames: "
+            f"a bucket for {clip.width}x{clip.height} and {clip.n_frames} frames: "
             f"shard.resolutions begins at {min(shard.resolutions)} px, shard.lengths at "
             f"{min(shard.lengths)} frames and one more"
         )
     if reason == Reason.NO_ASPECT_CLASS:
-        least = _rounded(float(clip["reason_score"]) + 1e-6, down=False)
+        least = _rounded((clip.reason_score or 0.0) + 1e-6, down=False)
         return (
-            f"a class in shard.aspects near {clip['width']}x{clip['height']}, or "
+            f"a class in shard.aspects near {clip.width}x{clip.height}, or "
             f"--set shard.aspects_tolerance={least}, or --set shard.aspects_strict=false"
         )
     if reason == Reason.DUPLICATE:
-        least = _rounded(float(clip["duplicate_similarity"]) + 1e-6, down=False)
+        least = _rounded((clip.duplicate_similarity or 0.0) + 1e-6, down=False)
         return (
             f"--set dedup.similarity={least}, or --set dedup.enabled=false, or a rule that rejects "
-            f"{clip['duplicate_of']}"
+            f"{clip.duplicate_of}"
         )
     if reason == Reason.NOT_SELECTED:
-        rank, select = f"{clip['reason_score']:.0f}", recipe.select
+        rank, select = f"{clip.reason_score:.0f}", recipe.select
         if select.keep_fraction is None and not select.keep_fractions:
             return f"--set select.max_per_group={rank}, or another select.seed"
         keys = ["max_per_group"] if select.max_per_group is not None else []

@@ -19,6 +19,7 @@ from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.previous_annotations import Answered, answers_stamp
 from curator.storage import LocalStore
 from curator.tables.parts import write_table
+from tests.made_clips import clip_rows
 
 CLIP = {"clip_id": "a", "source_id": "s", "start_frame": 5, "n_frames": 60, "start_s": 0.2}
 SPAN = AskedSpan(start_frame=5, end_frame=65, start_s=0.2, end_s=2.2)
@@ -71,7 +72,7 @@ LATE = Annotation(task=task(2), failure=Unanswered.TIMED_OUT, detail="180 s")
 @pytest.fixture
 def stored(tmp_path: Path) -> Answered:
     store = LocalStore(tmp_path)
-    found = [(CLIP, [WHOLE, REFUSED, LATE], SPAN)]
+    found = [(clip_rows([CLIP])[0], [WHOLE, REFUSED, LATE], SPAN)]
     table = pa.concat_tables(annotations_tables(found, config()))
     return Answered(store, write_table(store, "annotations", table))
 

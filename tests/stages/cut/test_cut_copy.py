@@ -29,6 +29,7 @@ from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import give_up_ticks, is_same_luma
 from curator.stages.shard.config import ShardConfig
+from tests.made_clips import clip_rows
 
 N = 120
 """Frames of the sources here, at 30 frames/s."""
@@ -316,14 +317,17 @@ def test_a_copy_that_would_be_too_short_is_encoded(
 
 def test_the_fewest_frames_keep_bucket_and_length() -> None:
     """Pins the larger of both, and never more than the clip has."""
-    row = {"width": 1280, "height": 720, "n_frames": 130, "fps_fraction": "30"}
     shard = ShardConfig()
-    assert least_frames(row, min_s=2.0, shard=shard) == 122
-    assert least_frames(row | {"n_frames": 121}, min_s=2.0, shard=shard) == 60
-    assert least_frames(row | {"n_frames": 121}, min_s=1.0, shard=shard) == 50
-    ntsc = row | {"n_frames": 60, "fps_fraction": "30000/1001"}
-    assert least_frames(ntsc, min_s=2.0, shard=shard) == 60
-    assert least_frames(ntsc, min_s=3.0, shard=shard) == 60
+
+    def least(min_s: float, n_frames: int, fps: str = "30") -> int:
+        row = {"width": 1280, "height": 720, "n_frames": n_frames, "fps_fraction": fps}
+        return least_frames(clip_rows([row])[0], min_s=min_s, shard=shard)
+
+    assert least(2.0, 130) == 122
+    assert least(2.0, 121) == 60
+    assert least(1.0, 121) == 50
+    assert least(2.0, 60, "30000/1001") == 60
+    assert least(3.0, 60, "30000/1001") == 60
 
 
 def test_the_recipe_may_ask_for_no_copies(film: Callable[[str], tuple[Path, Track]]) -> None:
