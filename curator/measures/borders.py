@@ -8,8 +8,7 @@ as long as most of it stays constant.
 
 # ruff: noqa: N803, N806 - shape letters: L lines from a side inwards, A across
 
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,9 +85,8 @@ _TURNS = {
 """Sides as coded that are left, top, right and bottom after a clockwise rotation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sides:
-    """A value for each side of a picture; shares or pixels."""
+class Sides(NamedTuple):
+    """Shares of width or height at the sides of a picture; NaN for a side that says nothing."""
 
     left: float
     top: float
@@ -97,25 +95,15 @@ class Sides:
 
 
 def border_signals(sides: Sides) -> dict[str, float]:
-    """The signals of this module.
-
-    Args:
-        sides: From `find_borders`.
-    """
-    return {f"border_{name}": getattr(sides, name) for name in ("left", "top", "right", "bottom")}
+    """The signals of this module."""
+    return {f"border_{name}": share for name, share in sides._asdict().items()}
 
 
 def find_borders(luma_HW: Luma, *, black: int = 0, white: int = 255) -> Sides:
-    """Where borders end, as shares of width and height; NaN for a side that says nothing.
-
-    Args:
-        luma_HW: uint8 luma; every eighth row and column of it is read.
-        black: Level of black.
-        white: Level of white.
-    """
+    """Where borders end; of the picture, every eighth row and column is read."""
     height, width = luma_HW.shape
     if min(height, width) < 4 * _STEP:
-        return Sides(left=0.0, top=0.0, right=0.0, bottom=0.0)
+        return Sides(0.0, 0.0, 0.0, 0.0)
     span = white - black
     left, right = _both(np.asarray(luma_HW[_STEP // 2 :: _STEP].T), black, span)
     inner = _between(luma_HW, left, right, axis=1)
@@ -123,22 +111,12 @@ def find_borders(luma_HW: Luma, *, black: int = 0, white: int = 255) -> Sides:
     if (top or 0) + (bottom or 0) > 0 and (left is None or right is None):
         inner = _between(luma_HW, top, bottom, axis=0)
         left, right = _both(np.asarray(inner[_STEP // 2 :: _STEP].T), black, span)
-    nan = float("nan")
-    return Sides(
-        left=nan if left is None else left / width,
-        top=nan if top is None else top / height,
-        right=nan if right is None else right / width,
-        bottom=nan if bottom is None else bottom / height,
-    )
+    depths = ((left, width), (top, height), (right, width), (bottom, height))
+    return Sides(*(float("nan") if depth is None else depth / size for depth, size in depths))
 
 
 def content_of(luma_HW: AnyLuma, sides: Sides) -> AnyLuma:
-    """The picture without its borders, a view; at least a twentieth of each side stays.
-
-    Args:
-        luma_HW: uint8 luma.
-        sides: From `find_borders`, of this picture or of another size of it.
-    """
+    """The picture without its borders, a view; at least a twentieth of each side stays."""
     height, width = luma_HW.shape
     left, right = _pixels(sides.left, width), _pixels(sides.right, width)
     top, bottom = _pixels(sides.top, height), _pixels(sides.bottom, height)
@@ -152,8 +130,7 @@ def _pixels(share: float, size: int) -> int:
 
 
 def _between(luma_HW: AnyLuma, before: int | None, after: int | None, *, axis: int) -> AnyLuma:
-    stop = luma_HW.shape[axis] - (after or 0)
-    inner = slice(before or 0, stop)
+    inner = slice(before or 0, luma_HW.shape[axis] - (after or 0))
     return luma_HW[:, inner] if axis else luma_HW[inner]  # type: ignore[no-any-return]
 
 
@@ -208,11 +185,7 @@ def _refined(excess_LA: NDArray[np.int16], place: int, gap: int, tolerance: floa
 
 
 def crop_of(clip: ClipView) -> Crop | None:
-    """The picture inside the borders of a clip; None where there are none to be cut away.
-
-    Args:
-        clip: The clip. `Track.width` and `Track.height` are those after rotation.
-    """
+    """The picture inside the borders of a clip; None where there are none to be cut away."""
     track = clip.track
     names = _TURNS[track.rotation_deg % 360]
     sizes = (track.width, track.height, track.width, track.height)
@@ -247,12 +220,8 @@ def _border(clip: ClipView, side: str, size: int) -> float:
     border = float(np.median(agreeing))
     # A smaller border that is not none is a line of text within this one.
     contrary = np.count_nonzero((shares < MIN_SHARE) | (shares > border + _WITHIN_PX / size))
-    needed = max(
-        min(2, n_samples),
-        _WITNESSES * n_samples,
-        len(shares) / 2,
-        AGREEMENT * (len(agreeing) + contrary),
-    )
+    witnesses = max(min(2, n_samples), _WITNESSES * n_samples, len(shares) / 2)
+    needed = max(witnesses, AGREEMENT * (len(agreeing) + contrary))
     return border if border >= MIN_SHARE and len(agreeing) >= needed else 0.0
 
 

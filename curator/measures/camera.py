@@ -7,7 +7,6 @@ pans right sees its picture move left.
 # ruff: noqa: N803, N806 - shape letters: S samples, W windows of them, L their length
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,12 +86,7 @@ SHAKY = 0.15
 
 
 def camera_signals(fit: CameraFit | None, seconds: float) -> dict[str, float]:
-    """The signals of this module.
-
-    Args:
-        fit: From `fitted_flow`.
-        seconds: Time between the two pictures.
-    """
+    """The signals of this module."""
     values = dict.fromkeys(SIGNALS, float("nan"))
     if fit is None:
         return values
@@ -109,30 +103,9 @@ def camera_signals(fit: CameraFit | None, seconds: float) -> dict[str, float]:
     return values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rates:
-    """What was measured of the camera in a clip: float64 [S] each, NaN where no model fitted."""
-
-    pan: NDArray[np.float64]
-    tilt: NDArray[np.float64]
-    zoom: NDArray[np.float64]
-    roll: NDArray[np.float64]
-    speed: NDArray[np.float64]
-
-
-def _rates(clip: ClipView) -> _Rates:
-    track, chosen = clip.track, clip.samples
-
-    def values(name: str) -> NDArray[np.float64]:
-        return track.signals[name][chosen].astype(np.float64)
-
-    return _Rates(
-        pan=values("pan_rate"),
-        tilt=values("tilt_rate"),
-        zoom=values("zoom_rate"),
-        roll=values("roll_rate"),
-        speed=values("camera_motion"),
-    )
+def _rate(clip: ClipView, name: str) -> NDArray[np.float64]:
+    """A signal in the clip, float64 [S]; NaN where no model fitted."""
+    return clip.track.signals[name][clip.samples].astype(np.float64)
 
 
 def _unevenness(values_S: NDArray[np.complex128] | NDArray[np.float64]) -> float | None:
@@ -162,12 +135,8 @@ def camera_jitter(clip: ClipView) -> float | None:
     The standard deviation of its velocity, averaged over a pair's 0.1 s, about a course that
     changes evenly from sample to sample: a steady pan has none, however fast. Faster shaking than
     the samples' two a second counts in full, because velocities are sampled and not places.
-
-    Args:
-        clip: The clip.
     """
-    rates = _rates(clip)
-    return _unevenness(rates.pan + 1j * rates.tilt)
+    return _unevenness(_rate(clip, "pan_rate") + 1j * _rate(clip, "tilt_rate"))
 
 
 def camera_tags(clip: ClipView) -> list[str]:
@@ -178,19 +147,16 @@ def camera_tags(clip: ClipView) -> list[str]:
     `LEAST_SHARE` of the clip, and more surely than shaking would by chance. `handheld`,
     `shaky`: it moves unevenly; of the two only one holds.
 
-    Args:
-        clip: The clip.
-
     Returns:
         Tags in the order above; empty where the camera's motion is not known in
         half of the samples.
     """
-    rates = _rates(clip)
-    if len(rates.speed) == 0 or np.mean(np.isfinite(rates.speed)) < KNOWN_SHARE:
+    speed_S = _rate(clip, "camera_motion")
+    if len(speed_S) == 0 or np.mean(np.isfinite(speed_S)) < KNOWN_SHARE:
         return []
-    tags = _movements(rates)
-    jitter = _unevenness(rates.pan + 1j * rates.tilt)
-    speed = float(np.nanmedian(rates.speed))
+    tags = _movements(clip, float(np.nanmean(speed_S)))
+    jitter = camera_jitter(clip)
+    speed = float(np.nanmedian(speed_S))
     if jitter is not None and jitter >= max(HANDHELD, HANDHELD_PART * speed):
         tags.append("shaky" if jitter >= SHAKY else "handheld")
     if not tags and speed < STILL:
@@ -198,16 +164,15 @@ def camera_tags(clip: ClipView) -> list[str]:
     return tags
 
 
-def _movements(rates: _Rates) -> list[str]:
-    speed = float(np.nanmean(rates.speed))
+def _movements(clip: ClipView, speed: float) -> list[str]:
     found = set()
-    for rate_S, least, to_speed, names in (
-        (rates.pan, STILL, 1.0, ("pan_right", "pan_left")),
-        (rates.tilt, STILL, 1.0, ("tilt_up", "tilt_down")),
-        (rates.zoom, ZOOM_LEAST, 0.5, ("zoom_in", "zoom_out")),
-        (rates.roll, ROLL_LEAST, math.radians(0.5), ("roll", "roll")),
+    for signal, least, to_speed, names in (
+        ("pan_rate", STILL, 1.0, ("pan_right", "pan_left")),
+        ("tilt_rate", STILL, 1.0, ("tilt_up", "tilt_down")),
+        ("zoom_rate", ZOOM_LEAST, 0.5, ("zoom_in", "zoom_out")),
+        ("roll_rate", ROLL_LEAST, math.radians(0.5), ("roll", "roll")),
     ):
-        least = max(least, LEAST_PART * speed / to_speed)
+        rate_S, least = _rate(clip, signal), max(least, LEAST_PART * speed / to_speed)
         unevenness = _unevenness(rate_S) or 0.0
         for length in {min(WINDOW_SAMPLES, len(rate_S)), len(rate_S)}:
             steady_W = _steady(rate_S, length, unevenness)

@@ -72,11 +72,6 @@ def fitted_flow(
     `SURE_SHARE` follows one motion, flow is tried again from the shift that phase correlation
     finds, and the try that more of the picture follows is taken.
 
-    Args:
-        dense: Flow of this worker.
-        before_HW: uint8 luma; the longer side is 320 px or the source's own.
-        after_HW: The later picture, of the same size.
-
     Returns:
         Flow, float32 [H, W, 2] in pixels, None for tiny pictures; and the fit, None without
         texture.
@@ -124,9 +119,6 @@ def place_texture(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
     The weaker eigenvalue of the structure tensor, at half the size so that noise is averaged out:
     along a straight edge one cannot see motion. Places near the frame's edges count more, because
     what moves before a camera is mostly kept in the middle.
-
-    Args:
-        gray_HW: uint8 luma.
     """
     height, width = gray_HW.shape
     half = cv2.resize(
@@ -152,12 +144,7 @@ def _grid(length: int) -> NDArray[np.int64]:
 
 
 def fit_camera(flow_HW2: NDArray[np.float32], texture_P: NDArray[np.float32]) -> CameraFit | None:
-    """Fits the camera's motion to flow; None without texture.
-
-    Args:
-        flow_HW2: float32, in pixels.
-        texture_P: From `place_texture`.
-    """
+    """Fits the camera's motion to flow; None without texture."""
     height, width = flow_HW2.shape[:2]
     short = min(height, width)
     top, left = _grid(height), _grid(width)

@@ -46,12 +46,7 @@ _BAND_STEP = 24
 
 
 def blocking(rows_NL: NDArray[np.uint8], columns_NL: NDArray[np.uint8]) -> float:
-    """How much larger steps are on the lines of a grid than off it.
-
-    Args:
-        rows_NL: From `strips`.
-        columns_NL: From `strips` of the turned picture.
-    """
+    """How much larger steps are on the lines of a grid than off it."""
     profiles = [_step_profile(rows_NL), _step_profile(columns_NL)]
     native = float(np.mean([_grid_of_8(profile) for profile in profiles]))
     # A fence is periodic in one direction, a grid of blocks in both.
@@ -99,14 +94,7 @@ def flattening(
     black: int = 0,
     white: int = 255,
 ) -> float:
-    """Share of places amid contrast that are flat to the level; NaN with hardly any contrast.
-
-    Args:
-        rows_NL: From `strips`.
-        columns_NL: From `strips` of the turned picture.
-        black: Level of black; what is clipped does not count.
-        white: Level of white.
-    """
+    """Share of places amid contrast that are flat to the level; NaN with hardly any contrast."""
     counts = [_flat_places(lines, black, white) for lines in (rows_NL, columns_NL)]
     flat, all_places = np.sum(counts, axis=0)
     return float(flat / all_places) if all_places >= 200 else float("nan")
@@ -129,11 +117,7 @@ def _flat_places(lines_NL: NDArray[np.uint8], black: int, white: int) -> tuple[i
 
 
 def banding(lines_NL: NDArray[np.uint8]) -> float:
-    """Squared height of small steps between flat runs, in levels^2 per 1000 px.
-
-    Args:
-        lines_NL: From `strips`.
-    """
+    """Squared height of small steps between flat runs, in levels^2 per 1000 px."""
     steps = cv2.absdiff(lines_NL[:, 1:], lines_NL[:, :-1])
     changes = at_most(steps, 1)
     # A step is alone where the run on both sides of it has no other change.

@@ -65,9 +65,6 @@ def edge_map(gray_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
     The first half says for each of `EDGE_SIDE` by `EDGE_SIDE` cells, row by row, whether luma
     changes strongly from left to right; the second half, from top to bottom.
-
-    Args:
-        gray_HW: uint8 luma.
     """
     planes = []
     for dx, dy in ((1, 0), (0, 1)):
@@ -84,20 +81,12 @@ def edge_map(gray_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def edges_of(packed_TB: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Edge maps of some looks, bool [T, 2, `EDGE_SIDE`, `EDGE_SIDE`].
-
-    Args:
-        packed_TB: uint8 [T, `EDGE_BYTES`].
-    """
+    """Edge maps of some looks, bool [T, 2, `EDGE_SIDE`, `EDGE_SIDE`]."""
     return np.unpackbits(packed_TB, axis=1).reshape(-1, 2, EDGE_SIDE, EDGE_SIDE).astype(bool)
 
 
 def straight_lines(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """The straightest line down a picture and the one across it, float32 [4]: `LINE_COLUMNS`.
-
-    Args:
-        gray_HW: uint8 luma.
-    """
+    """The straightest line down a picture and the one across it, float32 [4]: `LINE_COLUMNS`."""
     return np.array(
         [*_straightest(gray_HW), *_straightest(np.ascontiguousarray(gray_HW.T))], np.float32
     )

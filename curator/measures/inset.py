@@ -152,11 +152,7 @@ def rectangles(
 
 
 def inset_odds(features: dict[str, Floats]) -> Floats:
-    """Log odds that a rectangle is an inset, by `_WEIGHTS`; `_NO` where it cannot be one.
-
-    Args:
-        features: Those of `Rectangles`.
-    """
+    """Log odds that a rectangle is an inset, by `_WEIGHTS`; `_NO` where it cannot be one."""
     f = features
     # Where all around stands still, a picture on a wall is almost as straight.
     at_rest = (f["low"] >= 0.8) & (f["exact"] >= 0.85)

@@ -24,11 +24,7 @@ _COMB_STEP = 6
 
 
 def combing(columns_NL: NDArray[np.uint8]) -> float:
-    """Share of stretches of columns in which the lines of two moments alternate.
-
-    Args:
-        columns_NL: From `strips` of the turned picture.
-    """
+    """Share of stretches of columns in which the lines of two moments alternate."""
     lines = columns_NL[::2]
     next_line = cv2.absdiff(lines[:, 2:], lines[:, 1:-1])
     every_other = cv2.absdiff(lines[:, 2:], lines[:, :-2])

@@ -37,10 +37,6 @@ def standing_lines(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) ->
     Packed bits; the first half is of upright lines, `LINE_ALONG` pieces from top to bottom by
     `LINE_ACROSS` places from left to right; the second half of level lines, pieces from left to
     right by places from top to bottom.
-
-    Args:
-        before_HW: uint8 luma.
-        after_HW: Later luma, of the same size.
     """
     planes = []
     for turned in (False, True):
@@ -70,11 +66,7 @@ def _gathered(filled: NDArray[np.bool_], n_places: int) -> NDArray[np.bool_]:
 
 
 def lines_of(packed_TB: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Standing lines of some looks, bool [T, 2, `LINE_ALONG`, `LINE_ACROSS`].
-
-    Args:
-        packed_TB: uint8 [T, `LINE_BYTES`].
-    """
+    """Standing lines of some looks, bool [T, 2, `LINE_ALONG`, `LINE_ACROSS`]."""
     bits = np.unpackbits(packed_TB, axis=1)
     return bits.reshape(-1, 2, LINE_ALONG, LINE_ACROSS).astype(bool)
 
@@ -85,10 +77,6 @@ def moved_map(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> NDAr
     Of each of `MOVED_SIDE` by `MOVED_SIDE` cells, row by row, the mean difference of luma in
     levels, less the share of it where gradients kept their place: flicker and noise over a
     standing scene are no motion. Two cells a byte, each a logarithm in 16 steps; see `moved_of`.
-
-    Args:
-        before_HW: uint8 luma.
-        after_HW: Later luma, of the same size.
     """
     size = max(1, before_HW.shape[1] // 2), max(1, before_HW.shape[0] // 2)
     halves = [cv2.resize(g, size, interpolation=cv2.INTER_AREA) for g in (before_HW, after_HW)]
@@ -109,11 +97,7 @@ def moved_map(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> NDAr
 
 
 def moved_of(packed_TB: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """What moved in some looks, in levels, float32 [T, `MOVED_SIDE`, `MOVED_SIDE`].
-
-    Args:
-        packed_TB: uint8 [T, `MOVED_BYTES`].
-    """
+    """What moved in some looks, in levels, float32 [T, `MOVED_SIDE`, `MOVED_SIDE`]."""
     codes = np.stack([packed_TB >> 4, packed_TB & 15], axis=2)
     levels = np.exp2(codes.astype(np.float32) / _CODES_PER_OCTAVE) - 1
     return np.asarray(levels.reshape(-1, MOVED_SIDE, MOVED_SIDE), np.float32)

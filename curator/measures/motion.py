@@ -41,12 +41,7 @@ class DenseFlow:
     def between(
         self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
     ) -> NDArray[np.float32] | None:
-        """Where each pixel went, float32 [H, W, 2] in pixels (x, y); None for tiny pictures.
-
-        Args:
-            before_HW: uint8 luma.
-            after_HW: The later picture, of the same size.
-        """
+        """Where each pixel went, float32 [H, W, 2] in pixels (x, y); None for tiny pictures."""
         if min(before_HW.shape) < MIN_SIDE_PX:
             return None
         flow = self._flow.calc(before_HW, after_HW, None)  # type: ignore[call-overload]
@@ -59,14 +54,7 @@ def motion_signals(
     flow_HW2: NDArray[np.float32] | None,
     seconds: float,
 ) -> dict[str, float]:
-    """The signals of this module.
-
-    Args:
-        before_HW: uint8 luma; the longer side is 320 px or the source's own.
-        after_HW: The later picture, of the same size.
-        flow_HW2: Dense flow between them, in pixels; None if they are too small.
-        seconds: Time between them.
-    """
+    """The signals of this module."""
     if flow_HW2 is None:
         return {"motion": 0.0 if np.array_equal(before_HW, after_HW) else float("nan")}
     pixels = float(np.mean(np.hypot(flow_HW2[..., 0], flow_HW2[..., 1])))

@@ -34,13 +34,7 @@ _LEAST_NOISE = 2.0
 
 
 def noise(rows_NL: NDArray[np.uint8], *, black: int = 0, white: int = 255) -> float:
-    """Standard deviation of noise, in levels; NaN where too little is flat and unclipped.
-
-    Args:
-        rows_NL: From `strips`.
-        black: Level of black.
-        white: Level of white.
-    """
+    """Standard deviation of noise, in levels; NaN where too little is flat and unclipped."""
     n_blocks = rows_NL.shape[1] // STRIP_PX
     rows = np.ascontiguousarray(rows_NL[:, : n_blocks * STRIP_PX])
     response = cv2.filter2D(rows, cv2.CV_16S, _IMMERKAER)
@@ -91,10 +85,6 @@ def full_frame_noise(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) 
 
     Such noise is no weaker in the flattest blocks than elsewhere, and a coarse encode leaves only
     its coarse scales, so that one picture alone does not tell it from texture.
-
-    Args:
-        before_HW: uint8 luma of 320 px.
-        after_HW: The later picture, of the same size.
 
     Returns:
         Levels at this size; less than at full size, as far as the grains are smaller than a pixel.

@@ -72,19 +72,12 @@ def may_have_text(gray_HW: NDArray[np.uint8]) -> bool:
 
     A line has many strong changes from left to right within a band of its own height. Costs a
     fortieth of the detector.
-
-    Args:
-        gray_HW: uint8 luma; the longer side is 640 px or the source's own.
     """
     return stroke_share(gray_HW) > 0
 
 
 def stroke_share(gray_HW: NDArray[np.uint8]) -> float:
-    """Share of a picture with strokes side by side.
-
-    Args:
-        gray_HW: See `may_have_text`.
-    """
+    """Share of a picture with strokes side by side."""
     strokes = cv2.morphologyEx(gray_HW, cv2.MORPH_GRADIENT, np.ones((1, 3), np.uint8))
     strong = (strokes > 32).astype(np.uint8) * 255
     scale = max(gray_HW.shape) / 640
@@ -210,11 +203,7 @@ def text_looks(clip: ClipView) -> tuple[NDArray[np.int32], NDArray[np.bool_]] | 
 
 
 def overlay_lines(clip: ClipView) -> NDArray[np.bool_]:
-    """Which of the clip's lines of text are drawn over the picture, bool [n].
-
-    Args:
-        clip: With text.
-    """
+    """Which of the clip's lines of text are drawn over the picture, bool [n]."""
     track = clip.track
     own = clip.holds(track.text_frame)
     frame, lines = track.text_frame[own], track.text_line[own]

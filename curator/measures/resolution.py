@@ -44,10 +44,6 @@ def resolution(lines_NL: NDArray[np.uint8], *, noise_level: float = 0.0) -> floa
     Noise is everywhere, detail is not: energy that the flattest quarter of the segments has too is
     no detail, as far as it is no more than the noise that was measured.
 
-    Args:
-        lines_NL: From `strips`.
-        noise_level: Standard deviation of noise, in levels.
-
     Returns:
         1 where nothing is busy, NaN where all that is busy is noise.
     """

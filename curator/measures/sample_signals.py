@@ -46,11 +46,7 @@ _MIN_PX = 32
 
 
 def picture_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:
-    """Exposure of a picture of 640 px; sharpness and stripes of what is inside black borders.
-
-    Args:
-        gray_HW: uint8 luma; the longer side is 640 px or the source's own.
-    """
+    """Exposure of a picture of 640 px; sharpness and stripes of what is inside black borders."""
     inner = content_of(gray_HW, find_borders(gray_HW))
     return {
         "sharpness": sharpness.sharpness(inner),

@@ -30,9 +30,6 @@ def sharpness(gray_HW: NDArray[np.uint8]) -> float:
     A picture out of focus has no steep edge anywhere. Windows without contrast do not count, so
     that a smooth sky beside one sharp edge is sharp, and a smooth sky alone is not soft.
 
-    Args:
-        gray_HW: uint8 luma; the longer side is 640 px or the source's own.
-
     Returns:
         0 to 1: about 0.1 out of focus, above 0.3 in focus, 1 without any edge.
     """

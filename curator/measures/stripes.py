@@ -31,11 +31,7 @@ _FourierMaps = tuple[NDArray[np.float32], _Places, _Places, _Places, _Places, _P
 
 
 def stripes(gray_HW: NDArray[np.uint8]) -> float:
-    """How far one direction stands out in Fourier space.
-
-    Args:
-        gray_HW: uint8 luma; the middle square of up to 256 px is taken.
-    """
+    """How far one direction stands out in Fourier space."""
     height, width = gray_HW.shape
     size = min(_FOURIER_PX, height, width) // 2 * 2
     if size < 64:

@@ -17,11 +17,7 @@ _N_STRIPS = 16
 
 
 def strips(luma_HW: Luma) -> NDArray[np.uint8]:
-    """Rows of the picture in strips of 8 that lie evenly, uint8 [N, L] with N a multiple of 8.
-
-    Args:
-        luma_HW: uint8 luma of at least 8 rows.
-    """
+    """Rows of the picture in strips of 8 that lie evenly, uint8 [N, L] with N a multiple of 8."""
     height = luma_HW.shape[0]
     n = min(_N_STRIPS, height // STRIP_PX)
     starts = np.linspace(0, height - STRIP_PX, n).astype(int)
