@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from one_by_one import judge
 from pydantic import ValidationError
 from samples import analyzed, made_track
 from sound import Sound, tone, write_film
@@ -14,7 +15,7 @@ from curator.measures.scores import ScoreConfig, score_clip
 from curator.recipe import describe, load_recipe
 from curator.records import Note, Reason, Span, Track
 from curator.runs.preflight import check_measured
-from curator.stages.filter.rules import FilterConfig, judge, resolve
+from curator.stages.filter.rules import FilterConfig, resolve
 from curator.tables.track_table import table_to_tracks, tracks_to_table
 
 

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from one_by_one import judge
 from samples import made_signals, made_track
 
 from curator.measures.camera import SHAKY, camera_jitter, camera_tags
 from curator.measures.clip_view import ClipView
 from curator.measures.scores import SCORES, score_clip
 from curator.records import Reason, Span
-from curator.stages.filter.rules import Rule, judge, resolve
+from curator.stages.filter.rules import Rule, resolve
 
 N = 10
 NAN = float("nan")

@@ -8,7 +8,7 @@ judged for all clips. Scores that come with the one decode cost nothing more to 
 "cheap to dear" matters for the scores of later stages alone, and their rules belong at the end.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isnan
@@ -217,50 +217,14 @@ def quantile_bound(
     return float(np.partition(values, at)[at])
 
 
-def judge(scores: Mapping[str, float | None], bounds: Sequence[Bounds]) -> list[Verdict]:
-    """Reasons against one clip, in the order of the rules; `decide` does it for a table.
-
-    Args:
-        scores: From `score_clip`.
-        bounds: From `resolve`.
-
-    Returns:
-        Empty when the clip passes all rules that reject.
-    """
-    found = [(bound, judge_rule(scores[bound.score], bound)) for bound in bounds]
-    return [v for bound, v in found if v is not None and bound.severity == "reject"]
-
-
-def flags(scores: Mapping[str, float | None], bounds: Sequence[Bounds]) -> list[str]:
-    """Tags that rules put on one clip, in the order of the rules.
-
-    Args:
-        scores: From `score_clip`.
-        bounds: From `resolve`.
-
-    Returns:
-        No tag for a score that the clip has not: nothing is known of it.
-    """
-    found = [(bound, judge_rule(scores[bound.score], bound)) for bound in bounds]
-    tags = [
-        bound.tag(v.reason)
-        for bound, v in found
-        if v is not None and bound.severity == "flag" and v.score is not None
-    ]
-    return list(dict.fromkeys(tags))
-
-
 def judge_rule(score: float | None, bound: Bounds) -> Verdict | None:
     """What one rule has against a score, whatever its severity."""
     spec = SCORES[bound.score]
-    if bound.is_idle:
-        return None
-    if score is None and bound.unmeasured == "keep":
+    least = bound.min if bound.min is not None else bound.max
+    if least is None or (score is None and bound.unmeasured == "keep"):
         return None
     if score is None:
-        threshold = bound.min if bound.min is not None else bound.max
-        assert threshold is not None
-        return Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=threshold)
+        return Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=least)
     if bound.min is not None and score < bound.min:
         return Verdict(reason=spec.low, score=score, threshold=bound.min)
     if bound.max is not None and score > bound.max:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from one_by_one import judge
 from pydantic import ValidationError
 from samples import made_signals, made_track
 
@@ -14,14 +15,7 @@ from curator.measures.clip_semantics import NEEDS
 from curator.measures.clip_view import samples_of
 from curator.measures.scores import SCORES, score_clip
 from curator.records import Reason, Span
-from curator.stages.filter.rules import (
-    Bounds,
-    FilterConfig,
-    Verdict,
-    judge,
-    quantile_bound,
-    resolve,
-)
+from curator.stages.filter.rules import Bounds, FilterConfig, Verdict, quantile_bound, resolve
 
 
 def span(start: int, end: int) -> Span:
