@@ -34,6 +34,14 @@ OWN_FOLDERS = ("curator", "docs", "benchmarks", "pipelines", "infra", "tests", "
 README_LINES = 150
 
 
+@pytest.fixture(autouse=True)
+def _examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pages name the classes of `examples/`, whose measures must not outlast a test."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    yield
+    Recipe()
+
+
 class Block(NamedTuple):
     """A fenced block of a page."""
 
