@@ -8,6 +8,7 @@ import ctypes
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -86,34 +87,10 @@ def onnxruntime() -> dict[str, Any]:
     return {"providers": list(package.get_available_providers())}
 
 
-def pyarrow() -> dict[str, Any]:
-    """Arrow with Parquet."""
-    import_module("pyarrow.parquet")
-    return {}
-
-
-def boto3() -> dict[str, Any]:
-    """The S3 client."""
-    import_module("boto3")
-    return {}
-
-
-def ray() -> dict[str, Any]:
-    """The engine, without starting it."""
-    import_module("ray")
-    return {}
-
-
-def others() -> dict[str, Any]:
-    """Small packages that everything uses."""
-    for name in ("numpy", "pydantic", "yaml", "orjson", "rich", "PIL"):
-        import_module(name)
-    return {}
-
-
-def dali() -> dict[str, Any]:
-    """Whether DALI's library loads."""
-    import_module("nvidia.dali.fn")
+def imported(*modules: str) -> dict[str, Any]:
+    """Whether modules can be imported."""
+    for module in modules:
+        import_module(module)
     return {}
 
 
@@ -184,11 +161,14 @@ def nvenc() -> dict[str, Any]:
 
 QUESTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     question.__name__: question
-    for question in (
-        av, cv2, faiss, onnxruntime, pyarrow, boto3, ray, others,
-        dali, libraries, torch, faiss_gpus, nvdec, nvenc,
-    )
-}  # fmt: skip
+    for question in (av, cv2, faiss, onnxruntime, libraries, torch, faiss_gpus, nvdec, nvenc)
+} | {
+    "pyarrow": partial(imported, "pyarrow.parquet"),
+    "boto3": partial(imported, "boto3"),
+    "ray": partial(imported, "ray"),
+    "dali": partial(imported, "nvidia.dali.fn"),
+    "others": partial(imported, "numpy", "pydantic", "yaml", "orjson", "rich", "PIL"),
+}
 
 
 def main(name: str) -> None:

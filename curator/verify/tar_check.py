@@ -149,7 +149,7 @@ class TarCheck:
                 )
                 meta = _Meta(self._shards, shard, self._findings, stack)
                 reader = TarReader(stream.read, n_bytes)
-                is_whole = self._samples(reader, shard, rows, meta, decoded)
+                is_whole = self._samples(reader, path, rows, meta, decoded)
                 stream.drain()
                 if is_whole:
                     meta.finish()
@@ -159,55 +159,38 @@ class TarCheck:
         return rows.facts(shard, is_whole, reader.end, stream.n_bytes, stream.sha256, stream.md5)
 
     def _samples(
-        self,
-        reader: TarReader,
-        shard: Shard,
-        rows: "_Rows",
-        meta: "_Meta",
-        decoded: Set[int] | None,
+        self, reader: TarReader, path: str, rows: "_Rows", meta: "_Meta", decoded: Set[int] | None
     ) -> bool:
         """Reads all members; returns whether the tar is whole."""
         sample: _Sample | None = None
         closed: set[str] = set()
-        path = self._shards.uri(shard.name)
         try:
             for member in reader:
                 if sample is None or member.key != sample.key:
                     if sample is not None:
                         closed.add(sample.key)
-                        self._close(sample, shard, rows, meta, decoded)
+                        self._close(sample, path, rows, meta, decoded)
                     sample = _Sample(member)
-                    self._check_key(sample.key, path, member, closed)
+                    self._check_key(path, member, closed)
                 if "." in member.suffix and member.suffix != TEXT_VECTOR:
-                    self._check_dots(path, member)
+                    seen_as = f"to readers {member.suffix!r} of {member.key!r}"
+                    found = f"the member {member.name!r}, {seen_as}"
+                    self._add(Code.KEY, path, found, "one dot in its name")
                 self._read(reader, member, sample)
         except ShardError as error:
             self._add(Code.TAR_DAMAGED, path, str(error), "a whole tar")
             return False
         if sample is not None:
-            self._close(sample, shard, rows, meta, decoded)
+            self._close(sample, path, rows, meta, decoded)
         return True
 
-    def _check_key(self, key: str, path: str, member: Member, closed: set[str]) -> None:
-        if not key.isalnum() or not key.isascii():
-            self._add(
-                Code.KEY, path, f"the member {member.name!r}", "a key of ASCII letters and digits"
-            )
-        if key in closed:
-            self._add(
-                Code.KEY,
-                f"{path}#{key}",
-                "its members are apart",
-                "all members of a sample adjacent",
-            )
-
-    def _check_dots(self, path: str, member: Member) -> None:
-        self._add(
-            Code.KEY,
-            path,
-            f"the member {member.name!r}, to readers {member.suffix!r} of {member.key!r}",
-            "one dot in its name",
-        )
+    def _check_key(self, path: str, member: Member, closed: set[str]) -> None:
+        if not member.key.isalnum() or not member.key.isascii():
+            found = f"the member {member.name!r}"
+            self._add(Code.KEY, path, found, "a key of ASCII letters and digits")
+        if member.key in closed:
+            expected = "all members of a sample adjacent"
+            self._add(Code.KEY, f"{path}#{member.key}", "its members are apart", expected)
 
     def _read(self, reader: TarReader, member: Member, sample: _Sample) -> None:
         if member.suffix in sample.sizes:
@@ -231,20 +214,16 @@ class TarCheck:
                 sample.text = data
 
     def _close(
-        self, sample: _Sample, shard: Shard, rows: "_Rows", meta: "_Meta", decoded: Set[int] | None
+        self, sample: _Sample, tar: str, rows: "_Rows", meta: "_Meta", decoded: Set[int] | None
     ) -> None:
         """Checks a sample whose members have all been read."""
-        path = f"{self._shards.uri(shard.name)}#{sample.key}"
+        path = f"{tar}#{sample.key}"
         missing = [name for name in NEEDED if name not in sample.sizes]
         others = sorted({*sample.sizes} - ALLOWED) + sample.repeated
         if missing or others:
             found = ", ".join([f"no {n}" for n in missing] + [f"another {n!r}" for n in others])
-            self._add(
-                Code.MEMBERS,
-                path,
-                found,
-                "one each of json, mp4, txt, and perhaps npy and text.npy",
-            )
+            expected = "one each of json, mp4, txt, and perhaps npy and text.npy"
+            self._add(Code.MEMBERS, path, found, expected)
         fields = self._fields(sample, path)
         meta.compare(sample.key, sample.json)
         position = rows.add(sample, fields)
@@ -260,9 +239,8 @@ class TarCheck:
             self._add(Code.MP4_HEADER, path, found, expected)
         if decoded is None or position in decoded:
             rows.n_decoded += 1
-            for found, expected in frame_differences(
-                sample.mp4, fields, path, threads=self._threads
-            ):
+            differences = frame_differences(sample.mp4, fields, path, threads=self._threads)
+            for found, expected in differences:
                 self._add(Code.FRAMES, path, found, expected)
 
     def _fields(self, sample: _Sample, path: str) -> dict[str, Any] | None:
