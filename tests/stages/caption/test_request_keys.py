@@ -1,0 +1,110 @@
+"""Keys under which finished work is stored stay as they are: another key asks a model again."""
+
+import json
+from typing import Any
+
+import pytest
+
+from curator.stages.caption.caption_records import Reply, Task, Window
+from curator.stages.caption.config import CaptionConfig, frames_fingerprint
+from curator.stages.caption.dialogs.window_dialog import make_dialogs
+from curator.stages.caption.frame_store import content_of, frames_key
+from curator.stages.caption.previous_annotations import annotation_key, answers_stamp
+from curator.stages.caption.reply_store import replies_stamp
+
+SERVER: dict[str, Any] = {"captioner": "openai", "model": "m", "url": "http://a/v1"}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "server": SERVER,
+    "fields": SERVER
+    | {"structured": True, "safety": True, "content_types": ["animals", "sports"],
+       "questions": {"has_people": "Are there people?"}, "language": "de", "revision": "r1"},
+    "text": SERVER | {"prompt": "cosmos", "lengths": ["medium"]},
+    "judge": SERVER
+    | {"candidates": 2, "judge": {"model": "j", "url": "http://j/v1", "frames_as": "video"}},
+    "worker": {"captioner": "transformers", "model": "folder", "frames_as": "video"},
+    "metadata": {"captioner": "metadata", "events": {"crash": "Cars touch."},
+                 "event_window_s": 2.0},
+}  # fmt: skip
+TASK = Task(
+    clip_id="clip",
+    content="content",
+    window=Window(index=1, start_frame=24, end_frame=72, shown=(30, 48, 66)),
+    fps=23.976,
+    facts="- Camera, measured over the whole clip: the camera pans left slowly",
+)
+# Of commit e0fe287.
+KEYS = {
+    "server": ["dc834fa1ac5d2af1", "236ac46a58e1e1b5"],
+    "fields": ["4c6962588f729855", "be7c9196195a581f"],
+    "text": ["a29090d28c2fc7ac"],
+    "judge": [
+        "dc834fa1ac5d2af1",
+        "6408933073963123",
+        "236ac46a58e1e1b5",
+        "50b7d8f2cf29bf4c",
+        "b5cd4a9d63631f81",
+        "1b1cc95257c229c2",
+    ],
+    "worker": ["3d16a81e905c72bd", "d48ce906765bc87d"],
+}
+STAMPS = {
+    "server": ["124916d165b4fc5a", "7a39f1f04a78e72a", "2b2174ae515aa8ff", "5806c51ad7eece9b"],
+    "fields": ["e7f6406add5d6121", "d7a9179904c4e438", "8afd0ad80f8a26c5", "5806c51ad7eece9b"],
+    "text": ["be7f79fd31cf62ec", "d1c11f49afbcf062", "2f5259d8e9468008", "5806c51ad7eece9b"],
+    "judge": ["9f9f176124c881da", "1e4ec568bb3763b0", "dc32da9f10e6b8f2", "5806c51ad7eece9b"],
+    "worker": ["618516f7e7e15d5b", "982eb1943ccc4353", "b8cc88a52ad314f2", "5806c51ad7eece9b"],
+    "metadata": ["85904ac5a2e0b276", "cfe5cf145b389286", "b6a4607aca08b8f3", "0adc646985ef60d4"],
+}
+CONTENT = ["44ae33af6be58585", "44ae33af6be58585", "80a0150310239579"]
+
+
+def replies() -> list[Reply]:
+    """Broken JSON, an answer that breaks a rule, a good one, and a judge's."""
+    words = {n: "A red car drives down a wet street at night." for n in ("short", "medium", "long")}
+    more = {"structured": {}, "content_type": "sports", "answers": {}, "safety": "safe"}
+    scores = {"why": "none", "faithfulness": 4, "completeness": 4, "correctness": 4}
+    return [
+        Reply(text='{"short": 3'),
+        Reply(text=json.dumps(words | {"medium": "I cannot help with that."} | more)),
+        Reply(text=json.dumps(words)),
+        Reply(text=json.dumps(scores)),
+    ]
+
+
+def requested(config: CaptionConfig) -> list[str]:
+    """Keys of all requests of a dialog, with replies by turns."""
+    keys: list[str] = []
+    dialog, said, n = make_dialogs(config)(TASK), replies(), 0
+    try:
+        requests = next(dialog)
+        while True:
+            keys += [request.key for request in requests]
+            given = [said[(n + i) % len(said)] for i in range(len(requests))]
+            n += len(requests)
+            requests = dialog.send(given)
+    except StopIteration:
+        return keys
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "metadata"])
+def test_requests_keep_their_keys(name: str) -> None:
+    """Pins first requests, repairs, retries and judgements."""
+    assert requested(CaptionConfig.model_validate(CONFIGS[name])) == KEYS[name]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_stored_replies_frames_and_annotations_keep_their_keys(name: str) -> None:
+    config = CaptionConfig.model_validate(CONFIGS[name])
+    stamp = answers_stamp(config)
+    assert [
+        replies_stamp(config), stamp, annotation_key(TASK, stamp), frames_fingerprint(config)
+    ] == STAMPS[name]  # fmt: skip
+
+
+def test_clips_keep_the_fingerprints_of_their_pixels() -> None:
+    clip = {
+        "clip_id": "clip", "start_frame": 5, "end_frame": 65, "n_frames": 60, "width": 640,
+        "height": 360, "crop_x": None, "crop_y": 2, "crop_width": None, "crop_height": 300,
+    }  # fmt: skip
+    content = content_of(clip)
+    assert [content, frames_key(content, ()), frames_key(content, ((1.0, 2.5),))] == CONTENT
