@@ -31,7 +31,7 @@ from measure import machine
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from curator.stages.caption.caption_records import Frames, Request, Sampling, Task, Turn, Window
-from curator.stages.caption.captioners.chat_tensors import Asked
+from curator.stages.caption.captioners.dialog_batches import SizedRequest
 from curator.stages.caption.captioners.local_model import Counts, LocalModel
 from curator.stages.caption.config import ModelConfig
 
@@ -80,10 +80,10 @@ def jpeg(seed: int, width: int, height: int) -> bytes:
 def bare_batches(model: LocalModel, asked: list[tuple[Request, Frames]]) -> list[Any]:
     """The batches that ours makes, as tensors on the device, with their requests."""
     loaded = model._loaded
-    waiting = [found for one in asked if isinstance(found := model.look_at(*one), Asked)]
+    waiting = [found for one in asked if isinstance(found := model.sized(*one), SizedRequest)]
     batches = []
     while waiting:
-        batch, waiting = model.batch_of(waiting)
+        batch, waiting = model.next_batch(waiting)
         inputs = {}
         for name, value in loaded.chat.inputs(batch).items():
             is_picture = name.startswith("pixel_values")

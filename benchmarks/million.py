@@ -393,10 +393,10 @@ def execute(
         from curator.stages.caption.caption_driver import Captioning
 
         replaced.append(
-            patch("curator.stages.caption.caption_driver.check_asking", lambda *a, **k: None)
+            patch("curator.stages.caption.caption_driver.check_captioner", lambda *a, **k: None)
         )
         if answering:
-            replaced.append(patch("curator.stages.caption.caption_driver.asking_of", Answering))
+            replaced.append(patch("curator.stages.caption.caption_driver.make_dispatch", Answering))
             replaced.append(patch.object(Captioning, "_look_at_written", _no_pictures))
     with Engine(address=None, workers=1) as engine:
         for one in replaced:
@@ -472,17 +472,18 @@ def recaption(folder: Path) -> dict[str, Any]:
 
 def worker(folder: Path) -> dict[str, Any]:
     """What a worker holds that has begun, and asks nobody yet."""
-    from curator.stages.caption import captioner_dispatch as asking
+    from curator.stages.caption import stage as caption_stage
     from curator.storage import open_store
 
     store = open_store(str(folder / "out"))
     config = recipe_of(json.loads((folder / "settings.json").read_text())).caption
     phases = Phases()
-    with patch.object(asking, "_loaded", lambda config: {}):
+    with patch.object(caption_stage, "load_models", lambda config: {}):
         phases.stage("begin")
-        step = asking.AnnotateStep(store=store, config=config)
+        stage = caption_stage.CaptionStage(config, store=store)
+        stage.setup()
         result = phases.result()
-    del step
+    del stage
     return {"phases": result}
 
 

@@ -1,5 +1,6 @@
 """A fake model server as a process, which tests kill and start again."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,7 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from curator.stages.caption.caption_records import Frames
+from curator.stages.caption.captioners.chat_server import ServerClient
 from curator.stages.caption.config import ModelConfig
+
+
+def check_server(
+    config: ModelConfig, trial: Frames | None = None, *, section: str = "caption"
+) -> None:
+    """`ServerClient.check` without an event loop."""
+
+    async def check() -> None:
+        async with ServerClient(config, section=section) as client:
+            await client.check(trial)
+
+    asyncio.run(check())
 
 
 class FakeServer:

@@ -74,7 +74,7 @@ def outcome_text(summary: dict[str, Any], uri: str) -> str:
         by_answers = (Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW)
         reasons = [name for name in by_answers if counts["by_reason"].get(name)]
         lines.append(f"{n_rejected} clips rejected now by answers ({', '.join(reasons)})")
-    if windows and summary["recipe"]["caption"]["captioner"] in ("openai", "transformers"):
+    if windows and summary["recipe"]["caption"]["captioner"] not in ("measured", "metadata"):
         failed = sum(n for name, n in work.items() if name.startswith("caption_failed_"))
         lines.append(
             f"{windows} windows: {work['caption_windows_asked']} asked now, "

@@ -89,7 +89,7 @@ def _captioner(recipe: Recipe) -> list[Row]:
         found, _, remedy = str(error).partition("; ")
         how = remedy or "docs/captions.md says how to reach captioners"
         return [*rows, _row(name, State.MISSING, found, how)]
-    where = config.url if config.captioner == "openai" else "in workers"
+    where = config.url or "in workers"
     return [*rows, _row(name, State.OK, f"answers, {where}")]
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from curator.stages.caption.caption_records import Reply
-from curator.stages.caption.dialogs.dialog import Dialog, told_first
+from curator.stages.caption.dialogs.dialog import Dialog, known_replies
 from curator.stages.caption.reply_store import REPLIES, Replies, UnitReplies
 from curator.storage import open_store
 from curator.tables import clip_locations as locations
@@ -54,7 +54,7 @@ def test_a_worker_reads_no_replies_but_those_of_a_unit_over_which_one_died(
 ) -> None:
     """Pins that a worker's memory and reads do not grow with what was answered before."""
     store = open_store(str(tmp_path))
-    dead = UnitReplies(store, "stamp", {"a": Reply(text="1")}, looks=False)
+    dead = UnitReplies(store, "stamp", {"a": Reply(text="1")}, rereads=False)
     dead.keep("b", Reply(text="2"))
     asked: list[str] = []
     exists = type(store).exists
@@ -64,11 +64,11 @@ def test_a_worker_reads_no_replies_but_those_of_a_unit_over_which_one_died(
         return exists(store, name)
 
     monkeypatch.setattr(type(store), "exists", noted)
-    first = UnitReplies(store, "stamp", {"a": Reply(text="1")}, looks=False)
+    first = UnitReplies(store, "stamp", {"a": Reply(text="1")}, rereads=False)
     assert first.get("a") == Reply(text="1")
     assert first.get("b") is None
     assert asked == []
-    again = UnitReplies(store, "stamp", {"a": Reply(text="1")}, looks=True)
+    again = UnitReplies(store, "stamp", {"a": Reply(text="1")}, rereads=True)
     assert again.get("b") == Reply(text="2")
     assert again.get("c") is None
     assert asked == [f"{REPLIES}/stamp-b.json", f"{REPLIES}/stamp-c.json"]
@@ -87,9 +87,9 @@ def test_a_dialog_takes_along_what_it_was_told() -> None:
         yield [Asked("c"), Asked("d")]  # type: ignore[list-item]
 
     replies = {key: Reply(text=key) for key in "abdx"}
-    assert told_first(dialog(), replies).keys() == {"a", "b", "d"}
-    assert told_first(dialog(), {"b": Reply()}).keys() == {"b"}
-    assert told_first(dialog(), {}) == {}
+    assert known_replies(dialog(), replies).keys() == {"a", "b", "d"}
+    assert known_replies(dialog(), {"b": Reply()}).keys() == {"b"}
+    assert known_replies(dialog(), {}) == {}
 
 
 def test_places_of_clips_come_back() -> None:

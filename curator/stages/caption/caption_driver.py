@@ -31,9 +31,9 @@ from curator.stages.caption.annotation_rows import (
 )
 from curator.stages.caption.annotation_store import Told, ToldClips
 from curator.stages.caption.caption_records import Annotation, Reply, Task, Unanswered
-from curator.stages.caption.captioner_dispatch import Asking, asking_of, check_asking
+from curator.stages.caption.captioner_dispatch import Dispatch, check_captioner, make_dispatch
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
-from curator.stages.caption.dialogs.dialog import retold
+from curator.stages.caption.dialogs.dialog import replayed
 from curator.stages.caption.dialogs.prompt_facts import facts_of
 from curator.stages.caption.dialogs.sidecar_values import count_problems
 from curator.stages.caption.dialogs.source_events import (
@@ -96,7 +96,7 @@ class Captioning:
         engine: Where frames are taken, and models in workers run.
         progress: Where it is shown.
         checks: Whether a server is asked a first question before the others; else it was.
-        asking: Whom to ask; None for whom the recipe names.
+        dispatch: Takes windows; None for that of the recipe's captioner.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class Captioning:
         progress: Progress,
         *,
         checks: bool,
-        asking: Asking | None = None,
+        dispatch: Dispatch | None = None,
     ) -> None:
         self._checks = checks
         self._store = store
         self._config = config
         self._engine = engine
         self._progress = progress
-        self._asking = asking
+        self._dispatch = dispatch
         self._dialogs = make_dialogs(self._config)
         self._replies = Replies(store, replies_stamp(self._config))
         self._parts = FrameParts(store, config)
@@ -249,8 +249,8 @@ class Captioning:
 
     def close(self) -> None:
         """Ends what asks, and makes one part of this run's replies."""
-        if self._asking is not None:
-            self._asking.close()
+        if self._dispatch is not None:
+            self._dispatch.close()
         self._replies.pack()
 
     def _unanswered(self) -> list[ClipRow]:
@@ -260,7 +260,7 @@ class Captioning:
             name = row.clip_id
             # What was asked about stays, whatever cutting makes of the row.
             is_known = name in self._clips or name in self._told
-            if not is_known and not any(map(self._is_retold, self._as_asked(row))):
+            if not is_known and not any(map(self._is_replayed, self._as_asked(row))):
                 missing.append(row)
         stored = self._parts.stored() if missing else {}
         if not stored:
@@ -288,7 +288,7 @@ class Captioning:
                 yield _Asked(content=content_of(row.clip_id, asked), row=asked)
         yield _Asked(content=content_of(row.clip_id, row), row=row)
 
-    def _is_retold(self, clip: _Asked) -> bool:
+    def _is_replayed(self, clip: _Asked) -> bool:
         """Whether stored replies tell all about a clip; it is known then."""
         lines: Mapping[str, Any] = {}
         if self._reads_text(clip.row):
@@ -312,7 +312,7 @@ class Captioning:
         # Who deletes replies wants to ask anew.
         if found is not None and all(key in self._replies for key in found.request_keys):
             return found
-        return retold(self._dialogs(task), self._replies)
+        return replayed(self._dialogs(task), self._replies)
 
     def _take(self, looked: Sequence[StoredFrames], written: Mapping[str, Written]) -> None:
         """Asks about clips whose pictures are there.
@@ -348,8 +348,8 @@ class Captioning:
                 else:
                     clip.annotations[task.window.index] = annotation
             self._close_clip(name)
-        if self._asking is not None:
-            self._note(self._asking.poll())
+        if self._dispatch is not None:
+            self._note(self._dispatch.poll())
 
     def _close_clip(self, name: str) -> None:
         """Puts away what came of a clip, once all its windows have come to their end."""
@@ -359,30 +359,30 @@ class Captioning:
             ordered = [clip.annotations[index] for index in sorted(clip.annotations)]
             self._told.add(name, Told(span=clip.span, annotations=ordered))
 
-    def _asked(self) -> Asking:
+    def _asked(self) -> Dispatch:
         """Whom to ask, from the first question on."""
-        if self._asking is None:
+        if self._dispatch is None:
             if self._checks:
-                check_asking(self._config)
-            self._asking = asking_of(
+                check_captioner(self._config)
+            self._dispatch = make_dispatch(
                 self._config,
                 dialogs=self._dialogs,
                 replies=self._replies,
                 parts=self._parts,
                 engine=self._engine,
             )
-        return self._asking
+        return self._dispatch
 
     def _finish(self) -> None:
         """Waits for all that was asked."""
-        if self._asking is None:
+        if self._dispatch is None:
             return
         self._progress.work(self.n_asked, 0.0)
         with self._progress.polling(lambda: (self._n_answered, 0.0)):
-            for annotations in self._asking.finish():
+            for annotations in self._dispatch.finish():
                 self._note(annotations)
-        self.cpu_s.update(self._asking.cpu_s)
-        self._asking.cpu_s.clear()
+        self.cpu_s.update(self._dispatch.cpu_s)
+        self._dispatch.cpu_s.clear()
 
     def _note(self, annotations: Iterable[Annotation]) -> None:
         for annotation in annotations:

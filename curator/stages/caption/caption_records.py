@@ -7,9 +7,13 @@ without decoding anything.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from curator.fingerprints import fingerprint
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Role = Literal["captioner", "judge"]
 """Which model a request is for."""
@@ -30,6 +34,8 @@ class Unanswered(StrEnum):
     """The server or model cannot take the request: too long, or pictures that it does not read."""
     OUT_OF_MEMORY = "out_of_memory"
     """The model in the worker does not fit this window, even alone."""
+    CAPTIONER_ERROR = "captioner_error"
+    """The recipe's own captioner raised an exception."""
     NO_FRAMES = "no_frames"
     """The clip's frames could not be had."""
     EMPTY = "empty"
@@ -54,6 +60,7 @@ TRANSIENT = frozenset(
         Unanswered.OVER_BUDGET,
         Unanswered.REFUSED_REQUEST,
         Unanswered.OUT_OF_MEMORY,
+        Unanswered.CAPTIONER_ERROR,
         Unanswered.NO_FRAMES,
     }
 )
@@ -188,6 +195,14 @@ class Frames:
     jpegs: tuple[bytes, ...] = field(repr=False)
     times_s: tuple[float, ...]
     """From the clip's start."""
+
+    def arrays(self) -> "list[NDArray[np.uint8]]":
+        """The pictures, uint8 RGB [H, W, 3] each."""
+        import cv2
+        import numpy as np
+
+        coded = (np.frombuffer(jpeg, np.uint8) for jpeg in self.jpegs)
+        return [np.asarray(cv2.imdecode(one, 1), np.uint8)[:, :, ::-1] for one in coded]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,15 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from curator.fingerprints import fingerprint
+from curator.stages.caption.captioners.captioner_list import CAPTIONERS, name_problem
 from curator.stages.caption.dialogs.custom_fields import Value, has_value, own_fields, wrong_values
 
 ANNOTATE_VERSION = 1
 """Raised when the same replies would give other annotations."""
 
-Captioner = Literal["measured", "metadata", "openai", "transformers"]
 METADATA_MODEL = "curate/metadata-1"
-"""Told as the model of captions that come from metadata."""
+"""Model that tables name for captions from metadata."""
+_NEEDED = {"model": "model to name a model", "url": "url, such as http://vlm:8000/v1"}
 CaptionLength = Literal["short", "medium", "long"]
 
 
@@ -124,15 +125,15 @@ class ModelConfig(BaseModel):
 
     @property
     def name(self) -> str:
-        """Model and revision, as they are told in tables."""
+        """Model and revision, as tables name them."""
         return f"{self.model}@{self.revision}" if self.revision is not None else str(self.model)
 
 
 class JudgeConfig(ModelConfig):
     """A model that scores answers."""
 
-    captioner: Literal["openai", "transformers"] = Field(
-        "openai", description="how the judge is reached", json_schema_extra={"unit": "name"}
+    captioner: str = Field(
+        "openai", description="that of the captions", json_schema_extra={"unit": "name"}
     )
     prompt: str = Field(
         "judge",
@@ -158,12 +159,10 @@ class CaptionConfig(ModelConfig):
         description="write captions; without, the text member is empty",
         json_schema_extra={"unit": "true or false"},
     )
-    captioner: Captioner = Field(
+    captioner: str = Field(
         "measured",
-        description="measured puts a caption together from what was measured, and asks no model; "
-        "metadata from a file beside the source and from what was measured, and asks none either; "
-        "openai asks a server that speaks OpenAI's protocol (vLLM, SGLang, NIM, hosted); "
-        "transformers loads the model in the worker",
+        description="; ".join(f"{name} {one.about}" for name, one in CAPTIONERS.items())
+        + "; a class of your own is named package.module:Class",
         json_schema_extra={"unit": "name"},
     )
 
@@ -339,6 +338,13 @@ class CaptionConfig(ModelConfig):
         json_schema_extra={"unit": "name"},
     )
 
+    @field_validator("captioner")
+    @classmethod
+    def _is_known(cls, captioner: str) -> str:
+        if (problem := name_problem(captioner)) is not None:
+            raise ValueError(problem)
+        return captioner
+
     @field_validator("questions", "events", "open_questions")
     @classmethod
     def _plain_names(cls, questions: Mapping[str, str]) -> Mapping[str, str]:
@@ -358,10 +364,10 @@ class CaptionConfig(ModelConfig):
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
         self._check_unasked()
-        if self.captioner in ("openai", "transformers") and self.model is None:
-            raise ValueError(f"captioner is {self.captioner}; expected model to name a model")
-        if self.captioner == "openai" and self.url is None:
-            raise ValueError("captioner is openai; expected url, such as http://vlm:8000/v1")
+        needs = CAPTIONERS[self.captioner].needs if self.captioner in CAPTIONERS else ()
+        for key in needs:
+            if getattr(self, key) is None:
+                raise ValueError(f"captioner is {self.captioner}; expected {_NEEDED[key]}")
         self._check_events()
         if self.text not in self.lengths:
             raise ValueError(
@@ -375,12 +381,9 @@ class CaptionConfig(ModelConfig):
                 f"judge.captioner is {judge.captioner} and captioner {self.captioner}; expected "
                 "the same: one place drives the conversation with both"
             )
-        if judge is not None and judge.model is None:
-            raise ValueError("judge.model is missing; set caption.judge.model to name a model")
-        if judge is not None and judge.captioner == "openai" and judge.url is None:
-            raise ValueError(
-                "judge.url is missing; set caption.judge.url, such as http://vlm:8000/v1"
-            )
+        for key in needs if judge is not None else ():
+            if getattr(judge, key) is None:
+                raise ValueError(f"judge.{key} is missing; set caption.judge.{_NEEDED[key]}")
         if self.candidates > 1 and judge is None:
             raise ValueError(f"candidates is {self.candidates}; expected a judge to pick the best")
         return self
@@ -449,8 +452,15 @@ class CaptionConfig(ModelConfig):
 
     @property
     def name(self) -> str:
-        """Model and revision, as they are told in tables."""
-        return METADATA_MODEL if self.captioner == "metadata" else super().name
+        """Model and revision, as tables name them; a captioner without a model has its own name."""
+        if self.captioner == "metadata":
+            return METADATA_MODEL
+        return self.captioner if self.model is None else super().name
+
+    @property
+    def models(self) -> tuple[ModelConfig, ...]:
+        """Captioner and judge."""
+        return (self,) if self.judge is None else (self, self.judge)
 
     @property
     def annotates(self) -> bool:

@@ -22,6 +22,7 @@ from curator.stages.caption.caption_records import (
     Task,
     Unanswered,
 )
+from curator.stages.caption.captioners.captioner_list import outside_version
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.storage import Store
@@ -42,7 +43,6 @@ _ROWS_AT_ONCE = 2048
 
 def answers_stamp(config: CaptionConfig) -> str:
     """Fingerprint of all settings and words that make the same replies other annotations."""
-    asked = [config, *filter(None, [config.judge])]
     exclude: Any = {name: True for name in _REACHED | _DECIDED} | {
         "judge": _REACHED | {"min_score"}
     }
@@ -50,7 +50,8 @@ def answers_stamp(config: CaptionConfig) -> str:
         "annotations",
         ANNOTATE_VERSION,
         config.model_dump(mode="json", exclude=exclude),
-        [load_prompt(one.prompt).fingerprint for one in asked] if config.asks else [],
+        [load_prompt(one.prompt).fingerprint for one in config.models] if config.asks else [],
+        *(outside_version(config.captioner) if config.asks else ()),
     )
 
 

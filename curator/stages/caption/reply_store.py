@@ -16,6 +16,7 @@ import pyarrow as pa
 from curator.errors import StorageError
 from curator.fingerprints import fingerprint
 from curator.stages.caption.caption_records import Reply, Unanswered
+from curator.stages.caption.captioners.captioner_list import outside_version
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.storage import Store
@@ -46,9 +47,8 @@ REPLY_SCHEMA = pa.schema(
 
 def replies_stamp(config: CaptionConfig) -> str:
     """Names the replies that a run may use: those of its models and prompts."""
-    asked = [config, *filter(None, [config.judge])]
-    named = [(one.name, load_prompt(one.prompt).fingerprint) for one in asked]
-    return fingerprint("replies", named)
+    named = [(one.name, load_prompt(one.prompt).fingerprint) for one in config.models]
+    return fingerprint("replies", named, *outside_version(config.captioner))
 
 
 class Replies(Mapping[str, Reply]):
@@ -203,37 +203,39 @@ class UnitReplies(Mapping[str, Reply]):
     Args:
         store: Output root.
         stamp: Names whose they are.
-        told: Those that were there when the unit was made.
-        looks: Whether a worker that died over the unit may have stored more of them since.
+        known: Those that were stored when the unit was made.
+        rereads: Whether a worker that died on the unit may have stored more since.
     """
 
-    def __init__(self, store: Store, stamp: str, told: Mapping[str, Reply], *, looks: bool) -> None:
+    def __init__(
+        self, store: Store, stamp: str, known: Mapping[str, Reply], *, rereads: bool
+    ) -> None:
         self._store = store
         self._stamp = stamp
-        self._told = dict(told)
-        self._looks = looks
+        self._known = dict(known)
+        self._rereads = rereads
 
     def __getitem__(self, key: str) -> Reply:
         """The reply to a request."""
-        if key not in self._told and self._looks:
+        if key not in self._known and self._rereads:
             name = loose_name(self._stamp, key)
             if self._store.exists(name):
                 row = orjson.loads(self._store.read(name))
-                self._told[key] = _reply({k: v for k, v in row.items() if k != "key"})
-        return self._told[key]
+                self._known[key] = _reply({k: v for k, v in row.items() if k != "key"})
+        return self._known[key]
 
     def __iter__(self) -> Iterator[str]:
         """Keys of those that are known so far."""
-        return iter(self._told)
+        return iter(self._known)
 
     def __len__(self) -> int:
         """Number of those that are known so far."""
-        return len(self._told)
+        return len(self._known)
 
     def keep(self, key: str, reply: Reply) -> None:
         """Stores a reply as `Replies.keep` does."""
         store_reply(self._store, self._stamp, key, reply)
-        self._told[key] = reply
+        self._known[key] = reply
 
 
 def loose_name(stamp: str, key: str) -> str:

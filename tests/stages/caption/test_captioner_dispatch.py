@@ -10,18 +10,21 @@ import pytest
 from curator.errors import ModelError
 from curator.executor.engine import Engine
 from curator.media.frame_tap import StoredFrames
-from curator.stages.caption import captioner_dispatch as asking
+from curator.stages.caption import captioner_dispatch as dispatch
+from curator.stages.caption import stage as caption_stage
 from curator.stages.caption.caption_records import Annotation, Answer, Task, Unanswered, Window
-from curator.stages.caption.captioner_dispatch import AnnotateStep, LocalAsking
+from curator.stages.caption.captioner_dispatch import WorkerDispatch
 from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.reply_store import Replies, replies_stamp
+from curator.stages.caption.stage import CaptionStage
 from curator.storage import open_store
 
 CONFIG = CaptionConfig(captioner="transformers", model="tiny")
 WINDOW = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
 
 
-class DyingStep(AnnotateStep):
+class DyingStage(CaptionStage):
     """Aborts its process on one window, as lost memory does; answers the others."""
 
     def _annotations(
@@ -35,25 +38,26 @@ class DyingStep(AnnotateStep):
         return [Annotation(task=task, answer=Answer(medium=task.clip_id)) for task, _ in windows]
 
 
-class DyingLoad(AnnotateStep):
+class DyingLoad(CaptionStage):
     """Aborts its process while it loads its model, or says that it cannot."""
 
-    def __init__(self, **settings: Any) -> None:  # noqa: ANN401
+    def setup(self) -> None:
         def load(config: CaptionConfig) -> dict[Any, Any]:
             if config.model == "broken":
                 raise ModelError("model broken: its weights cannot be loaded; fetch it")
             os.abort()
 
-        asking._loaded = load
-        super().__init__(**settings | {"most_loads": 2})
+        self._most_loads = 2
+        caption_stage.load_models = load
+        super().setup()
 
 
-class Loaded(DyingStep):
+class Loaded(DyingStage):
     """Loads nothing."""
 
-    def __init__(self, **settings: Any) -> None:  # noqa: ANN401
-        asking._loaded = lambda config: {}
-        super().__init__(**settings)
+    def setup(self) -> None:
+        caption_stage.load_models = lambda config: {}
+        super().setup()
 
 
 @pytest.fixture
@@ -64,9 +68,9 @@ def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> A
         yield engine
 
 
-def _asking(engine: Engine, folder: Path, config: CaptionConfig) -> LocalAsking:
+def _dispatch(engine: Engine, folder: Path, config: CaptionConfig) -> WorkerDispatch:
     replies = Replies(open_store(str(folder)), replies_stamp(config))
-    found = LocalAsking(config, replies, engine)
+    found = WorkerDispatch(config, make_dialogs(config), replies, engine)
     for name in ("first", "deadly", "last"):
         task = Task(clip_id=name, content=name, window=WINDOW, fps=30.0)
         found.submit(task, StoredFrames(clip_id=name))
@@ -77,8 +81,8 @@ def _asking(engine: Engine, folder: Path, config: CaptionConfig) -> LocalAsking:
 def test_a_window_that_kills_its_worker_twice_fails_and_the_others_are_answered(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "AnnotateStep", Loaded)
-    found = _asking(engine, tmp_path, CONFIG)
+    monkeypatch.setattr(dispatch, "CaptionStage", Loaded)
+    found = _dispatch(engine, tmp_path, CONFIG)
     annotations = {one.task.clip_id: one for some in found.finish() for one in some}
     assert annotations.keys() == {"first", "deadly", "last"}
     dead = annotations.pop("deadly")
@@ -97,7 +101,7 @@ def test_a_window_that_kills_its_worker_twice_fails_and_the_others_are_answered(
 def test_models_that_cannot_be_loaded_end_the_run_with_the_reason(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, said: str
 ) -> None:
-    monkeypatch.setattr(asking, "AnnotateStep", DyingLoad)
-    found = _asking(engine, tmp_path, CONFIG.model_copy(update={"model": model}))
+    monkeypatch.setattr(dispatch, "CaptionStage", DyingLoad)
+    found = _dispatch(engine, tmp_path, CONFIG.model_copy(update={"model": model}))
     with pytest.raises(ModelError, match=said):
         list(found.finish())

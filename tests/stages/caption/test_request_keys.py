@@ -1,6 +1,7 @@
 """Keys under which finished work is stored stay as they are: another key asks a model again."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,9 +103,9 @@ def test_stored_replies_frames_and_annotations_keep_their_keys(name: str) -> Non
 
 
 def test_clips_keep_the_fingerprints_of_their_pixels() -> None:
-    clip = {
-        "clip_id": "clip", "start_frame": 5, "end_frame": 65, "n_frames": 60, "width": 640,
-        "height": 360, "crop_x": None, "crop_y": 2, "crop_width": None, "crop_height": 300,
-    }  # fmt: skip
-    content = content_of(clip)
+    clip: Any = SimpleNamespace(
+        start_frame=5, end_frame=65, n_frames=60, width=640, height=360,
+        crop_x=None, crop_y=2, crop_width=None, crop_height=300,
+    )  # fmt: skip
+    content = content_of("clip", clip)
     assert [content, frames_key(content, ()), frames_key(content, ((1.0, 2.5),))] == CONTENT

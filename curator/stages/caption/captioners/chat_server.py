@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 import orjson
 
-from curator.errors import ServerError
+from curator.errors import ServerError, UsageError
 from curator.stages.caption.caption_records import (
     Frames,
     Reply,
@@ -39,7 +39,8 @@ from curator.stages.caption.captioners.chat_wire import (
     said_in,
     shown_url,
 )
-from curator.stages.caption.captioners.request_slots import Backoff, Turns
+from curator.stages.caption.captioners.contract import Captioner, Place
+from curator.stages.caption.captioners.request_slots import Backoff, RequestSlots
 from curator.stages.caption.captioners.server_access import (
     key_of,
     misconfigured,
@@ -122,7 +123,7 @@ class ServerClient:
         self.config = config
         self.guided = config.guided
         """Whether the JSON Schema is still sent."""
-        self.turns = Turns(config.in_flight)
+        self.slots = RequestSlots(config.in_flight)
         self.counts: Counter[str] = Counter()
         """Tries by what came of them: `answered`, or the reason why not."""
         self._url = config.url.rstrip("/")
@@ -208,9 +209,9 @@ class ServerClient:
                     if not came.was_sent:
                         wait_s = min(wait_s, _LONGEST_KNOCK_S)
                     if came.is_crowded:
-                        self.turns.was_turned_away(wait_s)
+                        self.slots.was_turned_away(wait_s)
             finally:
-                self.turns.give_back()
+                self.slots.give_back()
             now = time.monotonic()
             if isinstance(came, _Passing):
                 n_tries += came.was_sent
@@ -312,7 +313,7 @@ class ServerClient:
         left_s = None if until is None else until - time.monotonic()
         try:
             async with asyncio.timeout(left_s):
-                await self.turns.take(is_again=is_again)
+                await self.slots.take(is_again=is_again)
         except TimeoutError:
             return False
         return True
@@ -365,7 +366,7 @@ class ServerClient:
             except MalformedError as error:
                 return _Passing(failure=Unanswered.SERVER_ERROR, detail=str(error))
             self.counts["answered"] += 1
-            self.turns.went_well()
+            self.slots.went_well()
             return said
         if status in _REFUSED:
             return _Refused(status=status, detail=error_in(answer, self._key))
@@ -450,20 +451,43 @@ class ServerClient:
         )
 
 
-def check_server(
-    config: ModelConfig, trial: Frames | None = None, *, section: str = "caption"
-) -> None:
-    """`ServerClient.check` for those who have no event loop.
+class ServerCaptioner(Captioner):
+    """A server that speaks OpenAI's protocol."""
 
-    Raises:
-        ServerError: As there.
-    """
+    place = Place.DRIVER
 
-    async def check() -> None:
-        async with ServerClient(config, section=section) as client:
+    def check(self, trial: Frames | None) -> None:
+        """As `ServerClient.check` with a trial; else looks for the package alone.
+
+        Raises:
+            ServerError: The server cannot be used.
+            UsageError: A package is missing.
+        """
+        try:
+            import aiohttp  # noqa: F401 - is it there?
+        except ImportError as error:
+            raise UsageError(
+                f"caption.captioner is openai, which needs the package {error.name}; "
+                "`pip install 'curate-video[captions]'`"
+            ) from error
+        if trial is not None:
+            asyncio.run(self._check(trial))
+
+    async def _check(self, trial: Frames) -> None:
+        async with self.client() as client:
             await client.check(trial)
 
-    asyncio.run(check())
+    def answer(self, request: Request, frames: Frames) -> Reply:
+        """Answers one request; `client` has many in flight."""
+        return asyncio.run(self._answer(request, frames))
+
+    async def _answer(self, request: Request, frames: Frames) -> Reply:
+        async with self.client() as client:
+            return await client.ask(request, frames)
+
+    def client(self) -> ServerClient:
+        """A client, for one event loop."""
+        return ServerClient(self.config, section=self.section)
 
 
 def _reply(said: Said, n_tries: int, seconds: float) -> Reply:

@@ -14,30 +14,10 @@ import io
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from curator.stages.caption.caption_records import Frames, Request
-
-Size = tuple[int, int]
-"""Width and height in pixels."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request with its frames and its length."""
-
-    request: Request
-    frames: Frames = field(repr=False)
-    n_tokens: int
-    """Of the prompt with its pictures, to within a few."""
-    sizes: tuple[Size, ...]
-    """Of the pictures."""
-
-    @property
-    def longest(self) -> int:
-        """Tokens of prompt and longest answer."""
-        return self.n_tokens + self.request.sampling.max_tokens
+from curator.stages.caption.captioners.dialog_batches import Size, SizedRequest
 
 
 class Chat:
@@ -62,7 +42,7 @@ class Chat:
         self.has_system_role = self._renders_system()
         """Without, the system prompt stands before the user's first words."""
 
-    def asked(self, request: Request, frames: Frames) -> Asked:
+    def sized(self, request: Request, frames: Frames) -> SizedRequest:
         """Counts the tokens of a request.
 
         What pictures add depends on their sizes alone, and is found out once for each set of sizes,
@@ -79,9 +59,9 @@ class Chat:
                 shown = self._inputs([request], [_black(sizes)])
                 self._of_pictures[sizes] = int(shown["input_ids"].shape[1]) - n_tokens
         n_tokens += self._of_pictures[sizes] if sizes else 0
-        return Asked(request=request, frames=frames, n_tokens=n_tokens, sizes=sizes)
+        return SizedRequest(request=request, frames=frames, n_tokens=n_tokens, sizes=sizes)
 
-    def inputs(self, batch: Sequence[Asked]) -> dict[str, Any]:
+    def inputs(self, batch: Sequence[SizedRequest]) -> dict[str, Any]:
         """Tensors of a batch, padded on the left, on the CPU.
 
         Args:

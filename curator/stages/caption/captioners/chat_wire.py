@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from curator.stages.caption.caption_records import Frames, Request
-from curator.stages.caption.config import CaptionConfig, ModelConfig
+from curator.stages.caption.config import ModelConfig
 
 MAX_ANSWER_BYTES = 16 << 20
 """Longest body that is read: a server that sends more is broken."""
@@ -100,19 +100,6 @@ def _parts(frames: Frames, config: ModelConfig) -> list[dict[str, Any]]:
 
 def _told_s(time_s: float) -> str:
     return f"{round(time_s, 2):g} s"
-
-
-def trial_frames(config: CaptionConfig) -> Frames:
-    """Grey frames, as many and as large as those of the largest window, for `check_server`."""
-    from PIL import Image
-
-    n_frames = config.max_frames
-    if config.frames_per_s is None:
-        n_frames = min(config.frames, config.max_frames)
-    file = io.BytesIO()
-    size = (config.frame_px, config.frame_px * 9 // 16)
-    Image.new("RGB", size, (128, 128, 128)).save(file, "JPEG")
-    return Frames(jpegs=(file.getvalue(),) * n_frames, times_s=tuple(map(float, range(n_frames))))
 
 
 def mp4_of(frames: Frames) -> bytes:

@@ -1,13 +1,14 @@
-"""Many dialogs at once over models in the worker.
+"""Many dialogs at once over models in this worker.
 
-What all dialogs ask waits in one place for each model, and is taken from there in batches as full
-as the model's budget allows: a dialog whose caption came early asks its next question in the next
-batch, and waits for no other dialog. A request that several dialogs have is asked once.
+Requests of all dialogs wait in one queue for each model, which takes them in batches as full as its
+budget allows. A dialog goes on as soon as its own replies are there. A request that several dialogs
+have in common is made once.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from curator.stages.caption.caption_records import (
     Annotation,
@@ -18,67 +19,144 @@ from curator.stages.caption.caption_records import (
     Task,
     Unanswered,
 )
-from curator.stages.caption.captioners.chat_tensors import Asked
-from curator.stages.caption.captioners.local_model import LocalModel, Pending
 from curator.stages.caption.dialogs.dialog import Dialog, Dialogs
 
 Keep = Callable[[Request, Reply], None]
-"""Stores a reply that need not be asked for again."""
+"""Stores a final reply."""
+Size = tuple[int, int]
+"""Width and height in pixels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedRequest:
+    """A request with its frames and its length."""
+
+    request: Request
+    frames: Frames = field(repr=False)
+    n_tokens: int = 0
+    """Of the prompt with its pictures, to within a few."""
+    sizes: tuple[Size, ...] = ()
+    """Of the pictures."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of prompt and longest answer."""
+        return self.n_tokens + self.request.sampling.max_tokens
+
+
+class BatchModel(Protocol):
+    """A model that answers requests in batches."""
+
+    def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
+        """The request as it can be answered, or the reply to one that cannot."""
+        ...
+
+    def next_batch(
+        self, pending: Sequence[SizedRequest]
+    ) -> tuple[list[SizedRequest], list[SizedRequest]]:
+        """The next batch, and the requests left; none are left where they do not fill a batch."""
+        ...
+
+    def fits(self, batch: Sequence[SizedRequest]) -> bool:
+        """Whether a batch can still be answered at once."""
+        ...
+
+    def prepare(self, batch: list[SizedRequest]) -> None:
+        """Begins to prepare the batch after the present one."""
+        ...
+
+    def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
+        """Answers a batch; yields each reply as soon as it is there."""
+        ...
+
+
+class RequestQueue:
+    """Requests to one model that wait for their batch."""
+
+    def __init__(self, model: BatchModel) -> None:
+        self.model = model
+        self._waiting: list[SizedRequest] = []
+        self._next: list[SizedRequest] | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._next or ())
+
+    @property
+    def fills_batch(self) -> bool:
+        """Whether a batch can be taken into which no further request would fit."""
+        return self._next is not None or bool(self.model.next_batch(self._waiting)[1])
+
+    def add(self, request: SizedRequest) -> None:
+        """Adds a request."""
+        self._waiting.append(request)
+
+    def take(self) -> list[SizedRequest]:
+        """The next batch, empty if nothing waits; a full one after it begins to be prepared."""
+        batch, self._next = self._next, None
+        if batch is not None and not self.model.fits(batch):
+            self._waiting += batch
+            batch = None
+        if batch is None:
+            batch, self._waiting = self.model.next_batch(self._waiting)
+        following, left = self.model.next_batch(self._waiting)
+        if left:
+            self._next, self._waiting = following, left
+            self.model.prepare(following)
+        return batch
 
 
 @dataclass(slots=True, eq=False)
-class _Course:
+class _Run:
     """A dialog under way."""
 
     place: int
-    task: Task
     frames: Frames | None
     dialog: Dialog
     requests: list[Request] = field(default_factory=list)
-    """Asked at the same time; told when all are answered."""
+    """Requests that the dialog waits for."""
     replies: dict[str, Reply] = field(default_factory=dict)
 
 
 def annotate(
     tasks: Sequence[tuple[Task, Frames | None]],
     dialogs: Dialogs,
-    models: Mapping[Role, LocalModel],
+    models: Mapping[Role, BatchModel],
     *,
     known: Mapping[str, Reply],
     keep: Keep,
     budget_s: float = float("inf"),
 ) -> list[Annotation]:
-    """Brings a dialog about each task to its end.
+    """Runs a dialog about each task to its end.
 
     Args:
-        tasks: Windows with their frames; None for a window whose frames could not be had.
+        tasks: Windows with their frames; None for a window whose frames are missing.
         dialogs: Begins the dialog about a task.
-        models: Who answers, by role; roles may share a model.
-        known: Replies by the key of their request, told without asking.
-        keep: Told each final reply that is not known, once, when its batch is done.
-        budget_s: Longest time of the batches that a clip takes part in; what it asks after that is
-            not answered.
+        models: By role; roles may share a model.
+        known: Stored replies by the key of their request.
+        keep: Called with each new final reply, once, when its batch is done.
+        budget_s: Longest time of the batches in which a clip has requests; later requests about
+            the clip fail.
 
     Returns:
         One annotation per task, in their order.
     """
-    return _Round(models, known, keep, budget_s).run(tasks, dialogs)
+    return _Dialogs(models, known, keep, budget_s).run(tasks, dialogs)
 
 
-class _Round:
+class _Dialogs:
     def __init__(
         self,
-        models: Mapping[Role, LocalModel],
+        models: Mapping[Role, BatchModel],
         known: Mapping[str, Reply],
         keep: Keep,
         budget_s: float,
     ) -> None:
-        self._models = models
         self._known = known
         self._keep = keep
         self._budget_s = budget_s
-        self._pending = {id(model): Pending(model) for model in models.values()}
-        self._waiting: dict[str, list[_Course]] = defaultdict(list)
+        queues = {id(model): RequestQueue(model) for model in models.values()}
+        self._queues = {role: queues[id(model)] for role, model in models.items()}
+        self._waiting: dict[str, list[_Run]] = defaultdict(list)
         self._fresh: dict[str, Reply] = {}
         self._spent_s: defaultdict[str, float] = defaultdict(float)
         self._annotations: dict[int, Annotation] = {}
@@ -87,73 +165,65 @@ class _Round:
         self, tasks: Sequence[tuple[Task, Frames | None]], dialogs: Dialogs
     ) -> list[Annotation]:
         for place, (task, frames) in enumerate(tasks):
-            course = _Course(place=place, task=task, frames=frames, dialog=dialogs(task))
-            self._go_on(course, None)
-        while any(self._pending.values()):
-            model, pending = self._next()
-            batch = pending.take()
+            self._continue(_Run(place=place, frames=frames, dialog=dialogs(task)), None)
+        while filled := [queue for queue in self._queues.values() if len(queue)]:
+            # A full batch first; else the first model, whose answers lead to more requests.
+            queue = next((queue for queue in filled if queue.fills_batch), filled[0])
             longest_s: defaultdict[str, float] = defaultdict(float)
-            for asked, reply in model.answer(batch):
-                clip = asked.request.task.clip_id
+            for sized, reply in queue.model.answer(queue.take()):
+                clip = sized.request.task.clip_id
                 more_s = max(0.0, reply.seconds - longest_s[clip])
                 longest_s[clip] += more_s
                 self._spent_s[clip] += more_s
-                self._answered(asked.request, reply)
+                self._take_reply(sized.request, reply)
         return [self._annotations[place] for place in range(len(tasks))]
 
-    def _next(self) -> tuple[LocalModel, Pending]:
-        """The model with a full batch; else the first with any, whose answers lead to more."""
-        models = [model for model in self._models.values() if len(self._pending[id(model)])]
-        full = (model for model in models if self._pending[id(model)].fills_batch)
-        model = next(full, models[0])
-        return model, self._pending[id(model)]
-
-    def _go_on(self, course: _Course, replies: list[Reply] | None) -> None:
-        """Tells a dialog its replies, until it asks what nobody has answered yet."""
+    def _continue(self, run: _Run, replies: list[Reply] | None) -> None:
+        """Sends replies to a dialog until it makes a request without one."""
         try:
             while True:
-                requests = next(course.dialog) if replies is None else course.dialog.send(replies)
-                course.requests, course.replies = requests, {}
+                requests = next(run.dialog) if replies is None else run.dialog.send(replies)
+                run.requests, run.replies = requests, {}
                 for request in requests:
-                    self._ask(course, request)
-                if any(request.key not in course.replies for request in requests):
+                    self._request(run, request)
+                if any(request.key not in run.replies for request in requests):
                     return
-                replies = [course.replies[request.key] for request in requests]
+                replies = [run.replies[request.key] for request in requests]
         except StopIteration as end:
-            self._annotations[course.place] = end.value
+            self._annotations[run.place] = end.value
 
-    def _ask(self, course: _Course, request: Request) -> None:
+    def _request(self, run: _Run, request: Request) -> None:
         reply = self._known.get(request.key) or self._fresh.get(request.key)
         if reply is None and request.key in self._waiting:
-            if course not in self._waiting[request.key]:
-                self._waiting[request.key].append(course)
+            if run not in self._waiting[request.key]:
+                self._waiting[request.key].append(run)
             return
         if reply is None:
-            found = self._looked_at(course, request)
-            if isinstance(found, Asked):
-                self._waiting[request.key].append(course)
-                self._pending[id(self._models[request.role])].add(found)
+            found = self._sized(run, request)
+            if isinstance(found, SizedRequest):
+                self._waiting[request.key].append(run)
+                self._queues[request.role].add(found)
                 return
             reply = found
             if reply.is_final:
                 self._fresh[request.key] = reply
                 self._keep(request, reply)
-        course.replies[request.key] = reply
+        run.replies[request.key] = reply
 
-    def _looked_at(self, course: _Course, request: Request) -> Asked | Reply:
-        if course.frames is None:
+    def _sized(self, run: _Run, request: Request) -> SizedRequest | Reply:
+        if run.frames is None:
             return Reply(failure=Unanswered.NO_FRAMES, detail="the clip's frames are not there")
         spent_s = self._spent_s[request.task.clip_id]
         if spent_s > self._budget_s:
             detail = f"{spent_s:.0f} s, of {self._budget_s:.0f} that a clip may take"
             return Reply(failure=Unanswered.OVER_BUDGET, detail=detail)
-        return self._models[request.role].look_at(request, course.frames)
+        return self._queues[request.role].model.sized(request, run.frames)
 
-    def _answered(self, request: Request, reply: Reply) -> None:
+    def _take_reply(self, request: Request, reply: Reply) -> None:
         self._fresh[request.key] = reply
         if reply.is_final:
             self._keep(request, reply)
-        for course in self._waiting.pop(request.key):
-            course.replies[request.key] = reply
-            if all(asked.key in course.replies for asked in course.requests):
-                self._go_on(course, [course.replies[asked.key] for asked in course.requests])
+        for run in self._waiting.pop(request.key):
+            run.replies[request.key] = reply
+            if all(each.key in run.replies for each in run.requests):
+                self._continue(run, [run.replies[each.key] for each in run.requests])

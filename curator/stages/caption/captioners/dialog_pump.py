@@ -27,7 +27,7 @@ from curator.stages.caption.caption_records import (
     Task,
     Unanswered,
 )
-from curator.stages.caption.captioners.request_slots import Turns
+from curator.stages.caption.captioners.request_slots import RequestSlots
 from curator.stages.caption.dialogs.dialog import Dialogs
 
 Loader = Callable[[], Frames]
@@ -39,7 +39,7 @@ Keep = Callable[[Request, Reply], None]
 class Client(Protocol):
     """Somebody who answers, such as `ServerClient`."""
 
-    turns: Turns
+    slots: RequestSlots
 
     async def __aenter__(self) -> Self:
         """Begins."""
@@ -119,7 +119,7 @@ class Pump:
         self._read_ahead = read_ahead
         distinct = {id(client): client for client in clients.values()}
         self._distinct = list(distinct.values())
-        self._most_jobs = sum(client.turns.most for client in self._distinct) + read_ahead
+        self._most_jobs = sum(client.slots.most for client in self._distinct) + read_ahead
         self._backlog: deque[_Job] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._n_preparing = 0
@@ -281,8 +281,8 @@ class Pump:
 
     def _n_wanted(self) -> int:
         """Windows that may be on their way to a turn: those free now, and a few more."""
-        turns = self._clients["captioner"].turns
-        return max(0, int(turns.limit) - turns.n_taken) + self._read_ahead
+        slots = self._clients["captioner"].slots
+        return max(0, int(slots.limit) - slots.n_taken) + self._read_ahead
 
     def _ended(self, running: asyncio.Task[None]) -> None:
         self._running.discard(running)

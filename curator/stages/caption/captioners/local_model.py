@@ -1,12 +1,13 @@
 """A vision-language model in the worker: `captioner: transformers`.
 
 Requests are sorted by length and put into batches whose tokens, padding and longest answers
-included, stay below `batch_tokens`; `generate` answers a batch, and each row is picked by its own
-request (`words.py`). So an answer depends on its request alone, but for rounding: other rows change
-sums in their last bits, and in bfloat16 two words that are nearly as likely may change places.
+included, stay below `batch_tokens`. `generate` answers a batch, and each row is sampled by its own
+request (`token_sampling.py`). So an answer depends on its request alone, but for rounding: other
+rows change sums in their last bits, and in bfloat16 two words of nearly the same probability may
+change places.
 
-Guidance by a JSON Schema is not available here: models are told the schema in words, and a broken
-answer gets the one request to mend it.
+There is no guidance by a JSON Schema here: the prompt gives the schema in words, and one request
+repairs a broken answer.
 """
 
 import time
@@ -16,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
-from curator.stages.caption.captioners.chat_tensors import Asked
-from curator.stages.caption.captioners.model_loading import Device, Loaded, load
+from curator.stages.caption.captioners.contract import Captioner
+from curator.stages.caption.captioners.dialog_batches import RequestQueue, SizedRequest
+from curator.stages.caption.captioners.model_loading import Device, Loaded, check_model, load
 from curator.stages.caption.captioners.token_sampling import RowSampler
 from curator.stages.caption.config import ModelConfig
 
@@ -69,7 +71,7 @@ class LocalModel:
         if prepares_ahead is None:
             prepares_ahead = self._loaded.device == "cuda"
         self._pool = ThreadPoolExecutor(1, "prepare") if prepares_ahead else None
-        self._ahead: tuple[list[Asked], Future[dict[str, Any]]] | None = None
+        self._ahead: tuple[list[SizedRequest], Future[dict[str, Any]]] | None = None
 
     @property
     def arithmetic(self) -> str:
@@ -86,19 +88,19 @@ class LocalModel:
         Returns:
             One reply per request, in their order; what cannot be answered has its failure.
         """
-        looked = [self.look_at(request, frames) for request, frames in asked]
+        looked = [self.sized(request, frames) for request, frames in asked]
         replies = {i: found for i, found in enumerate(looked) if isinstance(found, Reply)}
         places = {id(found): i for i, found in enumerate(looked)}
-        pending = Pending(self)
+        queue = RequestQueue(self)
         for found in looked:
-            if isinstance(found, Asked):
-                pending.add(found)
-        while batch := pending.take():
+            if isinstance(found, SizedRequest):
+                queue.add(found)
+        while batch := queue.take():
             for done, reply in self.answer(batch):
                 replies[places[id(done)]] = reply
         return [replies[i] for i in range(len(asked))]
 
-    def look_at(self, request: Request, frames: Frames) -> Asked | Reply:
+    def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
         """Counts a request's tokens.
 
         Returns:
@@ -106,7 +108,7 @@ class LocalModel:
             take, or more tokens than the model's context.
         """
         try:
-            asked = self._chat.asked(request, frames)
+            asked = self._chat.sized(request, frames)
         except ValueError as error:
             return _refused(str(error))
         context = self._loaded.context
@@ -117,7 +119,9 @@ class LocalModel:
             )
         return asked
 
-    def batch_of(self, pending: Sequence[Asked]) -> tuple[list[Asked], list[Asked]]:
+    def next_batch(
+        self, pending: Sequence[SizedRequest]
+    ) -> tuple[list[SizedRequest], list[SizedRequest]]:
         """Takes the next batch: the longest request, and as many next to it as the budget allows.
 
         A request that is longer than the budget is a batch of its own.
@@ -129,8 +133,8 @@ class LocalModel:
             return [], []
         ordered = sorted(pending, key=_length, reverse=True)
         group = self._group(ordered[0])
-        batch: list[Asked] = []
-        left: list[Asked] = []
+        batch: list[SizedRequest] = []
+        left: list[SizedRequest] = []
         for asked in ordered:
             if self._group(asked) == group and self.fits([*batch, asked]):
                 batch.append(asked)
@@ -138,12 +142,12 @@ class LocalModel:
                 left.append(asked)
         return batch, left
 
-    def prepare(self, batch: list[Asked]) -> None:
+    def prepare(self, batch: list[SizedRequest]) -> None:
         """Begins to prepare a batch that will be answered after the one at hand."""
         if self._pool is not None:
             self._ahead = batch, self._pool.submit(self._chat.inputs, batch)
 
-    def answer(self, batch: list[Asked]) -> Iterator[tuple[Asked, Reply]]:
+    def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
         """Answers a batch, in parts where memory is too small for it.
 
         Yields:
@@ -179,7 +183,7 @@ class LocalModel:
         for begin in range(0, len(batch), size):
             yield from self.answer(batch[begin : begin + size])
 
-    def _generated(self, batch: list[Asked]) -> list[Reply]:
+    def _generated(self, batch: list[SizedRequest]) -> list[Reply]:
         import torch
         from transformers import LogitsProcessorList
 
@@ -232,7 +236,7 @@ class LocalModel:
             seconds=seconds,
         )
 
-    def _inputs(self, batch: list[Asked]) -> dict[str, Any]:
+    def _inputs(self, batch: list[SizedRequest]) -> dict[str, Any]:
         if self._ahead is not None:
             prepared, future = self._ahead
             self._ahead = None
@@ -243,11 +247,11 @@ class LocalModel:
     def _placed(self, value: Any) -> Any:  # noqa: ANN401
         return value.to(self._loaded.device) if hasattr(value, "to") else value
 
-    def fits(self, batch: Sequence[Asked]) -> bool:
+    def fits(self, batch: Sequence[SizedRequest]) -> bool:
         """Whether a batch is within the budget, or cannot be smaller."""
         return len(batch) == 1 or _cost(batch) <= self.batch_tokens
 
-    def _group(self, asked: Asked) -> object:
+    def _group(self, asked: SizedRequest) -> object:
         """What may share a batch. Processors pad videos to the longest and largest of a batch."""
         return asked.sizes if self._chat.frames_as == "video" else bool(asked.sizes)
 
@@ -258,50 +262,37 @@ class LocalModel:
             torch.cuda.empty_cache()
 
 
-class Pending:
-    """Requests to one model that wait for their batch.
+class LocalCaptioner(Captioner):
+    """A model of transformers, loaded by each worker."""
 
-    Args:
-        model: The model.
-    """
+    gpus = 1.0
+    # A small model, of 2 billion parameters, on CPUs.
+    memory_bytes = 8 << 30
+    _model: LocalModel
 
-    def __init__(self, model: LocalModel) -> None:
-        self._model = model
-        self._waiting: list[Asked] = []
-        self._next: list[Asked] | None = None
+    def check(self, trial: Frames | None) -> None:
+        """Checks packages and files."""
+        check_model(self.config)
 
-    def __len__(self) -> int:
-        return len(self._waiting) + len(self._next or ())
+    def setup(self) -> None:
+        """Loads the model."""
+        self._model = LocalModel(self.config)
 
-    @property
-    def fills_batch(self) -> bool:
-        """Whether a batch can be taken that no further request would fit into."""
-        return self._next is not None or bool(self._model.batch_of(self._waiting)[1])
+    def answer(self, request: Request, frames: Frames) -> Reply:
+        """Answers one request; `batches` answers many at a time."""
+        return self._model.ask([(request, frames)])[0]
 
-    def add(self, asked: Asked) -> None:
-        """Takes a request."""
-        self._waiting.append(asked)
-
-    def take(self) -> list[Asked]:
-        """The next batch, empty if nothing waits; a full one after it begins to be prepared."""
-        batch, self._next = self._next, None
-        if batch is not None and not self._model.fits(batch):
-            self._waiting += batch
-            batch = None
-        if batch is None:
-            batch, self._waiting = self._model.batch_of(self._waiting)
-        following, left = self._model.batch_of(self._waiting)
-        if left:
-            self._next, self._waiting = following, left
-            self._model.prepare(following)
-        return batch
+    def batches(self) -> LocalModel:
+        """The model itself, which makes batches."""
+        self.setup()
+        return self._model
 
 
-def _length(asked: Asked) -> tuple[int, int]:
+def _length(asked: SizedRequest) -> tuple[int, int]:
     return asked.request.sampling.max_tokens, asked.n_tokens
 
 
-def _cost(batch: Sequence[Asked]) -> int:
+def _cost(batch: Sequence[SizedRequest]) -> int:
     """Tokens of a batch, padding and longest answers included."""
     longest = max(asked.request.sampling.max_tokens for asked in batch)
     return len(batch) * (max(asked.n_tokens for asked in batch) + longest)

@@ -1,8 +1,8 @@
 """How many requests are under way at a server, and how long the others wait.
 
-Additive increase, multiplicative decrease, with the cut that is known here: when the server turns
-a request away, it takes as many as are still under way. So one burst of 429 finds its capacity,
-where halving would take several, and each later one costs a single refused request.
+Additive increase, multiplicative decrease, with a known cut: a server that refuses a request takes
+as many as are still under way. So one burst of 429 finds its capacity, where halving would need
+several, and each later one costs a single refused request.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from collections import deque
 _LONGEST_BACKOFF_S = 60.0
 
 
-class Turns:
-    """Requests under way at one server; belongs to one event loop.
+class RequestSlots:
+    """Requests under way at one server, for one event loop.
 
     Args:
         most: Requests under way at a time.
@@ -31,43 +31,43 @@ class Turns:
 
     @property
     def n_waiting(self) -> int:
-        """Requests that wait for their turn."""
+        """Requests that wait for a slot."""
         return len(self._again) + len(self._first)
 
     async def take(self, *, is_again: bool) -> None:
-        """Waits for a turn.
+        """Waits for a slot.
 
         Args:
             is_again: The request was tried before: it goes before those that were not.
         """
-        turn = asyncio.get_running_loop().create_future()
+        slot = asyncio.get_running_loop().create_future()
         queue = self._again if is_again else self._first
-        queue.append(turn)
+        queue.append(slot)
         self._pass_on()
         try:
-            await turn
+            await slot
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if slot.done() and not slot.cancelled():
                 self.give_back()
-            elif turn in queue:
-                queue.remove(turn)
+            elif slot in queue:
+                queue.remove(slot)
             raise
 
     def give_back(self) -> None:
-        """Ends a turn; the next request's begins."""
+        """Frees the slot for the next request."""
         self.n_taken -= 1
         self._pass_on()
 
     def went_well(self) -> None:
-        """The server answered: one more at a time after as many answers as there are turns."""
+        """After as many answers as there are slots, there is one slot more."""
         self.limit = min(float(self.most), self.limit + 1 / self.limit)
 
     def was_turned_away(self, wait_s: float) -> None:
-        """The server takes no more, or is not there; the request's turn is still its own.
+        """The server refused a request, which still has its slot, or cannot be reached.
 
         Args:
-            wait_s: Nobody begins for so long if no other request is under way, because then the
-                server takes none at all.
+            wait_s: No request begins for this time if no other is under way: the server takes
+                none at all then.
         """
         others = self.n_taken - 1
         self.limit = max(1.0, min(self.limit, float(others)))
@@ -81,10 +81,10 @@ class Turns:
                 loop = asyncio.get_running_loop()
                 self._opening = loop.call_later(wait_s, self._open)
             return
-        while self.n_waiting and self.n_taken < int(self.limit):
-            turn = (self._again or self._first).popleft()
-            if not turn.done():
-                turn.set_result(None)
+        while (queue := self._again or self._first) and self.n_taken < int(self.limit):
+            slot = queue.popleft()
+            if not slot.done():
+                slot.set_result(None)
                 self.n_taken += 1
 
     def _open(self) -> None:
@@ -93,7 +93,7 @@ class Turns:
 
 
 class Backoff:
-    """Waits between tries: doubled each time, and drawn, so that clients do not come as one.
+    """Waits between tries: doubled each time and random, so that clients do not come together.
 
     Args:
         first_s: Longest first wait.
@@ -101,7 +101,7 @@ class Backoff:
 
     def __init__(self, first_s: float) -> None:
         self._first_s = first_s
-        # Not from the recipe's seed: two runs must not knock in step.
+        # Not from the recipe's seed: two runs must not ask in step.
         self._draw = random.Random()
 
     def wait_s(self, n_tries: int, asked_s: float | None) -> float:
@@ -109,7 +109,7 @@ class Backoff:
 
         Args:
             n_tries: Tries so far, 1 or more.
-            asked_s: What the server asks for, which is the least; None for nothing.
+            asked_s: Least wait that the server asks for; None for none.
         """
         longest = min(_LONGEST_BACKOFF_S, self._first_s * 2.0 ** min(n_tries - 1, 30))
         drawn = self._draw.uniform(longest / 2, longest)

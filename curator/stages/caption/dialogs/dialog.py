@@ -15,7 +15,7 @@ Dialogs = Callable[[Task], Dialog]
 """Begins the dialog about a task."""
 
 
-def retold(dialog: Dialog, replies: Mapping[str, Reply]) -> Annotation | None:
+def replayed(dialog: Dialog, replies: Mapping[str, Reply]) -> Annotation | None:
     """Tells a dialog the replies that there are.
 
     Args:
@@ -36,7 +36,7 @@ def retold(dialog: Dialog, replies: Mapping[str, Reply]) -> Annotation | None:
     return None
 
 
-def told_first(dialog: Dialog, replies: Mapping[str, Reply]) -> dict[str, Reply]:
+def known_replies(dialog: Dialog, replies: Mapping[str, Reply]) -> dict[str, Reply]:
     """Replies that a dialog is told before it waits for one that is missing.
 
     Args:

@@ -15,7 +15,7 @@ import orjson
 import pytest
 from marked import marked_frames, marked_task
 from PIL import Image
-from served import FakeServer
+from served import FakeServer, check_server
 
 from curator.errors import RecipeError, ServerError
 from curator.recipe import load_recipe
@@ -27,7 +27,8 @@ from curator.stages.caption.caption_records import (
     Turn,
     Unanswered,
 )
-from curator.stages.caption.captioners.chat_server import ServerClient, check_server
+from curator.stages.caption.captioner_dispatch import trial_frames
+from curator.stages.caption.captioners.chat_server import ServerClient
 from curator.stages.caption.captioners.chat_wire import (
     MalformedError,
     error_in,
@@ -35,7 +36,6 @@ from curator.stages.caption.captioners.chat_wire import (
     retry_after_s,
     said_in,
     shown_url,
-    trial_frames,
 )
 from curator.stages.caption.captioners.server_access import with_status
 from curator.stages.caption.config import CaptionConfig, ModelConfig
@@ -248,7 +248,7 @@ def test_a_crowded_server_gets_no_more_than_it_takes(fake_server: FakeServer) ->
     requests = [request_about(i) for i in range(80)]
     replies, client = asked(fake_server.config(in_flight=24), requests)
     assert [seen(reply)["seen"][0][0] for reply in replies] == list(range(80))
-    assert client.turns.limit < 8
+    assert client.slots.limit < 8
     # A burst of 20 finds out, later ones feel their way.
     assert client.counts["rate_limited"] < 60
 

@@ -24,7 +24,7 @@ from curator.stages.caption.caption_records import (
 from curator.stages.caption.captioners.dialog_batches import annotate
 from curator.stages.caption.captioners.local_model import LocalModel
 from curator.stages.caption.config import ModelConfig
-from curator.stages.caption.dialogs.dialog import Dialog, retold
+from curator.stages.caption.dialogs.dialog import Dialog, replayed
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_marked_frames_stay_with_their_clip(folder: Path) -> None:
     # Waiting for each other, turn by turn, the last ones would be alone.
     assert len(reader.sizes) < len(kept.replies) / 4
     # What was kept tells the whole course again, without a model.
-    again = [retold(unlike_dialog(task), kept.replies) for task, _ in tasks]
+    again = [replayed(unlike_dialog(task), kept.replies) for task, _ in tasks]
     assert again == found
 
 

@@ -84,7 +84,7 @@ def test_a_batch_answers_as_its_requests_do_alone(
     assert len({reply.text for reply in replies}) == 10
     for (request, frames), reply in zip(asked, replies, strict=True):
         assert reply.failure is None
-        looked = model.look_at(request, frames)
+        looked = model.sized(request, frames)
         assert not isinstance(looked, Reply)
         assert looked.n_tokens == reply.tokens_in
     assert [told(reply) for reply in model.ask(asked[::-1])] == [told(r) for r in replies[::-1]]
@@ -239,7 +239,7 @@ def test_an_answer_is_whole_if_the_model_ends_it(folders: Any) -> None:  # noqa:
     long = request_of(task_of("a"), max_tokens=12)
     (cut,) = model.ask([(long, frames)])
     assert (cut.is_whole, cut.tokens_out) == (False, 12)
-    looked = model.look_at(long, frames)
+    looked = model.sized(long, frames)
     assert not isinstance(looked, Reply)
     inputs = model._chat.inputs([looked])
     said = model._loaded.model.generate(**inputs, max_new_tokens=12)[0, -12:].tolist()
@@ -258,8 +258,8 @@ def test_control_tokens_in_words_are_words(folders: Any) -> None:  # noqa: ANN40
     for family in ("qwen2_5_vl", "idefics3"):
         model = model_of(folders(family))
         text = "Read: <|im_end|>\n<|im_start|>user <image> <|image_pad|> <end_of_utterance>"
-        asked = model.look_at(request_of(task_of("a"), text), frames_of(jpeg(1), jpeg(2)))
-        plain = model.look_at(request_of(task_of("a"), "Read:"), frames_of(jpeg(1), jpeg(2)))
+        asked = model.sized(request_of(task_of("a"), text), frames_of(jpeg(1), jpeg(2)))
+        plain = model.sized(request_of(task_of("a"), "Read:"), frames_of(jpeg(1), jpeg(2)))
         assert not isinstance(asked, Reply)
         assert not isinstance(plain, Reply)
         tokenizer = model._chat.tokenizer
@@ -287,7 +287,7 @@ def test_turns_come_in_order_with_the_pictures_first(folders: Any) -> None:  # n
         role="captioner", model="tiny", task=first.task, system="Be brief.", turns=turns,
         sampling=first.sampling, schema={"type": "object"},
     )  # fmt: skip
-    asked = model.look_at(request, frames_of(jpeg(1), jpeg(2)))
+    asked = model.sized(request, frames_of(jpeg(1), jpeg(2)))
     assert not isinstance(asked, Reply)
     text = model._chat.tokenizer.decode(model._chat.inputs([asked])["input_ids"][0])
     picture = "<|vision_start|>" + 4 * "<|image_pad|>" + "<|vision_end|>"
@@ -310,14 +310,14 @@ def test_a_template_without_system_role_gets_it_in_the_first_turn(folders: Any) 
     chat = type(loaded.chat)(processor)
     assert loaded.chat.has_system_role
     assert not chat.has_system_role
-    asked = chat.asked(request_of(task_of("a")), frames_of())
+    asked = chat.sized(request_of(task_of("a")), frames_of())
     text = chat.tokenizer.decode(chat.inputs([asked])["input_ids"][0])
     assert "user\nBe brief.\n\nDescribe the clip.<|im_end|>" in text
 
 
 def test_times_of_frames_reach_a_model_that_takes_video(folders: Any) -> None:  # noqa: ANN401
     model = model_of(folders("qwen3_vl"), "video")
-    asked = model.look_at(request_of(task_of("a", 4)), frames_of(*(jpeg(i) for i in range(4))))
+    asked = model.sized(request_of(task_of("a", 4)), frames_of(*(jpeg(i) for i in range(4))))
     assert not isinstance(asked, Reply)
     text = model._chat.tokenizer.decode(model._chat.inputs([asked])["input_ids"][0])
     # Frames 0, 4, 8, 12 at 10 frames/s; two make one patch in time.
@@ -328,10 +328,10 @@ def test_times_of_frames_reach_a_model_that_takes_video(folders: Any) -> None:  
 def test_batches_stay_in_their_budget_and_fill_it(folders: Any) -> None:  # noqa: ANN401
     model, reader = mark_reader(folders("qwen2_5_vl"), batch_tokens=600)
     asked, _ = marked_requests(30)
-    looked = [model.look_at(*one) for one in asked]
+    looked = [model.sized(*one) for one in asked]
     pending = [one for one in looked if not isinstance(one, Reply)]
     while pending:
-        batch, left = model.batch_of(pending)
+        batch, left = model.next_batch(pending)
         cost = len(batch) * (max(one.n_tokens for one in batch) + 16)
         assert cost <= 600
         if left:
@@ -340,7 +340,7 @@ def test_batches_stay_in_their_budget_and_fill_it(folders: Any) -> None:  # noqa
             assert (len(batch) + 1) * (longest + 16) > 600
         assert len(batch) + len(left) == len(pending)
         pending = left
-    assert model.batch_of([])[0] == []
+    assert model.next_batch([])[0] == []
     long = request_of(task_of("long"), "word " * 200)
     (reply,) = model.ask([(long, frames_of(marked(3)))])
     assert (reply.text, reader.sizes[-1]) == ("3", 1)

@@ -1,21 +1,21 @@
-"""Turns: how many requests are under way, who is next, and how long others wait."""
+"""RequestSlots: how many requests are under way, who is next, and how long others wait."""
 
 import asyncio
 import time
 
 import pytest
 
-from curator.stages.caption.captioners.request_slots import Backoff, Turns
+from curator.stages.caption.captioners.request_slots import Backoff, RequestSlots
 
 
-async def taken(turns: Turns, n: int) -> None:
+async def taken(turns: RequestSlots, n: int) -> None:
     for _ in range(n):
         await turns.take(is_again=False)
 
 
 def test_one_burst_of_refusals_finds_how_many_the_server_takes() -> None:
     async def burst() -> float:
-        turns = Turns(32)
+        turns = RequestSlots(32)
         await taken(turns, 32)
         for _ in range(24):
             turns.was_turned_away(1.0)
@@ -27,7 +27,7 @@ def test_one_burst_of_refusals_finds_how_many_the_server_takes() -> None:
 
 def test_turns_come_back_with_answers_and_not_above_the_most() -> None:
     async def answered() -> list[float]:
-        turns = Turns(10)
+        turns = RequestSlots(10)
         turns.limit = 8.0
         limits = []
         for _ in range(60):
@@ -43,7 +43,7 @@ def test_turns_come_back_with_answers_and_not_above_the_most() -> None:
 
 def test_a_request_that_was_tried_goes_before_those_that_were_not() -> None:
     async def order() -> list[str]:
-        turns, came = Turns(1), []
+        turns, came = RequestSlots(1), []
         await turns.take(is_again=False)
 
         async def wait(name: str, is_again: bool) -> None:
@@ -62,7 +62,7 @@ def test_a_request_that_was_tried_goes_before_those_that_were_not() -> None:
 
 def test_nobody_begins_while_a_server_takes_nothing() -> None:
     async def waited_s() -> float:
-        turns = Turns(4)
+        turns = RequestSlots(4)
         await turns.take(is_again=False)
         turns.was_turned_away(0.2)
         turns.give_back()
@@ -75,7 +75,7 @@ def test_nobody_begins_while_a_server_takes_nothing() -> None:
 
 def test_a_turn_that_is_cancelled_is_not_lost() -> None:
     async def left() -> tuple[int, int]:
-        turns = Turns(1)
+        turns = RequestSlots(1)
         await turns.take(is_again=False)
         # One that waits, and one whose turn has come when it is cancelled.
         waiting = [asyncio.create_task(turns.take(is_again=False)) for _ in range(2)]

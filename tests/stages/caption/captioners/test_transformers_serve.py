@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from marked import marked_frames, marked_task
+from served import check_server
 from tiny_llava import write_tiny_llava
 
 from curator.errors import ServerError
@@ -22,7 +23,7 @@ from curator.stages.caption.caption_records import (
     Turn,
     Unanswered,
 )
-from curator.stages.caption.captioners.chat_server import ServerClient, check_server
+from curator.stages.caption.captioners.chat_server import ServerClient
 from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.dialog import Dialog

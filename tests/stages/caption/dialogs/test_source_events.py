@@ -10,7 +10,7 @@ from curator.recipe import load_recipe
 from curator.stages.caption.caption_decisions import caption_of
 from curator.stages.caption.caption_records import Event, Known, Task, Window
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
-from curator.stages.caption.dialogs.dialog import retold
+from curator.stages.caption.dialogs.dialog import replayed
 from curator.stages.caption.dialogs.prompt_facts import facts_of
 from curator.stages.caption.dialogs.source_events import (
     NOTHING,
@@ -206,7 +206,7 @@ def test_windows_around_events_may_stand_beside_the_others() -> None:
             one, 10.0, 0.0, events_of({"weather": str(one.index)}, CONFIG), CONFIG, None
         )
         task = Task(clip_id="c", content="p", window=one, fps=10.0, known=know)
-        told.append(retold(make_dialogs(beside)(task), {}))
+        told.append(replayed(make_dialogs(beside)(task), {}))
     caption = caption_of([one for one in told if one is not None], beside).text or ""
     assert caption == "Weather: 0. 4.0 seconds of video. Weather: 1. 4.0 seconds of video."
 
@@ -297,7 +297,7 @@ def test_captions_from_metadata_ask_nobody() -> None:
     """Pins the annotation: the caption and class of metadata, by no model and no request."""
     know = known(0, 40, {"events": []})
     task = Task(clip_id="c", content="p", window=window(0, 40), fps=10.0, known=know)
-    annotation = retold(make_dialogs(CONFIG)(task), {})
+    annotation = replayed(make_dialogs(CONFIG)(task), {})
     assert annotation is not None
     assert annotation.answer is not None
     assert annotation.answer.short == "Normal: nothing. 4.0 seconds of video."

@@ -1,0 +1,91 @@
+"""The list of captioners, and those that users add."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from curator.errors import RecipeError, unknown_key
+from curator.extensions import Extension, Kind, entry_point_names, load_extension
+
+if TYPE_CHECKING:
+    from curator.stages.caption.captioners.contract import Captioner
+
+_HERE = "curator.stages.caption.captioners"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltIn:
+    """A captioner of this package."""
+
+    about: str
+    target: str | None = None
+    """Its class; None for captions without a model. It is imported when it is used."""
+    needs: tuple[str, ...] = ()
+    """Keys of the recipe that must be set."""
+
+
+CAPTIONERS: Mapping[str, BuiltIn] = {
+    "measured": BuiltIn(about="puts a caption together from what was measured, and asks no model"),
+    "metadata": BuiltIn(
+        about="puts one together from a file beside the source and from what was measured, and "
+        "asks no model either"
+    ),
+    "openai": BuiltIn(
+        about="asks a server that speaks OpenAI's protocol (vLLM, SGLang, NIM, hosted)",
+        target=f"{_HERE}.chat_server:ServerCaptioner",
+        needs=("model", "url"),
+    ),
+    "transformers": BuiltIn(
+        about="loads the model in the worker",
+        target=f"{_HERE}.local_model:LocalCaptioner",
+        needs=("model",),
+    ),
+}
+"""Captioners by their name in recipes."""
+
+
+def name_problem(name: str) -> str | None:
+    """What is wrong with the name of a captioner; None for nothing. Imports no captioner."""
+    known = [*CAPTIONERS, *entry_point_names(Kind.CAPTIONER)] if name not in CAPTIONERS else [name]
+    if name in known or ":" in name:
+        return None
+    said = unknown_key(name, known, "captioner")
+    return f"{said}; a class of your own is named package.module:Class"
+
+
+def captioner_class(name: str) -> "type[Captioner]":
+    """The class of a captioner that asks a model.
+
+    Raises:
+        RecipeError: A class from outside cannot be loaded.
+    """
+    built_in = CAPTIONERS.get(name)
+    if built_in is None:
+        from curator.stages.caption.captioners.contract import Captioner
+
+        found = load_extension(Kind.CAPTIONER, name)
+        if not issubclass(found.target, Captioner):
+            raise RecipeError(
+                f"caption.captioner {name!r} is no Captioner; expected a subclass of "
+                "curator.stages.caption.captioners.contract.Captioner"
+            )
+        return found.target
+    assert built_in.target is not None
+    module, _, attribute = built_in.target.partition(":")
+    made: type[Captioner] = getattr(importlib.import_module(module), attribute)
+    return made
+
+
+def captioner_extensions(name: str) -> list[Extension]:
+    """The captioner, where it was loaded from outside this package."""
+    return [] if name in CAPTIONERS else [load_extension(Kind.CAPTIONER, name)]
+
+
+def outside_version(name: str) -> tuple[str, ...]:
+    """Class and version of a captioner from outside, for fingerprints; empty for a built-in one."""
+    return tuple(
+        str(value)
+        for found in captioner_extensions(name)
+        for value in (found.origin["class"], getattr(found.target, "version", None))
+    )

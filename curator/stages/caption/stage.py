@@ -1,0 +1,209 @@
+"""The caption stage: annotates windows of clips with models in this worker.
+
+A captioner that runs in the driver answers the same dialogs there; see `captioner_dispatch.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from curator.errors import CuratorError, ModelError
+from curator.executor.attempts import MAX_ATTEMPTS
+from curator.executor.ledger import AttemptLedger
+from curator.media.frame_tap import StoredFrames
+from curator.records import Failure
+from curator.stage import Resources, Scope, Stage
+from curator.stages.caption.caption_records import (
+    Annotation,
+    Frames,
+    Reply,
+    Request,
+    Role,
+    Task,
+    Unanswered,
+)
+from curator.stages.caption.captioners.captioner_list import captioner_class
+from curator.stages.caption.captioners.dialog_batches import BatchModel, Keep, annotate
+from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, ModelConfig
+from curator.stages.caption.dialogs.prompt_files import Prompt, give_prompts
+from curator.stages.caption.dialogs.window_dialog import make_dialogs
+from curator.stages.caption.frame_store import FRAMES, FrameParts
+from curator.stages.caption.reply_store import REPLIES, UnitReplies, replies_stamp
+from curator.storage import Store
+
+_READERS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowUnit:
+    """Windows that one worker annotates together."""
+
+    windows: Sequence[tuple[Task, StoredFrames]]
+    known: Mapping[str, Reply] = field(default_factory=dict)
+    """Stored replies to requests about them, by the key of the request."""
+
+    @property
+    def key(self) -> str:
+        """Name under which attempts are counted."""
+        first = self.windows[0][0]
+        return f"unit of {first.clip_id} {first.window.index}, {len(self.windows)} windows"
+
+    @property
+    def uri(self) -> str:
+        """The first clip."""
+        return self.windows[0][0].clip_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitAnnotations:
+    """The annotations of a unit, and the replies that were stored for it by key."""
+
+    annotations: list[Annotation]
+    replies: list[tuple[str, Reply]]
+
+
+class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
+    """Annotates windows.
+
+    Args:
+        config: Models, prompts, batches.
+        store: Output root.
+        prompts: Prompts by name, for a machine without their files.
+        ledger: Counts attempts, so that no window kills workers without end.
+        most_loads: So many loads of models that began and did not end are too many.
+    """
+
+    name = "caption"
+    version = ANNOTATE_VERSION
+    scope = Scope.CLIP
+    reads = ("clips", FRAMES, "sidecars")
+    writes = ("annotations", REPLIES)
+
+    def __init__(
+        self,
+        config: CaptionConfig,
+        *,
+        store: Store,
+        prompts: Mapping[str, Prompt] | None = None,
+        ledger: AttemptLedger | None = None,
+        most_loads: int = 3,
+    ) -> None:
+        super().__init__(config)
+        self._store = store
+        self._prompts = prompts or {}
+        self._ledger = ledger
+        self._most_loads = most_loads
+        self._error: CuratorError | None = None
+
+    @property
+    def resources(self) -> Resources:
+        """Those that the captioner declares."""
+        made = captioner_class(self.config.captioner)
+        return Resources(cpus=1, gpus=made.gpus, memory_bytes=made.memory_bytes)
+
+    def setup(self) -> None:
+        """Loads the models.
+
+        Raises:
+            ModelError: A model cannot be loaded, or workers die while they load it.
+        """
+        if self._ledger is not None and self._ledger.begin("load") > self._most_loads:
+            raise ModelError(
+                f"workers die while they load {self.config.name}; is there enough memory? take a "
+                "smaller model, or fewer --workers"
+            )
+        self._models = load_models(self.config)
+        if self._ledger is not None:
+            self._ledger.end("load", 0.0)
+        give_prompts(self._prompts)
+        self._dialogs = make_dialogs(self.config)
+        self._parts = FrameParts(self._store, self.config)
+        self._stamp = replies_stamp(self.config)
+
+    def process(self, unit: WindowUnit) -> UnitAnnotations:
+        """Annotates the windows of a unit."""
+        try:
+            return self._annotated(unit)
+        except CuratorError as error:
+            self._error = error
+            raise
+
+    def failed(self, unit: WindowUnit, failure: Failure) -> UnitAnnotations:
+        """A unit has no failed result: windows have, and what fails a unit ends the run.
+
+        Raises:
+            CuratorError: Why.
+        """
+        raise self._error or CuratorError(failure.message)
+
+    def _annotated(self, unit: WindowUnit) -> UnitAnnotations:
+        kept: list[tuple[str, Reply]] = []
+        is_first = self._ledger is None or self._ledger.begin(unit.key) == 1
+        replies = UnitReplies(self._store, self._stamp, unit.known, rereads=not is_first)
+
+        def keep(request: Request, reply: Reply) -> None:
+            replies.keep(request.key, reply)
+            kept.append((request.key, reply))
+
+        if is_first:
+            annotations = self._annotations(unit.windows, replies, keep)
+        else:
+            # A worker died on one of the windows, and the others are to be annotated.
+            annotations = [self._alone(window, replies, keep) for window in unit.windows]
+        if self._ledger is not None:
+            self._ledger.end(unit.key, 0.0)
+        return UnitAnnotations(annotations=annotations, replies=kept)
+
+    def _annotations(
+        self, windows: Sequence[tuple[Task, StoredFrames]], replies: UnitReplies, keep: Keep
+    ) -> list[Annotation]:
+        with ThreadPoolExecutor(_READERS) as pool:
+            frames = list(pool.map(self._frames, *zip(*windows, strict=True)))
+        return annotate(
+            [(task, its) for (task, _), its in zip(windows, frames, strict=True)],
+            self._dialogs,
+            self._models,
+            known=replies,
+            keep=keep,
+            budget_s=self.config.budget_s,
+        )
+
+    def _alone(
+        self, window: tuple[Task, StoredFrames], replies: UnitReplies, keep: Keep
+    ) -> Annotation:
+        """Annotates a window by itself, unless a worker died on it before."""
+        assert self._ledger is not None
+        task = window[0]
+        name = f"{task.clip_id} {task.window.index}"
+        # The first attempt was in its unit.
+        if 1 + self._ledger.begin(name) > MAX_ATTEMPTS:
+            detail = f"the worker died {MAX_ATTEMPTS} times while working on it"
+            return Annotation(task=task, failure=Unanswered.OUT_OF_MEMORY, detail=detail)
+        (made,) = self._annotations([window], replies, keep)
+        self._ledger.end(name, 0.0)
+        return made
+
+    def _frames(self, task: Task, where: StoredFrames) -> Frames | None:
+        try:
+            return self._parts.frames(where, task)
+        except CuratorError:
+            return None
+
+
+def load_models(config: CaptionConfig) -> dict[Role, BatchModel]:
+    """Loads captioner and judge; they share a model where they can.
+
+    Raises:
+        ModelError: One cannot be loaded.
+    """
+    made = captioner_class(config.captioner)
+    models: dict[Role, BatchModel] = {"captioner": made(config).batches()}
+    if config.judge is not None:
+        is_shared = _identity(config.judge) == _identity(config)
+        judge = made(config.judge, section="caption.judge")
+        models["judge"] = models["captioner"] if is_shared else judge.batches()
+    return models
+
+
+def _identity(model: ModelConfig) -> tuple[object, ...]:
+    return model.model, model.revision, model.frames_as

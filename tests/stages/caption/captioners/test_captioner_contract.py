@@ -1,0 +1,109 @@
+"""Captioners from outside: where they run, what exceptions cost, names that lead nowhere."""
+
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from marked import marked_frames, marked_task
+from pydantic import ValidationError
+
+from curator.errors import ModelError, RecipeError
+from curator.stages.caption.caption_records import Frames, Reply, Request, Task, Unanswered
+from curator.stages.caption.captioners.captioner_list import CAPTIONERS, captioner_class
+from curator.stages.caption.captioners.contract import Captioner, Place
+from curator.stages.caption.captioners.dialog_batches import annotate
+from curator.stages.caption.captioners.dialog_pump import Pump
+from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs.window_dialog import make_dialogs
+from curator.stages.caption.reply_store import replies_stamp
+
+CONFIG: dict[str, Any] = {"captioner": "mine:Mine", "lengths": ["medium"], "in_flight": 2}
+
+
+class Mine(Captioner):
+    """Names its clip; raises for clip 3, and ends the run for clip 4."""
+
+    place = Place.DRIVER
+    calls = 0
+
+    def setup(self) -> None:
+        self.is_ready = True
+
+    def answer(self, request: Request, frames: Frames) -> dict[str, str]:
+        assert self.is_ready
+        type(self).calls += 1
+        (height, width, channels) = frames.arrays()[0].shape
+        assert (height, width, channels) == (64, 64, 3)
+        if request.task.clip_id == "clip-3":
+            raise ValueError("no such colour")
+        if request.task.clip_id == "clip-4":
+            raise ModelError("the service is closed today")
+        return {"medium": f"A small film with the name {request.task.clip_id} is on a wall."}
+
+
+@pytest.fixture(autouse=True)
+def mine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    module = types.ModuleType("mine")
+    module.Mine, module.Other = Mine, dict  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mine", module)
+    return
+
+
+def windows(*clips: int) -> list[tuple[Task, Frames]]:
+    return [(marked_task(clip), marked_frames(clip)) for clip in clips]
+
+
+def test_a_driver_captioner_answers_and_its_exceptions_cost_one_window() -> None:
+    """Pins that such a failure is not stored, so that another run asks again."""
+    config = CaptionConfig.model_validate(CONFIG)
+    kept: dict[str, Reply] = {}
+    client = captioner_class(config.captioner)(config).client()
+    with Pump(
+        make_dialogs(config),
+        {"captioner": client},
+        replies=kept,
+        keep=lambda request, reply: kept.update({request.key: reply}),
+        budget_s=60,
+    ) as pump:
+        for task, frames in windows(1, 2, 3):
+            pump.submit(task, frames)
+        made = {one.task.clip_id: one for one in pump.finish()}
+    for clip in ("clip-1", "clip-2"):
+        answer = made[clip].answer
+        assert answer is not None
+        assert clip in str(answer.medium)
+    assert made["clip-3"].failure is Unanswered.CAPTIONER_ERROR
+    assert made["clip-3"].detail == "ValueError: no such colour"
+    assert len(kept) == 2
+
+
+def test_errors_of_this_package_end_the_run() -> None:
+    config = CaptionConfig.model_validate(CONFIG)
+    model = captioner_class(config.captioner)(config).batches()
+    with pytest.raises(ModelError, match="the service is closed today"):
+        annotate(
+            windows(4), make_dialogs(config), {"captioner": model}, known={}, keep=lambda *_: None
+        )
+
+
+def test_another_version_has_other_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = CaptionConfig.model_validate(CONFIG)
+    before = replies_stamp(config)
+    monkeypatch.setattr(Mine, "version", 2)
+    assert replies_stamp(config) != before
+
+
+def test_names_that_lead_nowhere_are_refused_with_a_remedy() -> None:
+    with pytest.raises(ValidationError, match="unknown captioner 'opnai'; did you mean 'openai'"):
+        CaptionConfig(captioner="opnai")
+    with pytest.raises(RecipeError, match="mine:Other' is no Captioner; expected a subclass"):
+        captioner_class("mine:Other")
+    with pytest.raises(RecipeError, match="'absent:Mine' cannot be imported"):
+        captioner_class("absent:Mine")
+
+
+@pytest.mark.parametrize("name", [n for n, one in CAPTIONERS.items() if one.target is not None])
+def test_built_in_captioners_meet_the_contract(name: str) -> None:
+    assert issubclass(captioner_class(name), Captioner)
