@@ -34,7 +34,7 @@ from measure import machine
 from numpy.typing import NDArray
 from readers import disagreement, readers
 
-from curator.cut_requests import cut_request, frame_plan
+from curator.cut_requests import crop_within, cut_request, frame_plan
 from curator.errors import CuratorError
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader, upright_size
@@ -172,7 +172,7 @@ def cut(path: Path, track: Track, spans: Sequence[Span], config: CutConfig) -> I
         ) as cutter,
     ):
         for number, span in enumerate(spans):
-            request = cut_request(track, f"clip{number}", span, crop_borders=True)
+            request = cut_request(track, f"clip{number}", span, crop=crop_within(track, span))
             begun = time.process_time()
             clip = cutter.cut(request)
             yield request, clip, time.process_time() - begun

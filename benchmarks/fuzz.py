@@ -134,35 +134,42 @@ class FuzzStep:
         if number not in self._made:
             from curator.executor.unit_worker import UnitWorker
             from curator.recipe import load_recipe
-            from curator.stages.analyze.stage import AnalyzeStep, ProposeStep
+            from curator.stages.analyze.families import families_of
+            from curator.stages.analyze.stage import AnalyzeStage
             from curator.stages.cut.cut_driver import CutKeeper, TrackLoader
             from curator.stages.cut.stage import CutStage, CutStageConfig
+            from curator.stages.propose.stage import KeepProposed, ProposeStage
             from curator.stages.scan.config import ScanConfig
             from curator.stages.scan.stage import ProbeParts, ScanStage
             from curator.storage import open_store
+            from curator.tables.track_parts import KeepTracks, LoadTracks, SourceItem, TrackParts
 
             recipe = load_recipe("quickstart", RECIPES[number])
             store = open_store(f"{self._folder}/out{number}-{os.getpid()}")
-            load = TrackLoader(store=store, stamp="t")
-            config = CutStageConfig(
-                cut=recipe.cut,
-                crop_borders=recipe.propose.crop_borders,
-                max_pixels=recipe.analyze.max_pixels,
+            load = TrackLoader(store=store)
+            config = CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
+            stored = families_of(recipe.analyze)
+            families, parts = frozenset(one.name for one in stored), TrackParts(store, stored)
+            stage = AnalyzeStage(recipe.analyze, families=families)
+            analyze = UnitWorker(stage=stage, keep=KeepTracks(parts))
+            propose = UnitWorker(
+                stage=ProposeStage(recipe.propose, aggregates=recipe.scores.root),
+                load=LoadTracks(parts),
+                keep=KeepProposed(None),
             )
             cut = UnitWorker(stage=CutStage(config), keep=CutKeeper(store, "c", None))
             self._made[number] = [
                 recipe,
                 store,
                 UnitWorker(stage=ScanStage(ScanConfig()), keep=ProbeParts(store, "s")),
-                AnalyzeStep(store=store, stamp="t", config=recipe.analyze, threads=1, log=None),
-                ProposeStep(store=store, stamp="t", recipe=recipe),
+                lambda refs: analyze([SourceItem(source=r, families=families) for r in refs]),
+                propose,
                 lambda unit: cut(load(unit)),
             ]
         return self._made[number]
 
     def _outcome(self, case: Case) -> Outcome:
         from curator.records import SourceRef
-        from curator.stages.analyze.stage import AnalyzeUnit
         from curator.stages.cut.output_form import as_written
         from curator.stages.filter.judging import corpus_of, judge_table
         from curator.stages.filter.rules import resolve
@@ -178,7 +185,7 @@ class FuzzStep:
         outcome = Outcome()
         digest = hashlib.sha256()
         if refs:
-            proposed = propose(analyze(AnalyzeUnit(sources=tuple(refs))))
+            proposed = propose(analyze(refs)).results
             sources.measured(proposed.sources)
             clips = as_written(proposed.clips, recipe.cut, recipe.shard)
             bounds = resolve(recipe.filters.root, corpus_of(clips, min_s=recipe.propose.min_s))
@@ -192,8 +199,9 @@ class FuzzStep:
             clips = clips.filter(
                 pc.not_equal(pc.fill_null(decided.clips["reason"], ""), "too_long")
             )
-            if proposed.part is not None and clips.num_rows:
-                self._cut(outcome, cut, refs[0], proposed.part, clips, recipe, digest)
+            part = proposed.track_parts.get(str(refs[0].source_id))
+            if part is not None and clips.num_rows:
+                self._cut(outcome, cut, refs[0], part, clips, recipe, digest)
         (row,) = [row for table in sources.rows({}) for row in table.to_pylist()]
         if refs and row["outcome"] not in ("done", "failed"):
             outcome.problems.append(f"outcome {row['outcome']}")

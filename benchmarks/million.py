@@ -169,9 +169,9 @@ def store_candidates(out: Path, n: int, uris: Sequence[str], settings: Sequence[
 
     from curator.models.perceptual import PERCEPTUAL_MODEL
     from curator.recipe import semantics_of
-    from curator.stages.analyze.config import analyze_fingerprint
-    from curator.stages.analyze.stage import ProposedUnit
+    from curator.stages.analyze.families import families_of, tracks_fingerprint
     from curator.stages.propose.candidate_store import Candidates
+    from curator.stages.propose.stage import ProposedUnit, ProposeStage
     from curator.storage import open_store
     from curator.tables.parts import rows_to_table
     from curator.tables.schemas import PICTURES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
@@ -179,10 +179,14 @@ def store_candidates(out: Path, n: int, uris: Sequence[str], settings: Sequence[
 
     store, recipe = open_store(str(out)), recipe_of(settings)
     semantics = semantics_of(recipe)
-    stamp = analyze_fingerprint(recipe.analyze, semantics.stamp)
-    track = f"tracks/{stamp}-made.parquet"
+    stamp = tracks_fingerprint(families_of(recipe.analyze, semantics.stamp))
+    track = f"tracks/frames/{stamp}-made.parquet"
     store.write(track, b"tracks")
-    candidates = Candidates(store, stamp, recipe, semantics.heads_stamp)
+    stage = ProposeStage(
+        recipe.propose, aggregates=recipe.scores.root, heads_stamp=semantics.heads_stamp
+    )
+    has_clip = recipe.analyze.clip is not None
+    candidates = Candidates(store, stage.fingerprint({"tracks": stamp}), has_clip=has_clip)
     jpegs = [thumbnail(number) for number in range(200)]
     for first in range(0, n, CHUNK_CLIPS):
         count = min(CHUNK_CLIPS, n - first)
@@ -209,7 +213,7 @@ def store_candidates(out: Path, n: int, uris: Sequence[str], settings: Sequence[
         pictures = [{"clip_id": name, "jpeg": jpegs[k % len(jpegs)]} for k, name in enumerate(ids)]
         candidates.add(
             ProposedUnit(
-                part=track,
+                track_parts={row["source_id"]: track for row in of_source},
                 sources=rows_to_table(sources, MEASURED_SCHEMA),
                 shots=shots,
                 clips=clips,
@@ -242,11 +246,6 @@ def mp4_of(folder: Path) -> bytes:
         path, [picture] * 150, fps=Fraction(30), bframes=0, mux_options={"movflags": "faststart"}
     )
     return path.read_bytes()
-
-
-def one_code() -> Any:  # noqa: ANN401
-    """Stored candidates hold for another version of the code, which is what is compared."""
-    return patch("curator.stages.propose.candidate_store._code", lambda: "benchmark")
 
 
 def make(folder: Path, n: int, *, captions: bool) -> None:
@@ -388,7 +387,7 @@ def execute(
     progress = Progress(live=False)
     if phases is not None:
         progress.stage = phases.stage  # type: ignore[method-assign]
-    replaced: list[Any] = [one_code()]
+    replaced: list[Any] = []
     if answering or recipe.caption.asks:
         from curator.stages.caption.caption_driver import Captioning
 
@@ -516,8 +515,7 @@ def main() -> None:
     options = parser.parse_args()
     folder: Path = options.folder
     if options.case:
-        with one_code():
-            print(json.dumps(_case(options.case, folder, options)))
+        print(json.dumps(_case(options.case, folder, options)))
         return
     if not (folder / "out" / "summary.json").exists():
         folder.mkdir(parents=True, exist_ok=True)

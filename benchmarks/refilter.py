@@ -128,7 +128,7 @@ def plan_all(rows: "ClipRows", recipe: "Recipe") -> None:
 
 def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object]:
     """Makes an output root, and times reruns over it."""
-    from made_out import TRACK_STAMP, finish_rows, made_out
+    from made_out import candidates_stamp, finish_rows, made_out
 
     from curator.recipe import load_recipe, with_changes
     from curator.report.tune_page import render_tune
@@ -153,7 +153,7 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
     for _ in range(runs):
         with clock.of("all"):
             with clock.of("read candidates"):
-                candidates = Candidates(store, TRACK_STAMP, flagged)
+                candidates = Candidates(store, candidates_stamp(flagged), has_clip=False)
                 stored = candidates.load(uris)
                 assert stored is not None
                 table = stored.clips.sort_by(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from curator.buckets import BucketClasses, bucket_of
 from curator.measures.borders import crop_of
 from curator.measures.clip_view import ClipView
-from curator.records import Clip, Crop, CutRequest, Note, Span, Track, nominal_fps
+from curator.records import Clip, Crop, CutRequest, Note, Span, Timeline, Track, nominal_fps
 
 MAX_VARIABLE_FPS = Fraction(1000)
 """Highest rate at which a variable one is written: cameras film at up to 960 frames/s, and an
@@ -40,26 +40,30 @@ def frame_plan(request: CutRequest) -> NDArray[np.int64]:
     return within
 
 
+def crop_within(track: Track, span: Span) -> Crop | None:
+    """The picture inside the black borders of a span; None to keep all of it."""
+    has_one_size = Note.SIZE_CHANGES not in track.notes
+    return crop_of(ClipView(track, span)) if has_one_size else None
+
+
 def cut_request(
-    track: Track, name: str, span: Span, *, crop_borders: bool, min_frames: int = 1
+    track: Timeline, name: str, span: Span, *, crop: Crop | None = None, min_frames: int = 1
 ) -> CutRequest:
     """What is needed to write a span: its timestamps, and the rate it is written at.
 
     Args:
-        track: What was measured.
+        track: The source's frames.
         name: The clip's id.
         span: Its frames.
-        crop_borders: Whether black borders are cut away.
+        crop: The picture inside its borders; None to keep all of it.
         min_frames: Fewest frames that a copy may have.
     """
-    has_one_size = Note.SIZE_CHANGES not in track.notes
     frame_pts = track.frame_pts[span.start_frame : span.end_frame]
     end_pts = track.pts_of_end(span.end_frame)
     is_vfr = track.is_vfr and _varies(frame_pts, track.time_base)
     fps = track.fps
     if track.is_vfr:
         fps = min(nominal_fps(frame_pts, end_pts, track.time_base), MAX_VARIABLE_FPS)
-    crop = crop_of(ClipView(track, span)) if crop_borders and has_one_size else None
     return CutRequest(
         clip_id=name,
         start_pts=int(frame_pts[0]),
@@ -78,7 +82,7 @@ def cut_request(
     )
 
 
-def _bits_per_pixel(track: Track, span: Span, crop: Crop | None) -> float | None:
+def _bits_per_pixel(track: Timeline, span: Span, crop: Crop | None) -> float | None:
     """Of what is kept: borders take next to none."""
     n_bytes = track.frame_bytes[span.start_frame : span.end_frame]
     if not n_bytes.all():

@@ -34,6 +34,18 @@ class ErrorCode(StrEnum):
     """A defect of this package; the traceback is in the log."""
 
 
+RETRIED = frozenset(
+    {
+        ErrorCode.VANISHED,
+        ErrorCode.CHANGED,
+        ErrorCode.UNREADABLE,
+        ErrorCode.WORKER_DIED,
+        ErrorCode.INTERNAL,
+    }
+)
+"""Failures that another run may not see again: they are not stored as done."""
+
+
 class CuratorError(Exception):
     """Base of all errors that this package raises on purpose."""
 

@@ -20,7 +20,7 @@ from curator.stages.caption.config import CaptionConfig
 from curator.stages.cut.config import CutConfig
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.filter.rules import FilterConfig, Rule
-from curator.stages.propose.clip_spans import ProposeConfig
+from curator.stages.propose.config import ProposeConfig
 from curator.stages.select.config import SelectConfig
 from curator.stages.shard.config import ShardConfig
 from curator.strict_yaml import StrictYamlError, load_yaml

@@ -171,13 +171,32 @@ class Failure:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Track:
-    """What one decode of a source measured. Knows no threshold.
+def _no_floats() -> NDArray[np.float32]:
+    return np.zeros(0, np.float32)
 
-    Frame arrays are in presentation order. `frame_pts` increases strictly, in `time_base`; the last
-    frame ends at `end_pts`. Sample arrays belong to the frames `sample_frame`; a sample's motion is
-    measured to the frame `sample_pair_frame`, which follows it by about 0.1 s.
+
+def _no_indices() -> NDArray[np.int32]:
+    return np.zeros(0, np.int32)
+
+
+def _no_rows() -> NDArray[np.float32]:
+    return np.zeros((0, 0), np.float32)
+
+
+def _no_half_rows() -> NDArray[np.float16]:
+    return np.zeros((0, 0), np.float16)
+
+
+def _no_maps() -> NDArray[np.uint8]:
+    return np.zeros((0, 0), np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The frames of a source, and when each is shown.
+
+    Arrays are in presentation order. `frame_pts` increases strictly, in `time_base`; the last frame
+    ends at `end_pts`.
     """
 
     source_id: str
@@ -198,94 +217,34 @@ class Track:
     """[F], compressed bytes of the packet that carried the frame; 0 when unknown."""
     frame_flags: NDArray[np.uint8]
     """[F], bit 0: key frame, bit 1: the decoder concealed damage."""
-    shot_probability: NDArray[np.float32]
-    """[F], TransNetV2's first head: 1 on the last frame before a transition's middle."""
-    transition_probability: NDArray[np.float32]
-    """[F], TransNetV2's second head (`many_hot`): 1 on every frame of a transition."""
-    luma_mean: NDArray[np.float32]
+    luma_mean: NDArray[np.float32] = field(default_factory=_no_floats, repr=False)
     """[F], mean luma, 0 (black) to 1 (white)."""
-    luma_spread: NDArray[np.float32]
+    luma_spread: NDArray[np.float32] = field(default_factory=_no_floats, repr=False)
     """[F], standard deviation of luma, 0 to 0.5."""
-    changes: Mapping[str, NDArray[np.float32]]
-    """[F] each, by the names of `signals.change.CHANGES`."""
-    sample_frame: NDArray[np.int32]
-    """[S], index of the sampled frame."""
-    sample_pair_frame: NDArray[np.int32]
-    """[S], index of the frame its motion was measured to."""
-    signals: Mapping[str, NDArray[np.float32]]
-    """[S] each, by the names of `signals.SIGNALS`; NaN where one could not be measured."""
-    descriptor: NDArray[np.float32]
-    """[S, D], perceptual descriptor, unit length, or zero where the picture holds no structure."""
-    look_frame: NDArray[np.int32]
-    """[T], index of the frame looked at."""
-    look_next_frame: NDArray[np.int32]
-    """[T], index of the next sample's frame, which it was compared with; -1 at the source's end."""
-    look_edges: NDArray[np.uint8]
-    """[T, `signals.overlay.EDGE_BYTES`], packed map of strong edges."""
-    look_lines: NDArray[np.float32]
-    """[T, 4], the columns `signals.overlay.LINE_COLUMNS`."""
-    look_standing: NDArray[np.uint8]
-    """[T, `signals.inset.LINE_BYTES`], packed map of straight lines that stand until the next
-    sample; none without one."""
-    look_moved: NDArray[np.uint8]
-    """[T, `signals.inset.MOVED_BYTES`], packed map of what moves until the next sample."""
-    has_text: bool
-    """Whether text was looked for."""
-    text_frame: NDArray[np.int32]
-    """[B], index of the frame in which a line of text was found; increases."""
-    text_line: NDArray[np.float32]
-    """[B, 9], the columns `signals.overlay.TEXT_COLUMNS`."""
-    clip_frame: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    """[C], index of the frames that have a CLIP embedding; none where the recipe asks for none."""
-    clip_embedding: NDArray[np.float16] = field(
-        default_factory=lambda: np.zeros((0, 0), np.float16), repr=False
-    )
-    """[C, D], CLIP embeddings of unit length."""
-    has_audio_levels: bool = False
-    """Whether audio was looked for."""
-    audio_rms_first: int = 0
-    """The first cell of `audio_rms_db`, as `media.audio_level` counts them; 0 without any."""
-    audio_rms_db: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
-    """[A], RMS level of each tenth of a second in dBFS, from the first that has audio to the last;
-    NaN where there is none in between."""
-    thumbnails: tuple[bytes, ...] = field(repr=False)
-    """JPEGs of about 160 px, one for each of `thumbnail_frame`."""
-    thumbnail_frame: NDArray[np.int32] = field(repr=False)
-    """Indices of the frames that have a thumbnail."""
 
     def __post_init__(self) -> None:
         """Checks that arrays agree in length and time increases."""
-        n_frames, n_samples = len(self.frame_pts), len(self.sample_frame)
-        for name in ("frame_bytes", "frame_flags", "shot_probability", "transition_probability",
-                     "luma_mean", "luma_spread"):  # fmt: skip
-            if len(getattr(self, name)) != n_frames:
-                raise ValueError(f"track {self.source_id}: {name} has not {n_frames} entries")
-        for name, column in self.changes.items():
-            if len(column) != n_frames:
-                raise ValueError(f"track {self.source_id}: {name} has not {n_frames} entries")
-        sampled = {
-            "sample_pair_frame": self.sample_pair_frame,
-            "descriptor": self.descriptor,
-            **self.signals,
-        }
-        for name, values in sampled.items():
-            if len(values) != n_samples:
-                raise ValueError(f"track {self.source_id}: {name} has not {n_samples} entries")
-        if len(self.clip_embedding) != len(self.clip_frame):
-            raise ValueError(
-                f"track {self.source_id}: clip_embedding has not as many as clip_frame"
-            )
-        for name in ("look_next_frame", "look_edges", "look_lines", "look_standing", "look_moved"):
-            if len(getattr(self, name)) != len(self.look_frame):
-                raise ValueError(
-                    f"track {self.source_id}: {name} has not {len(self.look_frame)} entries"
-                )
-        if len(self.text_line) != len(self.text_frame):
-            raise ValueError(
-                f"track {self.source_id}: text_line has not {len(self.text_frame)} entries"
-            )
+        n_frames = len(self.frame_pts)
         if n_frames == 0 or bool(np.any(np.diff(self.frame_pts) <= 0)):
             raise ValueError(f"track {self.source_id}: timestamps must increase, with one frame up")
+        self.check_lengths(n_frames, "frame_bytes", "frame_flags")
+        self.check_lengths(n_frames, "luma_mean", "luma_spread", may_lack=True)
+
+    def check_lengths(self, n: int, *names: str, may_lack: bool = False) -> None:
+        """Refuses arrays of another length.
+
+        Args:
+            n: Entries that there must be.
+            names: Fields.
+            may_lack: Whether they may be empty, because they were not measured.
+
+        Raises:
+            ValueError: One has another length.
+        """
+        for name in names:
+            length = len(getattr(self, name))
+            if length != n and not (may_lack and length == 0):
+                raise ValueError(f"track {self.source_id}: {name} has not {n} entries")
 
     @property
     def n_frames(self) -> int:
@@ -319,6 +278,83 @@ class Track:
         tick_s = float(self.time_base)
         tolerance = max(0.002, 2 * tick_s) / tick_s
         return bool(np.max(np.abs(intervals - np.median(intervals))) > tolerance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track(Timeline):
+    """What one decode of a source measured. Knows no threshold.
+
+    Sample arrays belong to the frames `sample_frame`; a sample's motion is measured to the frame
+    `sample_pair_frame`, which follows it by about 0.1 s. What was not measured is empty.
+    """
+
+    shot_probability: NDArray[np.float32] = field(default_factory=_no_floats, repr=False)
+    """[F], TransNetV2's first head: 1 on the last frame before a transition's middle."""
+    transition_probability: NDArray[np.float32] = field(default_factory=_no_floats, repr=False)
+    """[F], TransNetV2's second head (`many_hot`): 1 on every frame of a transition."""
+    changes: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """[F] each, by the names of `CHANGES`."""
+    sample_frame: NDArray[np.int32] = field(default_factory=_no_indices, repr=False)
+    """[S], index of the sampled frame."""
+    sample_pair_frame: NDArray[np.int32] = field(default_factory=_no_indices, repr=False)
+    """[S], index of the frame its motion was measured to."""
+    signals: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """[S] each, by name; NaN where one could not be measured."""
+    descriptor: NDArray[np.float32] = field(default_factory=_no_rows, repr=False)
+    """[S, D], perceptual descriptor, unit length, or zero where the picture holds no structure."""
+    look_frame: NDArray[np.int32] = field(default_factory=_no_indices, repr=False)
+    """[T], index of the frame looked at."""
+    look_next_frame: NDArray[np.int32] = field(default_factory=_no_indices, repr=False)
+    """[T], index of the next sample's frame, which it was compared with; -1 at the source's end."""
+    look_edges: NDArray[np.uint8] = field(default_factory=_no_maps, repr=False)
+    """[T, `EDGE_BYTES`], packed map of strong edges."""
+    look_lines: NDArray[np.float32] = field(default_factory=_no_rows, repr=False)
+    """[T, 4], the columns `LINE_COLUMNS`."""
+    look_standing: NDArray[np.uint8] = field(default_factory=_no_maps, repr=False)
+    """[T, `LINE_BYTES`], packed map of straight lines that stand until the next sample; none
+    without one."""
+    look_moved: NDArray[np.uint8] = field(default_factory=_no_maps, repr=False)
+    """[T, `MOVED_BYTES`], packed map of what moves until the next sample."""
+    has_text: bool = False
+    """Whether text was looked for."""
+    text_frame: NDArray[np.int32] = field(default_factory=_no_indices, repr=False)
+    """[B], index of the frame in which a line of text was found; increases."""
+    text_line: NDArray[np.float32] = field(default_factory=_no_rows, repr=False)
+    """[B, 9], the columns `TEXT_COLUMNS`."""
+    clip_frame: NDArray[np.int32] = field(default_factory=_no_indices, repr=False)
+    """[C], index of the frames that have a CLIP embedding; none where the recipe asks for none."""
+    clip_embedding: NDArray[np.float16] = field(default_factory=_no_half_rows, repr=False)
+    """[C, D], CLIP embeddings of unit length."""
+    has_audio_levels: bool = False
+    """Whether audio was looked for."""
+    audio_rms_first: int = 0
+    """The first cell of `audio_rms_db`, as `media.audio_level` counts them; 0 without any."""
+    audio_rms_db: NDArray[np.float32] = field(default_factory=_no_floats, repr=False)
+    """[A], RMS level of each tenth of a second in dBFS, from the first that has audio to the last;
+    NaN where there is none in between."""
+    thumbnails: tuple[bytes, ...] = field(default=(), repr=False)
+    """JPEGs of about 160 px, one for each of `thumbnail_frame`."""
+    thumbnail_frame: NDArray[np.int32] = field(default_factory=_no_indices, repr=False)
+    """Indices of the frames that have a thumbnail."""
+
+    def __post_init__(self) -> None:
+        """Checks that arrays agree in length and time increases."""
+        # `super()` does not find a class whose slots made it anew.
+        Timeline.__post_init__(self)
+        n_samples = len(self.sample_frame)
+        heads = ("shot_probability", "transition_probability")
+        self.check_lengths(self.n_frames, *heads, may_lack=True)
+        self.check_lengths(n_samples, "sample_pair_frame")
+        self.check_lengths(n_samples, "descriptor", may_lack=True)
+        self.check_lengths(len(self.clip_frame), "clip_embedding")
+        looks = ("look_next_frame", "look_edges", "look_lines", "look_standing", "look_moved")
+        self.check_lengths(len(self.look_frame), *looks)
+        self.check_lengths(len(self.text_frame), "text_line")
+        lengths = ((self.changes, self.n_frames), (self.signals, n_samples))
+        for columns, n in lengths:
+            for name, column in columns.items():
+                if len(column) != n:
+                    raise ValueError(f"track {self.source_id}: {name} has not {n} entries")
 
 
 STANDARD_FPS = (

@@ -11,7 +11,7 @@ executor's and the tables'. `curator/pipeline.py` lists the stages in their orde
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -86,7 +86,7 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
 
     def __init__(self, config: ConfigT) -> None:
         self.config = config
-        self.cpu_s: Counter[str] = Counter()
+        self.cpu_s: defaultdict[str, float] = defaultdict(float)
         """CPU-seconds that `process` measured of itself, by name; the worker takes them."""
         self.counts: Counter[str] = Counter()
         """What `process` counted; the worker takes it."""

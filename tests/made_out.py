@@ -12,15 +12,16 @@ import pyarrow as pa
 from curator.measures.scores import SCORES
 from curator.models.perceptual import CLIP_DIM
 from curator.recipe import Recipe
-from curator.stages.analyze.stage import ProposedUnit, vectors_table
 from curator.stages.commit.commit_run import Commit, commit_run
 from curator.stages.dedup.pair_store import remove_duplicates
 from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import Decided, decide
 from curator.stages.propose.candidate_store import Candidates
+from curator.stages.propose.stage import ProposedUnit, ProposeStage
 from curator.stages.select.stage import SelectStage
 from curator.storage import Store
 from curator.tables.clip_rows import ClipRows
+from curator.tables.clip_vectors import vectors_table
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import (
     CROP_COLUMNS,
@@ -83,11 +84,17 @@ def thumbnail(number: int) -> bytes:
     return io.BytesIO(cv2.imencode(".jpg", picture)[1].tobytes()).getvalue()
 
 
+def candidates_stamp(recipe: Recipe) -> str:
+    """Fingerprint of candidates of `TRACK_STAMP`."""
+    stage = ProposeStage(recipe.propose, aggregates=recipe.scores.root)
+    return stage.fingerprint({"tracks": TRACK_STAMP})
+
+
 def store_candidates(
     store: Store, recipe: Recipe, clips: pa.Table, vectors: np.ndarray, *, pictures: bool = True
 ) -> Candidates:
     """Stores candidates as a run would have; all their tracks stand in one object."""
-    track = f"tracks/{TRACK_STAMP}-made.parquet"
+    track = f"tracks/frames/{TRACK_STAMP}-made.parquet"
     store.write(track, b"tracks")
     ids = clips["clip_id"].to_pylist()
     sources = [
@@ -102,10 +109,10 @@ def store_candidates(
         for number, name in enumerate(ids)
         if pictures
     ]
-    candidates = Candidates(store, TRACK_STAMP, recipe)
+    candidates = Candidates(store, candidates_stamp(recipe), has_clip=False)
     candidates.add(
         ProposedUnit(
-            part=track,
+            track_parts={row["source_id"]: track for row in sources},
             sources=rows_to_table(sources, MEASURED_SCHEMA),
             shots=SHOTS_SCHEMA.empty_table(),
             clips=clips,

@@ -17,6 +17,7 @@ from curator.records import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
 from curator.stages.analyze.measurer import Instruments
+from curator.tables.track_table import FULL_FRAME_NOISE, NATIVE_NOISE
 
 
 class StillStream:
@@ -89,7 +90,8 @@ SIGNAL_VALUES = {
 
 def made_signals(n_samples: int, **changes: object) -> dict[str, NDArray[np.float32]]:
     """All signals, constant but for what is changed to a value or to an array of them."""
-    values = dict.fromkeys(SIGNALS, 0.0) | SIGNAL_VALUES | changes
+    names = (*SIGNALS, NATIVE_NOISE, FULL_FRAME_NOISE)
+    values = dict.fromkeys(names, 0.0) | SIGNAL_VALUES | changes
     return {
         name: np.broadcast_to(np.float32(value), n_samples).astype(np.float32)  # type: ignore[arg-type]
         for name, value in values.items()

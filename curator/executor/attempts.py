@@ -15,18 +15,6 @@ MAX_ATTEMPTS = 2
 """A source whose worker died this often is given up."""
 
 
-RETRIED = frozenset(
-    {
-        ErrorCode.VANISHED,
-        ErrorCode.CHANGED,
-        ErrorCode.UNREADABLE,
-        ErrorCode.WORKER_DIED,
-        ErrorCode.INTERNAL,
-    }
-)
-"""Failures that another run may not see again: they are not stored as done."""
-
-
 class CpuClock:
     """Divides the CPU-seconds of a worker's process among what it did.
 

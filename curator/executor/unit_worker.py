@@ -5,6 +5,7 @@ failure that nothing foresaw, and the worker's CPU-seconds. A unit holds several
 large one; an item that fails ends in its own result, and the others of the unit go on.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ class UnitWorker:
 
     Args:
         stage: The stage; set up before the first item.
+        load: Makes the items of what is sent, such as by reading parts, or None to pass it on as it
+            is; None where the items themselves are sent.
         keep: Turns items and their results into what leaves the worker, such as the name of the
             part that holds them; None for the results themselves.
         ledger: Counts attempts; None where nothing can die but the run.
@@ -65,12 +68,14 @@ class UnitWorker:
         self,
         *,
         stage: Stage[Any, Any, Any],
+        load: Callable[[Any], Sequence[Any] | None] | None = None,
         keep: Callable[[Sequence[Any], Sequence[Any]], Any] | None = None,
         ledger: AttemptLedger | None = None,
         limit_s: float | None = None,
         rest: str | None = None,
     ) -> None:
         self._stage = stage
+        self._load = load
         self._keep = keep
         self._ledger = ledger
         self._limit_s = limit_s
@@ -78,23 +83,37 @@ class UnitWorker:
         self._clock = CpuClock()
         self._is_ready = False
 
-    def __call__(self, unit: Sequence[Item]) -> UnitResult[Any]:
-        """Runs the items of a unit."""
+    def __call__(self, unit: Any) -> UnitResult[Any]:  # noqa: ANN401
+        """Runs the items of a unit.
+
+        Args:
+            unit: What is sent, or the result of the worker before this one in a chain, whose
+                CPU-seconds and counts are passed on.
+        """
+        before = unit if isinstance(unit, UnitResult) else UnitResult(results=unit)
+        items = before.results if self._load is None else self._load(before.results)
+        if items is None:
+            return before
         if not self._is_ready:
             self._stage.setup()
             self._is_ready = True
         spent = self._clock.begin()
         try:
-            results = [self._result(item) for item in unit]
+            results = [self._result(item) for item in items]
         finally:
             self._stage.release()
-        kept = results if self._keep is None else self._keep(unit, results)
         spent.update(self._stage.cpu_s)
-        counts = Counter(self._stage.counts)
+        if self._keep is not None:
+            begun_s = time.thread_time()
+            results = self._keep(items, results)
+            spent["store"] = spent.get("store", 0.0) + time.thread_time() - begun_s
+        counts = Counter(before.counts)
+        counts.update(self._stage.counts)
         self._stage.cpu_s.clear()
         self._stage.counts.clear()
-        cpu_s = self._clock.end(spent, rest=self._rest or self._stage.name)
-        return UnitResult(results=kept, cpu_s=cpu_s, counts=counts)
+        cpu_s = Counter(before.cpu_s)
+        cpu_s.update(self._clock.end(spent, rest=self._rest or self._stage.name))
+        return UnitResult(results=results, cpu_s=dict(cpu_s), counts=counts)
 
     def _result(self, item: Item) -> Any:  # noqa: ANN401
         ledger, stage = self._ledger, self._stage

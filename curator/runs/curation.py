@@ -23,13 +23,14 @@ from curator.errors import UsageError
 from curator.executor.cpu_accounting import cpu_profile, mark_processes
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.executor.unit_worker import UnitWorker
+from curator.executor.worker import Step
 from curator.fingerprints import fingerprint
+from curator.measures.scores import measures_used
 from curator.models.weight_store import ModelStore
 from curator.recipe import Recipe, semantics_of
 from curator.records import SourceRef
 from curator.stages.analyze.analysis_driver import Analyzing
-from curator.stages.analyze.config import analyze_fingerprint
-from curator.stages.analyze.stage import ProposedUnit, like_vectors, vectors_table
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.commit.commit_run import Commit, commit_run, kept_by_source
 from curator.stages.cut.cut_driver import CutNeeds, Cutting
@@ -40,6 +41,7 @@ from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import Decided, RuleCount, corpus_of, judge_table
 from curator.stages.filter.rules import Bounds, resolve
 from curator.stages.propose.candidate_store import Candidates
+from curator.stages.propose.stage import KeepProposed, ProposedUnit, ProposeStage
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.scan_driver import Scanning
 from curator.stages.scan.source_listing import Listed, list_sources
@@ -49,10 +51,11 @@ from curator.stages.shard.shard_driver import Sharding
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, sorted_columns
-from curator.tables.clip_vectors import Vectors
+from curator.tables.clip_vectors import Vectors, like_vectors, vectors_table
 from curator.tables.output_format import log_older, read_summary
 from curator.tables.schemas import SHOTS_SCHEMA, candidates_schema, clips_schema, embeddings_schema
 from curator.tables.source_table import SourceTable
+from curator.tables.track_parts import LoadTracks
 
 if TYPE_CHECKING:
     from curator.stages.caption.caption_driver import Captioning
@@ -109,9 +112,25 @@ class Run:
         self._progress = progress
         self._state = RunState()
         self._semantics = semantics_of(recipe)
-        self._track_stamp = analyze_fingerprint(recipe.analyze, self._semantics.stamp)
-        heads_stamp = self._semantics.heads_stamp
-        self._candidates = Candidates(store, self._track_stamp, recipe, heads_stamp)
+        measures = [extension.name for extension in measures_used()]
+        self._analyzing = Analyzing(
+            store,
+            recipe.analyze,
+            engine,
+            progress,
+            clip=self._semantics.clip,
+            models=self._semantics.store,
+            measures=measures,
+        )
+        self._propose = ProposeStage(
+            recipe.propose,
+            aggregates=recipe.scores.root,
+            heads_stamp=self._semantics.heads_stamp,
+            measures=measures,
+        )
+        stamp = self._propose.fingerprint({"tracks": self._analyzing.stamp})
+        has_clip = recipe.analyze.clip is not None
+        self._candidates = Candidates(store, stamp, has_clip=has_clip)
         self._pairs = StoredPairs(store, self._candidates.stamp)
         self._previous = read_summary(store)
         log_older(store, self._previous)
@@ -255,20 +274,16 @@ class Run:
         return n_bytes <= SMALL_BYTES and self._engine.is_small(len(new), 0)
 
     def _analyze(self) -> None:
-        analyzing = Analyzing(
-            self._store,
-            self._recipe,
-            self._engine,
-            self._progress,
-            self._take_proposed,
-            self._semantics,
-        )
+        analyzing = self._analyzing
         sources = list(self._state.sources.to_analyze())
         stored = self._candidates.load({str(s.source_id): s.uri for s in sources})
         if stored is not None:
             self._take_candidates(stored)
         known = self._candidates.track_part
-        analyzing.run([s for s in sources if str(s.source_id) not in known])
+        missing = [s for s in sources if str(s.source_id) not in known]
+        if missing:
+            self._propose.heads = self._semantics.heads()
+            analyzing.run(missing, self._propose_step(), self._take_proposed)
         self._candidates.flush()
         counts = analyzing.counts
         self._state.counts["sources_analyzed"] = counts.n_analyzed
@@ -277,6 +292,18 @@ class Run:
         self._state.counts["gpu_batches_halved"] = counts.n_halved
         self._state.long_whole |= counts.whole
         self._state.cpu_s.update(analyzing.cpu_s)
+
+    def _propose_step(self) -> Step:
+        stage = self._propose
+        return Step(
+            make=UnitWorker,
+            settings={
+                "stage": stage,
+                "load": LoadTracks(self._analyzing.tracks),
+                "keep": KeepProposed(self._recipe.analyze.clip),
+            },
+            resources=stage.resources,
+        )
 
     def _take_proposed(self, proposed: ProposedUnit) -> None:
         self._candidates.add(proposed)
@@ -339,9 +366,7 @@ class Run:
         return Cutting(
             self._cut_config(),
             (),
-            CutNeeds(
-                min_s=recipe.propose.min_s, classes=recipe.shard, track_stamp=self._track_stamp
-            ),
+            CutNeeds(min_s=recipe.propose.min_s, classes=recipe.shard),
             self._store,
             self._engine,
             self._progress,
@@ -350,11 +375,7 @@ class Run:
 
     def _cut_config(self) -> CutStageConfig:
         recipe = self._recipe
-        return CutStageConfig(
-            cut=recipe.cut,
-            crop_borders=recipe.propose.crop_borders,
-            max_pixels=recipe.analyze.max_pixels,
-        )
+        return CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
 
     def _shard(self, locations: Mapping[str, Location]) -> Sharding:
         state, recipe = self._state, self._recipe
@@ -420,7 +441,7 @@ class Run:
                 cut=state.cut,
                 stamps={
                     "scan": ScanStage(ScanConfig()).fingerprint({}),
-                    "tracks": self._track_stamp,
+                    "tracks": self._analyzing.stamp,
                     "candidates": self._candidates.stamp,
                     "cuts": CutStage(self._cut_config()).fingerprint({}),
                 },

@@ -12,7 +12,7 @@ from curator.models.text_detector import text_model_file
 from curator.models.weight_store import ModelStore
 from curator.number_text import plain
 from curator.recipe import Recipe, semantics_of
-from curator.stages.analyze.config import analyze_fingerprint
+from curator.stages.analyze.families import families_of
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.probe import scan_key
 from curator.stages.scan.source_listing import ListedSource, SkippedName, list_sources
@@ -22,6 +22,7 @@ from curator.storage.base import has_scheme
 from curator.storage.file_walk import is_pattern
 from curator.tables.out_layout import CONFIG, OWN_FOLDERS, foreign_objects
 from curator.tables.parts import SUMMARY, Parts
+from curator.tables.track_parts import TrackParts
 
 MAX_NAMED = 5
 """Most sources that a dry run names as not readable."""
@@ -256,8 +257,8 @@ def dry_run(sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int 
     """Says what a run would do, from the listing and from what is stored."""
     scanned = Parts(store, "scan", ScanStage(ScanConfig()).fingerprint({}))
     probes = scanned.done()
-    stamp = analyze_fingerprint(recipe.analyze, semantics_of(recipe).stamp)
-    tracks = Parts(store, "tracks", stamp).done()
+    families = families_of(recipe.analyze, semantics_of(recipe).stamp)
+    tracks, failed = TrackParts(store, families).stored()
     counts: Counter[str] = Counter()
     known: dict[str, dict[str, str]] = {}
     unreadable: list[str] = []
@@ -277,7 +278,9 @@ def dry_run(sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int 
                 known[part] = dict(
                     zip(table["uri"].to_pylist(), table["source_id"].to_pylist(), strict=True)
                 )
-            counts["analyzed"] += known[part].get(item.uri) in tracks
+            source_id = known[part].get(item.uri, "")
+            is_whole = len(tracks.get(source_id, {})) == len(families)
+            counts["analyzed"] += is_whole or source_id in failed
     return (
         f"{counts['sources']} sources, {counts['bytes'] / 1e9:.3f} GB; "
         f"{counts['analyzed']} are analyzed already; "

@@ -1,12 +1,15 @@
 """Vectors of clips in columns, and where vectors of captions are."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL
 from curator.tables.clip_locations import KeyRows
+from curator.tables.schemas import embeddings_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +46,40 @@ class Vectors:
         row = self._rows.find(clip_id)
         vector: NDArray[np.float32] | None = None if row is None else self._vectors_ND[row]
         return vector
+
+
+def vectors_table(
+    vectors: Sequence[tuple[str, NDArray[np.float32]]],
+    *,
+    model: str | None = PERCEPTUAL_MODEL,
+    least_dim: int = CLIP_DIM,
+) -> pa.Table:
+    """Rows of `embeddings` for clips and their vectors, float32 [D] each.
+
+    Args:
+        vectors: By the ids of clips.
+        model: What made them.
+        least_dim: Length of vectors in a table that has none.
+    """
+    dim = len(vectors[0][1]) if vectors else least_dim
+    flat = np.concatenate([vector for _, vector in vectors]) if vectors else np.zeros(0, np.float32)
+    return pa.table(
+        [
+            pa.array([name for name, _ in vectors], pa.string()),
+            pa.array([model] * len(vectors), pa.string()),
+            pa.FixedSizeListArray.from_arrays(pa.array(flat, pa.float32()), dim),
+        ],
+        schema=embeddings_schema(dim),
+    )
+
+
+def like_vectors(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Tables of `embeddings` of one schema; those without rows need not be of the same length.
+
+    Args:
+        tables: One at least.
+    """
+    filled = [table for table in tables if table.num_rows] or tables[:1]
+    schema = embeddings_schema(filled[0]["vector"].type.list_size)
+    # Parquet names the elements of lists otherwise.
+    return [table.cast(schema) for table in filled]

@@ -40,7 +40,7 @@ _HASHED = re.compile(
         (
             rf"(?:{'|'.join(_STAGES)})/{_TWO_HASHES}\.parquet",
             rf"replies/{_TWO_HASHES}\.json",
-            rf"candidates/[a-z_]+/{_TWO_HASHES}\.parquet",
+            rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
             rf"(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",
             # Older versions named no split.
             rf"{SHARDS}/[^/]+/(?:(?:train|val)-)?\d{{6,}}-[0-9a-f]{{8}}\.(?:tar(?:\.idx)?|meta\.jsonl)",

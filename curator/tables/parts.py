@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from curator.storage import Store
 SUMMARY = "summary.json"
 """Written last: it makes a run a finished one."""
 KEYS = b"curate.keys"
+FAILED = b"curate.failed"
 FINGERPRINT = b"curate.fingerprint"
 ROWS_PER_TABLE_PART = 200_000
 MANY_ROWS = 10_000
@@ -80,12 +82,20 @@ class Parts:
             keys = list(pool.map(self.keys, names))
         return {key: name for name, part in zip(names, keys, strict=True) for key in part}
 
-    def write(self, table: pa.Table, keys: Sequence[str], *, one_row_groups: bool = False) -> str:
+    def write(
+        self,
+        table: pa.Table,
+        keys: Sequence[str],
+        *,
+        failed: Sequence[str] = (),
+        one_row_groups: bool = False,
+    ) -> str:
         """Writes one part, whole.
 
         Args:
             table: Rows.
             keys: What it makes done; rows of other keys are for this run's reader only.
+            failed: Those of the keys that have a failure for good.
             one_row_groups: Make each row readable by itself, and compress nothing: for rows that
                 hold encoded video.
 
@@ -95,26 +105,45 @@ class Parts:
         named = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:16]
         name = f"{self.stage}/{self.stamp}-{named}.parquet"
         meta = {KEYS: json.dumps(list(keys)), FINGERPRINT: self.stamp}
+        if failed:
+            meta[FAILED] = json.dumps(list(failed))
         stamped = table.replace_schema_metadata(meta)
         self.store.write(name, to_parquet(stamped, one_row_groups=one_row_groups))
         return name
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Reads a part's rows."""
-        return read_parquet(self.store, name, columns)
+        """Reads a part's rows.
+
+        Raises:
+            StorageError: It is damaged.
+        """
+        with self._readable(name):
+            return read_parquet(self.store, name, columns)
 
     def keys(self, name: str) -> list[str]:
         """What a part makes done, from its footer."""
-        with self.store.open(name) as reader:
-            try:
-                metadata = pq.read_metadata(reader).metadata or {}
-            except (pa.ArrowInvalid, OSError) as error:
-                raise StorageError(
-                    f"{self.store.uri}/{name} is no readable Parquet object ({error}); delete it "
-                    "and run again, its sources will be redone"
-                ) from error
-        keys: list[str] = json.loads(metadata.get(KEYS, b"[]"))
-        return keys
+        return self.footer(name)[0]
+
+    def footer(self, name: str) -> tuple[list[str], list[str]]:
+        """What a part makes done, and what of it failed for good.
+
+        Raises:
+            StorageError: It is damaged.
+        """
+        with self._readable(name), self.store.open(name) as reader:
+            metadata = pq.read_metadata(reader).metadata or {}
+        keys, failed = (json.loads(metadata.get(key, b"[]")) for key in (KEYS, FAILED))
+        return keys, failed
+
+    @contextmanager
+    def _readable(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowInvalid, OSError) as error:
+            raise StorageError(
+                f"{self.store.uri}/{name} is no readable Parquet object ({error}); delete it "
+                "and run again, its sources will be redone"
+            ) from error
 
 
 def to_parquet(

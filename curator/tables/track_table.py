@@ -1,6 +1,10 @@
-"""Tracks as Arrow rows: one row per source, one list per kind of measurement."""
+"""Tracks as Arrow rows: one row per source, in tables that each have some of the columns.
 
-from collections.abc import Sequence
+The columns of a track are those of its fields, and one for each of its signals and changes. Rows of
+several tables, with the columns of one family each, make a track together.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -9,98 +13,113 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curator.errors import ErrorCode
-from curator.measures.change import CHANGES
 from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS
 from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
 from curator.measures.overlay_text import TEXT_COLUMNS
-from curator.measures.sample_signals import SIGNALS
-from curator.records import Failure, Note, Track
+from curator.models.perceptual import DIM
+from curator.records import Failure, Note, Timeline, Track
+
+FRAMES = "frames"
+"""The family whose rows have the failures too, and the fields of a `Timeline`."""
+NATIVE_NOISE, FULL_FRAME_NOISE = "native_noise", "full_frame_noise"
+"""Signals that the signal `noise` is made of: of one picture, and of the difference of two."""
+PLACES = (
+    "sha256", "time_base", "end_pts", "width", "height", "rotation_deg", "pixel_aspect",
+    "is_interlaced", "is_hdr", "notes", "n_decode_errors", "frame_pts", "frame_bytes",
+    "frame_flags", "sample_frame", "sample_pair_frame",
+)  # fmt: skip
+"""What every decode knows, whichever families it measures; joins of segments need it."""
 
 _SCALARS: dict[str, pa.DataType] = {
     "sha256": pa.string(),
+    "time_base": pa.string(),
     "end_pts": pa.int64(),
     "width": pa.int32(),
     "height": pa.int32(),
     "rotation_deg": pa.int16(),
+    "pixel_aspect": pa.string(),
     "is_interlaced": pa.bool_(),
     "is_hdr": pa.bool_(),
     "n_decode_errors": pa.int32(),
-    "has_text": pa.bool_(),
-    "has_audio_levels": pa.bool_(),
     "audio_rms_first": pa.int64(),
 }
-_FRAMES: dict[str, pa.DataType] = {
+_LISTS: dict[str, pa.DataType] = {
+    "notes": pa.string(),
+    "audio_notes": pa.string(),
     "frame_pts": pa.int64(),
     "frame_bytes": pa.int32(),
     "frame_flags": pa.uint8(),
-    "shot_probability": pa.float32(),
-    "transition_probability": pa.float32(),
-    "luma_mean": pa.float32(),
-    "luma_spread": pa.float32(),
-}
-_SAMPLES: dict[str, pa.DataType] = {
     "sample_frame": pa.int32(),
     "sample_pair_frame": pa.int32(),
-}
-_AUDIO: dict[str, pa.DataType] = {"audio_rms_db": pa.float32()}
-_LOOKS: dict[str, pa.DataType] = {
     "look_frame": pa.int32(),
     "look_next_frame": pa.int32(),
     "text_frame": pa.int32(),
+    "clip_frame": pa.int32(),
+    "thumbnail_frame": pa.int32(),
+    "thumbnails": pa.binary(),
 }
-_LISTS = _FRAMES | _SAMPLES | _AUDIO | _LOOKS
+"""Types of the elements; all other lists are float32."""
 _WIDE: dict[str, tuple[pa.DataType, int]] = {
     "look_edges": (pa.uint8(), EDGE_BYTES),
     "look_lines": (pa.float32(), len(LINE_COLUMNS)),
     "look_standing": (pa.uint8(), LINE_BYTES),
     "look_moved": (pa.uint8(), MOVED_BYTES),
     "text_line": (pa.float32(), len(TEXT_COLUMNS)),
+    "descriptor": (pa.float16(), DIM),
+    "clip_embedding": (pa.float16(), 0),
 }
 """Two-dimensional arrays, row by row, and how wide their rows are."""
+_ROWS_OF = {"descriptor": "sample_frame", "clip_embedding": "clip_frame"}
+"""Column with as many entries as an array has rows, where a model says how wide these are."""
+_FAILURE = [(name, pa.string()) for name in ("error_stage", "error_code", "error_message")]
+_CHANGE = "change_"
+_AUDIO_NOTES = frozenset(note for note in Note if note.startswith("audio_"))
+_DECODE_NOTES = frozenset(
+    (
+        Note.TRUNCATED, Note.DECODE_ERRORS, Note.CORRUPT_FRAMES, Note.TIMESTAMPS_REPAIRED,
+        Note.SIZE_CHANGES,
+    )
+)  # fmt: skip
 
 
-def _change(name: str) -> str:
+def change_column(name: str) -> str:
     """Column of one of `CHANGES`."""
-    return f"change_{name}"
+    return f"{_CHANGE}{name}"
 
 
-TRACK_SCHEMA = pa.schema(
-    [
-        ("source_id", pa.string()),
-        ("error_stage", pa.string()),
-        ("error_code", pa.string()),
-        ("error_message", pa.string()),
-        *_SCALARS.items(),
-        ("time_base", pa.string()),
-        ("pixel_aspect", pa.string()),
-        ("notes", pa.list_(pa.string())),
-        *((name, pa.list_(kind)) for name, kind in _LISTS.items()),
-        *((name, pa.list_(kind)) for name, (kind, _) in _WIDE.items()),
-        *((_change(name), pa.list_(pa.float32())) for name in CHANGES),
-        *((name, pa.list_(pa.float32())) for name in SIGNALS),
-        ("descriptor_dim", pa.int32()),
-        ("descriptor", pa.list_(pa.float16())),
-        ("clip_frame", pa.list_(pa.int32())),
-        ("clip_embedding", pa.list_(pa.float16())),
-        ("thumbnail_frame", pa.list_(pa.int32())),
-        ("thumbnails", pa.list_(pa.binary())),
-    ]
-)
-"""Row of `tracks`. `descriptor` is [S x descriptor_dim], sample by sample; so is `clip_embedding`
-for the frames `clip_frame`, of which there are none without a CLIP model; `*_stage`, `error_code`
-and `error_message` are set, and all else null, for a source that cannot be decoded."""
+def track_schema(columns: Iterable[str]) -> pa.Schema:
+    """Schema of rows with some columns of tracks.
+
+    `error_stage`, `error_code` and `error_message` are set, and all else null, for a source that
+    cannot be decoded.
+    """
+    return pa.schema(
+        [("source_id", pa.string()), *_FAILURE, *((name, _type_of(name)) for name in columns)]
+    )
 
 
-def tracks_to_table(results: Sequence[tuple[str, Track | Failure]]) -> pa.Table:
+def _type_of(name: str) -> pa.DataType:
+    if name in _SCALARS:
+        return _SCALARS[name]
+    if name in _WIDE:
+        return pa.list_(_WIDE[name][0])
+    return pa.list_(_LISTS.get(name, pa.float32()))
+
+
+def tracks_to_table(
+    results: Sequence[tuple[str, Track | Failure]], columns: Sequence[str]
+) -> pa.Table:
     """Rows for the results of a unit.
 
     Args:
         results: Source id and what became of it.
+        columns: Those that the rows have.
     """
-    return pa.Table.from_pylist([_row(key, result) for key, result in results], TRACK_SCHEMA)
+    rows = [_row(key, result, columns) for key, result in results]
+    return pa.Table.from_pylist(rows, track_schema(columns))
 
 
-def _row(source_id: str, result: Track | Failure) -> dict[str, object]:
+def _row(source_id: str, result: Track | Failure, columns: Sequence[str]) -> dict[str, Any]:
     if isinstance(result, Failure):
         return {
             "source_id": source_id,
@@ -108,73 +127,126 @@ def _row(source_id: str, result: Track | Failure) -> dict[str, object]:
             "error_code": str(result.code),
             "error_message": result.message,
         }
-    row: dict[str, object] = {name: getattr(result, name) for name in _SCALARS}
-    row |= {name: getattr(result, name) for name in _LISTS}
-    row |= {name: getattr(result, name).ravel() for name in _WIDE}
-    row |= {_change(name): result.changes[name] for name in CHANGES}
-    row |= {name: result.signals[name] for name in SIGNALS}
-    row |= {
-        "source_id": source_id,
-        "time_base": str(result.time_base),
-        "pixel_aspect": str(result.pixel_aspect),
-        "notes": [str(note) for note in result.notes],
-        "descriptor_dim": result.descriptor.shape[1],
-        "descriptor": result.descriptor.astype(np.float16).ravel(),
-        "clip_frame": result.clip_frame,
-        "clip_embedding": result.clip_embedding.ravel(),
-        "thumbnail_frame": result.thumbnail_frame,
-        "thumbnails": list(result.thumbnails),
-    }
-    return row
+    return {"source_id": source_id} | {name: _value(result, name) for name in columns}
 
 
-def table_to_tracks(table: pa.Table, uris: dict[str, str]) -> list[tuple[str, Track | Failure]]:
+def _value(track: Track, name: str) -> object:
+    if name in ("notes", "audio_notes"):
+        of_audio = name == "audio_notes"
+        return [str(note) for note in track.notes if (note in _AUDIO_NOTES) is of_audio]
+    if name in ("time_base", "pixel_aspect"):
+        return str(getattr(track, name))
+    if name in _WIDE:
+        return getattr(track, name).astype(_WIDE[name][0].to_pandas_dtype()).ravel()
+    if name.startswith(_CHANGE):
+        return track.changes[name.removeprefix(_CHANGE)]
+    return track.signals[name] if name in track.signals else getattr(track, name)
+
+
+def table_to_tracks(
+    tables: Sequence[pa.Table], uris: Mapping[str, str]
+) -> list[tuple[str, Track | Failure]]:
     """Records of rows that `tracks_to_table` made.
 
     Args:
-        table: Rows of `TRACK_SCHEMA`.
+        tables: Rows of one family each; the first ones have the fields of a `Timeline`.
         uris: URI of each wanted source id; other rows are left out.
     """
     results: list[tuple[str, Track | Failure]] = []
-    for index, source_id in enumerate(table["source_id"].to_pylist()):
-        if source_id in uris:
-            results.append((source_id, _record(table.slice(index, 1), source_id, uris[source_id])))
+    frames, *others = tables
+    indices = [_indices(table) for table in others]
+    for source_id, index in _indices(frames).items():
+        if source_id not in uris:
+            continue
+        row = frames.slice(index, 1)
+        if row["error_code"][0].as_py() is not None:
+            results.append((source_id, _failure(row, uris[source_id])))
+            continue
+        values = _columns(row)
+        for table, of in zip(others, indices, strict=True):
+            values |= _columns(table.slice(of[source_id], 1))
+        results.append((source_id, _track(source_id, values)))
     return results
 
 
-def _record(row: pa.Table, source_id: str, uri: str) -> Track | Failure:
-    def scalar(name: str) -> object:
-        return row[name][0].as_py()
+def table_to_timeline(table: pa.Table, source_id: str) -> Timeline:
+    """When the frames of a source are shown, from a table of the family `frames`.
 
-    def array(name: str) -> NDArray[Any]:
-        return np.asarray(row[name][0].values.to_numpy(zero_copy_only=False))
+    Raises:
+        KeyError: The table has no frames of the source.
+    """
+    row = table.slice(_indices(table)[source_id], 1)
+    if row["error_code"][0].as_py() is not None:
+        raise KeyError(f"{source_id} could not be decoded")
+    return Timeline(source_id=source_id, **_fields(_columns(row)))
 
-    code = scalar("error_code")
-    if code is not None:
-        return Failure(
-            uri=uri,
-            stage=str(scalar("error_stage")),
-            code=ErrorCode(str(code)),
-            message=str(scalar("error_message")),
-        )
-    dim = row["descriptor_dim"][0].as_py()
-    clip_frame = array("clip_frame")
-    values: dict[str, Any] = {name: scalar(name) for name in _SCALARS}
-    values |= {name: array(name) for name in _LISTS}
-    values |= {name: array(name).reshape(-1, width) for name, (_, width) in _WIDE.items()}
+
+def _indices(table: pa.Table) -> dict[str, int]:
+    return {source_id: i for i, source_id in enumerate(table["source_id"].to_pylist())}
+
+
+def _failure(row: pa.Table, uri: str) -> Failure:
+    stage, code, message = (str(row[name][0].as_py()) for name, _ in _FAILURE)
+    return Failure(uri=uri, stage=stage, code=ErrorCode(code), message=message)
+
+
+def _columns(row: pa.Table) -> dict[str, Any]:
+    """Values of a row by column; lists as arrays."""
+    values: dict[str, Any] = {}
+    for name in row.column_names[1 + len(_FAILURE) :]:
+        cell = row[name][0]
+        if name in _SCALARS:
+            values[name] = cell.as_py()
+        elif _LISTS.get(name) in (pa.string(), pa.binary()):
+            values[name] = tuple(cell.as_py())
+        else:
+            values[name] = np.asarray(cell.values.to_numpy(zero_copy_only=False))
+    return values
+
+
+def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of columns as a record has them."""
+    made = dict(values)
+    for name in ("time_base", "pixel_aspect"):
+        made[name] = Fraction(made[name])
+    made["notes"] = _joined_notes(made["notes"], made.pop("audio_notes", ()))
+    for name in _WIDE.keys() & made.keys():
+        width = _WIDE[name][1]
+        n_rows = len(made[_ROWS_OF[name]]) if name in _ROWS_OF else len(made[name]) // width
+        made[name] = made[name].reshape(n_rows, -1 if n_rows else width)
+    if "descriptor" in made:
+        made["descriptor"] = made["descriptor"].astype(np.float32)
+    return made
+
+
+def _joined_notes(notes: Sequence[str], of_audio: Sequence[str]) -> tuple[Note, ...]:
+    """Notes in the order of one decode: on what decodes, on audio, on what the header claims."""
+    found = [Note(note) for note in notes]
+    decoding = [note for note in found if note in _DECODE_NOTES]
+    rest = [note for note in found if note not in _DECODE_NOTES]
+    return (*decoding, *map(Note, of_audio), *rest)
+
+
+def _track(source_id: str, values: Mapping[str, Any]) -> Track:
+    made = _fields(values)
+    changes = {n.removeprefix(_CHANGE): made.pop(n) for n in values if n.startswith(_CHANGE)}
+    signals = {name: made.pop(name) for name in list(made) if name not in _TRACK_FIELDS}
     return Track(
         source_id=source_id,
-        **values,
-        changes={name: array(_change(name)) for name in CHANGES},
-        signals={name: array(name) for name in SIGNALS},
-        time_base=Fraction(str(scalar("time_base"))),
-        pixel_aspect=Fraction(str(scalar("pixel_aspect"))),
-        notes=tuple(Note(note) for note in row["notes"][0].as_py()),
-        descriptor=array("descriptor").astype(np.float32).reshape(-1, dim),
-        clip_frame=clip_frame,
-        clip_embedding=array("clip_embedding").reshape(
-            len(clip_frame), -1 if len(clip_frame) else 0
-        ),
-        thumbnail_frame=array("thumbnail_frame"),
-        thumbnails=tuple(row["thumbnails"][0].as_py()),
+        changes=changes,
+        signals=with_noise(signals),
+        has_text="text_frame" in made,
+        has_audio_levels="audio_rms_db" in made,
+        **made,
     )
+
+
+_TRACK_FIELDS = frozenset(Track.__dataclass_fields__)
+
+
+def with_noise(signals: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """Signals with `noise`, where there are both that it is made of."""
+    if NATIVE_NOISE not in signals or FULL_FRAME_NOISE not in signals:
+        return dict(signals)
+    native, full = signals[NATIVE_NOISE], signals[FULL_FRAME_NOISE]
+    return {**signals, "noise": np.where(full > 0, np.fmax(native, full), native)}

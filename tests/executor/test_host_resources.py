@@ -5,16 +5,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from curator.errors import UsageError
+from curator.errors import ErrorCode, UsageError
 from curator.executor import host_resources as machine
 from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
 from curator.executor.ray_cluster import RayCluster
+from curator.executor.unit_worker import UnitWorker
+from curator.records import Failure, SourceRef
 from curator.stage import Resources
+from curator.stages.analyze import stage
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.measurer import Instruments
-from curator.stages.analyze.stage import AnalyzeStep, AnalyzeUnit
-from curator.storage import open_store
+from curator.storage.source_reader import stat_source
+from curator.tables.track_parts import SourceItem
 
 
 @pytest.mark.parametrize(
@@ -107,15 +110,23 @@ def test_ray_is_started_once_more_where_it_took_too_long(
     assert len(answers) == 1
 
 
-def test_halved_batches_of_a_worker_are_counted_once(tmp_path: Path) -> None:
+def test_halved_batches_of_a_worker_are_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pins that a unit's result says what was halved in it, and not before."""
-    step = AnalyzeStep(
-        store=open_store(str(tmp_path)), stamp="0" * 16, config=AnalyzeConfig(), threads=1, log=None
-    )
     network = SimpleNamespace(n_halved=3)
-    step._instruments = Instruments(network=network)  # type: ignore[arg-type]
-    unit = AnalyzeUnit(sources=(), part="tracks/x.parquet")
-    assert step(unit).n_halved == 3
-    assert step(unit).n_halved == 0
-    network.n_halved = 4
-    assert step(unit).n_halved == 1
+    to_halve = [2, 0, 1]
+
+    def halves(*_: object, **__: object) -> Failure:
+        network.n_halved += to_halve.pop(0)
+        return Failure(uri="a.mp4", stage="analyze", code=ErrorCode.NO_FRAMES, message="")
+
+    monkeypatch.setattr(stage, "analyze_source", halves)
+    instruments = Instruments(network=network)  # type: ignore[arg-type]
+    monkeypatch.setattr(stage, "instruments_of", lambda *_: instruments)
+    (tmp_path / "a.mp4").write_bytes(b"film")
+    size, version = stat_source(str(tmp_path / "a.mp4"))
+    source = SourceRef(uri=str(tmp_path / "a.mp4"), n_bytes=size, version=version)
+    worker = UnitWorker(stage=stage.AnalyzeStage(AnalyzeConfig()))
+    unit = [SourceItem(source=source, families=frozenset())]
+    assert [worker(unit).counts["gpu_batches_halved"] for _ in range(3)] == [2, 0, 1]

@@ -12,20 +12,20 @@ from film_shots import moving_texture
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.recipe import load_recipe
-from curator.records import Failure, SourceRef, Track
 from curator.runs.curation import Run
 from curator.stages.analyze import analysis_driver as analyzing
-from curator.stages.analyze.stage import AnalyzeStep
+from curator.stages.analyze.stage import Analyzed, AnalyzeStage
 from curator.storage import open_store
+from curator.tables.track_parts import AnalyzeItem
 
 
-class DyingAnalyzeStep(AnalyzeStep):
+class DyingAnalyzeStage(AnalyzeStage):
     """Aborts its process on one source, as a crash in a decoder does."""
 
-    def _guarded(self, source: SourceRef, spent: dict[str, float]) -> Track | Failure:
-        if "deadly" in source.uri:
+    def process(self, unit: AnalyzeItem) -> Analyzed:
+        if "deadly" in unit.uri:
             os.abort()
-        return super()._guarded(source, spent)
+        return super().process(unit)
 
 
 @pytest.mark.parametrize("workers", [2, None], ids=["ray", "child"])
@@ -38,7 +38,7 @@ def test_a_source_that_kills_its_worker_twice_fails_and_the_others_are_done(
         name = "deadly.mp4" if number == 1 else f"sound {number}.mp4"
         frames = moving_texture(75, seed=number)
         write_video(tmp_path / "in" / name, frames, fps=Fraction(25))
-    monkeypatch.setattr(analyzing, "AnalyzeStep", DyingAnalyzeStep)
+    monkeypatch.setattr(analyzing, "AnalyzeStage", DyingAnalyzeStage)
     store = open_store(str(tmp_path / "out"))
     with Progress(live=False) as progress, Engine(address=None, workers=workers) as engine:
         run = Run(store, load_recipe("quickstart"), engine, progress)

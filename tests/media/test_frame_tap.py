@@ -57,9 +57,7 @@ def test_frames_are_those_of_the_written_clip(tmp_path: Path, form: str, mode: s
     path = tmp_path / "source.mp4"
     _source(path, form)
     track = analyzed(path)
-    request = cut_request(
-        track, "a", Span(start_frame=10, end_frame=32, shot=0), crop_borders=False
-    )
+    request = cut_request(track, "a", Span(start_frame=10, end_frame=32, shot=0))
     with ClipCutter(
         io.BytesIO(path.read_bytes()),
         path.name,

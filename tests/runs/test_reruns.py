@@ -26,10 +26,10 @@ from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
 from curator.errors import ErrorCode, SourceError
 from curator.executor.engine import Engine
 from curator.executor.worker import Step
-from curator.stages.analyze import stage as analysis_steps
 from curator.stages.propose import candidate_store as candidates
 from curator.stages.scan import probe as scan
 from curator.storage.local_store import LocalStore
+from curator.tables import track_parts
 
 SETTINGS = ["--set", "shard.resolutions=[120]", "--set", "filters.short_side_px.min=100"]
 TABLES = ("sources", "shots", "clips", "embeddings")
@@ -305,7 +305,7 @@ def test_other_bounds_read_no_tracks_and_give_what_tracks_give(
         "--set", "filters.lively={score: motion, max: 0, severity: flag}",
     )  # fmt: skip
     with monkeypatch.context() as patch:
-        patch.setattr(analysis_steps, "table_to_tracks", None)
+        patch.setattr(track_parts, "table_to_tracks", None)
         summary = place.run(*changed)
     assert_no_more_than_whole(place)
     assert 0 < summary["counts"]["kept"] < 3
@@ -371,7 +371,7 @@ def attempts_here(
 ) -> Iterator[tuple[Any, Any]]:
     """Runs a step in this process, where the test has its hands on it."""
     assert few
-    made = step.make(**(step.settings | {"max_probe_s": None}))
+    made = step.make(**(step.settings | {"limit_s": None}))
     for unit in units:
         yield unit, made(unit)
 
@@ -445,7 +445,7 @@ def _fails_after(n: int, operation: str) -> Callable[..., None]:
 def test_a_damaged_part_is_named_with_its_remedy(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    part = next((place.out / "tracks").glob("*.parquet"))
+    part = next((place.out / "tracks" / "frames").glob("*.parquet"))
     part.write_bytes(part.read_bytes()[:-100])
     assert place.code() == EXIT_BROKEN_OFF
     error = capsys.readouterr().err.splitlines()[-1]

@@ -1,12 +1,13 @@
-"""The driver's side of analysis: which sources have no track yet, and in which units they are done.
+"""The driver's side of analysis: which families of which sources are missing, and their units.
 
-Long sources are cut into segments, which are units of their own; when all of a source's segments
-are there they are joined. A source that cannot be joined is analyzed whole, and counted by reason.
+Sources that lack the same families are decoded together, once each. Long sources are cut into
+segments, which are units of their own; when all of a source's segments are there they are joined. A
+source that cannot be joined is analyzed whole, and counted by reason.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,36 +16,39 @@ from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
+from curator.executor.unit_worker import UnitResult, UnitWorker
 from curator.executor.worker import Step
-from curator.measures.clip_semantics import Semantics
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
-from curator.models.embedding_heads import Heads
-from curator.recipe import Recipe
+from curator.models.catalogue import ModelEntry
+from curator.models.weight_store import ModelStore
 from curator.records import SourceRef
-from curator.stage import WORKER_BYTES, Resources
-from curator.stages.analyze.config import analyze_fingerprint
+from curator.stage import Resources
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.families import families_of, tracks_fingerprint
 from curator.stages.analyze.segment_join import OVERLAP
-from curator.stages.analyze.stage import (
-    AnalyzeStep,
-    AnalyzeUnit,
-    HashUnit,
-    JoinStep,
-    JoinUnit,
-    ProposedUnit,
-    ProposeStep,
-    SegmentResult,
-    SegmentUnit,
-    segment_key,
-)
+from curator.stages.analyze.stage import AnalyzeStage, JoinStage
 from curator.storage import Store, open_source
-from curator.tables.parts import Parts
+from curator.tables.track_parts import (
+    AnalyzedUnit,
+    AnalyzeItem,
+    HashItem,
+    JoinItem,
+    KeepTracks,
+    LoadSegments,
+    SegmentDone,
+    SegmentItem,
+    SourceItem,
+    StoredTrack,
+    TrackParts,
+)
+from curator.tables.track_table import FRAMES
 
 INLINE_UNITS = 64
 """Units of stored tracks up to which arithmetic runs in the driver: cheaper than starting Ray."""
 ANALYZE_UNIT_FRAMES = 1800
 ANALYZE_UNIT_SOURCES = 32
 
-PlanOutcome = tuple[SourceRef, list[Segment] | WholeReason]
+PlanOutcome = tuple[SourceItem, list[Segment] | WholeReason]
 
 
 class PlanStep:
@@ -54,11 +58,12 @@ class PlanStep:
         self._limit_s = limit_s
         self._max_pixels = max_pixels
 
-    def __call__(self, source: SourceRef) -> PlanOutcome:
+    def __call__(self, item: SourceItem) -> PlanOutcome:
         """Gives the segments, or why there are none."""
+        source = item.source
         try:
             with open_source(source.uri, expected_version=source.version) as reader:
-                return source, plan_segments(
+                return item, plan_segments(
                     reader,
                     source.uri,
                     n_bytes=source.n_bytes,
@@ -67,25 +72,38 @@ class PlanStep:
                     max_pixels=self._max_pixels,
                 )
         except NotInSegmentsError as error:
-            return source, error.reason
+            return item, error.reason
         except SourceError:
             # The whole analysis meets the same error, and names it.
-            return source, WholeReason.FAILED
+            return item, WholeReason.FAILED
 
 
 @dataclass(slots=True, kw_only=True)
 class _InSegments:
     """What is known of a source that is analyzed in segments."""
 
-    source: SourceRef
-    segments: list[Segment]
+    item: SourceItem
+    segments: list[SegmentItem]
     parts: dict[str, str]
     sha256: str | None = None
     failed: WholeReason | None = None
 
     @property
-    def is_complete(self) -> bool:
-        return self.sha256 is not None and len(self.parts) == len(self.segments)
+    def needs_hash(self) -> bool:
+        return FRAMES in self.item.families
+
+    def joined(self) -> JoinItem | None:
+        """What is to be joined; None if something is missing."""
+        is_complete = len(self.parts) == len(self.segments)
+        if self.failed or not is_complete or (self.needs_hash and self.sha256 is None):
+            return None
+        return JoinItem(
+            source=self.item.source,
+            families=self.item.families,
+            parts=self.item.parts,
+            segments=tuple(self.parts[item.key] for item in self.segments),
+            sha256=self.sha256 or "",
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,116 +120,141 @@ class AnalysisCounts:
 
 
 class Analyzing:
-    """Analyzes what has no track yet, and proposes clips for everything.
+    """Measures what is missing of each source, and hands on what is made of its track.
 
     Args:
         store: Output root.
-        recipe: Settings.
+        config: Settings.
         engine: Where work is done.
         progress: Where it is shown.
-        take: Called with each unit of proposed clips.
-        semantics: Models that look at pictures and read embeddings; None for none.
+        clip: CLIP model; None for none.
+        models: Where weights are.
+        measures: Users' measures, as the recipe names them.
     """
 
     def __init__(
         self,
         store: Store,
-        recipe: Recipe,
+        config: AnalyzeConfig,
         engine: Engine,
         progress: Progress,
-        take: Callable[[ProposedUnit], None],
-        semantics: Semantics | None = None,
+        *,
+        clip: ModelEntry | None = None,
+        models: ModelStore | None = None,
+        measures: Sequence[str] = (),
     ) -> None:
-        self._semantics = semantics
-        self._heads: Heads | None = None
-        self._store = store
-        self._recipe = recipe
+        self._config = config
         self._engine = engine
         self._progress = progress
-        self._take = take
-        clip_stamp = semantics.stamp if semantics is not None else None
-        self.stamp = analyze_fingerprint(recipe.analyze, clip_stamp)
+        self._clip, self._models, self._measures = clip, models, tuple(measures)
+        stamp = models.fingerprint(clip) if clip is not None and models is not None else None
+        families = families_of(config, stamp)
+        self._families = frozenset(family.name for family in families)
+        self.stamp = tracks_fingerprint(families)
+        self.tracks = TrackParts(store, families)
         self.counts = AnalysisCounts()
         self.cpu_s: Counter[str] = Counter()
         """CPU-seconds of the workers, by what they did."""
 
-    def run(self, sources: Iterable[SourceRef]) -> None:
-        """Gives every source a track, and hands on the clips that are proposed from it.
+    def run(self, sources: Iterable[SourceRef], then: Step, take: Callable[[Any], None]) -> None:
+        """Gives every source a track, and hands on what the next stage makes of it.
 
         Args:
             sources: Each content once, with its id.
+            then: The next stage: takes an `AnalyzedUnit`, in the process that measured.
+            take: Called with each of its results.
         """
-        sources = list(sources)
-        # Each footer is a read, and so are the heads: with nothing to look for there is none.
-        done = Parts(self._store, "tracks", self.stamp).done() if sources else {}
-        if sources and self._semantics is not None:
-            self._heads = self._semantics.heads()
-        stored: dict[str, list[SourceRef]] = {}
-        pending: list[SourceRef] = []
-        for source in sources:
-            if (part := done.get(str(source.source_id))) is not None:
-                stored.setdefault(part, []).append(source)
-            else:
-                pending.append(source)
+        self._then, self._take = then, take
+        stored, pending = self._sorted(list(sources))
         self.counts.n_analyzed = len(pending)
-        light = [AnalyzeUnit(sources=tuple(refs), part=part) for part, refs in stored.items()]
-        self._run(light, is_heavy=False)
+        self._run_stored(stored)
         in_segments = self._planned(pending)
-        whole = [source for source in pending if source.uri not in in_segments]
+        whole = [item for item in pending if item.uri not in in_segments]
         segments = self._segment_units(in_segments)
         self._progress.work(
-            len(whole) + self.counts.n_segments,
-            sum(source.header_duration_s or 0.0 for source in pending),
+            len(whole) + len(segments),
+            sum(item.source.header_duration_s or 0.0 for item in pending),
         )
-        self._run([*segments, *self._units(whole)], in_segments)
+        self._measure([*segments, *self._units(whole)], in_segments)
         self._join(in_segments)
         failed = [known for known in in_segments.values() if known.failed is not None]
         self.counts.whole.update(str(known.failed) for known in failed)
-        self._run(self._units([known.source for known in failed]))
+        self._measure(self._units([known.item for known in failed]), in_segments)
 
-    def _planned(self, pending: Sequence[SourceRef]) -> dict[str, _InSegments]:
-        limit_s = self._recipe.analyze.segment_s
-        long = [s for s in pending if (s.header_duration_s or 0.0) > limit_s]
+    def _sorted(
+        self, sources: Sequence[SourceRef]
+    ) -> tuple[dict[int, list[StoredTrack]], list[SourceItem]]:
+        """Sources whose tracks are whole, by what is stored together, and the others."""
+        # Each footer is a read: with nothing to look for there is none.
+        parts_of, failed = self.tracks.stored() if sources else ({}, set())
+        stored: dict[int, list[StoredTrack]] = {}
+        pending: list[SourceItem] = []
+        nothing: Mapping[str, str] = {}
+        for source in sources:
+            source_id = str(source.source_id)
+            parts = parts_of.get(source_id, nothing)
+            if source_id in failed:
+                parts = {FRAMES: parts[FRAMES]}
+            elif missing := self._families.difference(parts):
+                pending.append(SourceItem(source=source, families=missing, parts=parts))
+                continue
+            key = id(parts_of[source_id])
+            stored.setdefault(key, []).append(StoredTrack(source=source, parts=parts))
+        return stored, pending
+
+    def _planned(self, pending: Sequence[SourceItem]) -> dict[str, _InSegments]:
+        limit_s = self._config.segment_s
+        long = [item for item in pending if (item.source.header_duration_s or 0.0) > limit_s]
         if not long:
             return {}
         step = Step(
             make=PlanStep,
-            settings={"limit_s": limit_s, "max_pixels": self._recipe.analyze.max_pixels},
+            settings={"limit_s": limit_s, "max_pixels": self._config.max_pixels},
             resources=Resources(cpus=0.5),
         )
         run = self._engine.run_here if len(long) <= INLINE_UNITS else self._engine.run
-        done = Parts(self._store, "segments", self.stamp).done()
+        done = {
+            families: self.tracks.segments(families).done()
+            for families in {item.families for item in long}
+        }
         planned: dict[str, _InSegments] = {}
-        for source, plan in run([step], long):
+        for item, plan in run([step], long):
             if isinstance(plan, WholeReason):
                 self.counts.whole[str(plan)] += 1
                 continue
-            keys = {segment.key: segment_key(source, segment) for segment in plan}
-            parts = {key: done[name] for key, name in keys.items() if name in done}
-            planned[source.uri] = _InSegments(source=source, segments=plan, parts=parts)
+            segments = [
+                SegmentItem(source=item.source, segment=segment, families=item.families)
+                for segment in plan
+            ]
+            known = done[item.families]
+            parts = {one.key: known[one.key] for one in segments if one.key in known}
+            planned[item.uri] = _InSegments(item=item, segments=segments, parts=parts)
         return planned
 
-    def _segment_units(self, in_segments: dict[str, _InSegments]) -> list[Any]:
-        units: list[Any] = []
-        for known in in_segments.values():
-            units += [
-                SegmentUnit(source=known.source, segment=segment)
-                for segment in known.segments
-                if segment.key not in known.parts
-            ]
+    def _segment_units(self, in_segments: Mapping[str, _InSegments]) -> list[list[AnalyzeItem]]:
+        units: list[list[AnalyzeItem]] = [
+            [item]
+            for known in in_segments.values()
+            for item in known.segments
+            if item.key not in known.parts
+        ]
         self.counts.n_segments = len(units)
         # Hashing is short: it fills the gaps at the end.
-        return units + [HashUnit(source=known.source) for known in in_segments.values()]
+        hashed = (known.item.source for known in in_segments.values() if known.needs_hash)
+        return units + [[HashItem(source=source)] for source in hashed]
 
-    def _units(self, sources: Sequence[SourceRef]) -> list[AnalyzeUnit]:
+    def _units(self, items: Sequence[SourceItem]) -> list[list[AnalyzeItem]]:
         """Units of whole sources, the longest first, so that none is left alone at the end."""
-        ordered = sorted(sources, key=lambda source: (-source.weight, source.uri))
+        alike: dict[frozenset[str], list[SourceItem]] = {}
+        for item in sorted(items, key=lambda item: (-item.source.weight, item.uri)):
+            alike.setdefault(item.families, []).append(item)
         return [
-            AnalyzeUnit(sources=tuple(group))
+            list(group)
+            for ordered in alike.values()
             for group in pack(
                 ordered,
-                max_items=self._sources_per_unit(len(ordered)),
-                weight=lambda source: source.weight,
+                max_items=self._sources_per_unit(len(items)),
+                weight=lambda item: item.source.weight,
                 max_weight=ANALYZE_UNIT_FRAMES,
             )
         ]
@@ -221,106 +264,88 @@ class Analyzing:
         per_worker = n_sources // (4 * self._engine.n_workers(max(1, n_sources)))
         return max(1, min(ANALYZE_UNIT_SOURCES, per_worker))
 
-    def _run(
-        self,
-        units: Sequence[Any],
-        in_segments: dict[str, _InSegments] | None = None,
-        *,
-        is_heavy: bool = True,
+    def _measure(
+        self, units: Sequence[Sequence[AnalyzeItem]], in_segments: Mapping[str, _InSegments]
     ) -> None:
         if not units:
             return
         engine = self._engine
-        runs_here = not is_heavy and len(units) <= INLINE_UNITS
-        small = is_heavy and engine.is_small(*_size(units))
-        memory = WORKER_BYTES + self._clip_bytes()
-        config = self._recipe.analyze
-        device = "cpu" if runs_here else device_of(config.device, engine.n_gpus())
-        gpus = 1 / config.workers_per_gpu if device == "gpu" else 0.0
-        resources = Resources(cpus=1, memory_bytes=memory, gpus=gpus)
-        workers = 1 if small else engine.n_workers(len(units), resources)
-        analyze = Step(
-            make=AnalyzeStep,
+        small = engine.is_small(*_size(units))
+        families = frozenset().union(
+            *(item.families for unit in units for item in unit if not isinstance(item, HashItem))
+        )
+        config = self._config.model_copy(
+            update={"device": device_of(self._config.device, engine.n_gpus())}
+        )
+        has_clip = "clip" in families
+        stage = AnalyzeStage(
+            config,
+            families=families,
+            clip=self._clip if has_clip else None,
+            models=self._models if has_clip else None,
+            measures=self._measures,
+        )
+        workers = 1 if small else engine.n_workers(len(units), stage.resources)
+        stage.threads = max(1, engine.n_cpus() // workers)
+        step = Step(
+            make=UnitWorker,
             settings={
-                "store": self._store,
-                "stamp": self.stamp,
-                "config": config.model_copy(update={"device": device}),
-                "threads": max(1, engine.n_cpus() // workers),
-                "log": None if runs_here else engine.ledger(small=small),
-                "clip": self._semantics.clip if self._semantics is not None else None,
-                "models": self._semantics.store if self._semantics is not None else None,
+                "stage": stage,
+                "keep": KeepTracks(self.tracks),
+                "ledger": engine.ledger(small=small),
+                "limit_s": config.max_decode_s,
+                "rest": "decode",
             },
-            resources=resources,
+            resources=stage.resources,
             keeps_state=True,
         )
         with self._progress.polling(engine.progress):
-            chain = [analyze, self._propose_step()]
-            results = (
-                engine.run_here(chain, units)
-                if runs_here
-                else engine.run(chain, units, small=small)
-            )
-            for result in results:
-                if not runs_here:
-                    self.cpu_s.update(result.cpu_s)
-                self.counts.n_halved += result.n_halved
-                self._note(result, in_segments or {})
+            for result in engine.run([step, self._then], units, small=small):
+                self.cpu_s.update(result.cpu_s)
+                self.counts.n_halved += result.counts["gpu_batches_halved"]
+                self._note(result.results, in_segments)
 
-    def _clip_bytes(self) -> int:
-        """What a worker holds of the CLIP model: its weights at most."""
-        semantics = self._semantics
-        if semantics is None or semantics.clip is None:
-            return 0
-        return semantics.store.find(semantics.clip).stat().st_size
-
-    def _join(self, in_segments: dict[str, _InSegments]) -> None:
-        units = [
-            JoinUnit(
-                source=known.source,
-                parts=tuple(known.parts[segment.key] for segment in known.segments),
-                sha256=str(known.sha256),
-            )
-            for known in in_segments.values()
-            if known.failed is None and known.is_complete
-        ]
-        step = Step(
-            make=JoinStep,
-            settings={"store": self._store, "stamp": self.stamp},
-            resources=Resources(cpus=0.5),
-        )
+    def _run_stored(self, stored: Mapping[int, Sequence[StoredTrack]]) -> None:
+        units = [UnitResult(results=AnalyzedUnit(tracks=tuple(t))) for t in stored.values()]
         run = self._engine.run_here if len(units) <= INLINE_UNITS else self._engine.run
-        for result in run([step, self._propose_step()], units):
-            self.counts.n_joined += isinstance(result, ProposedUnit)
-            self._note(result, in_segments)
+        for result in run([self._then], units):
+            self._take(result.results)
 
-    def _propose_step(self) -> Step:
-        return Step(
-            make=ProposeStep,
+    def _join(self, in_segments: Mapping[str, _InSegments]) -> None:
+        items = [known.joined() for known in in_segments.values()]
+        units = [[item] for item in items if item is not None]
+        step = Step(
+            make=UnitWorker,
             settings={
-                "store": self._store,
-                "stamp": self.stamp,
-                "recipe": self._recipe,
-                "heads": self._heads,
+                "stage": JoinStage(self._config),
+                "load": LoadSegments(self.tracks),
+                "keep": KeepTracks(self.tracks),
             },
             resources=Resources(cpus=0.5),
         )
+        run = self._engine.run_here if len(units) <= INLINE_UNITS else self._engine.run
+        for result in run([step, self._then], units):
+            self.counts.n_joined += not isinstance(result.results, AnalyzedUnit)
+            self._note(result.results, in_segments)
 
-    def _note(
-        self, result: ProposedUnit | SegmentResult, in_segments: dict[str, _InSegments]
-    ) -> None:
-        if isinstance(result, ProposedUnit):
+    def _note(self, result: Any, in_segments: Mapping[str, _InSegments]) -> None:  # noqa: ANN401
+        """Takes what the next stage made; of a segment, notes what is known now."""
+        if not isinstance(result, AnalyzedUnit):
             self._take(result)
             return
-        known = in_segments[result.source.uri]
-        known.failed = known.failed or result.whole
-        known.sha256 = known.sha256 or result.sha256
-        if result.part is not None and result.key is not None:
-            known.parts[result.key] = result.part
+        for done in result.segments:
+            self._note_segment(done, in_segments[done.source.uri])
+
+    def _note_segment(self, done: SegmentDone, known: _InSegments) -> None:
+        known.failed = known.failed or done.whole
+        known.sha256 = known.sha256 or done.sha256
+        if done.part is not None and done.key is not None:
+            known.parts[done.key] = done.part
 
 
-def _size(units: Sequence[Any]) -> tuple[int, float]:
+def _size(units: Sequence[Sequence[AnalyzeItem]]) -> tuple[int, float]:
     """Sources of some units, and their frames of 1080p; segments are never small."""
-    if not all(isinstance(unit, AnalyzeUnit) for unit in units):
+    items = [item for unit in units for item in unit]
+    if not all(isinstance(item, SourceItem) for item in items):
         return len(units), math.inf
-    sources = [source for unit in units for source in unit.sources]
-    return len(sources), sum(source.work for source in sources)
+    return len(items), sum(item.source.work for item in items)

@@ -1,22 +1,15 @@
-"""Settings of the analysis, and the fingerprint of what follows from them."""
+"""Settings of the analysis; `families` says which of them each family depends on."""
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from curator.fingerprints import fingerprint
-from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
-from curator.models.text_detector import TEXT_MODEL
-from curator.models.transnet import Precision, transnet_model_name
-
-ANALYZE_VERSION = 6
-"""Raised when the same settings would give another track."""
+from curator.models.transnet import Precision
+from curator.stage import StageConfig
 
 
-class AnalyzeConfig(BaseModel):
+class AnalyzeConfig(StageConfig):
     """What is measured, and the limits of what is decoded."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     # 2 per second: VideoX-Fun's rate for motion, cosmos-curate's for captions.
     samples_per_s: float = Field(
@@ -145,25 +138,6 @@ class AnalyzeConfig(BaseModel):
                 f"pair must end before the next sample, in {1 / self.samples_per_s:.3g} s"
             )
         return self
-
-
-def analyze_fingerprint(config: AnalyzeConfig, clip_stamp: str | None = None) -> str:
-    """Fingerprint of tracks: settings, code version and models.
-
-    Args:
-        config: Settings.
-        clip_stamp: What says which weights the CLIP model has; None without one.
-    """
-    return fingerprint(
-        "analyze",
-        ANALYZE_VERSION,
-        config.model_dump(mode="json", exclude={"segment_s", "device", "workers_per_gpu"}),
-        transnet_model_name(),
-        PERCEPTUAL_MODEL,
-        DIM,
-        TEXT_MODEL if config.text else "",
-        clip_stamp,
-    )
 
 
 def look_every(config: AnalyzeConfig) -> int:

@@ -1,6 +1,6 @@
 """Decodes each source once and stores its track."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -45,6 +45,7 @@ class Measuring:
         uri: Name for messages.
         instruments: Of this worker.
         config: Settings.
+        families: What is measured; None for all that the instruments can.
         threads: Threads of the decoder; with more than one the network runs beside it.
         segment: What of the source is decoded; None for all of it.
     """
@@ -56,10 +57,12 @@ class Measuring:
         instruments: Instruments,
         config: AnalyzeConfig,
         *,
+        families: Set[str] | None,
         threads: int,
         segment: Segment | None = None,
     ) -> None:
         self.stream = video_stream(container, uri)
+        self._families = instruments.families(audio=config.audio) if families is None else families
         self._smooths_all = needs_smoothing(self.stream)
         self._audio = (
             level_meter(
@@ -67,7 +70,7 @@ class Measuring:
                 self.stream,
                 begins_within=segment is not None and segment.number > 0,
             )
-            if config.audio
+            if "audio" in self._families
             else None
         )
         self.frames = self._reader(container, uri, instruments.nvdec, config, threads)
@@ -107,7 +110,7 @@ class Measuring:
             uri,
             threads=threads,
             smooths_all=self._smooths_all,
-            with_quantizer=True,
+            with_quantizer="pictures" in self._families,
             audio=self._audio,
             **limits,
         )
@@ -132,6 +135,7 @@ class Measuring:
             self._pixel_aspect = pixel_aspect_of(self.stream, report.rotation_deg)
             self.measurer = Measurer(
                 self._instruments,
+                self._families,
                 time_base=self.frames.time_base,
                 pixel_aspect=self._pixel_aspect,
                 samples_per_s=self._config.samples_per_s,
@@ -160,9 +164,6 @@ class Measuring:
         report, measurer = self.frames.report, self.measurer
         assert measurer is not None
         assert report.end_pts is not None
-        shot_probability, transition_probability = measurer.finish()
-        sample_frame, sample_pair_frame = measurer.sample_frames()
-        clip_frame, clip_embedding = measurer.clip_embeddings()
         audio_rms_first, audio_rms_db = self._audio_levels(measurer.frame_pts[0], report.end_pts)
         heard = self._audio.notes if self._audio is not None else set()
         width, height = report.sizes[0]
@@ -181,27 +182,10 @@ class Measuring:
             is_hdr=report.is_hdr,
             notes=(*_decoding_notes(report), *(note for note in Note if note in heard)),
             n_decode_errors=report.n_errors,
-            frame_pts=np.array(measurer.frame_pts, np.int64),
-            frame_bytes=np.array(measurer.frame_bytes, np.int32),
-            frame_flags=np.array(measurer.frame_flags, np.uint8),
-            shot_probability=shot_probability,
-            transition_probability=transition_probability,
-            luma_mean=np.array(measurer.luma_mean, np.float32),
-            luma_spread=np.array(measurer.luma_spread, np.float32),
-            changes=measurer.changes(),
-            sample_frame=sample_frame,
-            sample_pair_frame=sample_pair_frame,
-            signals=measurer.signals(),
-            descriptor=measurer.descriptors_SD(),
-            has_text=self._instruments.detector is not None,
-            **measurer.looks.columns(),
-            clip_frame=clip_frame,
-            clip_embedding=clip_embedding,
-            has_audio_levels=self._config.audio,
+            has_audio_levels="audio" in self._families,
             audio_rms_first=audio_rms_first,
             audio_rms_db=audio_rms_db,
-            thumbnails=tuple(measurer.thumbnails),
-            thumbnail_frame=np.array(measurer.thumbnail_frame, np.int32),
+            **measurer.columns(),
         )
 
     def _audio_levels(self, start_pts: int, end_pts: int) -> tuple[int, NDArray[np.float32]]:
@@ -251,6 +235,7 @@ def analyze_source(
     instruments: Instruments,
     config: AnalyzeConfig,
     decoder_threads: int,
+    families: Set[str] | None = None,
     spent: dict[str, float] | None = None,
 ) -> Track:
     """Decodes a source once and measures it.
@@ -265,6 +250,7 @@ def analyze_source(
         config: Settings.
         decoder_threads: Threads of the decoder; with more than one the network runs beside it.
             Changes no result, because a source that turns out damaged is decoded again with one.
+        families: What is measured; None for all that the instruments can.
         spent: Takes the CPU-seconds of the measurements, by name.
 
     Returns:
@@ -282,6 +268,7 @@ def analyze_source(
             n_bytes=n_bytes,
             instruments=instruments,
             config=config,
+            families=families,
             threads=decoder_threads,
             spent=spent,
         )
@@ -325,6 +312,7 @@ def _analyzed(
     n_bytes: int,
     instruments: Instruments,
     config: AnalyzeConfig,
+    families: Set[str] | None,
     threads: int,
     spent: dict[str, float] | None,
 ) -> Track:
@@ -336,6 +324,7 @@ def _analyzed(
             uri,
             instruments,
             config,
+            families=families,
             threads=threads,
         )
         with measuring.decoding() as frames:
@@ -353,6 +342,7 @@ def _analyzed(
             n_bytes=n_bytes,
             instruments=instruments,
             config=config,
+            families=families,
             threads=1,
             spent=spent,
         )

@@ -1,11 +1,12 @@
-"""What a worker loads before it measures."""
+"""Loads what a worker measures with."""
 
 import ctypes
 import gc
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 
+from curator.measures.contract import registered_measures
 from curator.measures.motion import Flow
 from curator.media.nvdec import Nvdec
 from curator.models.catalogue import ModelEntry
@@ -14,6 +15,7 @@ from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
 from curator.models.weight_store import ModelStore
 from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.families import measure_family
 from curator.stages.analyze.measurer import Instruments
 
 _KEPT_BYTES = 256 << 20
@@ -24,14 +26,18 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def instruments_of(
-    config: AnalyzeConfig, clip: ModelEntry | None, models: ModelStore | None
+    config: AnalyzeConfig,
+    families: Set[str],
+    clip: ModelEntry | None,
+    models: ModelStore | None,
 ) -> Instruments:
     """Loads the networks, on the GPU if that is where sources are analyzed.
 
     Args:
         config: Settings; `device` is cpu or gpu, as the driver found out.
+        families: What may have to be measured: no others' networks are loaded.
         clip: CLIP model; None for none.
-        models: Where its weights lie.
+        models: Where its weights are.
 
     Raises:
         CuratorError: A package, a driver or weights are missing.
@@ -42,19 +48,25 @@ def instruments_of(
     keep_freed_memory()
     on_gpu = config.device == "gpu"
     device: Device = "cuda" if on_gpu else "cpu"
-    encoder = None
-    if clip is not None and models is not None:
+    encoder = network = None
+    if "clip" in families and clip is not None and models is not None:
         encoder = ClipEncoder(
             clip, models.find(clip), precision=config.clip_precision, device=device
         )
-    with _no_collection():
-        network = ShotNetwork(precision=config.shot_precision, device=device)
+    if "shots" in families:
+        with _no_collection():
+            network = ShotNetwork(precision=config.shot_precision, device=device)
+    measures = {measure_family(measure): measure for measure in registered_measures()}
+    measures = {name: measure for name, measure in measures.items() if name in families}
+    for measure in measures.values():
+        measure.setup()
     return Instruments(
         network=network,
-        detector=TextDetector(on_gpu=on_gpu) if config.text else None,
+        detector=TextDetector(on_gpu=on_gpu) if "text" in families else None,
         clip=encoder,
         nvdec=Nvdec() if on_gpu else None,
         flow=_flow(config),
+        measures=measures,
     )
 
 

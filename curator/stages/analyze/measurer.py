@@ -6,11 +6,14 @@ pixels times duration: full-size frames are dropped as they come, and what stays
 frame.
 """
 
-# ruff: noqa: N802, N803, N806 - shape letters
+# ruff: noqa: N803, N806 - shape letters
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
+from typing import Any
 
 import cv2
 import numpy as np
@@ -19,9 +22,10 @@ from numpy.typing import NDArray
 from curator.measures.camera import camera_signals
 from curator.measures.camera_fit import SURE_SHARE, fitted_flow
 from curator.measures.change import ChangeStream
+from curator.measures.contract import Measure, SamplePictures
 from curator.measures.motion import DenseFlow, Flow, motion_signals
 from curator.measures.noise import full_frame_noise
-from curator.measures.sample_signals import SIGNALS, picture_signals
+from curator.measures.sample_signals import picture_signals
 from curator.measures.stillness import change_signals
 from curator.media.decode import DecodedFrame, DecodeReport, DeviceFrame, upright_size
 from curator.media.nvdec import Nvdec
@@ -31,8 +35,10 @@ from curator.models.perceptual import DIM, describe
 from curator.models.shot_pictures import PICTURE_PX, tiny_luma
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
+from curator.stages.analyze.families import SIGNALS_OF
 from curator.stages.analyze.frame_views import Sizes, Views, views_of
 from curator.stages.analyze.overlay_samples import Looks
+from curator.tables.track_table import FRAMES, FULL_FRAME_NOISE, NATIVE_NOISE, with_noise
 
 AnyFrame = DecodedFrame | DeviceFrame
 
@@ -48,12 +54,12 @@ class _Sample:
 
     index: int
     pts: int
-    gray: NDArray[np.uint8]
-    values: dict[str, float]
-    descriptor: NDArray[np.float32]
+    gray: NDArray[np.uint8] | None
+    """The small picture's luma, where there is flow to measure from it."""
+    wants_native: bool
+    values: dict[str, float] = field(default_factory=dict)
+    descriptor: NDArray[np.float32] | None = None
     pair_index: int | None = None
-    wants_native: bool = True
-    full_frame_noise: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,23 +67,65 @@ class Instruments:
     """What a worker keeps to decode and measure with.
 
     Attributes:
-        network: Shot network.
-        detector: Text detector; None leaves text out.
-        clip: CLIP model; None for none.
+        network: Shot network; None where no family needs it, like all others.
+        detector: Text detector.
+        clip: CLIP model.
         nvdec: Video engines of a GPU; None decodes on the CPU.
         flow: Dense flow; None makes one for each source.
+        measures: Users' measures, by the names of their families.
     """
 
-    network: ShotNetwork
+    network: ShotNetwork | None = None
     detector: TextDetector | None = None
     clip: ClipEncoder | None = None
     nvdec: Nvdec | None = None
     flow: Flow | None = None
+    measures: Mapping[str, Measure] = field(default_factory=dict)
 
     def n_halved(self) -> int:
         """Batches that did not fit a GPU's memory, and were halved."""
         kept = (self.network, self.clip, self.nvdec)
         return sum(one.n_halved for one in kept if one is not None)
+
+    def families(self, *, audio: bool) -> frozenset[str]:
+        """All families that they can measure.
+
+        Args:
+            audio: Whether audio is one of them.
+        """
+        named = {"shots": self.network, "text": self.detector, "clip": self.clip}
+        found = {name for name, instrument in named.items() if instrument is not None}
+        always = {FRAMES, "pictures", "motion", "overlays", *self.measures}
+        return frozenset(found | always | ({"audio"} if audio else set()))
+
+
+class _Shown:
+    """A frame's pictures, each made when it is first asked for.
+
+    Args:
+        frame: The frame.
+        views: Of its source.
+    """
+
+    def __init__(self, frame: AnyFrame, views: Views) -> None:
+        self._frame, self._views = frame.picture, views
+
+    @cached_property
+    def picture(self) -> NDArray[np.uint8]:
+        return self._views.picture(self._frame)
+
+    @cached_property
+    def small(self) -> NDArray[np.uint8]:
+        # Not from the larger picture: flow would see the difference of two scalers as motion.
+        return self._views.small(self._frame)
+
+    @cached_property
+    def gray(self) -> NDArray[np.uint8]:
+        return _gray_of(self.picture)
+
+    @cached_property
+    def small_gray(self) -> NDArray[np.uint8]:
+        return _gray_of(self.small)
 
 
 class Measurer:
@@ -85,6 +133,7 @@ class Measurer:
 
     Args:
         instruments: Of this worker.
+        families: Those that are measured; nothing is computed that none of them needs.
         time_base: Seconds per tick of the source's timestamps.
         pixel_aspect: Width of a pixel by its height, after rotation.
         samples_per_s: Samples per second of video.
@@ -95,12 +144,13 @@ class Measurer:
             others refer to.
         anchor_pts: Where the sampling grid begins; None for the first frame that comes.
         in_background: Run the networks in threads of their own.
-        clip_every_s: Time between the samples that it looks at.
+        clip_every_s: Time between the samples that the CLIP model looks at.
     """
 
     def __init__(
         self,
         instruments: Instruments,
+        families: Set[str],
         *,
         time_base: Fraction,
         pixel_aspect: Fraction,
@@ -113,11 +163,23 @@ class Measurer:
         in_background: bool = False,
         clip_every_s: float = 1.0,
     ) -> None:
-        clip = instruments.clip
-        self._clip = clip.stream(in_background=in_background) if clip is not None else None
+        self._families = families
+        self._clip = self._shots = self.looks = None
+        if "clip" in families:
+            assert instruments.clip is not None
+            self._clip = instruments.clip.stream(in_background=in_background)
+        if "shots" in families:
+            assert instruments.network is not None
+            self._shots = instruments.network.stream(in_background=in_background)
+        if families & {"overlays", "text"}:
+            self.looks = Looks(
+                every=look_every,
+                with_overlays="overlays" in families,
+                detector=instruments.detector if "text" in families else None,
+            )
+        self._users = {n: one for n, one in instruments.measures.items() if n in families}
         self._clip_ticks = max(1, round(clip_every_s / time_base))
         self._clip_block: int | None = None
-        self._shots = instruments.network.stream(in_background=in_background)
         self._pixel_aspect = pixel_aspect
         self._sample_ticks = max(1, round(1 / samples_per_s / time_base))
         self._pair_ticks = max(1, round(pair_s / time_base))
@@ -126,22 +188,18 @@ class Measurer:
         self._smooths_all = smooths_all
         self._changes = ChangeStream()
         self._flow = instruments.flow or DenseFlow()
-        self.looks = Looks(every=look_every, detector=instruments.detector)
         self._views: Views | None = None
         self._anchor_pts = anchor_pts
         self._next_sample_pts: int | None = None
         self._thumbnail_block: int | None = None
         self._sample: _Sample | None = None
         self._samples: list[_Sample] = []
-        self.scale_s = 0.0
-        self.measure_s = 0.0
+        self._scale_s = self._measure_s = 0.0
         self.frame_pts: list[int] = []
-        self.frame_bytes: list[int] = []
-        self.frame_flags: list[int] = []
-        self.luma_mean: list[float] = []
-        self.luma_spread: list[float] = []
-        self.thumbnails: list[bytes] = []
-        self.thumbnail_frame: list[int] = []
+        self._bytes: list[int] = []
+        self._flags: list[int] = []
+        self._luma: list[tuple[float, float]] = []
+        self._thumbnails: list[tuple[int, bytes]] = []
 
     def add(self, frame: AnyFrame, report: DecodeReport) -> None:
         """Measures the next frame.
@@ -153,87 +211,103 @@ class Measurer:
         if self._views is None:
             self._views = self._prepare(frame, report)
         assert self._next_sample_pts is not None
+        if self._families & {FRAMES, "shots"}:
+            self._add_tiny(frame, self._views)
         begun_s = time.thread_time()
-        tiny = self._views.tiny(frame.picture)
-        self.scale_s += time.thread_time() - begun_s
-        self._shots.push(tiny)
-        begun_s = time.thread_time()
-        self._changes.push(tiny)
-        luma_mean, luma_spread = tiny_luma(tiny)
-        self.luma_mean.append(luma_mean)
-        self.luma_spread.append(luma_spread)
         self.frame_pts.append(frame.pts)
-        self.frame_bytes.append(frame.n_bytes)
-        self.frame_flags.append(int(frame.picture.key_frame) | int(frame.picture.is_corrupt) << 1)
+        self._bytes.append(frame.n_bytes)
+        self._flags.append(int(frame.picture.key_frame) | int(frame.picture.is_corrupt) << 1)
         if self._sample is not None:
             self._complete(self._sample, frame)
         if frame.pts >= self._next_sample_pts:
             self._settle()
             self._sample = self._begin(frame)
             self._next_sample_pts = self._grid_after(frame.pts)
-        self.measure_s += time.thread_time() - begun_s
+        self._measure_s += time.thread_time() - begun_s
 
-    def finish(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Ends the source; drops a last sample that found no frame to measure motion to.
-
-        Returns:
-            The shot network's probabilities, float32 [F] each.
-        """
-        self._settle()
-        return self._shots.finish()
+    def _add_tiny(self, frame: AnyFrame, views: Views) -> None:
+        begun_s = time.thread_time()
+        tiny = views.tiny(frame.picture)
+        scaled_s = time.thread_time()
+        self._scale_s += scaled_s - begun_s
+        if self._shots is not None:
+            self._shots.push(tiny)
+            scaled_s = time.thread_time()
+            self._changes.push(tiny)
+        if FRAMES in self._families:
+            self._luma.append(tiny_luma(tiny))
+        self._measure_s += time.thread_time() - scaled_s
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU-seconds of scaling for the network, of the network, of overlays, and of all else."""
-        return {
-            "scale": self.scale_s,
-            "shot_network": self._shots.cpu_s,
-            "measure": self.measure_s - self.looks.cpu_s,
-            "overlay": self.looks.cpu_s,
-        } | ({"clip": self._clip.cpu_s} if self._clip is not None else {})
+        overlay_s = self.looks.cpu_s if self.looks is not None else 0.0
+        spent = {
+            "scale": self._scale_s,
+            "measure": self._measure_s - overlay_s,
+            "overlay": overlay_s,
+        }
+        if self._shots is not None:
+            spent["shot_network"] = self._shots.cpu_s
+        if self._clip is not None:
+            spent["clip"] = self._clip.cpu_s
+        return spent
 
-    def sample_frames(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Indices of the sampled frames, and of those their motion is measured to, int32 [S]."""
+    def columns(self) -> dict[str, Any]:
+        """Ends the source; gives the fields of `Track` that its families make.
+
+        A last sample that found no frame to measure motion to is dropped.
+        """
+        self._settle()
         pairs = [(sample.index, sample.pair_index) for sample in self._samples]
         frames_S2 = np.array(pairs, np.int32).reshape(-1, 2)
-        return frames_S2[:, 0].copy(), frames_S2[:, 1].copy()
+        luma_F2 = np.array(self._luma, np.float32).reshape(-1, 2)
+        made: dict[str, Any] = {
+            "frame_pts": np.array(self.frame_pts, np.int64),
+            "frame_bytes": np.array(self._bytes, np.int32),
+            "frame_flags": np.array(self._flags, np.uint8),
+            "luma_mean": luma_F2[:, 0].copy(),
+            "luma_spread": luma_F2[:, 1].copy(),
+            "sample_frame": frames_S2[:, 0].copy(),
+            "sample_pair_frame": frames_S2[:, 1].copy(),
+            "signals": with_noise(self._signals()),
+        }
+        if self._shots is not None:
+            made["shot_probability"], made["transition_probability"] = self._shots.finish()
+            made["changes"] = self._changes.finish()
+        if "pictures" in self._families:
+            made["descriptor"] = np.array(
+                [sample.descriptor for sample in self._samples], np.float32
+            ).reshape(-1, DIM)
+            made["thumbnail_frame"] = np.array([n for n, _ in self._thumbnails], np.int32)
+            made["thumbnails"] = tuple(jpeg for _, jpeg in self._thumbnails)
+        if self.looks is not None:
+            made |= self.looks.columns()
+        if self._clip is not None:
+            made["clip_frame"], made["clip_embedding"] = self._clip.finish()
+        return made
 
-    def signals(self) -> dict[str, NDArray[np.float32]]:
+    def _signals(self) -> dict[str, NDArray[np.float32]]:
         """All values of the samples, float32 [S] each, NaN where one could not be measured."""
+        names = [name for family in self._families for name in SIGNALS_OF.get(family, ())]
+        names += [name for measure in self._users.values() for name in measure.signals]
         nan = float("nan")
         return {
             name: np.array([sample.values.get(name, nan) for sample in self._samples], np.float32)
-            for name in SIGNALS
+            for name in names
         }
-
-    def changes(self) -> dict[str, NDArray[np.float32]]:
-        """How the film changes at each frame, float32 [F] each; ends the film."""
-        return self._changes.finish()
-
-    def descriptors_SD(self) -> NDArray[np.float32]:
-        """The samples' descriptors, float32 [S, D]."""
-        if not self._samples:
-            return np.zeros((0, DIM), np.float32)
-        return np.stack([sample.descriptor for sample in self._samples])
-
-    def clip_embeddings(self) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
-        """Frames that the CLIP model looked at, int32 [C], and embeddings, float16 [C, D]."""
-        if self._clip is None:
-            return np.zeros(0, np.int32), np.zeros((0, 0), np.float16)
-        return self._clip.finish()
 
     def _prepare(self, frame: AnyFrame, report: DecodeReport) -> Views:
         turn = report.rotation_deg
         width, height = upright_size(
             frame.picture.width, frame.picture.height, turn, self._pixel_aspect
         )
-        picture = fit_inside(width, height, PICTURE_PX)
-        self._small_size = fit_inside(width, height, SMALL_PX)
         if self._anchor_pts is None:
             self._anchor_pts = frame.pts
         # A segment that begins within a block leaves it to the one before.
         self._clip_block = (frame.pts - 1 - self._anchor_pts) // self._clip_ticks
         self._next_sample_pts = self._grid_after(frame.pts - 1)
-        sizes = Sizes(picture=picture, small=self._small_size, rotation_deg=turn)
+        picture, small = (fit_inside(width, height, side) for side in (PICTURE_PX, SMALL_PX))
+        sizes = Sizes(picture=picture, small=small, rotation_deg=turn)
         return views_of(frame.picture, sizes, smooths_all=self._smooths_all)
 
     def _grid_after(self, pts: int) -> int:
@@ -245,36 +319,51 @@ class Measurer:
     def _begin(self, frame: AnyFrame) -> _Sample:
         assert self._anchor_pts is not None
         assert self._views is not None
-        picture = self._views.picture(frame.picture)
-        # Not from the larger picture: flow would see the difference of two scalers as motion.
-        small = self._views.small(frame.picture)
-        gray = _gray_of(picture)
-        block = (frame.pts - self._anchor_pts) // (self._sample_ticks * self._thumbnail_every)
-        if block != self._thumbnail_block:
-            self._thumbnail_block = block
-            self._thumbnail(frame.index, small)
-        step = (frame.pts - self._anchor_pts) // self._sample_ticks
-        self.looks.sample(step, frame.index, picture, gray)
-        self._show_clip(frame, picture)
+        shown = _Shown(frame, self._views)
+        with_pictures = "pictures" in self._families
+        if with_pictures:
+            block = (frame.pts - self._anchor_pts) // (self._sample_ticks * self._thumbnail_every)
+            if block != self._thumbnail_block:
+                self._thumbnail_block = block
+                self._thumbnails.append((frame.index, _thumbnail(shown.small)))
+        if self.looks is not None:
+            step = (frame.pts - self._anchor_pts) // self._sample_ticks
+            self.looks.sample(step, frame.index, shown.picture, shown.gray)
+        self._show_clip(frame, shown)
+        has_flow = "motion" in self._families or (
+            self.looks is not None and self.looks.wants_pair(frame.index)
+        )
         sample = _Sample(
             index=frame.index,
             pts=frame.pts,
-            gray=_gray_of(small),
-            values=picture_signals(gray) | self._views.coding_signals(frame.picture),
-            descriptor=describe(small),
+            gray=shown.small_gray if has_flow else None,
+            wants_native=with_pictures,
         )
+        if with_pictures:
+            sample.values |= picture_signals(shown.gray)
+            sample.values |= self._views.coding_signals(frame.picture)
+            sample.descriptor = describe(shown.small)
+        for measure in self._users.values():
+            pictures = SamplePictures(
+                picture_HWC=shown.picture,
+                small_HWC=shown.small,
+                seconds=(frame.pts - self._anchor_pts) * self._tick_s,
+            )
+            values = measure.measure(pictures)
+            sample.values |= {name: values[name] for name in measure.signals}
         self._take_native(sample, frame)
         return sample
 
-    def _show_clip(self, frame: AnyFrame, picture: NDArray[np.uint8]) -> None:
+    def _show_clip(self, frame: AnyFrame, shown: _Shown) -> None:
         """Shows the CLIP model the first sample of each of its blocks of time."""
         assert self._anchor_pts is not None
         block = (frame.pts - self._anchor_pts) // self._clip_ticks
         if self._clip is not None and block != self._clip_block:
+            picture = shown.picture
             # The measuring around this call counts none of the network's time.
             before_s = self._clip.own_s
             self._clip.push(frame.index, picture)
-            self.measure_s -= self._clip.own_s - before_s
+            self._measure_s -= self._clip.own_s - before_s
             self._clip_block = block
 
     def _complete(self, sample: _Sample, frame: AnyFrame) -> None:
@@ -283,16 +372,24 @@ class Measurer:
         assert self._views is not None
         if sample.pair_index is None and frame.pts >= sample.pts + self._pair_ticks:
             sample.pair_index = frame.index
-            after = _gray_of(self._views.small(frame.picture))
-            seconds = (frame.pts - sample.pts) * self._tick_s
-            flow, fit = fitted_flow(self._flow, sample.gray, after)
-            sample.values |= motion_signals(sample.gray, after, flow, seconds)
-            sample.values |= change_signals(sample.gray, after)
+            if sample.gray is not None:
+                after = _gray_of(self._views.small(frame.picture))
+                self._measure_pair(sample, sample.gray, after, (frame.pts - sample.pts))
+
+    def _measure_pair(
+        self, sample: _Sample, before: NDArray[np.uint8], after: NDArray[np.uint8], ticks: int
+    ) -> None:
+        seconds = ticks * self._tick_s
+        flow, fit = fitted_flow(self._flow, before, after)
+        if "motion" in self._families:
+            sample.values |= motion_signals(before, after, flow, seconds)
+            sample.values |= change_signals(before, after)
             # A fast pan over fine texture leaves as little in common as noise, but is one motion.
-            if fit is None or fit.share < SURE_SHARE:
-                sample.full_frame_noise = full_frame_noise(sample.gray, after)
+            is_unclear = fit is None or fit.share < SURE_SHARE
+            sample.values[FULL_FRAME_NOISE] = full_frame_noise(before, after) if is_unclear else 0.0
             sample.values |= camera_signals(fit, seconds)
-            self.looks.pair(sample.index, sample.gray, after, flow, seconds)
+        if self.looks is not None and self.looks.wants_pair(sample.index):
+            self.looks.pair(sample.index, before, after, flow, seconds)
 
     def _take_native(self, sample: _Sample, frame: AnyFrame) -> None:
         """Measures what needs full-size pixels, on the sample or the first frame after it.
@@ -303,23 +400,20 @@ class Measurer:
         assert self._views is not None
         if sample.wants_native and self._views.is_whole(frame.picture):
             sample.wants_native = False
-            sample.values |= self._views.native_signals(frame.picture)
+            native = self._views.native_signals(frame.picture)
+            sample.values |= {NATIVE_NOISE if n == "noise" else n: v for n, v in native.items()}
 
     def _settle(self) -> None:
-        sample = self._sample
-        if sample is not None and sample.pair_index is not None:
-            if sample.full_frame_noise > 0:
-                noise = sample.values.get("noise", 0.0)
-                sample.values["noise"] = float(np.fmax(noise, sample.full_frame_noise))
-            self._samples.append(sample)
+        if self._sample is not None and self._sample.pair_index is not None:
+            self._samples.append(self._sample)
         self._sample = None
 
-    def _thumbnail(self, index: int, small: NDArray[np.uint8]) -> None:
-        size = fit_inside(small.shape[1], small.shape[0], THUMBNAIL_PX)
-        bgr = cv2.cvtColor(_shrunk(small, size), cv2.COLOR_RGB2BGR)
-        _, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 70])
-        self.thumbnails.append(jpeg.tobytes())
-        self.thumbnail_frame.append(index)
+
+def _thumbnail(small: NDArray[np.uint8]) -> bytes:
+    size = fit_inside(small.shape[1], small.shape[0], THUMBNAIL_PX)
+    bgr = cv2.cvtColor(_shrunk(small, size), cv2.COLOR_RGB2BGR)
+    _, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, 70])
+    return bytes(jpeg.tobytes())
 
 
 def _gray_of(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -19,9 +19,9 @@ from curator.models.text_detector import BOX_COLUMNS, TextDetector
 class _Look:
     index: int
     gray: NDArray[np.uint8] | None
-    edges: NDArray[np.uint8]
-    lines: NDArray[np.float32]
     boxes: NDArray[np.float32]
+    edges: NDArray[np.uint8] | None = None
+    lines: NDArray[np.float32] | None = None
     next_index: int = -1
     places: NDArray[np.float32] | None = None
     slides: NDArray[np.float32] | None = None
@@ -34,11 +34,13 @@ class Looks:
 
     Args:
         every: One look for so many steps of the sampling grid.
+        with_overlays: Whether logos and divided screens are looked for.
         detector: Text detector of this worker; None leaves text out.
     """
 
-    def __init__(self, *, every: int, detector: TextDetector | None) -> None:
+    def __init__(self, *, every: int, with_overlays: bool, detector: TextDetector | None) -> None:
         self._every = every
+        self._with_overlays = with_overlays
         self._detector = detector
         self._block: int | None = None
         self._looks: list[_Look] = []
@@ -64,17 +66,16 @@ class Looks:
         is_due = step % self._every == 0 if is_first else block != self._block
         self._block = block
         if is_due:
-            self._looks.append(
-                _Look(
-                    index=index,
-                    gray=gray_HW,
-                    edges=edge_map(gray_HW),
-                    lines=straight_lines(gray_HW),
-                    boxes=self._boxes(rgb_HWC, gray_HW),
-                )
-            )
+            look = _Look(index=index, gray=gray_HW, boxes=self._boxes(rgb_HWC, gray_HW))
+            if self._with_overlays:
+                look.edges, look.lines = edge_map(gray_HW), straight_lines(gray_HW)
+            self._looks.append(look)
             self._is_open = True
         self.cpu_s += time.thread_time() - begun_s
+
+    def wants_pair(self, index: int) -> bool:
+        """Whether text of a sample is compared with the frame that its motion is measured to."""
+        return self._is_open and self._looks[-1].index == index and len(self._looks[-1].boxes) > 0
 
     def pair(
         self,
@@ -87,22 +88,25 @@ class Looks:
         """Takes the pair of pictures between which a sample's motion is measured.
 
         Args:
-            index: The sample's frame.
+            index: The sample's frame, for which `wants_pair`.
             before_HW: uint8 luma of the sample.
             after_HW: uint8 luma of the later frame.
             flow_HW2: Dense flow between them; None if they are too small.
             seconds: Time between them.
         """
-        if self._is_open and self._looks[-1].index == index and len(self._looks[-1].boxes):
-            begun_s = time.thread_time()
-            look = self._looks[-1]
-            look.slides = slides(before_HW, after_HW, flow_HW2, look.boxes, seconds)
-            self.cpu_s += time.thread_time() - begun_s
+        begun_s = time.thread_time()
+        look = self._looks[-1]
+        look.slides = slides(before_HW, after_HW, flow_HW2, look.boxes, seconds)
+        self.cpu_s += time.thread_time() - begun_s
 
     def columns(self) -> dict[str, Any]:
-        """The columns of a `Track` that begin with `look_` and `text_`."""
+        """The columns of a `Track` that begin with `look_`, and those that begin with `text_`."""
+        return (self._overlay_columns() if self._with_overlays else {}) | (
+            self._text_columns() if self._detector is not None else {}
+        )
+
+    def _overlay_columns(self) -> dict[str, Any]:
         looks = self._looks
-        lines = [_lines(look) for look in looks]
         return {
             "look_frame": np.array([look.index for look in looks], np.int32),
             "look_next_frame": np.array([look.next_index for look in looks], np.int32),
@@ -114,12 +118,17 @@ class Looks:
             ),
             "look_standing": _packed([look.standing for look in looks], LINE_BYTES),
             "look_moved": _packed([look.moved for look in looks], MOVED_BYTES),
-            "text_frame": np.repeat(
-                np.array([look.index for look in looks], np.int32), [len(rows) for rows in lines]
-            ),
+        }
+
+    def _text_columns(self) -> dict[str, Any]:
+        lines = [_lines(look) for look in self._looks]
+        indices = np.array([look.index for look in self._looks], np.int32)
+        return {
+            "text_frame": np.repeat(indices, [len(rows) for rows in lines]),
             "text_line": np.concatenate(
                 [np.zeros((0, len(TEXT_COLUMNS)), np.float32), *lines], dtype=np.float32
             ),
+            "has_text": True,
         }
 
     def _boxes(self, rgb_HWC: NDArray[np.uint8], gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -132,8 +141,9 @@ class Looks:
         assert look.gray is not None
         look.next_index = index
         look.places = place_values(look.gray, gray_HW, look.boxes)
-        look.standing = standing_lines(look.gray, gray_HW)
-        look.moved = moved_map(look.gray, gray_HW)
+        if self._with_overlays:
+            look.standing = standing_lines(look.gray, gray_HW)
+            look.moved = moved_map(look.gray, gray_HW)
         look.gray = None
         self._is_open = False
 

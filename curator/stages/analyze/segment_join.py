@@ -7,7 +7,7 @@ measured to. The frames that two segments have both
 decoded must be the same ones: that proves that the seek went where the index said.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, BinaryIO
@@ -32,6 +32,7 @@ _LUMA_TOLERANCE = 1e-4
 """Mean luma of a frame moves by less when a GPU scales it beside others; on a CPU not at all."""
 
 _SIGNAL, _CHANGE = "signals.", "changes."
+_LOOKS = ("look_edges", "look_lines", "look_standing", "look_moved")
 _FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "shot_probability", "transition_probability",
            "luma_mean", "luma_spread")  # fmt: skip
 
@@ -46,6 +47,7 @@ def analyze_segment(
     instruments: Instruments,
     config: AnalyzeConfig,
     decoder_threads: int,
+    families: Set[str] | None = None,
     spent: dict[str, float] | None = None,
 ) -> Track:
     """Decodes and measures one segment, with the frames that it shares with the next.
@@ -59,6 +61,7 @@ def analyze_segment(
         instruments: Of this worker.
         config: Settings.
         decoder_threads: See `analyze_source`.
+        families: See `analyze_source`.
         spent: See `analyze_source`.
 
     Returns:
@@ -78,6 +81,7 @@ def analyze_segment(
             n_bytes=n_bytes,
             instruments=instruments,
             config=config,
+            families=families,
             threads=decoder_threads,
             spent=spent,
         )
@@ -94,6 +98,7 @@ def _measured(
     n_bytes: int,
     instruments: Instruments,
     config: AnalyzeConfig,
+    families: Set[str] | None,
     threads: int,
     spent: dict[str, float] | None,
 ) -> Track:
@@ -105,6 +110,7 @@ def _measured(
             uri,
             instruments,
             config,
+            families=families,
             threads=threads,
             segment=segment,
         )
@@ -199,7 +205,7 @@ def _shared_from(left: Track, right: Track) -> int:
     same = np.array_equal(left.frame_pts[start:], right.frame_pts[:n_shared])
     for name in ("luma_mean", "luma_spread"):
         difference = getattr(left, name)[start:] - getattr(right, name)[:n_shared]
-        same = same and bool(np.abs(difference).max() <= _LUMA_TOLERANCE)
+        same = same and bool(np.abs(difference).max(initial=0.0) <= _LUMA_TOLERANCE)
     sized = (left.width, left.height, left.rotation_deg, left.time_base)
     if not same or sized != (right.width, right.height, right.rotation_deg, right.time_base):
         raise NotInSegmentsError(WholeReason.INDEX_LIES)
@@ -220,20 +226,20 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
     lines = (text_frame >= start) & (text_frame < end)
     clip_frame = track.clip_frame + begin
     seen = (clip_frame >= start) & (clip_frame < end)
+    # What was not measured is empty, and stays so.
+    of_frames = {name: getattr(track, name)[frames] for name in _FRAMES}
+    descriptor = track.descriptor[samples] if len(track.descriptor) else track.descriptor
     return {
-        **{name: getattr(track, name)[frames] for name in _FRAMES},
+        **of_frames,
         "clip_frame": clip_frame[seen],
         "clip_embedding": track.clip_embedding[seen],
         **{f"{_CHANGE}{name}": values[frames] for name, values in track.changes.items()},
         "look_frame": look_frame[looks],
         "look_next_frame": np.where(next_frame < 0, -1, next_frame + begin)[looks],
-        "look_edges": track.look_edges[looks],
-        "look_lines": track.look_lines[looks],
-        "look_standing": track.look_standing[looks],
-        "look_moved": track.look_moved[looks],
+        **{name: getattr(track, name)[looks] for name in _LOOKS},
         "text_frame": text_frame[lines],
         "text_line": track.text_line[lines],
-        "descriptor": track.descriptor[samples],
+        "descriptor": descriptor,
         **{f"{_SIGNAL}{name}": values[samples] for name, values in track.signals.items()},
         "sample_frame": sample_frame[samples],
         "sample_pair_frame": (track.sample_pair_frame + begin)[samples],

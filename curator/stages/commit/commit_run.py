@@ -213,8 +213,8 @@ def to_json(value: object) -> bytes:
 def _leftovers(run: Commit, names: Mapping[str, list[str]]) -> list[str]:
     """Objects of older runs: other parts of tables, other fingerprints, shards no longer named.
 
-    Encoded clips lie in the shards now and segments in whole tracks, so that no part of `cuts` and
-    of `segments` stays, and pictures for a captioner have been looked at.
+    Encoded clips are in the shards now and segments in whole tracks, so that no part of `cuts` and
+    of `segments` stays, and a captioner has seen its pictures. Tracks of other recipes stay.
     """
     store = run.store
     current = {part for parts in names.values() for part in parts}
@@ -224,7 +224,7 @@ def _leftovers(run: Commit, names: Mapping[str, list[str]]) -> list[str]:
     old += [
         info.key for stage in ("cuts", "segments", "frames") for info in store.list(f"{stage}/")
     ]
-    for stage in ("scan", "tracks"):
-        prefix = f"{stage}/{run.stamps[stage]}-"
-        old += [i.key for i in store.list(f"{stage}/") if not i.key.startswith(prefix)]
-    return old
+    prefix = f"scan/{run.stamps['scan']}-"
+    old += [i.key for i in store.list("scan/") if not i.key.startswith(prefix)]
+    # Older runs stored all of a track in one object; families of other recipes stay.
+    return old + [i.key for i in store.list("tracks/") if i.key.count("/") == 1]

@@ -23,10 +23,10 @@ from curator.records import (
     Borders,
     Clip,
     ClipForm,
+    Crop,
     Reason,
     SourceRef,
     Span,
-    Track,
     Written,
 )
 from curator.stage import PixelStage
@@ -45,7 +45,7 @@ from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Lo
 from curator.tables.clip_rows import ClipRow, ClipRows, reject
 from curator.tables.parts import Parts, column_values, columns_to_rows, rows_to_table
 from curator.tables.schemas import CUT_SCHEMA, clips_schema
-from curator.tables.track_table import table_to_tracks
+from curator.tables.track_table import table_to_timeline
 
 CUT_UNIT_S = 30.0
 CUT_UNIT_CLIPS = 16
@@ -74,12 +74,10 @@ class CutNeeds:
     Attributes:
         min_s: Shortest clip.
         classes: Buckets.
-        track_stamp: Fingerprint of the tracks.
     """
 
     min_s: float
     classes: BucketClasses
-    track_stamp: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +99,14 @@ class CutUnit:
 
 
 class TrackLoader:
-    """Reads the tracks of a unit's sources.
+    """Reads when the frames of a unit's sources are shown.
 
     Args:
         store: Output root.
-        stamp: Fingerprint of the tracks.
     """
 
-    def __init__(self, *, store: Store, stamp: str) -> None:
-        self._tracks = Parts(store, "tracks", stamp)
+    def __init__(self, *, store: Store) -> None:
+        self._tracks = Parts(store, "tracks", "")
 
     def __call__(self, unit: Sequence[CutGroup]) -> list[CutItem]:
         """Returns the clips of the unit with their tracks."""
@@ -117,9 +114,7 @@ class TrackLoader:
         for group in unit:
             source = group.source
             table = self._tracks.read(group.track_part)
-            ((_, track),) = table_to_tracks(table, {str(source.source_id): source.uri})
-            if not isinstance(track, Track):
-                raise TypeError(f"{source.uri} has clips and no track")
+            track = table_to_timeline(table, str(source.source_id))
             items += [CutItem(source=source, track=track, clip=clip) for clip in group.clips]
         return items
 
@@ -344,7 +339,7 @@ class Cutting:
         )
         load = Step(
             make=TrackLoader,
-            settings={"store": self._store, "stamp": self._needs.track_stamp},
+            settings={"store": self._store},
             resources=stage.resources,
         )
         cut = Step(
@@ -505,6 +500,13 @@ def _still_holds(facts: Written, now: "_Wanted") -> bool:
     return facts.copy_frames is None or facts.copy_frames < now.min_frames
 
 
+def _crop_of(clip: Borders) -> Crop | None:
+    x, y, width, height = _crop(clip)
+    if x is None or y is None or width is None or height is None:
+        return None
+    return Crop(x=x, y=y, width=width, height=height)
+
+
 def _crop(clip: Borders) -> tuple[int | None, ...]:
     return clip.crop_x, clip.crop_y, clip.crop_width, clip.crop_height
 
@@ -561,6 +563,7 @@ def _groups(
                         shot=clip.shot,
                     ),
                     min_frames=wanted[clip.clip_id].min_frames,
+                    crop=_crop_of(clip),
                     form=wanted[clip.clip_id].form,
                     wish=order.wish(clip) if order is not None else None,
                 )

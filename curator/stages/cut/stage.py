@@ -12,13 +12,14 @@ from curator.cut_requests import cut_request
 from curator.media.frame_tap import FrameTaker, FrameWish, MakeTap, StoredFrames, TakenFrames
 from curator.records import (
     ClipForm,
+    Crop,
     CutClip,
     CutRequest,
     Failure,
     NotCopied,
     SourceRef,
     Span,
-    Track,
+    Timeline,
     Written,
 )
 from curator.stage import PixelStage, Scope, Stage, StageConfig
@@ -34,12 +35,10 @@ class CutStageConfig(StageConfig):
 
     Attributes:
         cut: Section `cut`.
-        crop_borders: `propose.crop_borders`.
         max_pixels: `analyze.max_pixels`.
     """
 
     cut: CutConfig
-    crop_borders: bool
     max_pixels: int
 
 
@@ -51,6 +50,8 @@ class ClipToCut:
     span: Span
     min_frames: int
     """Fewest frames with which a copy of it is of use."""
+    crop: Crop | None = None
+    """The picture inside its borders, as it was proposed; None to keep all of it."""
     form: ClipForm | None = None
     """The form that the recipe wants; None for that of the source."""
     wish: FrameWish | None = None
@@ -59,10 +60,10 @@ class ClipToCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutItem:
-    """A clip to cut, with its source and the measurements that name its frames."""
+    """A clip to cut, with its source and when its frames are shown."""
 
     source: SourceRef
-    track: Track
+    track: Timeline
     clip: ClipToCut
 
     @property
@@ -190,7 +191,7 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
             unit.track,
             unit.clip.clip_id,
             unit.clip.span,
-            crop_borders=self.config.crop_borders,
+            crop=unit.clip.crop,
             min_frames=unit.clip.min_frames,
         )
         return formed(request, unit.clip.form)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from curator.cut_requests import cut_request, target_n_frames
+from curator.cut_requests import crop_within, cut_request, target_n_frames
 from curator.measures.camera import camera_tags
 from curator.measures.clip_semantics import content_of
 from curator.measures.clip_view import ClipView, How
@@ -41,8 +41,8 @@ def candidate_row(
     start_pts = int(track.frame_pts[span.start_frame])
     end_pts = track.pts_of_end(span.end_frame)
     name = clip_id(track.source_id, start_pts, end_pts)
-    request = cut_request(track, name, span, crop_borders=crop_borders)
-    crop = request.crop
+    crop = crop_within(track, span) if crop_borders else None
+    request = cut_request(track, name, span, crop=crop)
     own = (track.width, track.height) if crop is None else (crop.width, crop.height)
     width, height = upright_size(*own, 0, track.pixel_aspect)
     scores = score_clip(track, span, aggregates, heads)

@@ -1,7 +1,7 @@
 """Candidate clips with their scores as earlier runs stored them, so that a rerun only judges.
 
-Scores follow from tracks, from how clips are proposed and from how samples become scores: bounds of
-rules are no part of their fingerprint. A few large objects hold what thousands of tracks gave:
+They have the fingerprint of `ProposeStage`, of which bounds of rules are no part. A few large
+objects hold the candidates of thousands of tracks:
 
     candidates/sources   what was found of each source, and which part of `tracks` it came from
     candidates/clips     candidates_schema
@@ -10,29 +10,27 @@ rules are no part of their fingerprint. A few large objects hold what thousands 
     candidates/clip_vectors  embeddings_schema, where the recipe names a CLIP model
     candidates/pictures  PICTURES_SCHEMA, by id in small row groups: few are looked at
 
-`sources` is written last. What it says of a source holds as long as the part of `tracks` is there
-with the same size; else the source's clips are proposed again.
+`sources` is written last. Its row of a source is valid as long as the part of `tracks` with the
+source's frames is there with the same size; else the source's clips are proposed again.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-import curator
 from curator.executor.packing import pack
-from curator.fingerprints import fingerprint
-from curator.recipe import Recipe
-from curator.stages.analyze.stage import ProposedUnit, like_vectors
+from curator.stages.propose.stage import ProposedUnit
 from curator.storage import Store
+from curator.tables.clip_vectors import like_vectors
 from curator.tables.parts import read_parquet, to_parquet
 from curator.tables.schemas import PICTURES_SCHEMA, SOURCES_SCHEMA
+from curator.tables.track_parts import TRACKS
+from curator.tables.track_table import FRAMES
 
 FOLDER = "candidates"
 FLUSH_CLIPS = 50_000
@@ -47,55 +45,25 @@ _KINDS = ("clips", "shots", "vectors", "clip_vectors", "pictures", "sources")
 _VECTORS = ("vectors", "clip_vectors")
 
 
-def candidates_fingerprint(track_stamp: str, recipe: Recipe, heads_stamp: str | None = None) -> str:
-    """Fingerprint of candidates: what they are made of, how, and this package's code.
-
-    The shortest length is left out: shorter spans are proposed too, and rejected by a rule. So is
-    which content types are rejected.
-
-    Args:
-        track_stamp: Fingerprint of the tracks.
-        recipe: Settings.
-        heads_stamp: What says what reads CLIP embeddings; None for nothing.
-    """
-    propose = recipe.propose.model_dump(mode="json", exclude={"min_s"})
-    scores = recipe.scores.model_dump()
-    return fingerprint(FOLDER, track_stamp, propose, scores, heads_stamp, _code())
-
-
-@cache
-def _code() -> str:
-    """Hash of this package: a score that is computed otherwise must not be taken from a store."""
-    root, digest = Path(curator.__file__).parent, hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
-
-
 class Candidates:
     """The candidates of a run: those that were stored, and those that are new.
 
     Args:
         store: Output root.
-        track_stamp: Fingerprint of the tracks.
-        recipe: Settings.
-        heads_stamp: What says what reads CLIP embeddings; None for nothing.
+        stamp: Fingerprint of the candidates.
+        has_clip: Whether there are embeddings by a CLIP model.
     """
 
-    def __init__(
-        self, store: Store, track_stamp: str, recipe: Recipe, heads_stamp: str | None = None
-    ) -> None:
+    def __init__(self, store: Store, stamp: str, *, has_clip: bool) -> None:
         self._store = store
-        self._track_stamp = track_stamp
-        self.stamp = candidates_fingerprint(track_stamp, recipe, heads_stamp)
-        has_clip = recipe.analyze.clip is not None
+        self.stamp = stamp
         self._kinds = [kind for kind in _KINDS if kind != "clip_vectors" or has_clip]
         self._parts: list[str] = []
         """Names without folders of the parts that count."""
         self._new: list[ProposedUnit] = []
         self._n_new = 0
         self.track_part: dict[str, str] = {}
-        """The part of `tracks` that has each source."""
+        """The part of `tracks` that has the frames of each source."""
 
     def load(self, uris: Mapping[str, str]) -> ProposedUnit | None:
         """Reads what is stored of some sources.
@@ -134,12 +102,12 @@ class Candidates:
 
     def add(self, unit: ProposedUnit) -> None:
         """Takes new candidates, and writes them when there are many."""
-        if unit.part is None:
+        known = unit.sources["source_id"].drop_null().to_pylist()
+        if not known:
             return
         self._new.append(unit)
         self._n_new += unit.clips.num_rows
-        for source_id in unit.sources["source_id"].drop_null().to_pylist():
-            self.track_part[source_id] = unit.part
+        self.track_part |= {source_id: unit.track_parts[source_id] for source_id in known}
         if self._n_new >= FLUSH_CLIPS:
             self.flush()
 
@@ -163,7 +131,7 @@ class Candidates:
         return {f"{FOLDER}/{kind}/{part}" for part in self._parts for kind in self._kinds}
 
     def _track_sizes(self) -> dict[str, int]:
-        return {i.key: i.bytes for i in self._store.list(f"tracks/{self._track_stamp}-")}
+        return {i.key: i.bytes for i in self._store.list(f"{TRACKS}/{FRAMES}/")}
 
     def _note_parts(self, sources: pa.Table) -> None:
         ids, parts = sources["source_id"].to_pylist(), sources["track_part"].to_pylist()
@@ -180,7 +148,6 @@ class Candidates:
             clips, shots = (_only(table, "source_id", sources) for table in (clips, shots))
             vectors = {kind: _only(table, "clip_id", clips) for kind, table in vectors.items()}
         return ProposedUnit(
-            part=None,
             sources=sources,
             shots=shots,
             clips=clips,
@@ -256,7 +223,8 @@ def _placed(unit: ProposedUnit) -> ProposedUnit:
     """The unit with what holds for good, and where it came from."""
     rows = unit.sources.filter(pc.is_valid(unit.sources["source_id"]))
     known = {name: rows[name] for name in rows.column_names}
-    known["track_part"] = pa.array([unit.part] * rows.num_rows, pa.string())
+    parts = [unit.track_parts[source_id] for source_id in rows["source_id"].to_pylist()]
+    known["track_part"] = pa.array(parts, pa.string())
     nulls = {f.name: pa.nulls(rows.num_rows, f.type) for f in _SOURCES if f.name not in known}
     columns = known | nulls
     return replace(unit, sources=pa.table([columns[f.name] for f in _SOURCES], schema=_SOURCES))
@@ -271,7 +239,7 @@ def _merged(units: Sequence[ProposedUnit]) -> ProposedUnit:
         tables = [getattr(unit, kind) for unit in units]
         return pa.concat_tables(like_vectors(tables) if kind in _VECTORS else tables)
 
-    return ProposedUnit(part=None, **{kind: joined(kind) for kind in _KINDS})
+    return ProposedUnit(**{kind: joined(kind) for kind in _KINDS})
 
 
 def _only(table: pa.Table, column: str, of: pa.Table) -> pa.Table:

@@ -3,94 +3,15 @@
 import hashlib
 from itertools import pairwise
 from math import ceil
-from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from curator.measures.clip_view import duration_s
 from curator.records import Shot, Span, Track
+from curator.stages.propose.config import ProposeConfig
 
 MAX_KEY_SHARE = 0.1
 """Share of key frames up to which one at a cut is no coincidence."""
-
-
-class ProposeConfig(BaseModel):
-    """Thresholds of shot detection, and the length rules of clips."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    shots: Literal["fused", "network"] = Field(
-        "fused",
-        description="what finds boundaries: the shot network and all that was measured of change, "
-        "fused, or the network alone",
-        json_schema_extra={"unit": "name"},
-    )
-    boundary_threshold: float = Field(
-        0.5,
-        gt=0,
-        lt=1,
-        description="fused probability above which there is a boundary",
-        json_schema_extra={"unit": "probability"},
-    )
-    # 0.4: Cosmos WFM platform, arXiv 2501.03575 section 3.1 (the authors of TransNetV2 use 0.5).
-    shot_threshold: float = Field(
-        0.4,
-        gt=0,
-        lt=1,
-        description="with shots=network: TransNetV2 probability above which a frame ends a shot",
-        json_schema_extra={"unit": "probability"},
-    )
-    # 0.5: the network's second head is trained with 0 and 1 for each frame of a transition.
-    transition_threshold: float = Field(
-        0.5,
-        gt=0,
-        lt=1,
-        description="probability of the second head above which a frame belongs to a transition",
-        json_schema_extra={"unit": "probability"},
-    )
-    # 0.2 s: a black frame or two between shots is their cut; more is a pause.
-    flat_s: float = Field(
-        0.2,
-        gt=0,
-        description="a black or flat stretch at least this long belongs to no shot",
-        json_schema_extra={"unit": "s"},
-    )
-    crop_borders: bool = Field(
-        True,
-        description="cut away black borders; sizes and buckets are those of the picture inside",
-        json_schema_extra={"unit": "true or false"},
-    )
-    # 2 s and 60 s: Cosmos WFM platform, arXiv 2501.03575 section 3.1.
-    min_s: float = Field(
-        2.0,
-        gt=0,
-        description="shortest clip; a shorter shot is rejected as too_short",
-        json_schema_extra={"unit": "s"},
-    )
-    max_s: float = Field(
-        60.0,
-        gt=0,
-        description="longest clip; a longer shot is split evenly",
-        json_schema_extra={"unit": "s"},
-    )
-    # 3 frames: Step-Video-T2V trims three at each end of a shot (arXiv 2502.10248).
-    guard_frames: int = Field(
-        3,
-        ge=0,
-        description="frames given up beside each transition, so that none of it leaks in; none "
-        "after a cut at which the source's encoder saw the scene change too, and put a key frame",
-        json_schema_extra={"unit": "frames"},
-    )
-
-    @model_validator(mode="after")
-    def _ordered(self) -> "ProposeConfig":
-        if self.max_s < 2 * self.min_s:
-            raise ValueError(
-                f"max_s is {self.max_s} and min_s {self.min_s}; max_s must be at least twice "
-                "min_s, or the halves of a split shot would be too short"
-            )
-        return self
 
 
 def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> list[Span]:

@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from curator.records import Shot, Track, Transition
-from curator.stages.propose.clip_spans import ProposeConfig
+from curator.stages.propose.config import ProposeConfig
 
 Floats = NDArray[np.float64]
 Gap = tuple[int, int]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curator.executor.attempts import RETRIED
+from curator.errors import RETRIED
 from curator.records import Failure, SourceRef
 from curator.stage import Resources, Scope, Stage
 from curator.stages.scan.config import ScanConfig

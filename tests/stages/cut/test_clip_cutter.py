@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from samples import analyzed, made_track
 
-from curator.cut_requests import cut_request, frame_plan, target_n_frames
+from curator.cut_requests import crop_within, cut_request, frame_plan, target_n_frames
 from curator.errors import CutError, DecodeError, ErrorCode
 from curator.media.decode import upright_size
 from curator.media.tone_mapping import to_bt709
@@ -122,7 +122,7 @@ def cutter_of(
 
 def request_of(track: Track, start: int, end: int) -> CutRequest:
     span = Span(start_frame=start, end_frame=end, shot=0)
-    return cut_request(track, "clip", span, crop_borders=True)
+    return cut_request(track, "clip", span, crop=crop_within(track, span))
 
 
 def by_pyav(mp4: bytes) -> list[Film]:
@@ -454,4 +454,4 @@ def test_lossless_and_unknown_settings_are_refused() -> None:
 
 def stamp(config: CutConfig) -> str:
     """Fingerprint of clips that are cut so."""
-    return CutStage(CutStageConfig(cut=config, crop_borders=True, max_pixels=1)).fingerprint({})
+    return CutStage(CutStageConfig(cut=config, max_pixels=1)).fingerprint({})

@@ -15,7 +15,7 @@ from film_shots import moving_texture
 from samples import analyzed
 from sound import Sound, Wave, write_film
 
-from curator.cut_requests import cut_request
+from curator.cut_requests import crop_within, cut_request
 from curator.records import CutClip, Span
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
@@ -55,8 +55,8 @@ def clip_of(
     """The clip, and when the beep must be heard in it."""
     config = CutConfig.model_validate({"mode": mode, "audio": audio, **more})
     track = analyzed(path)
-    request = cut_request(track, "c", Span(start_frame=start, end_frame=end, shot=0),
-                          crop_borders=True)  # fmt: skip
+    span = Span(start_frame=start, end_frame=end, shot=0)
+    request = cut_request(track, "c", span, crop=crop_within(track, span))
     reader = io.BytesIO(path.read_bytes())
     size = path.stat().st_size
     with ClipCutter(

@@ -20,7 +20,7 @@ from film_shots import moving_texture
 from numpy.typing import NDArray
 from samples import analyzed
 
-from curator.cut_requests import cut_request, least_frames
+from curator.cut_requests import crop_within, cut_request, least_frames
 from curator.media.packet_copy import CannotCopyError, PacketSpan, VideoPacket, packets_of_span
 from curator.records import CutClip, CutRequest, NotCopied, Span, Track
 from curator.stages.cut import clip_cutter as cut
@@ -154,7 +154,7 @@ def cutter_of(path: Path, config: CutConfig | None = None, threads: int = 1) -> 
 
 def request_of(track: Track, start: int, end: int, min_frames: int = 1) -> CutRequest:
     span = Span(start_frame=start, end_frame=end, shot=0)
-    return cut_request(track, "clip", span, crop_borders=True, min_frames=min_frames)
+    return cut_request(track, "clip", span, crop=crop_within(track, span), min_frames=min_frames)
 
 
 def stored(source: Path | bytes) -> list[Film]:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from samples import analyzed
 
 from curator.buckets import Bucket, bucket_of, bucket_size
-from curator.cut_requests import cut_request, frame_plan
+from curator.cut_requests import crop_within, cut_request, frame_plan
 from curator.errors import CutError, RecipeError
 from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
 from curator.media.tone_mapping import to_bt709
@@ -47,7 +47,8 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def request_of(path: Path, start: int = 0, end: int = N) -> CutRequest:
     span = Span(start_frame=start, end_frame=end, shot=0)
-    return cut_request(analyzed(path), "clip", span, crop_borders=True)
+    track = analyzed(path)
+    return cut_request(track, "clip", span, crop=crop_within(track, span))
 
 
 def cut(path: Path, request: CutRequest, **config: object) -> CutClip:
@@ -311,4 +312,4 @@ def test_hdr_is_mapped_frame_by_frame(transfer: int, tmp_path: Path) -> None:
 
 def stamp(config: CutConfig) -> str:
     """Fingerprint of clips that are cut so."""
-    return CutStage(CutStageConfig(cut=config, crop_borders=True, max_pixels=1)).fingerprint({})
+    return CutStage(CutStageConfig(cut=config, max_pixels=1)).fingerprint({})

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 import curator.stages.dedup.stage as graph
 from curator.models.perceptual import CLIP_DIM
-from curator.stages.analyze.stage import vectors_table
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
 from curator.stages.dedup.retention import find_duplicates
@@ -23,6 +22,7 @@ from curator.stages.dedup.similar_pairs import (
 )
 from curator.stages.dedup.stage import DedupStage
 from curator.storage import Store, open_store
+from curator.tables.clip_vectors import vectors_table
 from tests.made_clips import clip_rows
 
 N = 1500

@@ -8,16 +8,19 @@ import pytest
 from samples import made_track
 
 from curator.cut_requests import MAX_VARIABLE_FPS, cut_request, target_n_frames
-from curator.recipe import load_recipe
+from curator.executor.unit_worker import UnitWorker
 from curator.records import Reason, SourceRef, Span, Track, nominal_fps
-from curator.stages.analyze.stage import AnalyzedUnit, ProposeStep
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.families import families_of
 from curator.stages.filter.judging import decide
 from curator.stages.propose.candidate_row import candidate_row
+from curator.stages.propose.config import ProposeConfig
+from curator.stages.propose.stage import KeepProposed, ProposeStage
 from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store
-from curator.tables.parts import Parts, columns_to_rows, rows_to_table
+from curator.tables.parts import columns_to_rows, rows_to_table
 from curator.tables.schemas import candidates_schema
-from curator.tables.track_table import tracks_to_table
+from curator.tables.track_parts import AnalyzedUnit, LoadTracks, StoredTrack, TrackParts
 
 
 @pytest.mark.parametrize(
@@ -39,7 +42,7 @@ def test_an_absurd_unit_of_time_asks_for_no_millions_of_frames() -> None:
     """Pins pairs of frames a microsecond apart, seconds after each other."""
     pts = np.array([at for second in range(20) for at in (second * 10**6, second * 10**6 + 1)])
     track = made_track(40, time_base=Fraction(1, 10**6), frame_pts=pts, end_pts=20 * 10**6)
-    request = cut_request(track, "x", Span(start_frame=0, end_frame=40, shot=0), crop_borders=False)
+    request = cut_request(track, "x", Span(start_frame=0, end_frame=40, shot=0))
     assert request.is_vfr
     assert request.fps <= MAX_VARIABLE_FPS
     assert target_n_frames(request) <= 20 * MAX_VARIABLE_FPS
@@ -70,21 +73,26 @@ def test_what_proposing_raises_ends_in_the_row_of_its_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pins that the other sources of the unit go on, and that nothing is stored as done."""
-    store = open_store(str(tmp_path))
-    tracks = [(name, made_track(90, source_id=name)) for name in ("good", "odd")]
-    part = Parts(store, "tracks", "t").write(tracks_to_table(tracks), [name for name, _ in tracks])
+    families = families_of(AnalyzeConfig())
+    parts = TrackParts(open_store(str(tmp_path)), families)
+    sources = {
+        name: SourceRef(uri=f"{name}.mp4", n_bytes=1, version="1", source_id=name)
+        for name in ("good", "odd")
+    }
+    tracks = [(name, made_track(90, source_id=name)) for name in sources]
+    stored = parts.write(tracks, [family.name for family in families])
 
     def refuse(track: Track, *_: object) -> list[Span]:
         if track.source_id == "odd":
             raise ZeroDivisionError("not foreseen")
         return []
 
-    monkeypatch.setattr("curator.stages.analyze.stage.propose_clips", refuse)
-    sources = tuple(
-        SourceRef(uri=f"{name}.mp4", n_bytes=1, version="1", source_id=name) for name, _ in tracks
+    monkeypatch.setattr("curator.stages.propose.stage.propose_clips", refuse)
+    worker = UnitWorker(
+        stage=ProposeStage(ProposeConfig()), load=LoadTracks(parts), keep=KeepProposed(None)
     )
-    step = ProposeStep(store=store, stamp="t", recipe=load_recipe("quickstart", []))
-    proposed = step(AnalyzedUnit(sources=sources, part=part, failed=()))
+    unit = [StoredTrack(source=source, parts=stored) for source in sources.values()]
+    proposed = worker(AnalyzedUnit(tracks=tuple(unit))).results
     rows = {row["uri"]: row for row in proposed.sources.to_pylist()}
     assert rows["good.mp4"]["outcome"] == "done"
     assert (rows["odd.mp4"]["error_stage"], rows["odd.mp4"]["error_code"]) == (

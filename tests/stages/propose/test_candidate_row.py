@@ -12,7 +12,8 @@ from curator.records import Reason, Span, Track
 from curator.stages.filter.judging import decide
 from curator.stages.filter.rules import FilterConfig
 from curator.stages.propose.candidate_row import candidate_row
-from curator.stages.propose.clip_spans import ProposeConfig, clip_id
+from curator.stages.propose.clip_spans import clip_id
+from curator.stages.propose.config import ProposeConfig
 from curator.stages.shard.config import ShardConfig
 from curator.tables.parts import columns_to_rows, rows_to_table
 from curator.tables.schemas import candidates_schema, clips_schema
@@ -121,9 +122,7 @@ def test_a_variable_rate_is_written_at_its_nominal_rate() -> None:
     pts = np.concatenate([[0], np.cumsum(steps)[:-1]]).astype(np.int64)
     track = made_track(300, time_base=Fraction(1, 600), frame_pts=pts, end_pts=int(steps.sum()))
     row = row_of(track, 50, 200)
-    request = cut_request(
-        track, "x", Span(start_frame=50, end_frame=200, shot=0), crop_borders=True
-    )
+    request = cut_request(track, "x", Span(start_frame=50, end_frame=200, shot=0))
     assert (row["is_vfr"], row["fps_fraction"]) == (True, "30")
     assert row["n_frames"] == target_n_frames(request) == 150 * 20 // 20
 
@@ -131,9 +130,7 @@ def test_a_variable_rate_is_written_at_its_nominal_rate() -> None:
 def test_the_request_names_frames_and_end() -> None:
     """Pins what is asked of the cut at the end of a film, where no frame tells the end."""
     track = made_track(300, rotation_deg=90, is_interlaced=True)
-    request = cut_request(
-        track, "name", Span(start_frame=290, end_frame=300, shot=0), crop_borders=True
-    )
+    request = cut_request(track, "name", Span(start_frame=290, end_frame=300, shot=0))
     assert request.frame_pts.tolist() == [i * 512 for i in range(290, 300)]
     assert (request.start_pts, request.end_pts) == (290 * 512, 300 * 512)
     assert (request.clip_id, request.rotation_deg, request.is_interlaced) == ("name", 90, True)

@@ -9,11 +9,11 @@ from samples import made_track
 
 from curator.records import Shot, Span, Transition
 from curator.stages.propose.clip_spans import (
-    ProposeConfig,
     clip_id,
     duration_s,
     propose_clips,
 )
+from curator.stages.propose.config import ProposeConfig
 
 CONFIG = ProposeConfig()
 

@@ -10,7 +10,8 @@ from samples import made_track
 
 from curator.measures.change import ChangeStream
 from curator.records import Shot, Track
-from curator.stages.propose.clip_spans import ProposeConfig, propose_clips
+from curator.stages.propose.clip_spans import propose_clips
+from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.shot_boundaries import find_shots as shots_of
 
 F = 100

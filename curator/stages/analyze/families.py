@@ -1,0 +1,162 @@
+"""Families: columns of a track that one measure makes of the decoded frames.
+
+Each family has a fingerprint and objects of its own, so that a run measures the families that its
+recipe needs and nobody has stored. `frames` has what all others are placed by, and the failures.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from curator.fingerprints import fingerprint
+from curator.measures import camera, motion, stillness
+from curator.measures.change import CHANGES
+from curator.measures.contract import Measure, registered_measures
+from curator.measures.sample_signals import SIGNALS
+from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
+from curator.models.text_detector import TEXT_MODEL
+from curator.models.transnet import transnet_model_name
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.tables.track_parts import StoredFamily
+from curator.tables.track_table import FRAMES, FULL_FRAME_NOISE, NATIVE_NOISE, change_column
+
+DECODE_VERSION = 1
+"""Raised when a decode would give other frames or other pixels: all families are measured anew."""
+_MEASURE = "measure "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What one measure makes.
+
+    Attributes:
+        name: Its name.
+        version: Raised when the same frames and settings would give other values.
+        columns: Its columns in `track_table`.
+        keys: Keys of `AnalyzeConfig` that it depends on.
+        models: Names or hashes of weights that it depends on.
+    """
+
+    name: str
+    version: int
+    columns: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+    models: tuple[object, ...] = ()
+
+    def stored(self, config: AnalyzeConfig) -> StoredFamily:
+        """How it is stored: under the fingerprint of its values."""
+        settings = {key: getattr(config, key) for key in self.keys}
+        stamp = fingerprint(
+            "analyze", self.name, self.version, DECODE_VERSION, settings, self.models
+        )
+        is_of_user = self.name.startswith(_MEASURE)
+        return StoredFamily(
+            name=self.name,
+            folder="measures" if is_of_user else self.name,
+            stamp=stamp,
+            columns=self.columns,
+        )
+
+
+_OF_PAIRS = (*motion.SIGNALS, *camera.SIGNALS, *stillness.SIGNALS)
+SIGNALS_OF = {
+    "pictures": (*(name for name in SIGNALS if name not in {*_OF_PAIRS, "noise"}), NATIVE_NOISE),
+    "motion": (*_OF_PAIRS, FULL_FRAME_NOISE),
+}
+"""Signals of samples, by the family that makes them."""
+_GRID = ("samples_per_s", "motion_pair_s")
+_BUILT_IN = (
+    Family(
+        name=FRAMES,
+        version=1,
+        columns=(
+            "sha256", "time_base", "end_pts", "width", "height", "rotation_deg", "pixel_aspect",
+            "is_interlaced", "is_hdr", "notes", "n_decode_errors", "frame_pts", "frame_bytes",
+            "frame_flags", "luma_mean", "luma_spread",
+        ),
+        keys=("max_pixels", "max_frames"),
+    ),
+    Family(
+        name="shots",
+        version=1,
+        columns=(
+            "shot_probability", "transition_probability", *(change_column(n) for n in CHANGES)
+        ),
+        keys=("shot_precision",),
+        models=(transnet_model_name(),),
+    ),
+    Family(
+        name="pictures",
+        version=1,
+        columns=(
+            "sample_frame", "sample_pair_frame", "descriptor", "thumbnail_frame", "thumbnails",
+            *SIGNALS_OF["pictures"],
+        ),
+        keys=(*_GRID, "thumbnail_every"),
+        models=(PERCEPTUAL_MODEL, DIM),
+    ),
+    Family(
+        name="motion",
+        version=1,
+        columns=SIGNALS_OF["motion"],
+        keys=(*_GRID, "flow"),
+    ),
+    Family(
+        name="overlays",
+        version=1,
+        columns=(
+            "look_frame", "look_next_frame", "look_edges", "look_lines", "look_standing",
+            "look_moved",
+        ),
+        keys=("samples_per_s", "text_every_s"),
+    ),
+)  # fmt: skip
+_TEXT = Family(
+    name="text",
+    version=1,
+    columns=("text_frame", "text_line"),
+    keys=(*_GRID, "text_every_s", "flow"),
+    models=(TEXT_MODEL,),
+)
+_AUDIO = Family(name="audio", version=1, columns=("audio_notes", "audio_rms_first", "audio_rms_db"))
+_CLIP = ("clip_frame", "clip_embedding")
+
+
+def families_of(config: AnalyzeConfig, clip_stamp: str | None = None) -> tuple[StoredFamily, ...]:
+    """The families that a recipe needs; `frames` is the first.
+
+    Args:
+        config: Settings.
+        clip_stamp: Fingerprint of the CLIP model's weights; None without one.
+    """
+    families = [*_BUILT_IN]
+    if config.text:
+        families.append(_TEXT)
+    if config.audio:
+        families.append(_AUDIO)
+    if config.clip is not None:
+        keys = ("clip", "samples_per_s", "clip_every_s", "clip_precision")
+        families.append(
+            Family(name="clip", version=1, columns=_CLIP, keys=keys, models=(clip_stamp,))
+        )
+    families += [_of_user(measure) for measure in registered_measures() if measure.signals]
+    return tuple(family.stored(config) for family in families)
+
+
+def tracks_fingerprint(families: Sequence[StoredFamily]) -> str:
+    """Fingerprint of tracks that have some families."""
+    return fingerprint("tracks", {family.name: family.stamp for family in families})
+
+
+def measure_family(measure: Measure) -> str:
+    """Name of the family of a user's measure."""
+    return f"{_MEASURE}{measure.fingerprint()}"
+
+
+def _of_user(measure: Measure) -> Family:
+    return Family(
+        name=measure_family(measure),
+        version=measure.version,
+        columns=tuple(measure.signals),
+        keys=_GRID,
+        models=(measure.fingerprint(),),
+    )

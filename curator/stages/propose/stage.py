@@ -1,0 +1,231 @@
+"""The stage that makes shots, candidate clips and their scores of tracks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from curator.measures.clip_view import ClipView, How, samples_of
+from curator.measures.scores import measures_fingerprint, use_measures
+from curator.models.embedding_heads import Heads, normalised
+from curator.models.perceptual import aggregate
+from curator.records import Failure, Shot, Span, Track, field_names
+from curator.stage import Resources, Scope, Stage
+from curator.stages.propose.candidate_row import candidate_row
+from curator.stages.propose.clip_spans import propose_clips
+from curator.stages.propose.config import ProposeConfig
+from curator.stages.propose.shot_boundaries import find_shots
+from curator.tables.clip_vectors import vectors_table
+from curator.tables.parts import rows_to_table
+from curator.tables.schemas import (
+    PICTURES_SCHEMA,
+    SHOTS_SCHEMA,
+    candidates_schema,
+    embeddings_schema,
+)
+from curator.tables.source_table import MEASURED_SCHEMA
+from curator.tables.track_parts import TrackItem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedUnit:
+    """Shots, candidate clips and measured facts of some sources.
+
+    Attributes:
+        track_parts: Of each source id, the part of `tracks` that has its frames; empty where
+            `sources` has them.
+        sources: Columns of `sources`; rows with a `source_id` hold for good, others for this run.
+        shots: Rows of `SHOTS_SCHEMA`.
+        clips: Rows of `candidates_schema`.
+        vectors: Rows of `embeddings_schema`.
+        clip_vectors: The same by the CLIP model; none without one.
+        pictures: Rows of `PICTURES_SCHEMA`.
+    """
+
+    track_parts: Mapping[str, str] = field(default_factory=dict)
+    sources: pa.Table
+    shots: pa.Table
+    clips: pa.Table
+    vectors: pa.Table
+    clip_vectors: pa.Table = field(default_factory=lambda: embeddings_schema(1).empty_table())
+    pictures: pa.Table
+
+
+@dataclass(slots=True, kw_only=True)
+class ProposedRows:
+    """The rows of one source."""
+
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    shots: list[dict[str, Any]] = field(default_factory=list)
+    clips: list[dict[str, Any]] = field(default_factory=list)
+    vectors: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
+    clip_vectors: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
+    pictures: list[dict[str, Any]] = field(default_factory=list)
+
+
+class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
+    """Finds shots in tracks, cuts them into candidate clips, and scores these.
+
+    Args:
+        config: Settings.
+        aggregates: How samples become scores, where not as `SCORES` says.
+        heads: Reads CLIP embeddings; None for nothing.
+        heads_stamp: Fingerprint of the heads.
+        measures: Users' measures, as the recipe names them.
+    """
+
+    name = "propose"
+    version = 1
+    scope = Scope.SOURCE
+    reads = ("tracks",)
+    writes = ("candidates",)
+    # Shorter spans are proposed too, and rejected by a rule.
+    results_ignore = frozenset({"min_s"})
+    config_type = ProposeConfig
+
+    def __init__(
+        self,
+        config: ProposeConfig,
+        *,
+        aggregates: Mapping[str, How] | None = None,
+        heads: Heads | None = None,
+        heads_stamp: str | None = None,
+        measures: Sequence[str] = (),
+    ) -> None:
+        super().__init__(config)
+        self._aggregates = dict(aggregates or {})
+        self.heads = heads
+        self._heads_stamp = heads_stamp
+        self._measures = tuple(measures)
+
+    @property
+    def resources(self) -> Resources:
+        """Half a core: parts are waited for."""
+        return Resources(cpus=0.5)
+
+    def setup(self) -> None:
+        """Makes users' measures known in this process."""
+        use_measures(self._measures)
+
+    def models(self) -> tuple[object, ...]:
+        """How scores are made, and what reads embeddings."""
+        return self._aggregates, self._heads_stamp, measures_fingerprint()
+
+    def process(self, unit: TrackItem) -> ProposedRows:
+        """Makes the rows of a source."""
+        track, uri = unit.track, unit.uri
+        if isinstance(track, Failure):
+            # A failure that is not stored has no id, and is tried again.
+            known = {} if unit.frames_part is None else {"source_id": unit.source.source_id}
+            return ProposedRows(sources=[_failed_source(track) | known])
+        shots = find_shots(track, self.config)
+        spans = propose_clips(track, shots, self.config)
+        made = ProposedRows(
+            shots=[_shot_row(track, number, shot) for number, shot in enumerate(shots)]
+        )
+        for span in spans:
+            row = candidate_row(
+                track,
+                span,
+                uri,
+                aggregates=self._aggregates,
+                crop_borders=self.config.crop_borders,
+                heads=self.heads,
+            )
+            made.clips.append(row)
+            vector = aggregate(track.descriptor[samples_of(track, span)])
+            if vector is not None:
+                made.vectors.append((row["clip_id"], vector))
+            looks_ND = ClipView(track, span).embeddings_ND  # noqa: N806 - shape letters
+            if len(looks_ND):
+                mean_1D = normalised(looks_ND).mean(axis=0, keepdims=True)  # noqa: N806
+                look = normalised(mean_1D)[0].astype(np.float32)
+                made.clip_vectors.append((row["clip_id"], look))
+            thumbnail = _thumbnail(track, span)
+            if thumbnail is not None:
+                made.pictures.append({"clip_id": row["clip_id"], "jpeg": thumbnail})
+        made.sources.append(_source_facts(track, uri, len(shots), len(spans)))
+        return made
+
+    def failed(self, unit: TrackItem, failure: Failure) -> ProposedRows:
+        """The row of a source from which nothing can be proposed; it is tried again."""
+        return ProposedRows(sources=[_failed_source(failure)])
+
+
+class KeepProposed:
+    """Turns the rows of a unit into tables.
+
+    Args:
+        clip: Name of the CLIP model; None for none.
+    """
+
+    def __init__(self, clip: str | None) -> None:
+        self._clip = clip
+
+    def __call__(self, items: Sequence[TrackItem], results: Sequence[ProposedRows]) -> ProposedUnit:
+        """Tables of the rows of all sources."""
+        rows = ProposedRows()
+        for result in results:
+            for name in field_names(ProposedRows):
+                getattr(rows, name).extend(getattr(result, name))
+        return ProposedUnit(
+            track_parts={
+                str(item.source.source_id): item.frames_part
+                for item in items
+                if item.frames_part is not None
+            },
+            sources=pa.Table.from_pylist(rows.sources, MEASURED_SCHEMA),
+            shots=rows_to_table(rows.shots, SHOTS_SCHEMA),
+            clips=rows_to_table(rows.clips, candidates_schema()),
+            vectors=vectors_table(rows.vectors),
+            clip_vectors=vectors_table(rows.clip_vectors, model=self._clip, least_dim=1),
+            pictures=rows_to_table(rows.pictures, PICTURES_SCHEMA),
+        )
+
+
+def _thumbnail(track: Track, span: Span) -> bytes | None:
+    inside = (track.thumbnail_frame >= span.start_frame) & (track.thumbnail_frame < span.end_frame)
+    indices = np.flatnonzero(inside)
+    return track.thumbnails[int(indices[len(indices) // 2])] if len(indices) else None
+
+
+def _shot_row(track: Track, number: int, shot: Shot) -> dict[str, Any]:
+    return {
+        "source_id": track.source_id,
+        "shot": number,
+        "start_frame": shot.start_frame,
+        "end_frame": shot.end_frame,
+        "start_s": track.seconds(int(track.frame_pts[shot.start_frame])),
+        "end_s": track.seconds(track.pts_of_end(shot.end_frame)),
+        "transition_in": shot.transition_in,
+        "transition_out": shot.transition_out,
+    }
+
+
+def _source_facts(track: Track, uri: str, n_shots: int, n_clips: int) -> dict[str, Any]:
+    same = (
+        "source_id", "sha256", "width", "height", "rotation_deg", "duration_s", "n_frames",
+        "is_vfr", "is_hdr", "is_interlaced", "n_decode_errors",
+    )  # fmt: skip
+    return {name: getattr(track, name) for name in same} | {
+        "uri": uri,
+        "pixel_aspect": str(track.pixel_aspect),
+        "fps": float(track.fps),
+        "n_shots": n_shots,
+        "n_clips": n_clips,
+        "notes": [str(note) for note in track.notes],
+        "outcome": "done",
+    }
+
+
+def _failed_source(failure: Failure) -> dict[str, Any]:
+    return {
+        "uri": failure.uri,
+        "outcome": "failed",
+        "error_stage": failure.stage,
+        "error_code": str(failure.code),
+        "error_message": failure.message,
+    }

@@ -1,0 +1,431 @@
+"""Where tracks are stored: an object for each family of columns of some sources.
+
+    tracks/frames/<stamp>-<hash>.parquet    what places all others, and the failures
+    tracks/<family>/<stamp>-<hash>.parquet  the columns of one family
+    segments/<stamp>-<hash>.parquet         what was measured on a segment of one source
+
+A part is named by the stamp of its family and a hash of the sources in it, so that parts of one
+decode have the same hash. A source that failed for good is in `frames` alone.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from curator.errors import RETRIED, ErrorCode
+from curator.fingerprints import fingerprint
+from curator.media.source_segments import Segment, WholeReason
+from curator.records import Failure, SourceRef, Track
+from curator.storage import Store
+from curator.tables.parts import Parts
+from curator.tables.track_table import FRAMES, PLACES, table_to_tracks, tracks_to_table
+
+TRACKS, SEGMENTS = "tracks", "segments"
+_CHECKED = ("frame_pts", "frame_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFamily:
+    """A family as it is stored.
+
+    Attributes:
+        name: Its name.
+        folder: Its folder under `tracks/`.
+        stamp: Its fingerprint.
+        columns: Its columns.
+    """
+
+    name: str
+    folder: str
+    stamp: str
+    columns: tuple[str, ...]
+
+
+PartsByFamily = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceItem:
+    """A source to analyze.
+
+    Attributes:
+        source: The source.
+        families: Those to measure.
+        parts: Where the others are stored.
+    """
+
+    source: SourceRef
+    families: frozenset[str]
+    parts: PartsByFamily = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Name under which attempts are counted."""
+        return f"analyze {self.source.uri}"
+
+    @property
+    def uri(self) -> str:
+        """For messages."""
+        return self.source.uri
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentItem:
+    """One segment of a source to analyze."""
+
+    source: SourceRef
+    segment: Segment
+    families: frozenset[str]
+
+    @property
+    def key(self) -> str:
+        """Key under which it counts as done."""
+        return f"{self.source.source_id} {self.segment.key}"
+
+    @property
+    def uri(self) -> str:
+        """For messages."""
+        return self.source.uri
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashItem:
+    """A source in segments, whose SHA-256 no segment can take by itself."""
+
+    source: SourceRef
+
+    @property
+    def key(self) -> str:
+        """Name under which attempts are counted."""
+        return f"hash {self.source.uri}"
+
+    @property
+    def uri(self) -> str:
+        """For messages."""
+        return self.source.uri
+
+
+AnalyzeItem = SourceItem | SegmentItem | HashItem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinItem(SourceItem):
+    """A source whose segments are all there; `tracks` are those of `segments` once they are read.
+
+    Attributes:
+        segments: Their parts, in order.
+        sha256: Of the whole source; empty where it is known.
+        tracks: What was measured on each.
+    """
+
+    segments: tuple[str, ...]
+    sha256: str
+    tracks: tuple[Track, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTrack:
+    """A source, and the parts that make up its track."""
+
+    source: SourceRef
+    parts: PartsByFamily
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentDone:
+    """What became of a segment, a hash or a join; `whole` says why the source cannot be joined.
+
+    Attributes:
+        source: The source.
+        key: The segment's name within it, where `part` has the segment.
+        part: The segment's part.
+        sha256: Of the source.
+        whole: Why it must be analyzed whole.
+    """
+
+    source: SourceRef
+    key: str | None = None
+    part: str | None = None
+    sha256: str | None = None
+    whole: WholeReason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyzedUnit:
+    """What was stored of some items; `failed` has what another run tries again."""
+
+    tracks: tuple[StoredTrack, ...] = ()
+    failed: tuple[tuple[SourceRef, Failure], ...] = ()
+    segments: tuple[SegmentDone, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackItem:
+    """A track, or the failure in its place.
+
+    Attributes:
+        source: The source.
+        track: What was measured.
+        frames_part: The part of its family `frames`; None for a failure that is not stored.
+    """
+
+    source: SourceRef
+    track: Track | Failure
+    frames_part: str | None
+
+    @property
+    def key(self) -> str:
+        """Name under which attempts are counted."""
+        return f"propose {self.source.uri}"
+
+    @property
+    def uri(self) -> str:
+        """For messages."""
+        return self.source.uri
+
+
+class TrackParts:
+    """The stored tracks of a recipe.
+
+    Args:
+        store: Output root.
+        families: Those that the recipe needs.
+    """
+
+    def __init__(self, store: Store, families: Sequence[StoredFamily]) -> None:
+        self._families = {family.name: family for family in families}
+        self._store = store
+
+    def stored(self) -> tuple[dict[str, PartsByFamily], set[str]]:
+        """Parts by family of each source id, and the source ids that failed for good.
+
+        Sources of one unit share one dictionary.
+        """
+        by_hash: dict[str, dict[str, str]] = {}
+        for family in self._families:
+            for name in self._parts(family).names():
+                by_hash.setdefault(name.rpartition("-")[2], {})[family] = name
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            footers = pool.map(self._footer, by_hash.values())
+            found = sorted(
+                zip(by_hash.values(), footers, strict=True), key=lambda one: FRAMES not in one[0]
+            )
+        parts_of: dict[str, PartsByFamily] = {}
+        failed: set[str] = set()
+        for names, (keys, failed_keys) in found:
+            if FRAMES in names:
+                failed.update(failed_keys)
+            # By identity, which holds as long as the dictionaries do: until `parts_of` is made.
+            merged: dict[int, tuple[PartsByFamily, dict[str, str]]] = {}
+            for key in keys:
+                known = parts_of.get(key)
+                if known is None:
+                    parts_of[key] = names
+                    continue
+                if id(known) not in merged:
+                    merged[id(known)] = known, {**known, **names}
+                parts_of[key] = merged[id(known)][1]
+        return parts_of, failed
+
+    def write(
+        self, results: Sequence[tuple[str, Track | Failure]], families: Collection[str]
+    ) -> dict[str, str]:
+        """Stores some families of some sources, and failures.
+
+        Args:
+            results: By source id.
+            families: Those that were measured.
+
+        Returns:
+            The parts, by family.
+        """
+        failed = [key for key, result in results if isinstance(result, Failure)]
+        tracks = [one for one in results if isinstance(one[1], Track)]
+        names: dict[str, str] = {}
+        for family in sorted(families, key=lambda name: (name == FRAMES, name)):
+            rows = results if family == FRAMES else tracks
+            if rows:
+                table = tracks_to_table(rows, self._families[family].columns)
+                keys = [key for key, _ in rows]
+                of_rows = failed if family == FRAMES else []
+                names[family] = self._parts(family).write(table, keys, failed=of_rows)
+        return names
+
+    def read(self, tracks: Iterable[StoredTrack]) -> list[TrackItem]:
+        """Reads tracks; each part once for the sources that it has in common with the others."""
+        groups: dict[tuple[str, ...], list[SourceRef]] = {}
+        for one in tracks:
+            names = (one.parts[FRAMES], *(n for f, n in one.parts.items() if f != FRAMES))
+            groups.setdefault(names, []).append(one.source)
+        items: list[TrackItem] = []
+        for names, sources in groups.items():
+            tables = [self._parts(FRAMES).read(name) for name in names]
+            of = {str(source.source_id): source for source in sources}
+            uris = {source_id: source.uri for source_id, source in of.items()}
+            items += [
+                TrackItem(source=of[source_id], track=track, frames_part=names[0])
+                for source_id, track in table_to_tracks(tables, uris)
+            ]
+        return items
+
+    def agrees(self, part: str, source_id: str, track: Track) -> bool:
+        """Whether a decode gave the frames that are stored.
+
+        Args:
+            part: Of the family `frames`.
+            source_id: The source.
+            track: Of the decode.
+        """
+        table = self._parts(FRAMES).read(part, ["source_id", *_CHECKED])
+        row = table["source_id"].to_pylist().index(source_id)
+        stored = (np.asarray(table[name][row].values) for name in _CHECKED)
+        pts, n_bytes = stored
+        if not np.array_equal(pts, track.frame_pts):
+            return False
+        known = (n_bytes > 0) & (track.frame_bytes > 0)
+        return bool(np.array_equal(n_bytes[known], track.frame_bytes[known]))
+
+    def segments(self, families: Collection[str]) -> Parts:
+        """The parts of segments on which some families were measured."""
+        stamps = {name: self._families[name].stamp for name in families}
+        return Parts(self._store, SEGMENTS, fingerprint(SEGMENTS, stamps))
+
+    def write_segment(self, item: SegmentItem, track: Track) -> str:
+        """Stores what was measured on a segment."""
+        own = (self._families[name].columns for name in sorted(item.families))
+        columns = list(dict.fromkeys((*PLACES, *(name for names in own for name in names))))
+        table = tracks_to_table([(str(item.source.source_id), track)], columns)
+        return self.segments(item.families).write(table, [item.key])
+
+    def read_segments(self, item: JoinItem) -> tuple[Track, ...]:
+        """Reads the segments of a source."""
+        parts, source = self.segments(item.families), item.source
+        tracks: list[Track] = []
+        for name in item.segments:
+            ((_, track),) = table_to_tracks([parts.read(name)], {str(source.source_id): source.uri})
+            assert isinstance(track, Track)
+            tracks.append(track)
+        return tuple(tracks)
+
+    def _parts(self, family: str) -> Parts:
+        stored = self._families[family]
+        return Parts(self._store, f"{TRACKS}/{stored.folder}", stored.stamp)
+
+    def _footer(self, names: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        """Keys and failures of the parts of one unit, which are the same in each of them."""
+        return self._parts(FRAMES).footer(names.get(FRAMES) or next(iter(names.values())))
+
+
+class KeepTracks:
+    """Stores what a unit of analysis gave: a track by family, a segment as one row.
+
+    Args:
+        parts: Where.
+    """
+
+    def __init__(self, parts: TrackParts) -> None:
+        self._parts = parts
+
+    def __call__(
+        self,
+        items: Sequence[AnalyzeItem],
+        results: Sequence[Track | Failure | WholeReason | str],
+    ) -> AnalyzedUnit:
+        """Stores the results of a unit; all its sources have the same families to measure."""
+        pairs = list(zip(items, results, strict=True))
+        segments = [self._segment(i, r) for i, r in pairs if not isinstance(i, SourceItem)]
+        tracks: list[tuple[SourceItem, Track | Failure]] = []
+        for item, result in pairs:
+            if isinstance(item, SourceItem):
+                result = self._checked(item, result)
+                if isinstance(result, Track | Failure):
+                    tracks.append((item, result))
+                elif isinstance(result, WholeReason):
+                    segments.append(SegmentDone(source=item.source, whole=result))
+        return self._stored(tracks, tuple(segments))
+
+    def _stored(
+        self,
+        tracks: Sequence[tuple[SourceItem, Track | Failure]],
+        segments: tuple[SegmentDone, ...],
+    ) -> AnalyzedUnit:
+        kept: list[tuple[SourceItem, Track | Failure]] = []
+        failed: list[tuple[SourceRef, Failure]] = []
+        for item, result in tracks:
+            if isinstance(result, Failure) and not _is_for_good(item, result):
+                failed.append((item.source, result))
+            else:
+                kept.append((item, result))
+        parts: dict[str, str] = {}
+        if kept:
+            rows = [(str(item.source.source_id), result) for item, result in kept]
+            parts = self._parts.write(rows, kept[0][0].families)
+        stored = [
+            StoredTrack(
+                source=item.source,
+                parts={**item.parts, **parts} if isinstance(r, Track) else {FRAMES: parts[FRAMES]},
+            )
+            for item, r in kept
+        ]
+        return AnalyzedUnit(tracks=tuple(stored), failed=tuple(failed), segments=segments)
+
+    def _checked(
+        self, item: SourceItem, result: Track | Failure | WholeReason | str
+    ) -> Track | Failure | WholeReason | str:
+        """The result; something else where it does not fit the frames that are stored."""
+        if not isinstance(result, Track) or FRAMES in item.families:
+            return result
+        if self._parts.agrees(item.parts[FRAMES], str(item.source.source_id), result):
+            return result
+        if isinstance(item, JoinItem):
+            return WholeReason.INDEX_LIES
+        return Failure(
+            uri=item.uri,
+            stage="analyze",
+            code=ErrorCode.CHANGED,
+            message=f"{item.uri}: it decodes to {result.n_frames} frames that are not those which "
+            "were measured before, as another version of FFmpeg may do; use the versions that "
+            "summary.json names, or delete OUT/tracks to measure all sources again",
+        )
+
+    def _segment(
+        self, item: SegmentItem | HashItem, result: Track | Failure | WholeReason | str
+    ) -> SegmentDone:
+        if isinstance(result, Track) and isinstance(item, SegmentItem):
+            part = self._parts.write_segment(item, result)
+            return SegmentDone(source=item.source, key=item.key, part=part)
+        if isinstance(result, WholeReason):
+            return SegmentDone(source=item.source, whole=result)
+        return SegmentDone(source=item.source, sha256=str(result))
+
+
+def _is_for_good(item: SourceItem, failure: Failure) -> bool:
+    """Whether a failure is stored: not where frames of the source were decoded before."""
+    return failure.code not in RETRIED and FRAMES in item.families
+
+
+class LoadSegments:
+    """Reads the segments of the sources that are joined."""
+
+    def __init__(self, parts: TrackParts) -> None:
+        self._parts = parts
+
+    def __call__(self, items: Sequence[JoinItem]) -> list[JoinItem]:
+        """The items with what was measured on their segments."""
+        return [replace(item, tracks=self._parts.read_segments(item)) for item in items]
+
+
+class LoadTracks:
+    """Reads the tracks that a unit of analysis gave."""
+
+    def __init__(self, parts: TrackParts) -> None:
+        self._parts = parts
+
+    def __call__(self, unit: AnalyzedUnit) -> list[TrackItem] | None:
+        """Tracks and failures; None for a unit of segments, which have no track yet."""
+        if unit.segments:
+            return None
+        failed = [TrackItem(source=s, track=f, frames_part=None) for s, f in unit.failed]
+        return [*failed, *self._parts.read(unit.tracks)]

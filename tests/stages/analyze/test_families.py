@@ -1,0 +1,330 @@
+"""Families: each is the same whatever is measured beside it, and is stored by itself."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from film_makers import variable_pts, write_video
+from film_shots import moving_texture
+from numpy.typing import NDArray
+from overlays import lettering, subtitled
+from sound import Sound, steps
+from sound import write_film as write_sound_film
+
+from curator.errors import ErrorCode
+from curator.executor.unit_worker import UnitWorker
+from curator.measures import contract
+from curator.measures.contract import Measure, SamplePictures, Signal
+from curator.media import source_segments
+from curator.media.source_segments import WholeReason, plan_segments
+from curator.models.text_detector import TextDetector
+from curator.models.transnet import ShotNetwork
+from curator.records import Failure, SourceRef, Track
+from curator.stages.analyze import stage as stage_module
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.families import families_of, measure_family
+from curator.stages.analyze.measurer import Instruments
+from curator.stages.analyze.segment_join import OVERLAP
+from curator.stages.analyze.stage import AnalyzeStage, JoinStage
+from curator.storage import open_store
+from curator.storage.source_reader import stat_source
+from curator.tables.track_parts import (
+    AnalyzedUnit,
+    HashItem,
+    JoinItem,
+    KeepTracks,
+    LoadSegments,
+    SegmentItem,
+    SourceItem,
+    StoredTrack,
+    TrackParts,
+)
+from curator.tables.track_table import FRAMES
+
+FPS = 25
+CONFIG = AnalyzeConfig(clip="looker", clip_every_s=1.5)
+IN_SEGMENTS = "words.mp4"
+
+
+class FirstPixels:
+    """Stands for a CLIP model: an embedding is made of a picture's corner."""
+
+    cpu_s = own_s = 0.0
+    n_halved = 0
+
+    def stream(self, *, in_background: bool) -> "FirstPixels":
+        looks = FirstPixels()
+        looks.frames, looks.rows = [], []
+        return looks
+
+    def push(self, index: int, rgb_HWC: NDArray[np.uint8]) -> None:  # noqa: N803 - shape letters
+        self.frames.append(index)
+        self.rows.append(rgb_HWC[0, :2].ravel() / 255)
+
+    def finish(self) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
+        rows = np.array(self.rows, np.float16).reshape(-1, 6)
+        return np.array(self.frames, np.int32), rows
+
+
+class Redness(Measure):
+    """A user's measure."""
+
+    name, version, scores = "redness", 1, {}
+    signals = {"redness": Signal(unit="levels", range="0 to 255", meaning="mean of red")}  # noqa: RUF012
+
+    def measure(self, sample: SamplePictures) -> dict[str, float]:
+        return {"redness": float(sample.small_HWC[..., 0].mean())}
+
+
+def pictures(n_frames: int) -> Iterator[NDArray[np.uint8]]:
+    """Moving textures with a cut, and a word over them now and then."""
+    word = lettering("Where?", size_px=9)
+    for seed, count in enumerate((130, n_frames - 130)):
+        frames = moving_texture(count, seed=seed, width_px=96, height_px=64)
+        yield from subtitled(frames, [word, None], n_frames=50)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def measures() -> Iterator[None]:
+    """A user's measure, and segments of short films."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contract, "_registered", (Redness(),))
+        patch.setattr(source_segments, "LEAST_FRAMES", 240)
+        network, detector = ShotNetwork(precision="float32"), TextDetector()
+
+        def instruments(_: object, families: frozenset[str], *__: object) -> Instruments:
+            return Instruments(
+                network=network if "shots" in families else None,
+                detector=detector if "text" in families else None,
+                clip=FirstPixels() if "clip" in families else None,  # type: ignore[arg-type]
+                measures={measure_family(Redness()): Redness()},
+            )
+
+        patch.setattr(stage_module, "instruments_of", instruments)
+        patch.setattr(stage_module, "use_measures", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SourceRef]:
+    folder = tmp_path_factory.mktemp("films")
+    write_video(folder / IN_SEGMENTS, pictures(560), fps=Fraction(FPS), gop=90, bframes=2)
+    write_sound_film(folder / "sound.mp4", [Sound(wave=steps(6.0))], n_frames=180)
+    write_video(
+        folder / "variable.mkv", pictures(180), fps=Fraction(FPS), pts=variable_pts(180),
+        time_base=Fraction(1, 1000),
+    )  # fmt: skip
+    (folder / "no film.mp4").write_bytes((folder / "sound.mp4").read_bytes()[:900])
+    found = {}
+    for path in folder.iterdir():
+        n_bytes, version = stat_source(str(path))
+        found[path.name] = SourceRef(
+            uri=str(path), n_bytes=n_bytes, version=version, source_id=path.name,
+            header_n_frames=560 if path.name == IN_SEGMENTS else None,
+        )  # fmt: skip
+    return found
+
+
+class Place:
+    """An output root."""
+
+    def __init__(self, folder: Path) -> None:
+        self.families = families_of(CONFIG, "weights")
+        self.names = frozenset(family.name for family in self.families)
+        self.parts = TrackParts(open_store(str(folder)), self.families)
+
+    def measure(self, source: SourceRef, families: frozenset[str]) -> AnalyzedUnit:
+        """Measures families of a source, as a run does that lacks them."""
+        stored, _ = self.parts.stored()
+        item = SourceItem(
+            source=source, families=families, parts=stored.get(str(source.source_id), {})
+        )
+        return self.run(item)
+
+    def run(self, item: Any) -> AnalyzedUnit:  # noqa: ANN401
+        stage = AnalyzeStage(CONFIG, families=getattr(item, "families", frozenset()))
+        unit: AnalyzedUnit = UnitWorker(stage=stage, keep=KeepTracks(self.parts))([item]).results
+        return unit
+
+    def in_segments(self, source: SourceRef, families: frozenset[str]) -> AnalyzedUnit:
+        """Measures families of a source segment by segment."""
+        with open(source.uri, "rb") as reader:
+            plan = plan_segments(
+                reader, source.uri, n_bytes=source.n_bytes, limit_s=10.0, shared_frames=OVERLAP,
+                max_pixels=10**7,
+            )  # fmt: skip
+        assert len(plan) > 1
+        done = [
+            self.run(SegmentItem(source=source, segment=segment, families=families)).segments[0]
+            for segment in plan
+        ]
+        sha256 = ""
+        if FRAMES in families:
+            sha256 = str(self.run(HashItem(source=source)).segments[0].sha256)
+        stored, _ = self.parts.stored()
+        item = JoinItem(
+            source=source,
+            families=families,
+            parts=stored.get(str(source.source_id), {}),
+            segments=tuple(str(one.part) for one in done),
+            sha256=sha256,
+        )
+        worker = UnitWorker(
+            stage=JoinStage(CONFIG), load=LoadSegments(self.parts), keep=KeepTracks(self.parts)
+        )
+        unit: AnalyzedUnit = worker([item]).results
+        return unit
+
+    def track(self, source: SourceRef) -> Track | Failure:
+        """What is stored of a source."""
+        stored, _ = self.parts.stored()
+        (item,) = self.parts.read([StoredTrack(source=source, parts=stored[str(source.source_id)])])
+        return item.track
+
+
+def assert_same(one: Track, other: Track, *, heads_atol: float = 0.0) -> None:
+    for field in fields(Track):
+        left, right = getattr(one, field.name), getattr(other, field.name)
+        if field.name in ("shot_probability", "transition_probability"):
+            np.testing.assert_allclose(left, right, atol=heads_atol, rtol=0)
+        elif isinstance(right, np.ndarray):
+            np.testing.assert_array_equal(left, right, err_msg=field.name)
+        elif isinstance(right, dict):
+            assert left.keys() == right.keys()
+            for name in right:
+                np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+        else:
+            assert left == right, field.name
+
+
+@pytest.fixture(scope="module")
+def whole(
+    films: dict[str, SourceRef], tmp_path_factory: pytest.TempPathFactory, measures: None
+) -> dict[str, Track]:
+    """Tracks of all families, measured at once."""
+    place = Place(tmp_path_factory.mktemp("whole"))
+    tracks = {}
+    for name in (IN_SEGMENTS, "sound.mp4", "variable.mkv"):
+        place.measure(films[name], place.names)
+        track = place.track(films[name])
+        assert isinstance(track, Track)
+        tracks[name] = track
+    assert len(tracks[IN_SEGMENTS].text_frame) > 4
+    assert np.isfinite(tracks["sound.mp4"].audio_rms_db).any()
+    assert all(len(track.clip_frame) and "redness" in track.signals for track in tracks.values())
+    return tracks
+
+
+@pytest.mark.parametrize("name", [IN_SEGMENTS, "sound.mp4", "variable.mkv"])
+def test_one_family_at_a_time_gives_what_all_at_once_give(
+    name: str, films: dict[str, SourceRef], whole: dict[str, Track], tmp_path: Path
+) -> None:
+    """Pins every column to the bit, whatever else is measured in the same decode."""
+    place = Place(tmp_path)
+    for family in (FRAMES, *sorted(place.names - {FRAMES})):
+        place.measure(films[name], frozenset({family}))
+    track = place.track(films[name])
+    assert isinstance(track, Track)
+    assert_same(track, whole[name])
+
+
+def test_families_of_segments_give_what_a_whole_decode_gives(
+    films: dict[str, SourceRef], whole: dict[str, Track], tmp_path: Path
+) -> None:
+    """Pins that what is missing of a long source can be measured in segments, twice here."""
+    place, source = Place(tmp_path), films[IN_SEGMENTS]
+    late = frozenset({"clip", "text", "motion", *(n for n in place.names if "measure" in n)})
+    place.in_segments(source, place.names - late)
+    place.in_segments(source, late)
+    track = place.track(source)
+    assert isinstance(track, Track)
+    assert_same(track, whole[IN_SEGMENTS], heads_atol=1.1e-4)
+
+
+def test_nothing_is_computed_that_no_missing_family_needs(
+    films: dict[str, SourceRef], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins what adding CLIP costs: a decode and CLIP, no picture for the shot network, no flow."""
+    place, source = Place(tmp_path), films["sound.mp4"]
+    place.measure(source, place.names - {"clip"})
+    for name in ("tiny_luma", "fitted_flow", "picture_signals", "describe"):
+        monkeypatch.setattr(f"curator.stages.analyze.measurer.{name}", None)
+    for view in ("tiny", "small", "native_signals", "coding_signals"):
+        monkeypatch.setattr(f"curator.stages.analyze.frame_views.HostViews.{view}", None)
+    monkeypatch.setattr("curator.stages.analyze.decode_source.level_meter", None)
+    unit = place.measure(source, frozenset({"clip"}))
+    assert set(unit.tracks[0].parts) == place.names
+
+
+def test_a_source_that_decodes_otherwise_than_before_is_not_mixed(
+    films: dict[str, SourceRef], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that timestamps of the stored frames are compared: whole, and in segments."""
+    place, source = Place(tmp_path), films[IN_SEGMENTS]
+    place.measure(source, frozenset({FRAMES}))
+    table = place.parts._parts(FRAMES).read(place.parts._parts(FRAMES).names()[0])
+    monkeypatch.setattr(
+        "curator.tables.track_parts.Parts.read",
+        lambda self, name, columns=None: (
+            (table.slice(0, 1) if columns is None else shifted(table).select(columns))
+            if "frames/" in name
+            else original(self, name, columns)
+        ),
+    )
+    unit = place.measure(source, frozenset({"clip"}))
+    ((_, failure),) = unit.failed
+    assert (failure.code, unit.tracks) == (ErrorCode.CHANGED, ())
+    unit = place.in_segments(source, frozenset({"clip"}))
+    assert [one.whole for one in unit.segments] == [WholeReason.INDEX_LIES]
+
+
+original = __import__("curator.tables.parts", fromlist=["Parts"]).Parts.read
+
+
+def shifted(table: Any) -> Any:  # noqa: ANN401
+    """The rows with other timestamps."""
+    import pyarrow as pa
+
+    at = table.schema.get_field_index("frame_pts")
+    moved = [[pts + 1 for pts in row] for row in table["frame_pts"].to_pylist()]
+    return table.set_column(at, table.schema.field(at), pa.array(moved, pa.list_(pa.int64())))
+
+
+def test_a_failure_is_stored_once_and_not_sought_again(
+    films: dict[str, SourceRef], tmp_path: Path
+) -> None:
+    place, source = Place(tmp_path), films["no film.mp4"]
+    unit = place.measure(source, place.names)
+    assert isinstance(place.track(source), Failure)
+    assert (unit.failed, [set(one.parts) for one in unit.tracks]) == ((), [{FRAMES}])
+    stored, failed = place.parts.stored()
+    assert failed == {"no film.mp4"} == set(stored)
+    assert [path.parent.name for path in tmp_path.rglob("*.parquet")] == [FRAMES]
+
+
+def test_every_setting_that_changes_a_result_is_in_a_fingerprint() -> None:
+    """Pins which families are measured anew for which setting."""
+
+    def changed(**settings: object) -> set[str]:
+        other = {f.name: f.stamp for f in families_of(AnalyzeConfig.model_validate(settings))}
+        own = {f.name: f.stamp for f in families_of(AnalyzeConfig())}
+        return {name for name in own if own[name] != other.get(name, own[name])}
+
+    of_user = measure_family(Redness())
+    on_grid = {"pictures", "motion", "overlays", "text", of_user}
+    assert changed(samples_per_s=3) == on_grid
+    assert changed(motion_pair_s=0.05) == on_grid - {"overlays"}
+    assert changed(text_every_s=2) == {"overlays", "text"}
+    assert changed(thumbnail_every=2) == {"pictures"}
+    assert changed(flow="hardware") == {"motion", "text"}
+    assert changed(shot_precision="float32") == {"shots"}
+    assert changed(max_pixels=10**6) == changed(max_frames=10**6) == {FRAMES}
+    changes_no_result = {"segment_s": 60, "device": "cpu", "workers_per_gpu": 2, "text": False,
+                         "audio": False, "max_decode_s": 60}  # fmt: skip
+    assert changed(**changes_no_result) == set()
+    clip = {f.name: f.stamp for f in families_of(CONFIG, "weights")}["clip"]
+    assert clip != {f.name: f.stamp for f in families_of(CONFIG, "others")}["clip"]
