@@ -276,10 +276,9 @@ def _compared(path: str, host: Any, device: Any) -> Found:  # noqa: ANN401
     """Differences of two tracks of a source."""
     from curator.recipe import load_recipe
     from curator.stages.filter.rules import resolve
-    from curator.stages.propose.candidate_row import candidate_row
+    from curator.stages.propose.candidate_row import candidate_of
     from curator.stages.propose.clip_spans import propose_clips
     from curator.stages.propose.shot_boundaries import find_shots
-    from curator.tables.schemas import score_column
 
     if isinstance(host, str) or isinstance(device, str):
         return {
@@ -294,12 +293,12 @@ def _compared(path: str, host: Any, device: Any) -> Found:  # noqa: ANN401
     n_clips = n_same = n_tags = 0
     for span in propose_clips(host, shots[0], recipe.propose):
         rows = [
-            candidate_row(track, span, path, aggregates=recipe.scores.root, crop_borders=True)
+            candidate_of(track, span, path, aggregates=recipe.scores.root, crop_borders=True)
             for track in both
         ]
         verdicts = [
             [
-                (value := row[score_column(rule.score)]) is not None
+                (value := row.scores[rule.score]) is not None
                 and (rule.min is None or value >= rule.min)
                 and (rule.max is None or value <= rule.max)
                 for rule in bounds

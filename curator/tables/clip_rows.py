@@ -6,7 +6,7 @@ values; whoever needs one column of all rows takes the column.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.measures.scores import SCORES
-from curator.records import Clip, Reason
-from curator.tables.parts import column_values
-from curator.tables.schemas import columns_of, score_column
+from curator.records import Candidate, Clip, Reason
+from curator.tables.parts import column_values, rows_to_table
+from curator.tables.schemas import candidates_schema, columns_of, score_column
 
 BLOCK = 512
 """Rows whose values become Python objects together."""
@@ -281,6 +281,17 @@ def _in_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
         some = column.slice(start, _ROWS_PER_CHUNK)
         chunks += pa.table([some], ["values"]).combine_chunks()["values"].chunks
     return pa.chunked_array(chunks, column.type)
+
+
+def candidates_table(candidates: Iterable[Candidate]) -> pa.Table:
+    """Candidates as rows of `candidates_schema`."""
+    names = [name for name in columns_of(Candidate) if name != "scores"]
+    rows = (
+        {score: value for score, value in one.scores.items() if score != "fps"}
+        | {name: getattr(one, name) for name in names}
+        for one in candidates
+    )
+    return rows_to_table(rows, candidates_schema())
 
 
 def sorted_columns(tables: list[pa.Table], by: Sequence[str]) -> pa.Table:

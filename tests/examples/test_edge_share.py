@@ -15,9 +15,10 @@ from curator.measures.scores import use_measures
 from curator.recipe import Recipe, load_recipe, with_changes
 from curator.records import Span
 from curator.stages.filter.judging import decide
-from curator.stages.propose.candidate_row import candidate_row
-from curator.tables.parts import columns_to_rows, rows_to_table
-from curator.tables.schemas import candidates_schema, clips_schema
+from curator.stages.propose.candidate_row import candidate_of
+from curator.tables.clip_rows import candidates_table
+from curator.tables.parts import columns_to_rows
+from curator.tables.schemas import clips_schema
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MEASURE = "edge_share:EdgeShare"
@@ -50,7 +51,7 @@ def test_it_tells_a_wall_from_a_crowd() -> None:
 def rows(recipe: Recipe, values: list[float]) -> list[dict[str, object]]:
     """Clips of constant signals, judged."""
     candidates = [
-        candidate_row(
+        candidate_of(
             made_track(signals=made_signals(20, edge_share=value)),
             Span(start_frame=0, end_frame=150, shot=0),
             "a.mp4",
@@ -59,7 +60,7 @@ def rows(recipe: Recipe, values: list[float]) -> list[dict[str, object]]:
         )
         for value in values
     ]
-    table = rows_to_table(candidates, candidates_schema())
+    table = candidates_table(candidates)
     decided = decide(table, recipe.filters.root, min_s=2.0, shard=recipe.shard)
     return columns_to_rows(decided.clips)
 

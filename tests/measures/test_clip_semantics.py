@@ -21,10 +21,10 @@ from curator.models.zero_shot_prompts import load_prompts
 from curator.records import Reason, Span, Track
 from curator.stages.filter.judging import decide
 from curator.stages.filter.rules import FilterConfig
-from curator.stages.propose.candidate_row import candidate_row
+from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.shard.config import ShardConfig
-from curator.tables.parts import columns_to_rows, rows_to_table
-from curator.tables.schemas import candidates_schema
+from curator.tables.clip_rows import candidates_table
+from curator.tables.parts import columns_to_rows
 
 SPAN = Span(start_frame=60, end_frame=180, shot=0)
 HEADS = Heads(
@@ -110,8 +110,8 @@ def test_descriptors_tell_a_missed_cut_without_any_model() -> None:
 
 
 def row(track: Track, semantic: SemanticConfig, heads: Heads | None = HEADS) -> dict[str, object]:
-    made = candidate_row(track, SPAN, "u", aggregates={}, crop_borders=False, heads=heads)
-    clips = rows_to_table([made], candidates_schema())
+    made = candidate_of(track, SPAN, "u", aggregates={}, crop_borders=False, heads=heads)
+    clips = candidates_table([made])
     decided = decide(clips, {}, min_s=2.0, shard=ShardConfig(), semantic=semantic)
     (judged,) = columns_to_rows(decided.clips)
     return judged

@@ -1,7 +1,6 @@
-"""Makes the row of a candidate clip: span, timing, size, scores; and what cutting it needs."""
+"""Makes a candidate clip: span, timing, size, scores."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from curator.cut_requests import crop_within, cut_request, target_n_frames
 from curator.measures.camera import camera_tags
@@ -10,12 +9,12 @@ from curator.measures.clip_view import ClipView, How
 from curator.measures.scores import score_clip
 from curator.media.decode import upright_size
 from curator.models.embedding_heads import Heads
-from curator.records import Span, Track
+from curator.records import Candidate, Span, Track
 from curator.stages.propose.clip_spans import clip_id
-from curator.tables.schemas import crop_columns, score_column
+from curator.tables.schemas import crop_columns
 
 
-def candidate_row(
+def candidate_of(
     track: Track,
     span: Span,
     uri: str,
@@ -23,8 +22,8 @@ def candidate_row(
     aggregates: Mapping[str, How],
     crop_borders: bool,
     heads: Heads | None = None,
-) -> dict[str, Any]:
-    """Row for one candidate clip, before any rule.
+) -> Candidate:
+    """One candidate clip, before any rule.
 
     Args:
         track: What was measured.
@@ -33,10 +32,6 @@ def candidate_row(
         aggregates: How samples become scores, where not as `SCORES` says.
         crop_borders: Whether black borders are cut away.
         heads: What reads CLIP embeddings; None for nothing.
-
-    Returns:
-        Columns of `candidates_schema`; `n_frames`, `fps`, `width` and `height` are those that the
-        clip would be written with.
     """
     start_pts = int(track.frame_pts[span.start_frame])
     end_pts = track.pts_of_end(span.end_frame)
@@ -51,27 +46,28 @@ def candidate_row(
         scores |= {"short_side_px": float(min(width, height)), "aspect": width / height}
     view = ClipView(track, span, heads)
     content_type, _ = content_of(view)
-    return {
-        "clip_id": request.clip_id,
-        "source_id": track.source_id,
-        "source_uri": uri,
-        "shot": span.shot,
-        "start_frame": span.start_frame,
-        "end_frame": span.end_frame,
-        "start_s": track.seconds(start_pts),
-        "end_s": track.seconds(end_pts),
-        "start_pts": start_pts,
-        "end_pts": end_pts,
-        "time_base": str(track.time_base),
-        "n_frames": target_n_frames(request),
-        "fps_fraction": str(request.fps),
-        "is_vfr": request.is_vfr,
-        "width": width - width % 2,
-        "height": height - height % 2,
+    return Candidate(
+        clip_id=request.clip_id,
+        source_id=track.source_id,
+        source_uri=uri,
+        shot=span.shot,
+        start_frame=span.start_frame,
+        end_frame=span.end_frame,
+        start_s=track.seconds(start_pts),
+        end_s=track.seconds(end_pts),
+        start_pts=start_pts,
+        end_pts=end_pts,
+        time_base=str(track.time_base),
+        n_frames=target_n_frames(request),
+        fps=float(request.fps),
+        fps_fraction=str(request.fps),
+        measured_fps=scores["fps"],
+        is_vfr=request.is_vfr,
+        width=width - width % 2,
+        height=height - height % 2,
+        scores=scores,
+        content_type=content_type,
+        tags=camera_tags(view),
+        seconds=view.seconds,
         **crop_columns(crop),
-        **{score_column(name): value for name, value in scores.items()},
-        "content_type": content_type,
-        "fps": float(request.fps),
-        "tags": camera_tags(view),
-        "seconds": view.seconds,
-    }
+    )

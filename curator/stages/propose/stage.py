@@ -12,18 +12,18 @@ from curator.measures.clip_view import ClipView, How, samples_of
 from curator.measures.scores import measures_fingerprint, use_measures
 from curator.models.embedding_heads import Heads, normalised
 from curator.models.perceptual import aggregate
-from curator.records import Failure, Shot, Span, Track, field_names
+from curator.records import Candidate, Failure, Shot, Span, Track, field_names
 from curator.stage import Resources, Scope, Stage
-from curator.stages.propose.candidate_row import candidate_row
+from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.propose.clip_spans import propose_clips
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.shot_boundaries import find_shots
+from curator.tables.clip_rows import candidates_table
 from curator.tables.clip_vectors import vectors_table
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import (
     PICTURES_SCHEMA,
     SHOTS_SCHEMA,
-    candidates_schema,
     embeddings_schema,
 )
 from curator.tables.source_table import MEASURED_SCHEMA
@@ -60,7 +60,7 @@ class ProposedRows:
 
     sources: list[dict[str, Any]] = field(default_factory=list)
     shots: list[dict[str, Any]] = field(default_factory=list)
-    clips: list[dict[str, Any]] = field(default_factory=list)
+    clips: list[Candidate] = field(default_factory=list)
     vectors: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
     clip_vectors: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
     pictures: list[dict[str, Any]] = field(default_factory=list)
@@ -127,7 +127,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
             shots=[_shot_row(track, number, shot) for number, shot in enumerate(shots)]
         )
         for span in spans:
-            row = candidate_row(
+            clip = candidate_of(
                 track,
                 span,
                 uri,
@@ -135,18 +135,18 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
                 crop_borders=self.config.crop_borders,
                 heads=self.heads,
             )
-            made.clips.append(row)
+            made.clips.append(clip)
             vector = aggregate(track.descriptor[samples_of(track, span)])
             if vector is not None:
-                made.vectors.append((row["clip_id"], vector))
+                made.vectors.append((clip.clip_id, vector))
             looks_ND = ClipView(track, span).embeddings_ND  # noqa: N806 - shape letters
             if len(looks_ND):
                 mean_1D = normalised(looks_ND).mean(axis=0, keepdims=True)  # noqa: N806
                 look = normalised(mean_1D)[0].astype(np.float32)
-                made.clip_vectors.append((row["clip_id"], look))
+                made.clip_vectors.append((clip.clip_id, look))
             thumbnail = _thumbnail(track, span)
             if thumbnail is not None:
-                made.pictures.append({"clip_id": row["clip_id"], "jpeg": thumbnail})
+                made.pictures.append({"clip_id": clip.clip_id, "jpeg": thumbnail})
         made.sources.append(_source_facts(track, uri, len(shots), len(spans)))
         return made
 
@@ -179,7 +179,7 @@ class KeepProposed:
             },
             sources=pa.Table.from_pylist(rows.sources, MEASURED_SCHEMA),
             shots=rows_to_table(rows.shots, SHOTS_SCHEMA),
-            clips=rows_to_table(rows.clips, candidates_schema()),
+            clips=candidates_table(rows.clips),
             vectors=vectors_table(rows.vectors),
             clip_vectors=vectors_table(rows.clip_vectors, model=self._clip, least_dim=1),
             pictures=rows_to_table(rows.pictures, PICTURES_SCHEMA),

@@ -8,7 +8,6 @@ from pathlib import Path
 import av
 import cv2
 import numpy as np
-import pyarrow as pa
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
@@ -22,15 +21,15 @@ from curator.errors import CutError, RecipeError
 from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
 from curator.media.tone_mapping import to_bt709
 from curator.recipe import load_recipe
-from curator.records import ClipForm, CutClip, CutRequest, NotCopied, Span
+from curator.records import Candidate, ClipForm, CutClip, CutRequest, NotCopied, Span
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_encoded
 from curator.stages.cut.output_form import as_written, formed
 from curator.stages.cut.stage import CutStage, CutStageConfig
-from curator.stages.propose.candidate_row import candidate_row
+from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.shard.config import ShardConfig
-from curator.tables.schemas import candidates_schema
+from curator.tables.clip_rows import candidates_table
 
 Film = NDArray[np.uint8]
 N = 60
@@ -140,15 +139,15 @@ def test_what_has_the_form_is_copied(film: Path, form: ClipForm, reason: NotCopi
     assert (off_key.cut_mode, off_key.n_frames) == ("encode", 20)
 
 
-def row_of(path: Path, start: int, end: int) -> dict[str, object]:
+def row_of(path: Path, start: int, end: int) -> Candidate:
     span = Span(start_frame=start, end_frame=end, shot=0)
-    return candidate_row(analyzed(path), span, "u", aggregates={}, crop_borders=True)
+    return candidate_of(analyzed(path), span, "u", aggregates={}, crop_borders=True)
 
 
 def test_rows_say_what_will_be_written(film: Path) -> None:
     """Pins that candidates have the form that the cutter then gives them."""
     rows = [row_of(film, 0, 48), row_of(film, 7, 24)]
-    table = pa.Table.from_pylist(rows, candidates_schema())
+    table = candidates_table(rows)
     assert as_written(table, CutConfig(), ShardConfig()) is table
     config = CutConfig.model_validate({"size": [160, 96], "fps": 24, "length_frames": 17})
     written = as_written(table, config, ShardConfig()).to_pylist()

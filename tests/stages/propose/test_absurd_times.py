@@ -13,13 +13,13 @@ from curator.records import Reason, SourceRef, Span, Track, nominal_fps
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of
 from curator.stages.filter.judging import decide
-from curator.stages.propose.candidate_row import candidate_row
+from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.stage import KeepProposed, ProposeStage
 from curator.stages.shard.config import ShardConfig
 from curator.storage import open_store
-from curator.tables.parts import columns_to_rows, rows_to_table
-from curator.tables.schemas import candidates_schema
+from curator.tables.clip_rows import candidates_table
+from curator.tables.parts import columns_to_rows
 from curator.tables.track_parts import AnalyzedUnit, LoadTracks, StoredTrack, TrackParts
 
 
@@ -60,8 +60,8 @@ def test_a_picture_that_stands_for_days_is_too_long_for_any_recipe(
     max_s: float | None, reason: Reason | None
 ) -> None:
     span = Span(start_frame=1, end_frame=2, shot=0)
-    row = candidate_row(days(), span, "a.mp4", aggregates={}, crop_borders=False)
-    clips = rows_to_table([row], candidates_schema())
+    row = candidate_of(days(), span, "a.mp4", aggregates={}, crop_borders=False)
+    clips = candidates_table([row])
     decided = decide(clips, {}, min_s=2.0, shard=ShardConfig(), max_s=max_s)
     (judged,) = columns_to_rows(decided.clips.drop_columns(["seconds"]))
     assert (Reason.TOO_LONG in judged["reasons"]) == (reason is not None)

@@ -11,12 +11,13 @@ from curator.measures.scores import SCORES
 from curator.records import Reason, Span, Track
 from curator.stages.filter.judging import decide
 from curator.stages.filter.rules import FilterConfig
-from curator.stages.propose.candidate_row import candidate_row
+from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.propose.clip_spans import clip_id
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.shard.config import ShardConfig
+from curator.tables.clip_rows import candidates_table
 from curator.tables.parts import columns_to_rows, rows_to_table
-from curator.tables.schemas import candidates_schema, clips_schema
+from curator.tables.schemas import clips_schema
 
 RULES = {"motion": {"min": 0.05}, "luma": {"min": 0.2, "max": 0.8}}
 
@@ -25,9 +26,9 @@ def row_of(
     track: Track, start: int = 30, end: int = 180, rules: dict[str, dict[str, float]] | None = None
 ) -> dict[str, object]:
     span = Span(start_frame=start, end_frame=end, shot=4)
-    row = candidate_row(track, span, "s3://films/a.mp4", aggregates={}, crop_borders=True)
+    row = candidate_of(track, span, "s3://films/a.mp4", aggregates={}, crop_borders=True)
     decided = decide(
-        rows_to_table([row], candidates_schema()),
+        candidates_table([row]),
         FilterConfig.model_validate(RULES if rules is None else rules).root,
         min_s=ProposeConfig().min_s,
         shard=ShardConfig(),
