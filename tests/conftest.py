@@ -1,11 +1,15 @@
 """Fixtures that several test folders share."""
 
+import json
 import os
 import secrets
 from collections.abc import Iterator
 from functools import cache
 
 import pytest
+from fake_azure import azure_server
+
+from curator.storage.object_service import service_named
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -50,6 +54,39 @@ def s3_bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
+def gs_bucket(s3_bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of a new bucket of `gs://`: Google's XML interface is one that an S3 server answers."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+
+    account = {"gcs_base_url": s3_endpoint, "disable_oauth": True, "client_email": "",
+               "private_key": "", "private_key_id": ""}  # fmt: skip
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
+    answer = DomainDispatcherApplication.__call__
+
+    def with_name(self: object, environ: dict[str, str], *rest: object) -> object:
+        if not environ.get("HTTP_AUTHORIZATION", "").startswith("AWS4"):
+            scope = "test/20250101/us-east-1/s3/aws4_request"
+            environ["HTTP_AUTHORIZATION"] = f"AWS4-HMAC-SHA256 Credential={scope}, Signature=0"
+        return answer(self, environ, *rest)
+
+    monkeypatch.setattr(DomainDispatcherApplication, "__call__", with_name)
+    service_named.cache_clear()
+    # moto does not decode the name of a bucket, of which obstore encodes all but letters.
+    return _new_bucket("curatetest")
+
+
+@pytest.fixture
+def az_container(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Name of an empty container of `az://`: a server with the few requests that are made."""
+    with azure_server() as endpoint:
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
+        service_named.cache_clear()
+        yield "films"
+
+
+@pytest.fixture
 def real_s3_bucket() -> Iterator[str]:
     """Name of a new bucket on the server that the environment names; see the mark `needs_s3`."""
     from curator.storage.s3_client import client
@@ -64,9 +101,9 @@ def real_s3_bucket() -> Iterator[str]:
     client().delete_bucket(Bucket=bucket)
 
 
-def _new_bucket() -> str:
+def _new_bucket(prefix: str = "curate-test-") -> str:
     from curator.storage.s3_client import client
 
-    bucket = f"curate-test-{secrets.token_hex(4)}"
+    bucket = f"{prefix}{secrets.token_hex(4)}"
     client().create_bucket(Bucket=bucket)
     return bucket

@@ -8,6 +8,7 @@ from curator.doctor.gpu import gpu_rows
 from curator.doctor.host import Host
 from curator.doctor.machine_check import machine_rows
 from curator.doctor.packages import ASKED, are_sound, ask_all, package_rows
+from curator.storage.object_service import scheme_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ def examine(
         needs, rows = _with_recipe(host, sources, out, recipe, overrides, models)
     else:
         # A broken package may crash the process that imports it.
-        needs = Needs(s3=any(place.startswith("s3://") for place in places))
+        needs = Needs(s3=any(scheme_of(place) == "s3" for place in places))
         rows = [_not_read(recipe)]
     rows += machine_rows(host, out)
     rows += package_rows(host, answers, needs)
@@ -67,7 +68,7 @@ def _with_recipe(
     overrides: Sequence[str],
     models: str | None,
 ) -> tuple[Needs, list[Row]]:
-    from curator.doctor.places import S3, s3_rows, storage_rows
+    from curator.doctor.places import s3_rows, storage_rows
     from curator.doctor.recipe_check import (
         mirror_of,
         model_rows,
@@ -79,7 +80,7 @@ def _with_recipe(
     recipe, row = read_recipe(name, overrides, models)
     places = [*sources, *([out] if out is not None else [])]
     mirror = mirror_of(recipe) if recipe is not None else None
-    on_s3 = [place for place in (*places, mirror) if place is not None and place.startswith(S3)]
+    on_s3 = [place for place in (*places, mirror) if place is not None and scheme_of(place) == "s3"]
     rows = s3_rows(host, on_s3) if on_s3 else []
     s3_answers = not any(found.stops for found in rows)
     rows += storage_rows(sources, out, s3_answers=s3_answers)

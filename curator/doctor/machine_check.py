@@ -7,6 +7,7 @@ from pathlib import Path
 
 from curator.doctor.diagnosis import Group, Row, State
 from curator.doctor.host import Host
+from curator.storage.object_service import scheme_of
 
 MIN_PYTHON = (3, 11)
 
@@ -28,7 +29,7 @@ _SHM = "/dev/shm"
 def machine_rows(host: Host, out: str | None) -> list[Row]:
     """Checks of the machine; `out` is the output root, if one was named."""
     rows = [_python(host), _cores(host), _memory(host), _shared_memory(host)]
-    if out is not None and not out.startswith("s3://"):
+    if out is not None and scheme_of(out) is None:
         rows.append(_disk(host, "disk of OUT", existing(out), "free some, or choose another OUT"))
     temporary = tempfile.gettempdir()
     rows.append(_disk(host, "disk for temporary files", temporary, "free some, or set TMPDIR"))

@@ -19,6 +19,7 @@ from curator.errors import CuratorError, StorageError
 from curator.number_text import plain
 from curator.stages.scan.source_listing import ListedSource, UnlistedSource, list_sources
 from curator.storage import Store, open_source, open_store
+from curator.storage.object_service import scheme_of, split_uri
 
 MAX_LOOKED_AT = 1000
 """Most names of a source that are tried for one that can be read."""
@@ -29,7 +30,6 @@ CONNECT_S = 5.0
 MAX_SKEW_S = 300.0
 """Difference of clocks that is reported: S3 refuses requests from 15 min."""
 
-S3 = "s3://"
 _CONTENT = b"written to see whether this prefix can be written and read\n"
 
 
@@ -46,7 +46,7 @@ def storage_rows(sources: Sequence[str], out: str | None, *, s3_answers: bool) -
         *((f"source {source}", source, _source) for source in sources),
         *([(f"OUT {out}", out, _out)] if out is not None else []),
     ]:
-        if place.startswith(S3) and not s3_answers:
+        if scheme_of(place) == "s3" and not s3_answers:
             rows.append(_row(name, State.MISSING, "was not checked", "see the rows `S3`"))
         else:
             rows.append(_tried(name, place, check))
@@ -199,7 +199,7 @@ def _clock(host: Host, client: Any, place: str) -> Row:  # noqa: ANN401
     """The server's clock against ours: signed requests are valid only for some minutes."""
     from botocore.exceptions import ClientError
 
-    from curator.storage.s3_client import S3Errors, split_uri
+    from curator.storage.s3_client import S3Errors
 
     name = "clock"
     try:

@@ -11,6 +11,7 @@ from curator.models.text_reader import READ_MODEL
 from curator.models.weight_store import ModelStore, mirrored_names
 from curator.recipe import Recipe, load_recipe, semantics_of
 from curator.runs.preflight import check_captions, check_measured
+from curator.storage.object_service import scheme_of
 
 _SHOT_MODEL = "transnetv2"
 
@@ -27,14 +28,14 @@ def mirror_of(recipe: Recipe) -> str | None:
 
 def needs_of(recipe: Recipe | None, places: Sequence[str]) -> Needs:
     """What a recipe and its places (sources and output root) use; None is an unreadable recipe."""
-    s3 = any(place.startswith("s3://") for place in places)
+    s3 = any(scheme_of(place) == "s3" for place in places)
     if recipe is None:
         return Needs(s3=s3)
     return Needs(
         gpu=needs_gpu(recipe),
         clip=recipe.analyze.clip is not None,
         text=recipe.analyze.text,
-        s3=s3 or (mirror_of(recipe) or "").startswith("s3://"),
+        s3=s3 or scheme_of(mirror_of(recipe) or "") == "s3",
     )
 
 
@@ -61,7 +62,7 @@ def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[Row]:
         s3_answers: Whether to try a place of weights on S3.
     """
     mirror = mirror_of(recipe)
-    if mirror is not None and mirror.startswith("s3://") and not s3_answers:
+    if mirror is not None and scheme_of(mirror) == "s3" and not s3_answers:
         return [_row("models", State.MISSING, "were not checked", "see the rows `S3`")]
     try:
         semantics = semantics_of(recipe)

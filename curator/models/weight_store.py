@@ -30,6 +30,7 @@ from curator.fingerprints import fingerprint
 from curator.models.catalogue import CATALOGUE, Catalogue, ModelEntry, load_catalogue
 from curator.storage import Store, open_store
 from curator.storage.base import TEMPORARY_PREFIX
+from curator.storage.object_service import scheme_of
 
 PLACE = "CURATE_MODELS"
 """Environment variable that names the models folder or a bucket prefix."""
@@ -69,7 +70,7 @@ class ModelStore:
             place: None for what `CURATE_MODELS` says, or the default folder.
         """
         place = place or os.environ.get(PLACE) or None
-        if place is not None and place.startswith("s3://"):
+        if place is not None and scheme_of(place) is not None:
             return cls(str(default_folder()), place)
         return cls(str(Path(place).expanduser().absolute() if place else default_folder()))
 

@@ -20,6 +20,7 @@ from curator.stages.scan.stage import ScanStage
 from curator.storage import Store, open_store
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import is_pattern
+from curator.storage.object_service import scheme_of
 from curator.tables.out_layout import CONFIG, OWN_FOLDERS, foreign_objects
 from curator.tables.parts import SUMMARY, Parts
 from curator.tables.track_parts import TrackParts
@@ -70,7 +71,7 @@ def check_shared(places: Sequence[str], *, ray_address: str | None, shared_out: 
     """
     if ray_address is None or shared_out:
         return
-    local = [place for place in places if not place.startswith("s3://")]
+    local = [place for place in places if scheme_of(place) is None]
     if local:
         raise UsageError(
             f"{local[0]!r} is on this machine and the cluster {ray_address!r} may not see it; "

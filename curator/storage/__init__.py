@@ -1,4 +1,4 @@
-"""Where outputs are written and sources are read: folders and S3."""
+"""Where outputs are written and sources are read: folders and object stores."""
 
 import os
 
@@ -6,6 +6,7 @@ from curator.errors import UsageError
 from curator.storage.base import ObjectInfo, Store, has_scheme
 from curator.storage.content_id import HashingReader, content_id
 from curator.storage.local_store import LocalStore
+from curator.storage.object_service import ADDRESSES, service_of, split_uri
 from curator.storage.source_reader import expect_end, open_source, stat_source
 
 __all__ = [
@@ -21,20 +22,17 @@ __all__ = [
 
 
 def open_store(uri: str) -> Store:
-    """Gives the store under a folder's path or `s3://bucket/prefix`; nothing is made or checked.
+    """Gives the store under a folder or `scheme://bucket/prefix`; nothing is made or checked.
 
     Raises:
-        UsageError: The address is of another kind, or names no bucket.
+        UsageError: The address is of another kind or names no bucket, or a package is missing.
     """
-    if uri.startswith("s3://"):
-        from curator.storage.s3_store import S3Store
-
-        bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+    service = service_of(uri)
+    if service is not None:
+        bucket, prefix = split_uri(uri)
         if not bucket:
-            raise UsageError(f"{uri!r} names no bucket: expected s3://bucket/prefix")
-        return S3Store(bucket, prefix.strip("/"))
+            raise UsageError(f"{uri!r} names no bucket: expected {service.scheme}://bucket/prefix")
+        return service.store(bucket, prefix.strip("/"))
     if not uri or has_scheme(uri):
-        raise UsageError(
-            f"{uri!r} cannot hold outputs: expected a folder's path or s3://bucket/prefix"
-        )
+        raise UsageError(f"{uri!r} cannot hold outputs: expected a folder's path, or {ADDRESSES}")
     return LocalStore(os.path.abspath(uri))

@@ -148,16 +148,19 @@ class LocalStore(Store):
         return os.path.join(self.root, checked_key(key))
 
 
-class _AppendFile(io.FileIO):
-    """A file that can only grow, so that what works here works on S3 too."""
+class AppendFile(io.FileIO):
+    """A file that can only grow, so that what works here works in buckets too."""
 
     def seekable(self) -> bool:
+        """False."""
         return False
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Refused."""
         raise io.UnsupportedOperation("an object that is being created cannot seek")
 
     def write(self, data: "ReadableBuffer", /) -> int:
+        """Appends."""
         try:
             return super().write(data)
         except OSError as error:
@@ -171,7 +174,7 @@ def _replacing(path: str) -> Iterator[BinaryIO]:
     temporary = os.path.join(folder, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
     try:
         os.makedirs(folder, exist_ok=True)
-        raw = _AppendFile(temporary, "xb")
+        raw = AppendFile(temporary, "xb")
     except OSError as error:
         raise _failure("write", path, error) from error
     try:

@@ -1,10 +1,7 @@
-"""The S3 client of a process, what its errors mean, and how objects are found."""
+"""The S3 client of a process, and what its errors mean."""
 
 import os
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from botocore.exceptions import (
@@ -19,7 +16,8 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as NoConnectionError
 
-SCHEME = "s3://"
+from curator.storage.object_service import Cause, ObjectChangedError
+
 ATTEMPTS = 6
 """Tries of one request, with growing pauses in between."""
 
@@ -29,42 +27,6 @@ without range requests."""
 
 _clients: dict[object, Any] = {}
 _lock = threading.Lock()
-
-
-class Cause(StrEnum):
-    """Why a request failed."""
-
-    MISSING = "missing"
-    NO_BUCKET = "no_bucket"
-    FORBIDDEN = "forbidden"
-    CREDENTIALS = "credentials"
-    CHANGED = "changed"
-    UNREACHABLE = "unreachable"
-    BUSY = "busy"
-    OTHER = "other"
-
-
-class ObjectChangedError(OSError):
-    """The object was replaced while it was read."""
-
-
-class ShortBodyError(OSError):
-    """The answer has other bytes than were asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class S3Object:
-    """One object of a bucket; `version` is the ETag without its quotes."""
-
-    key: str
-    bytes: int
-    version: str
-
-
-def split_uri(uri: str) -> tuple[str, str]:
-    """Splits `s3://bucket/key` at the first slash; everything after it is the key, verbatim."""
-    bucket, _, key = uri.removeprefix(SCHEME).partition("/")
-    return bucket, key
 
 
 def client() -> Any:  # noqa: ANN401 - boto3's clients are classes made at run time
@@ -100,20 +62,6 @@ def _new_client() -> Any:  # noqa: ANN401
     session = boto3.session.Session()
     region = session.region_name or "us-east-1"
     return session.client("s3", region_name=region, config=Config(**options))
-
-
-def head(bucket: str, key: str) -> S3Object:
-    """Asks for the size and version of one object."""
-    answer = client().head_object(Bucket=bucket, Key=key)
-    return S3Object(key=key, bytes=answer["ContentLength"], version=bare(answer.get("ETag")))
-
-
-def list_objects(bucket: str, prefix: str) -> Iterator[S3Object]:
-    """Yields the objects whose key starts with `prefix`, in the order of their keys' UTF-8."""
-    pages = client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-    for page in pages:
-        for item in page.get("Contents", ()):
-            yield S3Object(key=item["Key"], bytes=item["Size"], version=bare(item.get("ETag")))
 
 
 def bare(etag: str | None) -> str:
@@ -161,7 +109,7 @@ _REMEDIES = {
 def explain(error: Exception, bucket: str) -> tuple[Cause, str]:
     """Gives the cause of a failed call, and what happened with its remedy in words."""
     cause = _cause(error)
-    what = _words(error)
+    what = words_of(error)
     if _code(error) == "InvalidObjectState":
         return cause, f"{what}; the object is archived: restore it first"
     return cause, f"{what}; {_REMEDIES[cause].format(bucket=bucket)}"
@@ -201,7 +149,8 @@ _CODE_WORDS = {
 }
 
 
-def _words(error: Exception) -> str:
+def words_of(error: Exception) -> str:
+    """What happened."""
     code = _code(error)
     if code in _CODE_WORDS:
         return _CODE_WORDS[code]

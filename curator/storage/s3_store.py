@@ -2,44 +2,25 @@
 
 import io
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from botocore.exceptions import ClientError
 
-from curator.errors import StorageError
-from curator.storage.base import (
-    STALE_AFTER_S,
-    TEMPORARY_PREFIX,
-    ObjectInfo,
-    Store,
-    checked_key,
-    is_temporary,
-)
-from curator.storage.s3_client import (
-    SCHEME,
-    Cause,
-    S3Errors,
-    client,
-    explain,
-    head,
-    list_objects,
-)
-from curator.storage.s3_reader import FIRST_BYTES, get_range, open_object
+from curator.storage.base import STALE_AFTER_S, checked_key
+from curator.storage.bucket_store import SINGLE_REQUEST_BYTES, BucketStore
+from curator.storage.object_service import Cause
+from curator.storage.s3_client import S3Errors, client, explain
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 PART_BYTES = 16 << 20
 """Size of a part of a multipart upload, and so the memory that `create` takes."""
-
-SINGLE_REQUEST_BYTES = 64 << 20
-"""Up to this size, `write` and `read` are one request."""
 
 _DELETE_BATCH = 1000
 _BUFFER_BYTES = 256 << 10
@@ -48,54 +29,13 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class S3Store(Store):
-    """Objects below `s3://bucket/prefix`.
-
-    A single PUT and a completed multipart upload appear whole, so nothing temporary is visible.
-    """
-
-    bucket: str
-    prefix: str = ""
+class S3Store(BucketStore):
+    """Objects below `s3://bucket/prefix`: a PUT, or a multipart upload when it is completed."""
 
     @property
-    def uri(self) -> str:
-        """`s3://bucket/prefix`, or `s3://bucket`."""
-        return f"{SCHEME}{self.bucket}/{self.prefix}".rstrip("/")
-
-    @property
-    def is_local(self) -> bool:
-        """False."""
-        return False
-
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yields the objects whose key starts with `prefix`, sorted by key."""
-        root = len(self._full(""))
-        try:
-            for found in list_objects(self.bucket, self._full(prefix)):
-                key = found.key[root:]
-                # Consoles make an empty object `name/` to show a folder.
-                if is_temporary(key) or not key or (key.endswith("/") and not found.bytes):
-                    continue
-                yield ObjectInfo(key=key, bytes=found.bytes, version=found.version)
-        except S3Errors as error:
-            raise self._failure("list", prefix, error) from error
-
-    def read(self, key: str) -> bytes:
-        """Returns the whole object."""
-        with self._open(key, probe="head", first_bytes=SINGLE_REQUEST_BYTES) as stream:
-            return stream.read()
-
-    def open(self, key: str) -> BinaryIO:
-        """Opens an object; the first request fetches its end, where Parquet has its footer."""
-        return self._open(key, probe="tail", first_bytes=FIRST_BYTES)
-
-    def read_range(self, key: str, start: int, end: int) -> bytes:
-        """Returns bytes of an object, by one request."""
-        try:
-            _, data, *_ = get_range(self.bucket, self._full(checked_key(key)), f"{start}-{end - 1}")
-        except S3Errors as error:
-            raise self._failure("read", key, error) from error
-        return data
+    def scheme(self) -> str:
+        """`s3`."""
+        return "s3"
 
     def write(self, key: str, data: bytes) -> None:
         """Puts a whole object: in one request, or in parts where it is large."""
@@ -131,27 +71,6 @@ class S3Store(Store):
             except S3Errors as error:
                 raise self._failure("delete", batch[0], error) from error
 
-    def exists(self, key: str) -> bool:
-        """Says whether there is an object under the key."""
-        try:
-            head(self.bucket, self._full(checked_key(key)))
-        except S3Errors as error:
-            if explain(error, self.bucket)[0] is Cause.MISSING:
-                return False
-            raise self._failure("look up", key, error) from error
-        return True
-
-    def check_writable(self) -> None:
-        """Lists under the prefix, and writes and removes a small object."""
-        for _ in islice(self.list(), 1):
-            pass
-        probe = f"{TEMPORARY_PREFIX}check-{secrets.token_hex(8)}"
-        self._put(probe, b"written to see whether this prefix can be written\n")
-        try:
-            client().delete_object(Bucket=self.bucket, Key=self._full(probe))
-        except S3Errors as error:
-            raise self._failure("delete", probe, error) from error
-
     def clean_temporary(
         self,
         folders: Iterable[str],
@@ -184,28 +103,14 @@ class S3Store(Store):
             )
         return removed
 
-    def _open(self, key: str, *, probe: Literal["head", "tail"], first_bytes: int) -> BinaryIO:
-        def failure(error: Exception, uri: str) -> StorageError:
-            return self._failure("read", key, error)
-
-        uri = self._uri(checked_key(key))
-        return open_object(uri, failure=failure, probe=probe, first_bytes=first_bytes)
-
     def _put(self, key: str, data: bytes) -> None:
         try:
             client().put_object(Bucket=self.bucket, Key=self._full(key), Body=data)
         except S3Errors as error:
             raise self._failure("write", key, error) from error
 
-    def _full(self, key: str) -> str:
-        return f"{self.prefix}/{key}" if self.prefix else key
-
-    def _uri(self, key: str) -> str:
-        return f"{SCHEME}{self.bucket}/{self._full(key)}"
-
-    def _failure(self, action: str, key: str, error: Exception) -> StorageError:
-        _, words = explain(error, self.bucket)
-        return StorageError(f"cannot {action} {self._uri(key)!r}: {words}")
+    def _remove(self, key: str) -> None:
+        client().delete_object(Bucket=self.bucket, Key=self._full(key))
 
     def _abort(self, full: str, upload_id: str) -> None:
         client().abort_multipart_upload(Bucket=self.bucket, Key=full, UploadId=upload_id)

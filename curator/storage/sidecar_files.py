@@ -1,8 +1,9 @@
 """Finds the `.json` beside a source: `video.mp4.json`, or `video.json`.
 
-On S3 both names are looked for in listings that begin at a source: a page of a thousand keys
+In a bucket both names are looked for in listings that begin at a source: a page of a thousand keys
 answers for every source in its range, and the next page begins at the first source that is left. So
-sources that lie side by side cost a thousandth of a request each, and none costs more than one.
+neighbouring sources cost a thousandth of a request each, and none costs more than one. Where a
+listing cannot begin at a key, each name is asked for.
 """
 
 import os
@@ -10,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from curator.errors import SourceError
-from curator.storage.source_reader import local_failure
+from curator.errors import ErrorCode, SourceError
+from curator.storage.object_service import scheme_of, service_of, split_uri
+from curator.storage.source_reader import local_failure, stat_source
 
-_S3 = "s3://"
 _THREADS = 16
 _SUFFIX = ".json"
 
@@ -37,7 +38,7 @@ def sidecar_uris(uri: str) -> tuple[str, ...]:
     """Where the sidecar of a source may be, the first that exists counts.
 
     Args:
-        uri: An absolute path, or `s3://bucket/key`.
+        uri: An absolute path, or `scheme://bucket/key`.
     """
     stem = _stem(uri)
     names = dict.fromkeys((uri + _SUFFIX, stem + _SUFFIX))
@@ -54,16 +55,16 @@ def find_sidecars(uris: Iterable[str]) -> dict[str, FoundSidecar | UnknownSideca
         By the source's URI; a source without a sidecar is not in it.
     """
     wanted = sorted(set(uris), key=lambda uri: _start(uri).encode("utf-8", "surrogateescape"))
-    local = [uri for uri in wanted if not uri.startswith(_S3)]
+    local: list[str] = []
     buckets: dict[str, list[str]] = {}
     for uri in wanted:
-        if uri.startswith(_S3):
-            buckets.setdefault(uri.removeprefix(_S3).partition("/")[0], []).append(uri)
+        scheme, bucket = scheme_of(uri), split_uri(uri)[0]
+        (local if scheme is None else buckets.setdefault(f"{scheme}://{bucket}/", [])).append(uri)
     found: dict[str, FoundSidecar | UnknownSidecar] = {}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecar") as pool:
         jobs = [pool.submit(_local, part) for part in _parts(local)]
-        for bucket, some in buckets.items():
-            jobs += [pool.submit(_on_s3, bucket, part) for part in _parts(some)]
+        for root, some in buckets.items():
+            jobs += [pool.submit(_in_bucket, root, part) for part in _parts(some)]
         for job in jobs:
             found.update(job.result())
     return found
@@ -100,11 +101,10 @@ def _local(uris: Sequence[str]) -> dict[str, FoundSidecar | UnknownSidecar]:
     return found
 
 
-def _on_s3(bucket: str, uris: Sequence[str]) -> dict[str, FoundSidecar | UnknownSidecar]:
+def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | UnknownSidecar]:
     """Sidecars of sources in one bucket, which come in the order of their names."""
-    from curator.storage.s3_client import S3Errors, client, explain
-
-    root = f"{_S3}{bucket}/"
+    service, bucket = service_of(root), split_uri(root)[0]
+    assert service is not None, root
     found: dict[str, FoundSidecar | UnknownSidecar] = {}
     index = 0
     while index < len(uris):
@@ -112,13 +112,15 @@ def _on_s3(bucket: str, uris: Sequence[str]) -> dict[str, FoundSidecar | Unknown
         folder = start.rpartition("/")[0]
         prefix = f"{folder}/" if folder else ""
         try:
-            page = client().list_objects_v2(Bucket=bucket, Prefix=prefix, StartAfter=start)
-        except S3Errors as error:
-            message = f"{root}{prefix} cannot be listed: {explain(error, bucket)[1]}"
+            page = service.page(bucket, prefix, start)
+        except service.errors as error:
+            message = f"{root}{prefix} cannot be listed: {service.explain(error, bucket)[1]}"
             return found | {uri: UnknownSidecar(message=message) for uri in uris[index:]}
-        sizes = {item["Key"]: int(item["Size"]) for item in page.get("Contents", ())}
+        if page is None:
+            return {source: one for uri in uris for source, one in _asked(uri).items()}
+        sizes, is_truncated = page
         last = max((key.encode() for key in sizes), default=b"")
-        end = last if page.get("IsTruncated") else None
+        end = last if is_truncated else None
         first = index
         while index < len(uris):
             names = [name.removeprefix(root) for name in sidecar_uris(uris[index])]
@@ -132,15 +134,12 @@ def _on_s3(bucket: str, uris: Sequence[str]) -> dict[str, FoundSidecar | Unknown
                 found[uris[index]] = FoundSidecar(uri=root + there, bytes=sizes[there])
             elif not covered:
                 # More than a page of names begin like this one.
-                found |= _asked(bucket, uris[index])
+                found |= _asked(uris[index])
             index += 1
     return found
 
 
-def _asked(bucket: str, uri: str) -> dict[str, FoundSidecar | UnknownSidecar]:
-    from curator.errors import ErrorCode
-    from curator.storage.source_reader import stat_source
-
+def _asked(uri: str) -> dict[str, FoundSidecar | UnknownSidecar]:
     for name in sidecar_uris(uri):
         try:
             return {uri: FoundSidecar(uri=name, bytes=stat_source(name)[0])}

@@ -1,4 +1,4 @@
-"""Reads the URIs of a manifest: a `.txt`, `.csv` or `.parquet` file, local or on S3, as a stream.
+"""Reads the URIs of a manifest: a `.txt`, `.csv` or `.parquet` file, as a stream.
 
 - `.txt`: a URI per line, verbatim but for the line end; blank lines and those that start with
   `# ` are no URIs.
@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from curator.errors import UsageError
 from curator.storage.base import has_scheme
+from curator.storage.object_service import scheme_of
 from curator.storage.source_reader import open_source
 
 SUFFIXES = (".txt", ".csv", ".parquet")
@@ -48,11 +49,11 @@ def resolve(written: str, manifest: str) -> str:
     """Makes an absolute URI of what is written in a manifest."""
     if has_scheme(written):
         return written
-    if written.startswith("/") or not manifest.startswith("s3://"):
+    if written.startswith("/") or scheme_of(manifest) is None:
         return absolute_path(os.path.join(os.path.dirname(manifest), written))
     folder = manifest.rpartition("/")[0].split("/")
     for segment in written.split("/"):
-        if segment == ".." and len(folder) > len(["s3:", "", "bucket"]):
+        if segment == ".." and len(folder) > len(["scheme:", "", "bucket"]):
             folder.pop()
         elif segment not in (".", ".."):
             folder.append(segment)

@@ -1,6 +1,6 @@
 """Opens sources for reading.
 
-A source's URI is a plain string: an absolute path, or `s3://bucket/key` with the key verbatim.
+A source's URI is a plain string: an absolute path, or `scheme://bucket/key` with the key verbatim.
 Nothing in it is quoted or parsed further, so that any name works.
 """
 
@@ -10,31 +10,36 @@ import os
 import stat
 from typing import TYPE_CHECKING, BinaryIO
 
-from curator.errors import CuratorError, ErrorCode, SourceError
+from curator.errors import CuratorError, ErrorCode, SourceError, UsageError
 from curator.storage.base import has_scheme
+from curator.storage.object_service import (
+    ADDRESSES,
+    Cause,
+    ObjectService,
+    service_of,
+    split_uri,
+)
+from curator.storage.range_reader import open_object
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _BUFFER_BYTES = 64 << 10
-_S3 = "s3://"
 
 
 def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
     """Opens a source as a buffered, seekable stream.
 
     Args:
-        uri: An absolute path, or `s3://bucket/key`.
+        uri: An absolute path, or `scheme://bucket/key`.
         expected_version: What `stat_source` or the listing gave; None accepts any.
 
     Raises:
         SourceError: VANISHED, UNREADABLE or CHANGED; here, and from every read of the stream,
-            which notices a replaced S3 object at once and a changed file at its end.
+            which notices a replaced object at once and a changed file at its end.
     """
-    if uri.startswith(_S3):
-        from curator.storage.s3_reader import open_object
-
-        return open_object(uri, failure=_s3_failure, expected_version=expected_version)
+    if _service(uri) is not None:
+        return open_object(uri, failure=_object_failure, expected_version=expected_version)
     _refuse_kinds(uri, _stat(uri))
     try:
         raw = _LocalFile(uri)
@@ -51,7 +56,7 @@ def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
 
 
 def expect_end(reader: BinaryIO, end: int) -> None:
-    """Says that reading will go on to about this byte and stop; S3 objects fetch no further ahead.
+    """Says that reading will go on to about this byte and stop; objects fetch no further ahead.
 
     Args:
         reader: From `open_source`.
@@ -65,18 +70,17 @@ def expect_end(reader: BinaryIO, end: int) -> None:
 def stat_source(uri: str) -> tuple[int, str]:
     """Returns a source's size in bytes and its version.
 
-    The version is the modification time in nanoseconds of a file, the ETag of an S3 object.
+    The version is the modification time in nanoseconds of a file, the ETag of an object.
 
     Raises:
         SourceError: VANISHED or UNREADABLE.
     """
-    if uri.startswith(_S3):
-        from curator.storage.s3_client import S3Errors, head, split_uri
-
+    service = _service(uri)
+    if service is not None:
         try:
-            found = head(*split_uri(uri))
-        except S3Errors as error:
-            raise _s3_failure(error, uri) from error
+            found = service.head(*split_uri(uri))
+        except service.errors as error:
+            raise _object_failure(error, uri) from error
         return found.bytes, found.version
     info = _stat(uri)
     _refuse_kinds(uri, info)
@@ -156,8 +160,8 @@ def local_failure(path: str, error: Exception) -> SourceError:
         scheme = path.partition("://")[0]
         return SourceError(
             ErrorCode.UNREADABLE,
-            f"{path!r} cannot be read: {scheme}:// is not supported; expected a path or "
-            "s3://bucket/key",
+            f"{path!r} cannot be read: {scheme}:// is not supported; expected a path, or "
+            f"{ADDRESSES}",
         )
     if number in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
         gone = "is a link to a file that does not exist" if os.path.islink(path) else "is not there"
@@ -173,13 +177,20 @@ def local_failure(path: str, error: Exception) -> SourceError:
     return SourceError(ErrorCode.UNREADABLE, f"{path!r} cannot be read: {words}; {remedy}")
 
 
-def _s3_failure(error: Exception, uri: str) -> CuratorError:
-    from curator.storage.s3_client import Cause, explain, split_uri
+def _service(uri: str) -> ObjectService | None:
+    try:
+        return service_of(uri)
+    except UsageError as error:
+        raise SourceError(ErrorCode.UNREADABLE, f"{uri!r} cannot be read: {error}") from error
 
+
+def _object_failure(error: Exception, uri: str) -> CuratorError:
     codes = {
         Cause.MISSING: ErrorCode.VANISHED,
         Cause.NO_BUCKET: ErrorCode.VANISHED,
         Cause.CHANGED: ErrorCode.CHANGED,
     }
-    cause, words = explain(error, split_uri(uri)[0])
+    service = service_of(uri)
+    assert service is not None, uri
+    cause, words = service.explain(error, split_uri(uri)[0])
     return SourceError(codes.get(cause, ErrorCode.UNREADABLE), f"{uri!r} cannot be read: {words}")

@@ -10,7 +10,8 @@ from fake_host import FakeHost
 from curator.doctor.diagnosis import Row, State
 from curator.doctor.host import Host
 from curator.doctor.places import s3_rows, storage_rows
-from curator.storage import open_store, s3_client
+from curator.storage import open_store
+from curator.storage.object_service import service_named
 from curator.storage.s3_store import S3Store
 
 
@@ -26,7 +27,7 @@ def only(rows: list[Row]) -> Row:
 
 
 def keys(bucket: str) -> list[str]:
-    return [found.key for found in s3_client.list_objects(bucket, "")]
+    return [found.key for found in service_named("s3").list(bucket, "")]
 
 
 def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:

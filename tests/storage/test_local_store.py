@@ -91,10 +91,10 @@ def test_a_name_that_is_too_long_is_told(tmp_path: Path) -> None:
 def test_a_full_disk_is_a_storage_error() -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full")
-    from curator.storage.local_store import _AppendFile
+    from curator.storage.local_store import AppendFile
 
     with (
-        _AppendFile("/dev/full", "wb") as raw,
+        AppendFile("/dev/full", "wb") as raw,
         pytest.raises(StorageError, match="free some space"),
     ):
         raw.write(b"x")

@@ -18,6 +18,14 @@ from typing import TypeVar
 from curator.errors import ErrorCode, SourceError, StorageError, UsageError
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import Found, expand, is_pattern, walk
+from curator.storage.object_find import find_objects
+from curator.storage.object_service import (
+    ADDRESSES,
+    Cause,
+    ObjectService,
+    service_of,
+    split_uri,
+)
 from curator.storage.source_manifests import absolute_path, is_manifest, manifest_uris
 from curator.storage.source_reader import local_failure, stat_source
 
@@ -42,7 +50,6 @@ GIF can be one; so can .m4a and .ogg, whose containers also hold video.
 _THREADS = 16
 _BATCH = 16
 _DIGEST_BYTES = 16
-_S3 = "s3://"
 _Item = TypeVar("_Item")
 
 
@@ -82,10 +89,11 @@ def list_sources(arguments: Sequence[str], *, limit: int | None = None) -> Itera
     - a file: a source whatever its name, or a manifest if it ends in .txt, .csv or .parquet;
     - a folder: everything below it, sorted; names that start with a dot are left out;
     - a pattern with `*`, `?`, `[…]` or `**`, unless something has just that name;
-    - `s3://bucket/…`: an object, a folder (`s3://b/a` is not `s3://b/ab`), or a pattern. A
-      folder that a pattern matches is listed like a folder, so `s3://b/a*` is a plain prefix.
+    - `s3://bucket/…`, or on another object store: an object, a folder (`s3://b/a` is not
+      `s3://b/ab`), or a pattern. A folder that a pattern matches is listed like a folder, so
+      `s3://b/a*` is a plain prefix.
 
-    The URIs are absolute paths, with links kept, and `s3://bucket/key`.
+    The URIs are absolute paths, with links kept, and `scheme://bucket/key`.
 
     Args:
         arguments: At least one.
@@ -122,12 +130,13 @@ class _Part:
 
 
 def _looked_up(argument: str) -> _Part:
-    if argument.startswith(_S3):
-        return _s3_part(argument)
+    service = service_of(argument)
+    if service is not None:
+        return _bucket_part(service, argument)
     if not argument or has_scheme(argument):
         raise UsageError(
-            f"input {argument!r} is not supported: expected a path, a pattern, "
-            "s3://bucket/… or a manifest"
+            f"input {argument!r} is not supported: expected a path, a pattern, {ADDRESSES}, or a "
+            "manifest"
         )
     path = absolute_path(argument)
     try:
@@ -249,17 +258,17 @@ def _described(uris: Iterable[str]) -> Iterator[Listed]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _s3_part(argument: str) -> _Part:
-    from curator.storage.s3_client import Cause, S3Errors, explain, head, split_uri
-
+def _bucket_part(service: ObjectService, argument: str) -> _Part:
     bucket, key = split_uri(argument)
     if not bucket:
-        raise UsageError(f"input {argument!r} names no bucket: expected s3://bucket/…")
+        raise UsageError(
+            f"input {argument!r} names no bucket: expected {service.scheme}://bucket/…"
+        )
     if key and not key.endswith("/"):
         try:
-            found = head(bucket, key)
-        except S3Errors as error:
-            cause, words = explain(error, bucket)
+            found = service.head(bucket, key)
+        except service.errors as error:
+            cause, words = service.explain(error, bucket)
             # Without the right to list, a server may answer 403 for what does not exist.
             if cause not in (Cause.MISSING, Cause.NO_BUCKET, Cause.FORBIDDEN):
                 raise UsageError(f"input {argument!r} cannot be read: {words}") from error
@@ -273,14 +282,12 @@ def _s3_part(argument: str) -> _Part:
         otherwise = "matches no objects"
     else:
         otherwise = "has no objects under it; for a plain prefix of keys append *"
-    return _Part(_at_least_one(_s3_objects(bucket, key), argument, otherwise))
+    return _Part(_at_least_one(_objects(service, bucket, key), argument, otherwise))
 
 
-def _s3_objects(bucket: str, key: str) -> Iterator[Listed]:
-    from curator.storage.s3_find import find_objects
-
-    for found in find_objects(bucket, key):
-        uri = f"{_S3}{bucket}/{found.key}"
+def _objects(service: ObjectService, bucket: str, key: str) -> Iterator[Listed]:
+    for found in find_objects(service, bucket, key):
+        uri = f"{service.scheme}://{bucket}/{found.key}"
         if _is_skipped(found.key):
             yield SkippedName(uri=uri)
         else:

@@ -33,7 +33,7 @@ from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
 from curator.stages.analyze.measurer import Instruments
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
 from curator.storage import open_source, s3_client
-from curator.storage.s3_reader import RangeReader
+from curator.storage.range_reader import RangeReader
 
 FPS = 30
 DETECTOR = TextDetector()

@@ -16,6 +16,8 @@ from curator.stages.scan.source_listing import (
     list_sources,
 )
 from curator.storage import open_source, s3_client
+from curator.storage.object_service import StoredObject
+from curator.storage.s3_service import S3Service
 
 
 @pytest.fixture
@@ -218,7 +220,7 @@ def test_arguments_that_name_nothing_are_errors_before_the_first_item(
 
 
 @pytest.mark.parametrize(
-    "argument", ["", "https://host/v.mp4", "gs://bucket/x", "s3://", "s3:///k"]
+    "argument", ["", "https://host/v.mp4", "ftp://bucket/x", "s3://", "s3:///k"]
 )
 def test_arguments_of_other_kinds_are_errors(argument: str) -> None:
     with pytest.raises(UsageError, match="expected"):
@@ -309,11 +311,11 @@ def test_a_missing_bucket_is_an_error_with_a_remedy(bucket: str) -> None:
 def test_a_listing_that_breaks_off_is_an_error_in_the_stream(
     s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(bucket: str, prefix: str) -> Iterator[s3_client.S3Object]:
-        yield s3_client.S3Object(key="a", bytes=1, version="v")
+    def broken(self: S3Service, bucket: str, prefix: str) -> Iterator[StoredObject]:
+        yield StoredObject(key="a", bytes=1, version="v")
         raise OSError("connection lost")
 
-    monkeypatch.setattr("curator.storage.s3_find.list_objects", broken)
+    monkeypatch.setattr(S3Service, "list", broken)
     stream = list_sources([f"s3://{s3_bucket}"])
     assert next(stream).uri == f"s3://{s3_bucket}/a"
     with pytest.raises(StorageError, match="connection lost"):

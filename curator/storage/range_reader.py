@@ -1,4 +1,4 @@
-"""Reads an S3 object by ranges, ahead of the reader, as a seekable stream.
+"""Reads an object by ranges, ahead of the reader, as a seekable stream.
 
 The first request also answers size and version, so that opening costs one round trip. A fetch
 after a jump is small (256 KiB); each fetch that continues where fetched bytes end is four times
@@ -9,33 +9,19 @@ blocks and their growth.
 """
 
 import io
-import random
-import re
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-from botocore.exceptions import (
-    ClientError,
-    HTTPClientError,
-    IncompleteReadError,
-    ResponseStreamingError,
-)
+from typing import TYPE_CHECKING, Literal
 
 from curator.errors import CuratorError
-from curator.storage.s3_client import (
-    ATTEMPTS,
-    SCHEME,
+from curator.storage.object_service import (
+    NoRangeError,
     ObjectChangedError,
-    S3Errors,
-    ShortBodyError,
-    bare,
-    client,
-    head,
+    ObjectRange,
+    service_of,
     split_uri,
 )
 
@@ -48,7 +34,6 @@ CACHED_BLOCKS = 3
 _GROWTH = 4
 _AHEAD_RUN = 2
 _BUFFER_BYTES = 64 << 10
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +52,7 @@ class RangeReader(io.RawIOBase):
     """The raw stream; `open_object` wraps it with a buffer.
 
     Args:
-        uri: `s3://bucket/key`.
+        uri: `s3://bucket/key`, or of another object store.
         failure: Makes the error to raise from a failed request.
         expected_version: ETag that the object must have; otherwise that of the first answer.
         probe: Which end of the object the first request fetches.
@@ -94,6 +79,9 @@ class RangeReader(io.RawIOBase):
         self.size = 0
         self._failure = failure
         self._bucket, self._key = split_uri(uri)
+        service = service_of(uri)
+        assert service is not None, uri
+        self._service = service
         self._first_bytes = first_bytes
         self._block_bytes = block_bytes
         self._position = 0
@@ -104,7 +92,7 @@ class RangeReader(io.RawIOBase):
         self._pool: ThreadPoolExecutor | None = None
         try:
             self._probe(probe)
-        except S3Errors as error:
+        except self._service.errors as error:
             raise failure(error, uri) from error
 
     def readable(self) -> bool:
@@ -136,7 +124,7 @@ class RangeReader(io.RawIOBase):
             return 0
         try:
             block = self._block_at(self._position)
-        except S3Errors as error:
+        except self._service.errors as error:
             raise self._failure(error, self.name) from error
         offset = self._position - block.start
         count = min(len(target), len(block.data) - offset)
@@ -155,20 +143,19 @@ class RangeReader(io.RawIOBase):
         super().close()
 
     def _probe(self, end: Literal["head", "tail"]) -> None:
-        wanted = f"0-{self._first_bytes - 1}" if end == "head" else f"-{self._first_bytes}"
+        start = 0 if end == "head" else -self._first_bytes
         try:
-            start, data, self.size, self.version = self._get(wanted)
-        except ClientError as error:
+            found = self._get(start, self._first_bytes)
+        except NoRangeError as error:
             # No range of an empty object can be satisfied.
-            if error.response.get("Error", {}).get("Code") not in ("InvalidRange", "416"):
-                raise
-            found = head(self._bucket, self._key)
-            if found.bytes or self.version not in ("", found.version):
+            known = self._service.head(self._bucket, self._key)
+            if known.bytes or self.version not in ("", known.version):
                 raise ObjectChangedError("the object was replaced while it was opened") from error
-            self.version = found.version
+            self.version = known.version
             return
-        if data:
-            self._keep(_Block(start=start, data=data, run=0))
+        self.size, self.version = found.size, found.version
+        if found.data:
+            self._keep(_Block(start=found.start, data=found.data, run=0))
 
     def _block_at(self, position: int) -> _Block:
         block = self._cached(position)
@@ -219,7 +206,7 @@ class RangeReader(io.RawIOBase):
                 return
             self._collect()
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="s3-read-ahead")
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         start, end, run = self._plan(position, block)
         self._ahead = start, end, self._pool.submit(self._fetch, start, end, run)
 
@@ -228,7 +215,7 @@ class RangeReader(io.RawIOBase):
         assert self._ahead is not None
         underway = self._ahead[2]
         self._ahead = None
-        with suppress(*S3Errors):
+        with suppress(*self._service.errors):
             self._keep(underway.result())
 
     def _keep(self, block: _Block) -> None:
@@ -239,65 +226,13 @@ class RangeReader(io.RawIOBase):
             held -= len(dropped.data)
 
     def _fetch(self, start: int, end: int, run: int) -> _Block:
-        found, data, size, _ = self._get(f"{start}-{end - 1}")
-        if found != start or len(data) != end - start or size != self.size:
+        found = self._get(start, end)
+        if (found.start, len(found.data), found.size) != (start, end - start, self.size):
             raise ObjectChangedError(f"bytes {start}-{end - 1} of {self.size} are no longer there")
-        return _Block(start=start, data=data, run=run)
+        return _Block(start=start, data=found.data, run=run)
 
-    def _get(self, byte_range: str) -> tuple[int, bytes, int, str]:
-        return get_range(self._bucket, self._key, byte_range, version=self.version)
-
-
-def get_range(
-    bucket: str, key: str, byte_range: str, *, version: str = ""
-) -> tuple[int, bytes, int, str]:
-    """Fetches a range of an object by one request.
-
-    boto3 repeats a request that fails, but not one whose body breaks off: that is done here.
-
-    Args:
-        bucket: Name of the bucket.
-        key: Of the object.
-        byte_range: As in the header `Range`: `first-last`, both included, or `-n` for the end.
-        version: ETag that the object must have; empty for any.
-
-    Returns:
-        The range's start, its bytes, the object's size and its version.
-
-    Raises:
-        S3Errors: The request failed, or the object is another one.
-    """
-    condition = {"IfMatch": f'"{version}"'} if version else {}
-    for attempt in range(1, ATTEMPTS + 1):
-        answer: dict[str, Any] = client().get_object(
-            Bucket=bucket, Key=key, Range=f"bytes={byte_range}", **condition
-        )
-        try:
-            return _body(answer, version)
-        except (HTTPClientError, IncompleteReadError, ResponseStreamingError, OSError) as error:
-            if attempt == ATTEMPTS or isinstance(error, ObjectChangedError):
-                raise
-            time.sleep(random.uniform(0.5, 1.0) * 0.1 * 2**attempt)
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _body(answer: dict[str, Any], expected: str) -> tuple[int, bytes, int, str]:
-    version = bare(answer.get("ETag"))
-    with answer["Body"] as body:
-        # A server that ignores conditions must not mix two objects.
-        if expected and version and version != expected:
-            raise ObjectChangedError("the object was replaced while it was read")
-        placed = _CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
-        if placed is None:
-            # Some servers answer 200 for any range of an empty object.
-            if answer.get("ContentLength") == 0:
-                return 0, b"", 0, version or expected
-            raise ValueError("the server does not answer range requests")
-        start, last, size = (int(number) for number in placed.groups())
-        data: bytes = body.read()
-    if len(data) != last + 1 - start:
-        raise ShortBodyError(f"{len(data)} bytes came of {last + 1 - start}")
-    return start, data, size, version or expected
+    def _get(self, start: int, end: int) -> ObjectRange:
+        return self._service.get_range(self._bucket, self._key, start, end, self.version)
 
 
 def open_object(
@@ -308,8 +243,7 @@ def open_object(
     probe: Literal["head", "tail"] = "head",
     first_bytes: int = FIRST_BYTES,
 ) -> io.BufferedReader:
-    """Opens `s3://bucket/key` as a buffered, seekable stream; see `RangeReader`."""
-    assert uri.startswith(SCHEME), uri
+    """Opens an object as a buffered, seekable stream; see `RangeReader`."""
     raw = RangeReader(
         uri,
         failure=failure,

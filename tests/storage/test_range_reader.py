@@ -1,4 +1,4 @@
-"""How an object on S3 is read: which ranges, what is kept, and what happens when it changes."""
+"""How an object is read: which ranges, what is kept, and what happens when it changes."""
 
 import io
 import random
@@ -10,27 +10,31 @@ import pytest
 from botocore.exceptions import IncompleteReadError
 
 from curator.errors import CuratorError, StorageError
-from curator.storage import s3_client, s3_reader
-from curator.storage.s3_reader import RangeReader, open_object
+from curator.storage import range_reader, s3_client
+from curator.storage.range_reader import RangeReader, open_object
 
 KIB = 1 << 10
 DATA = random.Random(1).randbytes(3000 * KIB)
 
 
 class WatchedClient:
-    """Passes `get_object` on; notes the ranges, and breaks off as many bodies as it is told."""
+    """Passes requests on; notes the ranges, and breaks off as many bodies as it is told."""
 
     def __init__(self) -> None:
+        self.client = s3_client.client()
         self.ranges: list[str] = []
         self.breaks = 0
 
     def get_object(self, **arguments: str) -> dict[str, object]:
         self.ranges.append(arguments["Range"].removeprefix("bytes="))
-        answer: dict[str, object] = s3_client.client().get_object(**arguments)
+        answer: dict[str, object] = self.client.get_object(**arguments)
         if self.breaks:
             self.breaks -= 1
             answer["Body"] = _BrokenBody()
         return answer
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self.client, name)
 
     @property
     def fetched_bytes(self) -> int:
@@ -48,9 +52,9 @@ def failure(error: Exception, uri: str) -> CuratorError:
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> WatchedClient:
+def watched(s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> WatchedClient:
     client = WatchedClient()
-    monkeypatch.setattr(s3_reader, "client", lambda: client)
+    monkeypatch.setattr(s3_client, "client", lambda: client)
     monkeypatch.setattr("time.sleep", lambda _: None)
     return client
 
@@ -127,7 +131,7 @@ def test_memory_is_bounded(open_small: Callable[..., RangeReader]) -> None:
     with open_small(block_bytes=64 * KIB) as reader:
         while reader.read(10 * KIB):
             held = sum(len(block.data) for block in reader._blocks.values())
-            assert held <= s3_reader.CACHED_BLOCKS * 64 * KIB
+            assert held <= range_reader.CACHED_BLOCKS * 64 * KIB
 
 
 def test_probing_the_tail_fetches_the_end_first(
@@ -224,9 +228,11 @@ def test_a_server_that_ignores_conditions_is_noticed(
 def test_a_server_that_ignores_ranges_is_told(
     watched: WatchedClient, open_small: Callable[..., RangeReader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plain = watched.client
+
     def whole(**arguments: str) -> object:
         arguments.pop("Range")
-        return s3_client.client().get_object(**arguments)
+        return plain.get_object(**arguments)
 
     monkeypatch.setattr(watched, "get_object", whole)
     with pytest.raises(StorageError, match="does not answer range requests"):

@@ -1,14 +1,14 @@
-"""Finds S3 objects: below a folder of keys, or by a pattern, in the order of the keys."""
+"""Finds objects: below a folder of keys, or by a pattern, in the order of the keys."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 
 from curator.errors import StorageError
 from curator.storage.file_walk import is_hidden, is_pattern, name_matches
-from curator.storage.s3_client import S3Errors, S3Object, explain, list_objects
+from curator.storage.object_service import ObjectService, StoredObject
 
 
-def find_objects(bucket: str, key: str) -> Iterator[S3Object]:
+def find_objects(service: ObjectService, bucket: str, key: str) -> Iterator[StoredObject]:
     """Yields the objects below a folder `key`, or that match it if it is a pattern.
 
     Patterns mean what they mean for files: `*` stays within a segment, `**` is any number of
@@ -21,27 +21,29 @@ def find_objects(bucket: str, key: str) -> Iterator[S3Object]:
     literal = next((i for i, name in enumerate(segments) if is_pattern(name)), None)
     if literal is None:
         prefix = key.rstrip("/") + "/" if key else ""
-        return _below(bucket, prefix, "", lambda names: not any(map(is_hidden, names)))
+        return _below(service, bucket, prefix, "", lambda names: not any(map(is_hidden, names)))
     prefix = "".join(f"{segment}/" for segment in segments[:literal])
     patterns = segments[literal:]
     begin = re.split(r"[*?\[]", patterns[0], maxsplit=1)[0]
-    return _below(bucket, prefix, begin, lambda names: _matches(names, patterns))
+    return _below(service, bucket, prefix, begin, lambda names: _matches(names, patterns))
 
 
 def _below(
-    bucket: str, prefix: str, begin: str, is_wanted: Callable[[list[str]], bool]
-) -> Iterator[S3Object]:
+    service: ObjectService,
+    bucket: str,
+    prefix: str,
+    begin: str,
+    is_wanted: Callable[[list[str]], bool],
+) -> Iterator[StoredObject]:
     """Yields the wanted keys below `prefix`, judged by their segments after it."""
     try:
-        for found in list_objects(bucket, prefix + begin):
-            # An empty object with a slash at the end is how consoles show a folder.
-            is_marker = found.key.endswith("/") and not found.bytes
-            if not is_marker and is_wanted(found.key.removeprefix(prefix).split("/")):
+        for found in service.list(bucket, prefix + begin):
+            if is_wanted(found.key.removeprefix(prefix).split("/")):
                 yield found
-    except S3Errors as error:
-        raise StorageError(
-            f"cannot list 's3://{bucket}/{prefix}': {explain(error, bucket)[1]}"
-        ) from error
+    except service.errors as error:
+        place = f"{service.scheme}://{bucket}/{prefix}"
+        words = service.explain(error, bucket)[1]
+        raise StorageError(f"cannot list {place!r}: {words}") from error
 
 
 def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:

@@ -1,0 +1,124 @@
+"""A store under a prefix of a bucket: what all object stores have in common."""
+
+import secrets
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import BinaryIO, Literal
+
+from curator.errors import StorageError
+from curator.storage.base import (
+    TEMPORARY_PREFIX,
+    ObjectInfo,
+    Store,
+    checked_key,
+    is_temporary,
+)
+from curator.storage.object_service import Cause, ObjectService, service_named
+from curator.storage.range_reader import FIRST_BYTES, open_object
+
+SINGLE_REQUEST_BYTES = 64 << 20
+"""Up to this size, `write` and `read` are one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketStore(Store):
+    """Objects below `scheme://bucket/prefix`, each of which appears whole."""
+
+    bucket: str
+    prefix: str = ""
+
+    @property
+    @abstractmethod
+    def scheme(self) -> str:
+        """Of the address."""
+
+    @property
+    def service(self) -> ObjectService:
+        """This process's requests."""
+        return service_named(self.scheme)
+
+    @property
+    def uri(self) -> str:
+        """`scheme://bucket/prefix`, or `scheme://bucket`."""
+        return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
+
+    @property
+    def is_local(self) -> bool:
+        """False."""
+        return False
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yields the objects whose key starts with `prefix`, sorted by key."""
+        root = len(self._full(""))
+        try:
+            for found in self.service.list(self.bucket, self._full(prefix)):
+                key = found.key[root:]
+                if key and not is_temporary(key):
+                    yield ObjectInfo(key=key, bytes=found.bytes, version=found.version)
+        except self.service.errors as error:
+            raise self._failure("list", prefix, error) from error
+
+    def read(self, key: str) -> bytes:
+        """Returns the whole object."""
+        with self._open(key, probe="head", first_bytes=SINGLE_REQUEST_BYTES) as stream:
+            return stream.read()
+
+    def open(self, key: str) -> BinaryIO:
+        """Opens an object; the first request fetches its end, where Parquet has its footer."""
+        return self._open(key, probe="tail", first_bytes=FIRST_BYTES)
+
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        """Returns bytes of an object, by one request."""
+        full = self._full(checked_key(key))
+        try:
+            return self.service.get_range(self.bucket, full, start, end).data
+        except self.service.errors as error:
+            raise self._failure("read", key, error) from error
+
+    def exists(self, key: str) -> bool:
+        """Says whether there is an object under the key."""
+        try:
+            self.service.head(self.bucket, self._full(checked_key(key)))
+        except self.service.errors as error:
+            if self.service.explain(error, self.bucket)[0] is Cause.MISSING:
+                return False
+            raise self._failure("look up", key, error) from error
+        return True
+
+    def check_writable(self) -> None:
+        """Lists under the prefix, and writes and removes a small object."""
+        for _ in islice(self.list(), 1):
+            pass
+        probe = f"{TEMPORARY_PREFIX}check-{secrets.token_hex(8)}"
+        self._put(probe, b"written to see whether this prefix can be written\n")
+        try:
+            self._remove(probe)
+        except self.service.errors as error:
+            raise self._failure("delete", probe, error) from error
+
+    @abstractmethod
+    def _put(self, key: str, data: bytes) -> None:
+        """Puts a whole object by one request."""
+
+    @abstractmethod
+    def _remove(self, key: str) -> None:
+        """Removes one object by one request, whose errors pass."""
+
+    def _open(self, key: str, *, probe: Literal["head", "tail"], first_bytes: int) -> BinaryIO:
+        def failure(error: Exception, uri: str) -> StorageError:
+            return self._failure("read", key, error)
+
+        uri = self._uri(checked_key(key))
+        return open_object(uri, failure=failure, probe=probe, first_bytes=first_bytes)
+
+    def _full(self, key: str) -> str:
+        return f"{self.prefix}/{key}" if self.prefix else key
+
+    def _uri(self, key: str) -> str:
+        return f"{self.scheme}://{self.bucket}/{self._full(key)}"
+
+    def _failure(self, action: str, key: str, error: Exception) -> StorageError:
+        _, words = self.service.explain(error, self.bucket)
+        return StorageError(f"cannot {action} {self._uri(key)!r}: {words}")

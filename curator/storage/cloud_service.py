@@ -1,0 +1,262 @@
+"""Requests to Google Cloud Storage (`gs://`) and Azure Blob Storage (`az://`), by obstore.
+
+obstore's paths are stricter than these services: a key with an empty segment, `.`, `..` or a
+control character cannot be named, and the mark of a folder (`name/`, empty) is listed as `name`.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, BinaryIO
+
+from curator.errors import UsageError
+from curator.storage.base import STALE_AFTER_S, Store, checked_key
+from curator.storage.bucket_store import BucketStore
+from curator.storage.local_store import AppendFile
+from curator.storage.object_service import (
+    Cause,
+    NoRangeError,
+    ObjectChangedError,
+    ObjectRange,
+    ObjectService,
+    ShortBodyError,
+    StoredObject,
+)
+from curator.storage.scratch import unnamed_file
+
+try:
+    import obstore
+    from obstore.exceptions import (
+        BaseError,
+        NotFoundError,
+        PermissionDeniedError,
+        PreconditionError,
+        UnauthenticatedError,
+    )
+    from obstore.store import AzureStore, GCSStore
+except ImportError as error:
+    raise UsageError(
+        "gs:// and az:// need the package obstore: pip install 'curate-video[cloud]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ClientConfig
+
+_PAGE = 1000
+_THREADS = 16
+_PART_BYTES = 16 << 20
+_CREDENTIALS = {
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to a key file, or give the machine a service account",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_KEY)"
+    ", or give the machine an identity",
+}
+_KINDS = {"gs": "bucket", "az": "container"}
+
+
+def service(scheme: str) -> ObjectService:
+    """Requests to the account that the environment names."""
+    return CloudService(scheme)
+
+
+class CloudService(ObjectService):
+    """Requests to one of the two; the account and its credentials come from the environment."""
+
+    errors = (BaseError, OSError, ValueError)
+
+    def __init__(self, scheme: str) -> None:
+        self.scheme = scheme
+        self._buckets: dict[str, GCSStore | AzureStore] = {}
+        self._lock = threading.Lock()
+
+    def store(self, bucket: str, prefix: str) -> Store:
+        """The store below a prefix."""
+        return CloudStore(bucket, prefix, self.scheme)
+
+    def bucket(self, name: str) -> GCSStore | AzureStore:
+        """Obstore's client of a bucket."""
+        with self._lock:
+            if name not in self._buckets:
+                # A server of one's own may have no certificate; http:// must be asked for.
+                options: ClientConfig = {"allow_http": True}
+                self._buckets[name] = (
+                    GCSStore(name, client_options=options)
+                    if self.scheme == "gs"
+                    else AzureStore(name, client_options=options)
+                )
+            return self._buckets[name]
+
+    def head(self, bucket: str, key: str) -> StoredObject:
+        """Asks for the size and version of one object."""
+        return _stored(obstore.head(self.bucket(bucket), key))
+
+    def list(self, bucket: str, prefix: str) -> Iterator[StoredObject]:
+        """Yields the objects whose key starts with `prefix`, sorted by the keys' UTF-8.
+
+        Google lists in that order. Azure with a hierarchical namespace does not: there the names of
+        all objects are held in memory.
+        """
+        folder = prefix.rpartition("/")[0]
+        pages = obstore.list(self.bucket(bucket), folder or None, chunk_size=_PAGE)
+        found = (_stored(item) for page in pages for item in page)
+        wanted = filter(lambda one: one.key.startswith(prefix), found)
+        if self.scheme == "gs":
+            return _without_marks(wanted)
+        return _without_marks(sorted(wanted, key=lambda one: one.key.encode()))
+
+    def page(self, bucket: str, prefix: str, after: str) -> tuple[dict[str, int], bool] | None:
+        """Sizes by key of the next thousand keys at most; None for Azure, which cannot."""
+        if self.scheme != "gs":
+            return None
+        pages = obstore.list(
+            self.bucket(bucket), prefix.rstrip("/") or None, offset=after, chunk_size=_PAGE
+        )
+        sizes = {item["path"]: item["size"] for item in next(iter(pages), ())}
+        return sizes, len(sizes) == _PAGE
+
+    def get_range(
+        self, bucket: str, key: str, start: int, end: int, version: str = ""
+    ) -> ObjectRange:
+        """Fetches bytes by one request; two for the end of an object, or where there are none."""
+        if start < 0:
+            known = self.head(bucket, key)
+            start, end = max(0, known.bytes + start), known.bytes
+            version = version or known.version
+        try:
+            answer = obstore.get(
+                self.bucket(bucket), key, options={"range": (start, max(end, start + 1))}
+            )
+        except BaseError as error:
+            known = self.head(bucket, key)
+            if known.bytes > start:
+                raise
+            raise NoRangeError(f"the object has {known.bytes} bytes") from error
+        first, last = answer.range
+        size, found = answer.meta["size"], _bare(answer.meta["e_tag"])
+        # Checked here and not by the server: not all answer a condition.
+        if version and found and found != version:
+            raise ObjectChangedError("the object was replaced while it was read")
+        data = bytes(answer.bytes())
+        if len(data) != last - first:
+            raise ShortBodyError(f"{len(data)} bytes came of {last - first}")
+        return ObjectRange(first, data, size, found or version)
+
+    def explain(self, error: Exception, bucket: str) -> tuple[Cause, str]:
+        """Gives the cause of a failed request, and what happened with its remedy in words."""
+        cause, what = _cause(error), str(error).partition("\n")[0].rstrip(".")
+        kind = _KINDS[self.scheme]
+        remedies = {
+            Cause.MISSING: "check the name",
+            Cause.NO_BUCKET: f"check the name of the {kind} {bucket!r}, or create it",
+            Cause.FORBIDDEN: f"grant these credentials reading of the {kind} and its objects, and "
+            "for outputs writing and deleting",
+            Cause.CREDENTIALS: _CREDENTIALS[self.scheme],
+            Cause.CHANGED: "do not replace objects while a run reads them; start the run again",
+        }
+        remedy = f"check the network, and the credentials: {_CREDENTIALS[self.scheme]}"
+        return cause, f"{what}; {remedies.get(cause, remedy)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CloudStore(BucketStore):
+    """Objects below `gs://bucket/prefix` or `az://container/prefix`."""
+
+    kind: str = "gs"
+
+    @property
+    def scheme(self) -> str:
+        """`gs` or `az`."""
+        return self.kind
+
+    def write(self, key: str, data: bytes) -> None:
+        """Puts a whole object; a large one in parts, which appear together."""
+        self._put(checked_key(key), data)
+
+    @contextmanager
+    def create(self, key: str) -> Iterator[BinaryIO]:
+        """Gives an append-only stream to a temporary file, which is sent when the block ends."""
+        checked_key(key)
+        with unnamed_file(".object") as (_, file):
+            with AppendFile(os.dup(file.fileno()), "wb") as stream:
+                yield stream
+            file.seek(0)
+            self._put(key, file)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Removes objects, several at a time."""
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="delete") as pool:
+            for _ in pool.map(self._delete, [checked_key(key) for key in keys]):
+                pass
+
+    def clean_temporary(
+        self,
+        folders: Iterable[str],
+        is_own: Callable[[str], bool],
+        *,
+        older_than_s: float = STALE_AFTER_S,
+    ) -> int:
+        """Removes nothing: what a killed writer sent in parts is the service's to remove.
+
+        Azure does after a week, Google by a rule of the bucket's life cycle.
+        """
+        return 0
+
+    def _delete(self, key: str) -> None:
+        try:
+            self._remove(key)
+        except FileNotFoundError:
+            return
+        except self.service.errors as error:
+            raise self._failure("delete", key, error) from error
+
+    def _remove(self, key: str) -> None:
+        obstore.delete(self._client, self._full(key))
+
+    def _put(self, key: str, data: bytes | BinaryIO) -> None:
+        try:
+            obstore.put(self._client, self._full(key), data, chunk_size=_PART_BYTES)
+        except self.service.errors as error:
+            raise self._failure("write", key, error) from error
+
+    @property
+    def _client(self) -> GCSStore | AzureStore:
+        service = self.service
+        assert isinstance(service, CloudService)
+        return service.bucket(self.bucket)
+
+
+def _without_marks(found: Iterable[StoredObject]) -> Iterator[StoredObject]:
+    """Leaves out the empty objects `name/` of consoles, which are listed as `name`."""
+    before: StoredObject | None = None
+    for one in chain(found, [None]):
+        if before is not None and (
+            before.bytes or one is None or not one.key.startswith(before.key + "/")
+        ):
+            yield before
+        before = one
+
+
+def _stored(item: "ObjectMeta") -> StoredObject:
+    return StoredObject(key=item["path"], bytes=item["size"], version=_bare(item["e_tag"]))
+
+
+def _bare(etag: str | None) -> str:
+    return (etag or "").strip('"')
+
+
+def _cause(error: Exception) -> Cause:
+    match error:
+        case FileNotFoundError() | NotFoundError():
+            return Cause.NO_BUCKET if "NoSuchBucket" in str(error) else Cause.MISSING
+        case PermissionDeniedError():
+            return Cause.FORBIDDEN
+        case UnauthenticatedError():
+            return Cause.CREDENTIALS
+        case ObjectChangedError() | PreconditionError():
+            return Cause.CHANGED
+        case _:
+            return Cause.UNREACHABLE

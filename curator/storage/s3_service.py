@@ -1,0 +1,117 @@
+"""Requests to S3, by boto3."""
+
+import random
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from botocore.exceptions import (
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    ResponseStreamingError,
+)
+
+from curator.storage import s3_client
+from curator.storage.base import Store
+from curator.storage.object_service import (
+    Cause,
+    NoRangeError,
+    ObjectChangedError,
+    ObjectRange,
+    ObjectService,
+    ShortBodyError,
+    StoredObject,
+)
+from curator.storage.s3_client import S3Errors, bare
+
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+
+
+def service(scheme: str) -> ObjectService:
+    """Requests to the S3 server that the environment names."""
+    return S3Service()
+
+
+class S3Service(ObjectService):
+    """Requests by this process's client."""
+
+    scheme = "s3"
+    errors = S3Errors
+
+    def store(self, bucket: str, prefix: str) -> Store:
+        """The store below a prefix."""
+        from curator.storage.s3_store import S3Store
+
+        return S3Store(bucket, prefix)
+
+    def head(self, bucket: str, key: str) -> StoredObject:
+        """Asks for the size and version of one object."""
+        answer = s3_client.client().head_object(Bucket=bucket, Key=key)
+        version = bare(answer.get("ETag"))
+        return StoredObject(key=key, bytes=answer["ContentLength"], version=version)
+
+    def list(self, bucket: str, prefix: str) -> Iterator[StoredObject]:
+        """Yields the objects whose key starts with `prefix`, without the marks of folders."""
+        pages = s3_client.client().get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket=bucket, Prefix=prefix):
+            for item in page.get("Contents", ()):
+                if item["Size"] or not item["Key"].endswith("/"):
+                    version = bare(item.get("ETag"))
+                    yield StoredObject(key=item["Key"], bytes=item["Size"], version=version)
+
+    def page(self, bucket: str, prefix: str, after: str) -> tuple[dict[str, int], bool]:
+        """Sizes by key of the next thousand keys at most, and whether more follow."""
+        page = s3_client.client().list_objects_v2(Bucket=bucket, Prefix=prefix, StartAfter=after)
+        sizes = {item["Key"]: int(item["Size"]) for item in page.get("Contents", ())}
+        return sizes, bool(page.get("IsTruncated"))
+
+    def get_range(
+        self, bucket: str, key: str, start: int, end: int, version: str = ""
+    ) -> ObjectRange:
+        """Fetches bytes by one request.
+
+        boto3 repeats a request that fails, but not one whose body breaks off: that is done here.
+        """
+        byte_range = f"bytes={start}" if start < 0 else f"bytes={start}-{end - 1}"
+        condition = {"IfMatch": f'"{version}"'} if version else {}
+        for attempt in range(1, s3_client.ATTEMPTS + 1):
+            try:
+                answer: dict[str, Any] = s3_client.client().get_object(
+                    Bucket=bucket, Key=key, Range=byte_range, **condition
+                )
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") in ("InvalidRange", "416"):
+                    raise NoRangeError(s3_client.words_of(error)) from error
+                raise
+            try:
+                return _body(answer, version)
+            except (HTTPClientError, IncompleteReadError, ResponseStreamingError, OSError) as error:
+                if attempt == s3_client.ATTEMPTS or isinstance(error, ObjectChangedError):
+                    raise
+                time.sleep(random.uniform(0.5, 1.0) * 0.1 * 2**attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def explain(self, error: Exception, bucket: str) -> tuple[Cause, str]:
+        """Gives the cause of a failed call, and what happened with its remedy in words."""
+        return s3_client.explain(error, bucket)
+
+
+def _body(answer: dict[str, Any], expected: str) -> ObjectRange:
+    version = bare(answer.get("ETag"))
+    with answer["Body"] as body:
+        # A server that ignores conditions must not mix two objects.
+        if expected and version and version != expected:
+            raise ObjectChangedError("the object was replaced while it was read")
+        placed = _CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
+        if placed is None:
+            # Some servers answer 200 for any range of an empty object.
+            if answer.get("ContentLength") == 0:
+                return ObjectRange(0, b"", 0, version or expected)
+            raise ValueError("the server does not answer range requests")
+        start, last, size = (int(number) for number in placed.groups())
+        data: bytes = body.read()
+    if len(data) != last + 1 - start:
+        raise ShortBodyError(f"{len(data)} bytes came of {last + 1 - start}")
+    return ObjectRange(start, data, size, version or expected)
