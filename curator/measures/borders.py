@@ -49,21 +49,15 @@ SIGNALS = {
         ("left", "width"), ("top", "height"), ("right", "width"), ("bottom", "height")
     )
 }  # fmt: skip
-_DEEPEST = 0.48
-"""Share of the picture that one border takes at most."""
+_DEEPEST = 0.48  # share of the picture that one border takes at most
 _BLACKEST = 0.13
 """Level up to which a border is black, of the range from black to white: analog captures and faulty
 ranges lift it."""
-_STEP = 8
-"""Every so many columns (rows) are looked at."""
-_TOLERANCE = 2.0
-"""Levels by which a border without noise varies, from compression."""
-_NOISIEST = 14.0
-"""Largest tolerance; a strip that varies more is picture."""
-_MOST = 0.55
-"""Share of the outermost line that must be constant."""
-_LEAST = 0.35
-"""Share of any line of a border that is constant: the largest subtitles leave more."""
+_STEP = 8  # every so many columns (rows) are looked at
+_TOLERANCE = 2.0  # levels by which a border without noise varies, from compression
+_NOISIEST = 14.0  # largest tolerance; a strip that varies more is picture
+_MOST = 0.55  # share of the outermost line that must be constant
+_LEAST = 0.35  # share of any line of a border that is constant: the largest subtitles leave more
 _TYPICAL = 0.93
 """Share that must be constant of the lines without text, which are a third of a border or more."""
 _DROP = 0.3

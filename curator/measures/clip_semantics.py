@@ -162,8 +162,24 @@ class Semantics:
 
     def check_keys(self, asked: Mapping[str, str], columns: Sequence[str] = ()) -> None:
         """The part of `check` that looks at the recipe alone, and at no weights."""
+        clip, head = self.clip, self.aesthetic
+        needed = {name: NEEDS[score] for name, score in asked.items() if score in NEEDS}
+        for name, need in needed.items():
+            if clip is None or (need == Need.AESTHETIC and head is None):
+                raise UsageError(
+                    f"filters.{name} asks for a score that is not made; {_REMEDY[need]}"
+                )
+            if not getattr(self.config, need, True):
+                raise UsageError(
+                    f"filters.{name} asks for a score that semantic.{need} switches off"
+                )
+        if head is not None and (clip is None or head.reads != clip.name):
+            raise UsageError(
+                f"semantic.aesthetic is {head.name}, which reads embeddings of {head.reads}; "
+                f"analyze.clip is {self._clip_name}; set "
+                f"analyze.clip={head.reads} (`curate models pull {head.reads}`)"
+            )
         try:
-            self._check_keys(asked)
             check_content(self.config, self._clip_name, columns)
         except ModelError as error:
             raise UsageError(str(error)) from error
@@ -184,32 +200,9 @@ class Semantics:
             unsafe=tuple(prompts.unsafe),
         )
 
-    def _check_keys(self, asked: Mapping[str, str]) -> None:
-        clip, head = self.clip, self.aesthetic
-        needed = {name: NEEDS[score] for name, score in asked.items() if score in NEEDS}
-        for name, need in needed.items():
-            if clip is None or (need == Need.AESTHETIC and head is None):
-                raise UsageError(
-                    f"filters.{name} asks for a score that is not made; {_REMEDY[need]}"
-                )
-            if not self._is_on(need):
-                raise UsageError(
-                    f"filters.{name} asks for a score that semantic.{need} switches off"
-                )
-        if head is not None and (clip is None or head.reads != clip.name):
-            raise UsageError(
-                f"semantic.aesthetic is {head.name}, which reads embeddings of {head.reads}; "
-                f"analyze.clip is {self._clip_name}; set "
-                f"analyze.clip={head.reads} (`curate models pull {head.reads}`)"
-            )
-
     @property
     def _clip_name(self) -> str | None:
         return self.clip.name if self.clip is not None else None
-
-    def _is_on(self, need: Need) -> bool:
-        off = {Need.CONTENT: not self.config.content, Need.SAFETY: not self.config.safety}
-        return not off.get(need, False)
 
     def _prompts(self) -> Prompts:
         return load_prompts(self.config.prompts)
@@ -313,8 +306,7 @@ SCORES = {
         unit="0 to 1",
         range="1/types undecided to 1 sure",
         meaning="probability of the clip's content type, zero-shot by CLIP",
-        low="content_unclear",
-        high="content_unclear",
+        outside="content_unclear",
         of=lambda clip: content_of(clip)[1],
     ),
     "nsfw": ScoreSpec(
@@ -322,8 +314,7 @@ SCORES = {
         range="0 safe to 1",
         meaning="probability that a sample is sexual or gory, zero-shot by CLIP, the highest of "
         "the clip",
-        low="not_safe_for_work",
-        high="not_safe_for_work",
+        outside="not_safe_for_work",
         of=_nsfw,
         aggregate="max",
     ),

@@ -39,8 +39,7 @@ _ENLARGED = (4 / 3, 1.5, 9 / 4, 8 / 3, 2.5, 3.0, 4.5)
 _HARMONICS = 3
 _FLAT_PX = 6
 _CONTRAST_PX = 17
-_CONTRAST = 8
-"""Contrast, in levels, of places where a camera's picture is not flat."""
+_CONTRAST = 8  # contrast, in levels, of places where a camera's picture is not flat
 _BAND_RUN_PX = 10
 _BAND_STEP = 24
 

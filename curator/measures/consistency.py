@@ -13,25 +13,18 @@ from curator.models.embedding_heads import normalised
 FAMILY = "consistency"
 
 
-def lowest_similarity(vectors_ND: NDArray[Any]) -> float | None:
+def lowest_similarity(vectors_ND: NDArray[Any], *, with_first: bool = True) -> float | None:
     """Lowest cosine of vectors with the one before and with the first; None for fewer than two.
 
     Args:
         vectors_ND: [N, D] in order of time; zero vectors say nothing and are left out.
+        with_first: Whether they are compared with the first.
     """
     unit = normalised(vectors_ND[np.any(vectors_ND != 0, axis=1)])
     if len(unit) < 2:
         return None
-    neighbours = np.einsum("nd,nd->n", unit[1:], unit[:-1])
-    return float(min(neighbours.min(), (unit[1:] @ unit[0]).min()))
-
-
-def _lowest_step(vectors_ND: NDArray[Any]) -> float | None:
-    """Lowest cosine of vectors with the one before; None for fewer than two."""
-    unit = normalised(vectors_ND[np.any(vectors_ND != 0, axis=1)])
-    if len(unit) < 2:
-        return None
-    return float(np.einsum("nd,nd->n", unit[1:], unit[:-1]).min())
+    lowest = np.einsum("nd,nd->n", unit[1:], unit[:-1]).min()
+    return float(min(lowest, (unit[1:] @ unit[0]).min()) if with_first else lowest)
 
 
 SCORES = {
@@ -40,17 +33,15 @@ SCORES = {
         range="-1 to 1; low after a cut, and in fast camera motion",
         meaning="lowest similarity of perceptual descriptors of neighbouring samples; needs no "
         "weights, and sees where things are, not what they are",
-        low="not_consistent",
-        high="not_consistent",
-        of=lambda clip: _lowest_step(clip.track.descriptor[clip.samples]),
+        outside="not_consistent",
+        of=lambda clip: lowest_similarity(clip.track.descriptor[clip.samples], with_first=False),
     ),
     "consistency": ScoreSpec(
         unit="cosine",
         range="-1 to 1; below 0.8 the clip likely holds two scenes",
         meaning="lowest similarity of CLIP embeddings of the clip with the one before and with the "
         "first",
-        low="not_consistent",
-        high="not_consistent",
+        outside="not_consistent",
         of=lambda clip: lowest_similarity(clip.embeddings_ND),
     ),
 }

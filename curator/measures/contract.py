@@ -49,6 +49,7 @@ class ScoreSpec:
             not say otherwise.
         low: Reason of a clip below a lower bound.
         high: Reason of a clip above an upper bound.
+        outside: One reason for both.
         needs: Key of the recipe that must be on for it to be measured; None if it always is.
     """
 
@@ -60,6 +61,7 @@ class ScoreSpec:
     below: float | None = None
     low: str = "{name}_too_low"
     high: str = "{name}_too_high"
+    outside: str | None = None
     needs: str | None = None
 
     @property

@@ -25,25 +25,19 @@ LINE_COLUMNS = ("x", "x_cover", "y", "y_cover")
 how much of the way it goes, 0 to 1."""
 _EDGE_MARGIN = 0.15
 """Share of the picture at each end where no line divides it: bars and tickers have edges there."""
-_EDGE = 2.0
-"""Mean gradient of a cell, in levels per px, below which there is no edge but grain."""
+_EDGE = 2.0  # mean gradient of a cell, in levels per px, below which there is no edge but grain
 _MIN_LOOKS = 3
 _ENOUGH_LOOKS = 8
 _MORE_LOOKS = 24
 _AROUND_S = 60.0
-_ALWAYS = 0.8
-"""Share of looks in which an edge that is drawn on the picture is seen."""
-_STILL = 0.25
-"""Share of all edges that are always there, above which the picture stands still."""
-_LARGEST = (0.28, 0.24)
-"""Sides of the largest logo, as shares of width and height."""
-_MIN_CELLS = 3
-"""Cells of a logo with edges of each of the two directions."""
+_ALWAYS = 0.8  # share of looks in which an edge that is drawn on the picture is seen
+_STILL = 0.25  # share of all edges that are always there, above which the picture stands still
+_LARGEST = (0.28, 0.24)  # sides of the largest logo, as shares of width and height
+_MIN_CELLS = 3  # cells of a logo with edges of each of the two directions
 _OFF_CENTRE = 0.22
 """How far from the middle of the picture a logo's middle is, as a share of a side: what a camera
 zooms in on stays where it is too."""
-_MIN_SIDE = 2
-"""Cells that a logo is wide and high at least."""
+_MIN_SIDE = 2  # cells that a logo is wide and high at least
 _RING = (4, 5)
 """Cells beside a mark, and above and below it, that are its surroundings: one of what moved."""
 _MOVES_AROUND = 0.75
@@ -51,13 +45,11 @@ _MOVES_AROUND = 0.75
 _PASSING = 0.25
 """Share of the cells next to a mark whose edges come and go; where a picture has none, as asphalt
 has, a flicker of its brightness looks like motion."""
-_CALMER = 0.5
-"""How much less moves in the calmest quarter of a mark's own cells."""
+_CALMER = 0.5  # how much less moves in the calmest quarter of a mark's own cells
 _LASTING = 0.7
 """Mean share of looks with an edge, over the cells around a mark, above which its own are there by
 chance."""
-_SAME_LINE = 0.008
-"""How far a line may seem to move from look to look, as a share of the side."""
+_SAME_LINE = 0.008  # how far a line may seem to move from look to look, as a share of the side
 
 
 def edge_map(gray_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -226,8 +218,7 @@ SCORES = {
         range="0 without to 1; null where the source has fewer than 3 looks, and where the picture "
         "stands still",
         meaning="share of the picture within compact marks whose edges stay while the rest moves",
-        low="logo",
-        high="logo",
+        outside="logo",
         of=_logo_area,
     ),
     "split_screen": ScoreSpec(
@@ -236,8 +227,7 @@ SCORES = {
         "edge all through it",
         meaning="how much of the way a straight line that stays in place goes down or across the "
         "picture, mean over looks",
-        low="split_screen",
-        high="split_screen",
+        outside="split_screen",
         of=_split_screen,
     ),
 }

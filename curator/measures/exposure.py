@@ -83,16 +83,14 @@ SCORES = {
         unit="0 to 1",
         range="0 to 1",
         meaning="share of pixels inside black borders that are black or white, mean over samples",
-        low="too_clipped",
-        high="too_clipped",
+        outside="too_clipped",
         of=_clipped_fraction,
     ),
     "black_fraction": ScoreSpec(
         unit="0 to 1",
         range="0 to 1",
         meaning="share of frames that are black throughout",
-        low="black",
-        high="black",
+        outside="black",
         of=_black_fraction,
     ),
 }

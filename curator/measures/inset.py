@@ -21,23 +21,15 @@ from curator.measures.look_maps import LINE_ACROSS, LINE_ALONG, MOVED_SIDE, line
 FAMILY = "overlays"
 _MIN_LOOKS = 3
 _MAX_LOOKS = 60
-_MOVES = 1.5
-"""Mean levels from which a clip has motion in some cell."""
-_ACTIVE = 0.75
-"""Levels from which a cell moves in one look."""
-_SMALLEST = (0.085, 0.085)
-"""Sides of the smallest inset, as shares of width and height."""
+_MOVES = 1.5  # mean levels from which a clip has motion in some cell
+_ACTIVE = 0.75  # levels from which a cell moves in one look
+_SMALLEST = (0.085, 0.085)  # sides of the smallest inset, as shares of width and height
 _LARGEST = (0.56, 0.56)
-_SHAPES = (0.45, 2.6)
-"""Width by height, in pixels."""
-_N_LINES = 24
-"""Lines of each direction that may be sides."""
-_BESIDE = (5, 6, 7, 8)
-"""Places from a line at which what is beside it is looked at."""
-_MARGIN = 0.15
-"""Share of a rectangle at each side that is not its core."""
-_N_POINTS = 12
-"""Points of a side at which motion is looked at."""
+_SHAPES = (0.45, 2.6)  # width by height, in pixels
+_N_LINES = 24  # lines of each direction that may be sides
+_BESIDE = (5, 6, 7, 8)  # places from a line at which what is beside it is looked at
+_MARGIN = 0.15  # share of a rectangle at each side that is not its core
+_N_POINTS = 12  # points of a side at which motion is looked at
 
 _WEIGHTS = {
     "low": 7.3,
@@ -349,8 +341,7 @@ SCORES = {
         range="0 without to 1; null with fewer than 3 looks, and where nothing moves",
         meaning="share of the picture that a smaller picture over it covers: a rectangle whose "
         "sides stand still, with motion of its own",
-        low="picture_in_picture",
-        high="picture_in_picture",
+        outside="picture_in_picture",
         of=_picture_in_picture,
     ),
 }

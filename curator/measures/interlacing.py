@@ -19,8 +19,7 @@ SIGNALS = {
 }
 
 _COMB_PX = 16
-_COMB_STEP = 6
-"""Mean step of a comb, in levels."""
+_COMB_STEP = 6  # mean step of a comb, in levels
 
 
 def combing(columns_NL: NDArray[np.uint8]) -> float:
@@ -47,8 +46,7 @@ SCORES = {
         unit="share",
         range="0 to 1; above 0.01 interlaced",
         meaning="lines of two moments in one frame, where something moves",
-        low="interlaced",
-        high="interlaced",
+        outside="interlaced",
         of="combing",
         aggregate="p75",
     ),

@@ -20,10 +20,8 @@ MOVED_SIDE = 32
 """Cells of the map of what moved, each way."""
 MOVED_BYTES = MOVED_SIDE * MOVED_SIDE // 2
 
-_STEP = 7
-"""Change of luma over two pixels, in levels, from which a pixel is on a sharp edge."""
-_FILLED = 0.5
-"""Share of a piece's pixels that must be."""
+_STEP = 7  # change of luma over two pixels, in levels, from which a pixel is on a sharp edge
+_FILLED = 0.5  # share of a piece's pixels that must be
 _SHOWN = 4.0
 """Mean square of the gradient, in levels per px, from which a cell shows whether it moves."""
 _UNLIKE = 0.25

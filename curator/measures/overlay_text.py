@@ -37,33 +37,21 @@ slide: how fast its content moves sideways against what surrounds it, in picture
 _STRONG = 5.0
 """Gradient, in levels per px, from which a pixel shows whether its place moves: grain has less."""
 _MIN_PIXELS = 64
-_RING = 1.5
-"""Width of the surrounding of a line, in heights of the line."""
-_STAYS = 0.5
-"""Correlation of gradients from which a line is in its place half a second later."""
-_STILL = 0.65
-"""Correlation from which what surrounds a line stands still."""
-_MOVES = 0.4
-"""Correlation below which it is not."""
-_APART = 0.25
-"""How much better than its surrounding an overlay keeps its place."""
-_PASSES = 0.6
-"""Correlation from which part of the surrounding stays."""
-_APART_OFTEN = 0.15
-"""Likewise, as the mean over three looks or more."""
-_STEADY = 0.015
-"""How far the middle of such a line may seem to wander, as a share of the side."""
-_LONG = 5.0
-"""Width by height, in pixels, from which text that changes is a line of writing."""
+_RING = 1.5  # width of the surrounding of a line, in heights of the line
+_STAYS = 0.5  # correlation of gradients from which a line is in its place half a second later
+_STILL = 0.65  # correlation from which what surrounds a line stands still
+_MOVES = 0.4  # correlation below which it is not
+_APART = 0.25  # how much better than its surrounding an overlay keeps its place
+_PASSES = 0.6  # correlation from which part of the surrounding stays
+_APART_OFTEN = 0.15  # likewise, as the mean over three looks or more
+_STEADY = 0.015  # how far the middle of such a line may seem to wander, as a share of the side
+_LONG = 5.0  # width by height, in pixels, from which text that changes is a line of writing
 _SLIDES = 0.04
 """Picture widths per second from which text scrolls: 1.3 px of the 320 in a tenth of a second."""
-_BAND_WIDTH = 0.5
-"""Share of the width that scrolling text fills: a lorry's writing is narrower."""
-_AROUND_S = 60.0
-"""How far beyond the clip other scenes of the source are compared."""
+_BAND_WIDTH = 0.5  # share of the width that scrolling text fills: a lorry's writing is narrower
+_AROUND_S = 60.0  # how far beyond the clip other scenes of the source are compared
 _MAX_CONTEXT = 512
-_UNLIKE = 0.6
-"""Similarity of descriptors below which two looks show different scenes."""
+_UNLIKE = 0.6  # similarity of descriptors below which two looks show different scenes
 _X0, _Y0, _X1, _Y1, _CONFIDENCE, _AREA, _STAY, _AROUND, _SLIDE = range(9)
 
 

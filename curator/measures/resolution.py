@@ -29,13 +29,10 @@ _DETAIL = 6.0
 _MOST_ENERGY = 0.95
 _WHITENING = 1.5
 """Power of frequency that weights energy; 2 would make an edge white, and rounding loud."""
-_ROUNDING = 1.0
-"""Standard deviation of what rounding and fine quantisation add, in levels."""
+_ROUNDING = 1.0  # standard deviation of what rounding and fine quantisation add, in levels
 _ABOVE_NOISE = 2.0
-_FLATTEST = 1.6
-"""How much more noise there is in the mean than where it happens to be least."""
-_LOUDEST = 1.2
-"""How much larger noise may be than measured: a texture hides some of it."""
+_FLATTEST = 1.6  # how much more noise there is in the mean than where it happens to be least
+_LOUDEST = 1.2  # how much larger noise may be than measured: a texture hides some of it
 
 
 def resolution(lines_NL: NDArray[np.uint8], *, noise_level: float = 0.0) -> float:
@@ -123,8 +120,7 @@ SCORES = {
         range="0 to 1; above 0.6 full detail, 0.5 as enlarged by 2 or as soft",
         meaning="finest detail that there is against the finest that the size could hold; neither "
         "noise nor blocks on the grid of 8 px count as detail",
-        low="upscaled",
-        high="upscaled",
+        outside="upscaled",
         of="resolution",
         aggregate="p75",
     ),

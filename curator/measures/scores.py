@@ -67,7 +67,11 @@ _Families = dict[str, tuple[str, ...]]
 def _named(scores: Mapping[str, ScoreSpec]) -> dict[str, ScoreSpec]:
     """Scores with the reasons that derive from their names."""
     return {
-        name: replace(spec, low=spec.low.format(name=name), high=spec.high.format(name=name))
+        name: replace(
+            spec,
+            low=spec.outside or spec.low.format(name=name),
+            high=spec.outside or spec.high.format(name=name),
+        )
         for name, spec in scores.items()
     }
 

@@ -43,8 +43,7 @@ SCORES = {
         unit="0 to 1",
         range="0 to 1",
         meaning="share of samples after which nothing in the picture changes for 0.1 s",
-        low="frozen",
-        high="frozen",
+        outside="frozen",
         of=_frozen_fraction,
     ),
 }
