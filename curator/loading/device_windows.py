@@ -88,16 +88,16 @@ def owned(batches: Iterator[Packed], gpu: int) -> Iterator[Packed]:
     freeing waits for the current stream. So frames are copied at once, on a stream of their own,
     which waits for no trainer's work. The workers' videos are emptied.
     """
-    beside = torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
+    own_stream = torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
     while True:
-        with torch.cuda.stream(beside):
+        with torch.cuda.stream(own_stream):
             held = next(batches, None)
             if held is None:
                 return
             video = held.video.clone()
             held.video.data = video.new_empty(0)
         using = torch.cuda.current_stream(gpu)
-        using.wait_stream(beside)
+        using.wait_stream(own_stream)
         video.record_stream(using)
         yield Packed(video, held.rest)
 
@@ -114,7 +114,7 @@ class DeviceDecoder:
         self._nvdec = nvdec
         self._known: dict[tuple[Any, ...], Form | NotOnDeviceError] = {}
         self._tag = 0
-        self._told: set[Refusal] = set()
+        self._warned: set[Refusal] = set()
 
     @property
     def device(self) -> str:
@@ -131,9 +131,9 @@ class DeviceDecoder:
             yield
             if torch.device(self.device).type != "cuda":
                 return
-            beside = torch.cuda.current_stream(self.device)
+            own_stream = torch.cuda.current_stream(self.device)
         using = torch.cuda.current_stream(self.device)
-        using.wait_stream(beside)
+        using.wait_stream(own_stream)
         for result in results:
             result.record_stream(using)
 
@@ -151,8 +151,8 @@ class DeviceDecoder:
         try:
             self.decode(clip, into_CTHW)
         except NotOnDeviceError as refused:
-            if refused.refusal not in self._told:
-                self._told.add(refused.refusal)
+            if refused.refusal not in self._warned:
+                self._warned.add(refused.refusal)
                 logger.warning(
                     "%s is decoded on the CPU (%s: %s); others with this reason are counted in "
                     "`not_on_gpu`", clip.name, refused.refusal, refused,
@@ -219,7 +219,7 @@ class DeviceDecoder:
             if len(self._known) >= _KNOWN_HEADERS:
                 self._known.clear()
             try:
-                self._known[header] = self._looked_at(container, stream)
+                self._known[header] = self._form_of_first(container, stream)
             except NotOnDeviceError as refused:
                 self._known[header] = refused
             container.seek(0, stream=stream)
@@ -228,7 +228,9 @@ class DeviceDecoder:
             raise NotOnDeviceError(found.refusal, str(found))
         return found
 
-    def _looked_at(self, container: InputContainer, stream: av.video.stream.VideoStream) -> Form:
+    def _form_of_first(
+        self, container: InputContainer, stream: av.video.stream.VideoStream
+    ) -> Form:
         refused = self._nvdec.refusal(stream)
         if refused is not None:
             raise NotOnDeviceError(*refused)
