@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from curator.records import Source
 from curator.report.contact_sheets import Sheets
 from curator.report.funnel import funnel_steps
 from curator.report.histogram import histograms
@@ -23,7 +24,7 @@ MAX_SHARDS = 100
 def render_report(
     *,
     summary: dict[str, Any],
-    sources: Sequence[dict[str, Any]],
+    sources: Sequence[Source],
     clips: ClipRows,
     thumbnails: Mapping[str, bytes],
     max_per_group: int = MAX_PER_GROUP,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from curator.number_text import amount
-from curator.records import Note
+from curator.records import Note, Source
 from curator.report.rule_text import applied_rules, bound_words, reasons_of
 
 NOTES: dict[str, str] = {
@@ -54,8 +54,8 @@ def tags(summary: Mapping[str, Any]) -> list[tuple[str, str, int, int]]:
 
 
 def failed_sources(
-    sources: Iterable[Mapping[str, Any]], n_by_code: Mapping[str, int], *, max_per_code: int
-) -> list[tuple[str, int, Sequence[Mapping[str, Any]]]]:
+    sources: Iterable[Source], n_by_code: Mapping[str, int], *, max_per_code: int
+) -> list[tuple[str, int, Sequence[Source]]]:
     """Error codes, the commonest first, with the number of sources and the first ones by URI.
 
     Args:
@@ -63,15 +63,15 @@ def failed_sources(
         n_by_code: Number of failed sources of each code.
         max_per_code: Most sources of one code.
     """
-    by_code: dict[str, list[Mapping[str, Any]]] = {}
+    by_code: dict[str, list[Source]] = {}
     for row in sources:
-        if row.get("outcome") == "failed":
-            by_code.setdefault(str(row.get("error_code")), []).append(row)
+        if row.outcome == "failed":
+            by_code.setdefault(str(row.error_code), []).append(row)
     found = [
         (
             code,
             max(len(rows), n_by_code.get(code) or 0),
-            sorted(rows, key=lambda row: str(row.get("uri")))[:max_per_code],
+            sorted(rows, key=lambda row: row.uri)[:max_per_code],
         )
         for code, rows in by_code.items()
     ]

@@ -48,6 +48,7 @@ from curator.tables.out_layout import CONFIG, SHARDS, remove
 from curator.tables.output_format import read_current_summary
 from curator.tables.parts import SUMMARY, read_parquet, write_table, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA, SIDECARS_SCHEMA, clips_schema
+from curator.tables.source_table import source_records
 
 if TYPE_CHECKING:
     from curator.stages.caption.caption_driver import Captioning
@@ -267,7 +268,7 @@ class Recaption:
             "shards": sharding.summary,
             "tables": tables,
         }
-        failed = [row for row in sources.to_pylist() if row["outcome"] == "failed"]
+        failed = source_records(sources.filter(pc.equal(sources["outcome"], "failed")))
         page = render_report(
             summary=summary, sources=failed, clips=clips, thumbnails=self._pictures(clips)
         )

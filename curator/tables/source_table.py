@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.records import Note, SourceRef
+from curator.records import Note, Source, SourceRef
 from curator.tables.parts import ROWS_PER_TABLE_PART
 from curator.tables.schemas import SOURCES_SCHEMA
 
@@ -202,7 +202,7 @@ class SourceTotals:
         self.video_s = 0.0
         self.by_error: Counter[str] = Counter()
         self.by_note: Counter[str] = Counter()
-        self.failed_rows: list[dict[str, Any]] = []
+        self.failed: list[Source] = []
         """The first by URI of each error code, as many as a report shows."""
 
     def add(self, rows: pa.Table) -> None:
@@ -216,8 +216,13 @@ class SourceTotals:
         for code, n_failed in _value_counts(failed["error_code"]).items():
             room = max(0, MAX_SHOWN - self.by_error[code])
             shown = failed.filter(pc.equal(failed["error_code"], code)).slice(0, room)
-            self.failed_rows += shown.to_pylist()
+            self.failed += source_records(shown)
             self.by_error[code] += n_failed
+
+
+def source_records(rows: pa.Table) -> list[Source]:
+    """Rows of `sources` as records."""
+    return [Source(**row) for row in rows.select(SOURCES_SCHEMA.names).to_pylist()]
 
 
 def _value_counts(column: pa.ChunkedArray) -> dict[str, int]:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
 from typing import Any
@@ -12,7 +13,7 @@ from jinja2 import UndefinedError
 
 from curator.measures.scores import SCORES
 from curator.number_text import amount, clock, compared, length, plain, score, share, size
-from curator.records import Note, Reason
+from curator.records import Note, Reason, Source, field_names
 from curator.report import render_report
 from curator.report.funnel import funnel_steps, reason_order
 from curator.report.page_templates import clean
@@ -132,12 +133,22 @@ def summary_of(clips: list[dict[str, Any]], **changes: object) -> dict[str, Any]
     } | changes  # fmt: skip
 
 
+def source(**facts: Any) -> Source:  # noqa: ANN401
+    """A row of `sources` of which only some columns are known."""
+    return Source(**dict.fromkeys(field_names(Source)) | facts)
+
+
 SOURCES = [
-    {"uri": "s3://films/0.mp4", "outcome": "done"},
-    {"uri": "s3://films/1.mp4", "outcome": "done"},
-    {"uri": "s3://films/notes.txt", "outcome": "failed", "error_stage": "scan",
-     "error_code": "not_a_video", "error_message": "bytes begin with b'Dear'"},
-]  # fmt: skip
+    source(uri="s3://films/0.mp4", outcome="done"),
+    source(uri="s3://films/1.mp4", outcome="done"),
+    source(
+        uri="s3://films/notes.txt",
+        outcome="failed",
+        error_stage="scan",
+        error_code="not_a_video",
+        error_message="bytes begin with b'Dear'",
+    ),
+]
 
 
 def render(clips: list[dict[str, Any]], **changes: object) -> tuple[str, Page]:
@@ -196,7 +207,7 @@ def test_text_of_a_rejected_clip_never_becomes_html(place: str) -> None:
 
 @pytest.mark.parametrize("place", ["uri", "error_stage", "error_code", "error_message"])
 def test_text_of_a_failed_source_never_becomes_html(place: str) -> None:
-    html, page = render([], sources=[SOURCES[2] | {place: EVIL}])
+    html, page = render([], sources=[replace(SOURCES[2], **{place: EVIL})])
     _refuses_evil(html, page)
 
 
@@ -220,7 +231,7 @@ def _refuses_evil(html: str, page: Page) -> None:
 
 
 def test_names_that_utf8_cannot_hold_are_replaced() -> None:
-    failed = SOURCES[2] | {"uri": "/films/\udcff\x00\u202egpj.mp4"}
+    failed = replace(SOURCES[2], uri="/films/\udcff\x00\u202egpj.mp4")
     html, _ = render([clip(0, source_uri="/films/\x00\u202egpj.mp4")], sources=[failed])
     html.encode()
     assert "\x00" not in html
@@ -238,7 +249,8 @@ def test_nothing_at_all_makes_a_page() -> None:
 
 def test_clips_without_any_facts_make_a_page() -> None:
     bare = [{"decision": "kept"}, {"decision": "rejected"}, {"clip_id": "x", "decision": "kept"}]
-    page = Page(render_report(summary={}, sources=[{}], clips=clip_rows(bare), thumbnails={}))
+    clips = clip_rows(bare)
+    page = Page(render_report(summary={}, sources=[source(uri="")], clips=clips, thumbnails={}))
     assert page.text.count("no picture") == 3
 
 
@@ -339,8 +351,8 @@ def test_histograms_count_every_measured_clip_once() -> None:
 
 
 def test_failed_sources_are_sampled_for_each_code() -> None:
-    many = [SOURCES[2] | {"uri": f"s3://films/{n:02}.txt"} for n in range(9)]
-    one = SOURCES[2] | {"uri": "s3://films/a.mp4", "error_code": "no_frames"}
+    many = [replace(SOURCES[2], uri=f"s3://films/{n:02}.txt") for n in range(9)]
+    one = replace(SOURCES[2], uri="s3://films/a.mp4", error_code="no_frames")
     _, page = render([], sources=[*many, one], max_per_group=2)
     assert "not_a_video 2 of 9, no_frames 1" in page.text
     assert "s3://films/01.txt" in page.text

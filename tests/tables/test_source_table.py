@@ -118,5 +118,5 @@ def test_totals_count_all_and_keep_some_failed_rows_of_each_code() -> None:
     assert totals.by_error == {"not_a_video": 50, "no_frames": 1}
     assert totals.by_note == {"truncated": 1}
     assert (totals.n_bytes, totals.video_s) == (61, 3.0)
-    shown = [row["uri"] for row in totals.failed_rows]
+    shown = [row.uri for row in totals.failed]
     assert shown == [f"/{n:02}" for n in range(24)] + ["/x"]

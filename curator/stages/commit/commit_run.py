@@ -96,7 +96,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
     summary = _summary(run, totals, names)
     page = render_report(
         summary=summary,
-        sources=totals.failed_rows,
+        sources=totals.failed,
         clips=run.clips,
         thumbnails=run.pictures(shown_clips(run.clips)),
     )
