@@ -396,7 +396,7 @@ def execute(
         )
         if answering:
             replaced.append(patch("curator.stages.caption.caption_driver.make_dispatch", Answering))
-            replaced.append(patch.object(Captioning, "_look_at_written", _no_pictures))
+            replaced.append(patch.object(Captioning, "_take_written", _no_pictures))
     with Engine(address=None, workers=1) as engine:
         for one in replaced:
             one.start()
@@ -463,8 +463,8 @@ def recaption(folder: Path) -> dict[str, Any]:
             captioning = Captioning(store, config, engine, Progress(live=False), checks=False)
             with closing(captioning):
                 last = read_summary(store)["tables"].get("annotations", ())
-                captioning.begin(clips, again._asked_before(), last)
-                asked[name] = len(captioning._unanswered())
+                captioning.begin(clips, again._captioned_before(), last)
+                asked[name] = len(captioning._unannotated())
             del clips, captioning, again
     return {"phases": phases.result(), "asked": asked}
 

@@ -200,7 +200,7 @@ class Run:
         order = None
         if captioning is not None:
             last = self._previous.get("tables", {}).get("annotations", ())
-            captioning.begin(state.clips, answered=last)
+            captioning.begin(state.clips, annotations=last)
             if self._recipe.caption.decides:
                 with self._timed("caption"):
                     cutting.refuse_hdr(state.clips)

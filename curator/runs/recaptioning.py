@@ -25,10 +25,10 @@ from curator.recipe import recipe_used, semantics_of, with_changes
 from curator.records import Clip
 from curator.report import render_report, shown_clips
 from curator.stages.caption.annotation_rows import SPAN
-from curator.stages.caption.annotation_store import AskedSpans
+from curator.stages.caption.annotation_store import CaptionedSpans
 from curator.stages.caption.caption_embeddings import text_vectors_of
 from curator.stages.caption.measured_caption import measured_captions
-from curator.stages.caption.sidecar_table import SIDECARS, KeptBeside
+from curator.stages.caption.sidecar_table import SIDECARS, StoredSidecars
 from curator.stages.commit.commit_run import (
     clip_counts,
     kept_by_source,
@@ -190,8 +190,8 @@ class Recaption:
         captioning = Captioning(self._store, config, self._engine, self._progress, checks=True)
         with closing(captioning):
             last = self._previous["tables"].get("annotations", ())
-            beside = KeptBeside(self._store, self._previous["tables"].get(SIDECARS))
-            captioning.begin(clips, self._asked_before(), last, beside.read)
+            beside = StoredSidecars(self._store, self._previous["tables"].get(SIDECARS))
+            captioning.begin(clips, self._captioned_before(), last, beside.read)
             captioning.after_cut(locations)
             captioning.apply(clips)
             self._align(captioning, clips)
@@ -203,7 +203,7 @@ class Recaption:
             tables[SIDECARS] = ((captioning.sidecars,), SIDECARS_SCHEMA)
         return {**captioning.counts, **kept}, tables
 
-    def _asked_before(self) -> AskedSpans:
+    def _captioned_before(self) -> CaptionedSpans:
         """Where each clip as it was asked about lies in its source; none by older versions."""
         columns = ["clip_id", *(f"clip_{name}" for name in SPAN)]
         tables = []
@@ -212,7 +212,7 @@ class Recaption:
                 file = pq.ParquetFile(reader)
                 if set(columns) <= set(file.schema_arrow.names):
                     tables.append(file.read(columns))
-        return AskedSpans(tables)
+        return CaptionedSpans(tables)
 
     def _vectors(self, wanted: str) -> Vectors | None:
         if wanted == "none":

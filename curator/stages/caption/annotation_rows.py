@@ -10,7 +10,14 @@ import pyarrow as pa
 
 from curator.records import Clip, Reason
 from curator.stages.caption.caption_decisions import Rejection, caption_of, rejection_of
-from curator.stages.caption.caption_records import Annotation, Answer, Known, Window
+from curator.stages.caption.caption_records import (
+    ANSWER_FIELDS,
+    JSON_FIELDS,
+    Annotation,
+    Answer,
+    Known,
+    Window,
+)
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.stages.caption.dialogs.question_answers import Span, questions_of
@@ -20,18 +27,16 @@ from curator.tables.parts import rows_to_table
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
 
 _REASONS = {"failed": Reason.NOT_ANNOTATED, "judge_score": Reason.JUDGED_TOO_LOW}
-ANSWERED = ("short", "medium", "long", "structured", "content_type", "answers", "safety", "extra")
-"""Fields of an answer."""
 _ROWS_AT_ONCE = 4096
 
 
 SPAN = ("start_frame", "end_frame", "start_s", "end_s")
-"""Columns of `clips`, and with `clip_` before them of `annotations`, that say where a clip lies."""
+"""Columns of `clips`, and with `clip_` before them of `annotations`, that say where a clip is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedSpan:
-    """Where a clip as it was asked about lies in its source: frames half-open, and seconds."""
+class CaptionedSpan:
+    """Span of a clip in its source when it was annotated: frames half-open, and seconds."""
 
     start_frame: int
     end_frame: int
@@ -57,13 +62,13 @@ def apply_annotations(clip: Clip, windows: Sequence[Annotation], config: Caption
     clip.caption_failure = caption.problem or None
     against = rejection_of(windows, config)
     if against is not None:
-        reject(clip, _REASONS.get(against.field, Reason.ANSWER_UNWANTED), detail=_told(against))
+        reject(clip, _REASONS.get(against.field, Reason.ANSWER_UNWANTED), detail=_detail(against))
 
 
 def sample_annotation(
-    clip: Clip, windows: Sequence[Annotation], span: AskedSpan, config: CaptionConfig
+    clip: Clip, windows: Sequence[Annotation], span: CaptionedSpan, config: CaptionConfig
 ) -> dict[str, Any]:
-    """What a sample tells of a clip: answers of each window, in frames as written.
+    """The annotation in a sample: the answer of each window, in frames as written.
 
     Args:
         clip: Row of `clips` with the facts of what was written.
@@ -81,7 +86,7 @@ def sample_annotation(
 
 
 def annotations_tables(
-    clips: Iterable[tuple[Clip, Sequence[Annotation], AskedSpan]],
+    clips: Iterable[tuple[Clip, Sequence[Annotation], CaptionedSpan]],
     config: CaptionConfig,
 ) -> Iterator[pa.Table]:
     """Rows of `annotations` in the order of the clips and their windows, some at a time.
@@ -111,15 +116,15 @@ def annotations_tables(
         yield rows_to_table(some, ANNOTATIONS_SCHEMA)
 
 
-def _told(against: Rejection) -> str:
+def _detail(against: Rejection) -> str:
     return f"{against.field} is {against.value} in window {against.window}"
 
 
 def _window(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]:
-    """A window for a sample's JSON; a copy may begin later and end earlier than was asked about."""
+    """A window for a sample's JSON; a copied clip may be shorter than it was when annotated."""
     window = annotation.task.window
     answer, known = annotation.answer, annotation.task.known
-    said = {} if answer is None else {name: getattr(answer, name) for name in ANSWERED}
+    said = {} if answer is None else {name: getattr(answer, name) for name in ANSWER_FIELDS}
     return {
         "start_frame": min(max(window.start_frame - shift, 0), n_frames),
         "end_frame": min(max(window.end_frame - shift, 0), n_frames),
@@ -151,7 +156,7 @@ def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) 
         "known": _json(asdict(known)) if known is not None else None,
         "questions": _json([asdict(question) for question in questions]),
         "facts": annotation.task.facts,
-        **(_answered(answer) if answer is not None else {}),
+        **(_answer_columns(answer) if answer is not None else {}),
         "failure": None if annotation.failure is None else str(annotation.failure),
         "failure_detail": annotation.detail or None,
         "set_aside": _json(annotation.set_aside),
@@ -161,7 +166,7 @@ def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) 
         "candidates": _json(
             [
                 {
-                    **{name: getattr(candidate.answer, name) for name in ANSWERED},
+                    **{name: getattr(candidate.answer, name) for name in ANSWER_FIELDS},
                     "faithfulness": candidate.faithfulness,
                     "completeness": candidate.completeness,
                     "correctness": candidate.correctness,
@@ -189,17 +194,9 @@ def _span(clip: Clip, annotation: Annotation, start: int) -> Span:
     return Span(start_s=begin, end_s=end, clip_s=n_frames / fps, clip_start_s=clip.start_s)
 
 
-def _answered(answer: Answer) -> dict[str, Any]:
-    return {
-        "short": answer.short,
-        "medium": answer.medium,
-        "long": answer.long,
-        "structured": _json(answer.structured),
-        "content_type": answer.content_type,
-        "answers": _json(answer.answers),
-        "safety": answer.safety,
-        "extra": _json(answer.extra),
-    }
+def _answer_columns(answer: Answer) -> dict[str, Any]:
+    values = {name: getattr(answer, name) for name in ANSWER_FIELDS}
+    return values | {name: _json(values[name]) for name in JSON_FIELDS}
 
 
 def _json(value: object) -> str | None:

@@ -1,4 +1,4 @@
-"""What came of each clip that was asked about: on the local disk, with a place of 12 bytes each."""
+"""The annotations of clips: on the local disk, with 12 bytes of memory each."""
 
 import pickle
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curator.stages.caption.annotation_rows import SPAN, AskedSpan
+from curator.stages.caption.annotation_rows import SPAN, CaptionedSpan
 from curator.stages.caption.caption_records import Annotation
 from curator.tables.clip_locations import KeyRows
 from curator.tables.clip_rows import ClipRow, ClipRows
@@ -17,17 +17,17 @@ from curator.tables.spill_file import Spill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What came of a clip."""
+class ClipAnnotations:
+    """The annotations of one clip."""
 
-    span: AskedSpan
-    """Where the clip as it was asked about lies in its source."""
+    span: CaptionedSpan
+    """Its span when it was annotated."""
     annotations: list[Annotation]
     """Of its windows, in their order."""
 
 
-class ToldClips:
-    """The rows of clips, and what came of those that were asked about.
+class AnnotatedClips:
+    """The rows of clips, and the annotations of those that are done.
 
     Args:
         clips: Rows of `clips`.
@@ -42,36 +42,36 @@ class ToldClips:
         self.counts: Counter[str] = Counter()
         """Windows, tokens, failures by reason and answers set aside, for the summary."""
         self.events: set[tuple[Any, ...]] = set()
-        """Events that lie in windows."""
+        """Events within windows."""
 
     def row(self, clip_id: str) -> ClipRow:
         """The row of a clip."""
         return self.clips[self._number(clip_id)]
 
     def __contains__(self, clip_id: str) -> bool:
-        """Whether all windows of a clip have come to their end."""
+        """Whether all windows of a clip are done."""
         return bool(self._begin[self._number(clip_id)] >= 0)
 
-    def __getitem__(self, clip_id: str) -> Told:
-        """What came of a clip."""
+    def __getitem__(self, clip_id: str) -> ClipAnnotations:
+        """The annotations of a clip."""
         number = self._number(clip_id)
         if self._begin[number] < 0:
             raise KeyError(clip_id)
-        return self._told(number)
+        return self._read(number)
 
-    def add(self, clip_id: str, told: Told) -> None:
-        """Keeps what came of a clip."""
+    def add(self, clip_id: str, done: ClipAnnotations) -> None:
+        """Stores the annotations of a clip."""
         number = self._number(clip_id)
         # Read by this process alone, out of a file that has no name.
-        data = pickle.dumps(told, pickle.HIGHEST_PROTOCOL)
+        data = pickle.dumps(done, pickle.HIGHEST_PROTOCOL)
         self._begin[number], self._n_bytes[number] = self._spill.add(data), len(data)
-        for one in told.annotations:
+        for one in done.annotations:
             self._count(one, self.clips[number])
 
-    def items(self) -> Iterator[tuple[ClipRow, Told]]:
-        """Rows of the clips of which something came, in their order, and what it is."""
+    def items(self) -> Iterator[tuple[ClipRow, ClipAnnotations]]:
+        """Rows of the clips that are done, in their order, with their annotations."""
         for number in np.flatnonzero(self._begin >= 0).tolist():
-            yield self.clips[number], self._told(number)
+            yield self.clips[number], self._read(number)
 
     def _count(self, one: Annotation, row: ClipRow) -> None:
         counts = self.counts
@@ -92,14 +92,14 @@ class ToldClips:
             raise KeyError(clip_id)
         return number
 
-    def _told(self, number: int) -> Told:
+    def _read(self, number: int) -> ClipAnnotations:
         data = self._spill.read(int(self._begin[number]), int(self._n_bytes[number]))
-        told: Told = pickle.loads(data)
-        return told
+        done: ClipAnnotations = pickle.loads(data)
+        return done
 
 
-class AskedSpans(Mapping[str, AskedSpan]):
-    """Where clips as they were asked about lie in their sources, by id.
+class CaptionedSpans(Mapping[str, CaptionedSpan]):
+    """Spans of clips when they were annotated, by id.
 
     Args:
         tables: Rows with `clip_id` and `clip_` before each of `SPAN`.
@@ -112,12 +112,12 @@ class AskedSpans(Mapping[str, AskedSpan]):
         ids = pa.chunked_array([], pa.string()) if self._table is None else self._table["clip_id"]
         self._rows = KeyRows(ids)
 
-    def __getitem__(self, clip_id: str) -> AskedSpan:
-        """Where a clip lay."""
+    def __getitem__(self, clip_id: str) -> CaptionedSpan:
+        """The span of a clip."""
         row = self._rows.find(clip_id)
         if row is None or self._table is None:
             raise KeyError(clip_id)
-        return AskedSpan(**{name: self._table[f"clip_{name}"][row].as_py() for name in SPAN})
+        return CaptionedSpan(**{name: self._table[f"clip_{name}"][row].as_py() for name in SPAN})
 
     def __iter__(self) -> Iterator[str]:
         """Ids of the clips, one for each of their windows."""

@@ -1,11 +1,10 @@
-"""What passes between those who ask about a clip and those who answer.
+"""Records of captioning: windows, requests, replies, answers and annotations.
 
-Nothing here holds pixels but `Frames`: what was asked and answered can be told, and told again,
-without decoding anything.
+Only `Frames` holds pixels: a dialog can be replayed from stored replies without decoding anything.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,7 +36,7 @@ class Unanswered(StrEnum):
     CAPTIONER_ERROR = "captioner_error"
     """The recipe's own captioner raised an exception."""
     NO_FRAMES = "no_frames"
-    """The clip's frames could not be had."""
+    """The clip has no frames: it cannot be decoded or read."""
     EMPTY = "empty"
     CUT_OFF = "cut_off"
     """The answer ended at `caption.max_tokens`."""
@@ -70,7 +69,7 @@ server refuses may be one that it takes after its limits were raised."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A piece of a clip that is asked about: frames of the clip as written, half-open."""
+    """A piece of a clip that is annotated: frames of the clip as written, half-open."""
 
     index: int
     start_frame: int
@@ -99,10 +98,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What metadata and measurement say of a window, without a model."""
+    """What metadata and measurements say about a window, without a model."""
 
     label: str | None
-    """Its class, one of `caption.events`; None where metadata does not tell it."""
+    """Its class, one of `caption.events`; None where metadata has none."""
     events: tuple[Event, ...]
     """Those that lie in it, by their start."""
     lists_all: bool
@@ -117,7 +116,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A window of a clip, with all that asking about it needs but the pixels."""
+    """A window of a clip with all that a request needs but the pixels."""
 
     clip_id: str
     content: str
@@ -126,7 +125,7 @@ class Task:
     fps: float
     """Of the clip as written: frame `i` is shown at `i / fps` seconds."""
     facts: str = ""
-    """What was measured or is known, as lines of text for the prompt; empty for nothing."""
+    """What was measured or is known, as lines of text for the prompt; empty for none."""
     known: Known | None = None
     """What metadata says; None where the recipe takes nothing from it."""
 
@@ -207,7 +206,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came of a request: a text, or the reason why there is none."""
+    """The reply to a request: a text, or the reason why there is none."""
 
     text: str = ""
     is_whole: bool = True
@@ -215,20 +214,20 @@ class Reply:
     tokens_in: int = 0
     tokens_out: int = 0
     seconds: float = 0.0
-    """From sending to the end of the answer, without waiting for a turn."""
+    """From sending to the end of the answer, without the wait for a slot."""
     n_tries: int = 1
     failure: Unanswered | None = None
     detail: str = ""
 
     @property
     def is_final(self) -> bool:
-        """Whether asking again would be repeating: it is stored then."""
+        """Whether the same request would get the same again; then it is stored."""
         return self.failure is None or self.failure not in TRANSIENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a model said of a window, in typed fields; None for what was not asked."""
+    """A model's answer about a window, in typed fields; None for what was not asked for."""
 
     short: str | None = None
     medium: str | None = None
@@ -241,6 +240,12 @@ class Answer:
     safety: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields that the prompt's own schema adds."""
+
+
+ANSWER_FIELDS = tuple(one.name for one in fields(Answer))
+"""Fields of an answer."""
+JSON_FIELDS = ("structured", "answers", "extra")
+"""Those that tables hold as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +269,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """What came of a window: an answer, or the reason why there is none."""
+    """The annotation of a window: an answer, or the reason why there is none."""
 
     task: Task
     answer: Answer | None = None
@@ -273,17 +278,17 @@ class Annotation:
     candidates: Sequence[Candidate] = ()
     """All that were whole and judged, in the order of their seeds; the answer is one of them."""
     set_aside: Mapping[str, int] = field(default_factory=dict)
-    """Answers that were not taken and asked for again, by reason."""
+    """Answers that were rejected and requested again, by reason."""
     lost: Mapping[str, int] = field(default_factory=dict)
     """Candidates without an answer where another one has one, by reason."""
     n_unscored: int = 0
-    """Candidates that a judge was asked about, and gave no scores that can be read."""
+    """Candidates whose judge gave no scores that can be read."""
     request_keys: tuple[str, ...] = ()
     """All requests that it took, in their order."""
     tokens_in: int = 0
     tokens_out: int = 0
 
     def __post_init__(self) -> None:
-        """Refuses what is neither answered nor failed."""
+        """Refuses an annotation without an answer or a failure, or with both."""
         if (self.answer is None) == (self.failure is None):
             raise ValueError(f"{self.task}: expected an answer or a failure, and not both")

@@ -1,8 +1,7 @@
 """Annotations of the last finished run, taken over where nothing that makes them has changed.
 
-Telling a dialog its stored replies takes 1 to 4 ms a window, most of it for rules on captions: a
-rerun over many clips reads what came of it instead, in 0.04. A candidate that was neither judged
-nor one of several is not stored, and so not there again.
+Replaying a dialog takes 1 to 4 ms a window, most of it for rules on captions; reading an annotation
+takes 0.04 ms. A candidate that was neither judged nor one of several is not stored.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +14,8 @@ import pyarrow.parquet as pq
 
 from curator.fingerprints import fingerprint
 from curator.stages.caption.caption_records import (
+    ANSWER_FIELDS,
+    JSON_FIELDS,
     TRANSIENT,
     Annotation,
     Answer,
@@ -30,13 +31,12 @@ from curator.tables.disk_records import Keyed
 from curator.tables.parts import columns_to_rows
 
 _REACHED = {"url", "key_from", "in_flight", "timeout_s", "tries", "guided", "batch_tokens"}
-"""How a model is reached; changes no annotation."""
+"""Settings of how a model is reached, which change no annotation."""
 _DECIDED = {"enabled", "reject", "failed", "budget_s", "embedding", "text"}
-"""What becomes of annotations."""
+"""Settings of what annotations decide."""
 _COLUMNS = (
-    "annotation_key", "short", "medium", "long", "structured", "content_type", "answers", "safety",
-    "extra", "failure", "failure_detail", "set_aside", "lost", "n_unscored", "candidates",
-    "tokens_in", "tokens_out", "request_keys",
+    "annotation_key", *ANSWER_FIELDS, "failure", "failure_detail", "set_aside", "lost",
+    "n_unscored", "candidates", "tokens_in", "tokens_out", "request_keys",
 )  # fmt: skip
 _ROWS_AT_ONCE = 2048
 
@@ -56,7 +56,7 @@ def answers_stamp(config: CaptionConfig) -> str:
 
 
 def annotation_key(task: Task, stamp: str) -> str:
-    """What an annotation is known by in the table `annotations`.
+    """Key of an annotation in the table `annotations`.
 
     Args:
         task: The window.
@@ -67,7 +67,7 @@ def annotation_key(task: Task, stamp: str) -> str:
     return fingerprint(stamp, asked)
 
 
-class Answered:
+class PreviousAnnotations:
     """Annotations of the last finished run, by key.
 
     Args:
@@ -133,29 +133,22 @@ class Answered:
 
 
 def _lasts(table: pa.Table) -> pa.ChunkedArray:
-    """Which annotations need not be asked for again."""
+    """Which annotations are final."""
     passing = pa.array(sorted(map(str, TRANSIENT)), pa.string())
     return pc.invert(pc.is_in(table["failure"], value_set=passing))
 
 
 def _answer(row: Mapping[str, Any]) -> Answer:
-    return Answer(
-        short=row["short"],
-        medium=row["medium"],
-        long=row["long"],
-        structured=_loaded(row["structured"], None),
-        content_type=row["content_type"],
-        answers=_loaded(row["answers"], {}),
-        safety=row["safety"],
-        extra=_loaded(row["extra"], {}),
-    )
+    values = {name: row[name] for name in ANSWER_FIELDS}
+    for name in JSON_FIELDS:
+        values[name] = _loaded(row[name], None if name == "structured" else {})
+    return Answer(**values)
 
 
 def _candidate(stored: Mapping[str, Any]) -> Candidate:
     scores = {name: stored[name] for name in ("faithfulness", "completeness", "correctness")}
-    fields = ("short", "medium", "long", "structured", "content_type", "answers", "safety", "extra")
     return Candidate(
-        answer=Answer(**{name: stored[name] for name in fields}),
+        answer=Answer(**{name: stored[name] for name in ANSWER_FIELDS}),
         reply_key=stored["reply"],
         why=stored["why"],
         **scores,

@@ -17,7 +17,7 @@ from curator.storage.sidecar_reader import Sidecar, SidecarProblem, read_sidecar
 from curator.tables.parts import read_parquet, rows_to_table
 from curator.tables.schemas import SIDECARS_SCHEMA
 
-Beside = Mapping[str, Sidecar | SidecarProblem]
+Sidecars = Mapping[str, Sidecar | SidecarProblem]
 
 SIDECARS = "sidecars"
 """Name of the table."""
@@ -28,7 +28,7 @@ _LOOKED_AT = 100
 logger = logging.getLogger(__name__)
 
 
-def sidecars_table(beside: Beside) -> pa.Table:
+def sidecars_table(beside: Sidecars) -> pa.Table:
     """Rows of `sidecars`, by source; what could not be read has none."""
     rows = [
         # In ASCII: JSON can name characters that no text may hold.
@@ -39,7 +39,7 @@ def sidecars_table(beside: Beside) -> pa.Table:
     return rows_to_table(rows, SIDECARS_SCHEMA)
 
 
-class KeptBeside:
+class StoredSidecars:
     """Tells what lies beside sources, or lay there if a source cannot be reached any more.
 
     Args:
@@ -53,7 +53,7 @@ class KeptBeside:
         self.n_kept = 0
         """Sidecars that came from the table."""
 
-    def read(self, uris: Collection[str]) -> Beside:
+    def read(self, uris: Collection[str]) -> Sidecars:
         """As `read_sidecars`.
 
         Args:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from curator.stages.caption.annotation_rows import AskedSpan, annotations_tables
+from curator.stages.caption.annotation_rows import CaptionedSpan, annotations_tables
 from curator.stages.caption.caption_records import (
     Annotation,
     Answer,
@@ -17,13 +17,13 @@ from curator.stages.caption.caption_records import (
     Window,
 )
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.previous_annotations import Answered, answers_stamp
+from curator.stages.caption.previous_annotations import PreviousAnnotations, answers_stamp
 from curator.storage import LocalStore
 from curator.tables.parts import write_table
 from tests.made_clips import clip_rows
 
 CLIP: Any = SimpleNamespace(clip_id="a", source_id="s", start_frame=5, n_frames=60, start_s=0.2)
-SPAN = AskedSpan(start_frame=5, end_frame=65, start_s=0.2, end_s=2.2)
+SPAN = CaptionedSpan(start_frame=5, end_frame=65, start_s=0.2, end_s=2.2)
 JUDGE = {"url": "http://j/v1", "model": "j"}
 
 
@@ -71,14 +71,14 @@ LATE = Annotation(task=task(2), failure=Unanswered.TIMED_OUT, detail="180 s")
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Answered:
+def stored(tmp_path: Path) -> PreviousAnnotations:
     store = LocalStore(tmp_path)
     found = [(clip_rows([CLIP])[0], [WHOLE, REFUSED, LATE], SPAN)]
     table = pa.concat_tables(annotations_tables(found, config()))
-    return Answered(store, write_table(store, "annotations", table))
+    return PreviousAnnotations(store, write_table(store, "annotations", table))
 
 
-def test_what_was_annotated_comes_back_as_it_was(stored: Answered) -> None:
+def test_what_was_annotated_comes_back_as_it_was(stored: PreviousAnnotations) -> None:
     """Pins each field, failures that hold, and that transient ones are asked again."""
     stamp = answers_stamp(config())
     assert stored.find(task(0), stamp) == WHOLE
@@ -91,7 +91,9 @@ def test_what_was_annotated_comes_back_as_it_was(stored: Answered) -> None:
     [{"facts": "- another"}, {"content": "d"},
      {"window": Window(index=0, start_frame=0, end_frame=10, shown=(3, 8))}],
 )  # fmt: skip
-def test_another_question_has_no_annotation_yet(stored: Answered, changes: dict[str, Any]) -> None:
+def test_another_question_has_no_annotation_yet(
+    stored: PreviousAnnotations, changes: dict[str, Any]
+) -> None:
     assert stored.find(task(0, **changes), answers_stamp(config())) is None
 
 

@@ -31,12 +31,12 @@ from curator.stages.caption.caption_records import (
 from curator.stages.caption.captioners.chat_wire import (
     MAX_ANSWER_BYTES,
     MalformedError,
-    Said,
+    ServerAnswer,
     body_of,
     error_in,
     is_out_of_money,
+    parse_answer,
     retry_after_s,
-    said_in,
     shown_url,
 )
 from curator.stages.caption.captioners.contract import Captioner, Place
@@ -127,7 +127,7 @@ class ServerClient:
         self.counts: Counter[str] = Counter()
         """Tries by what came of them: `answered`, or the reason why not."""
         self._url = config.url.rstrip("/")
-        self._told_url = shown_url(config.url)
+        self._shown_url = shown_url(config.url)
         self._key = key_of(config)
         self._backoff = Backoff(backoff_s)
         self._give_up_s = give_up_s
@@ -228,7 +228,7 @@ class ServerClient:
                 await asyncio.sleep(wait_s)
                 continue
             n_tries += 1
-            if isinstance(came, Said):
+            if isinstance(came, ServerAnswer):
                 if not guided and self.guided and request.schema is not None:
                     self._without_schema()
                 return _reply(came, n_tries, now - began)
@@ -268,14 +268,14 @@ class ServerClient:
             raise ServerError(f"{error}{self._near(names)}") from None
         if isinstance(came, _Refused):
             raise ServerError(
-                f"{self._told_url} refuses a first question to {self.config.model!r}: "
+                f"{self._shown_url} refuses a first question to {self.config.model!r}: "
                 f"{unended(with_status(came.status, came.detail))}; expected a model that takes "
                 f"{0 if trial is None else len(trial.jpegs)} pictures (vLLM: "
                 f"--limit-mm-per-prompt, --max-model-len){self._near(names)}"
             )
         if isinstance(came, _Passing) and came.failure is not Unanswered.RATE_LIMITED:
             raise ServerError(
-                f"{self._told_url} does not answer a first question: {unended(came.detail)}; "
+                f"{self._shown_url} does not answer a first question: {unended(came.detail)}; "
                 "see the server's log"
             )
 
@@ -288,7 +288,7 @@ class ServerClient:
                 status, _, body = await self._send("GET", "/models", None)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ServerError(
-                f"{self._told_url} cannot be reached: {self._why(error)}; start the server, or "
+                f"{self._shown_url} cannot be reached: {self._why(error)}; start the server, or "
                 f"set {self._section}.url to its address"
             ) from None
         if status in (401, 402, 403):
@@ -323,7 +323,7 @@ class ServerClient:
             return await asyncio.to_thread(body_of, request, frames, self.config, guided=guided)
         return body_of(request, frames, self.config, guided=guided)
 
-    async def _try(self, body: bytes, until: float | None) -> Said | _Refused | _Passing:
+    async def _try(self, body: bytes, until: float | None) -> ServerAnswer | _Refused | _Passing:
         """One try, within its turn."""
         import aiohttp
 
@@ -336,11 +336,11 @@ class ServerClient:
             self._unreached_since = None
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
             raise ServerError(
-                f"{self._told_url} cannot be trusted: {self._why(error)}; set SSL_CERT_FILE to "
+                f"{self._shown_url} cannot be trusted: {self._why(error)}; set SSL_CERT_FILE to "
                 f"its authority, or {self._section}.url to http:// if it has no TLS"
             ) from None
         except aiohttp.InvalidURL:
-            raise ServerError(f"{self._told_url} is no address; set {self._section}.url") from None
+            raise ServerError(f"{self._shown_url} is no address; set {self._section}.url") from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             return self._unreached(error)
         except TimeoutError:
@@ -359,10 +359,10 @@ class ServerClient:
 
     def _judged(
         self, status: int, headers: dict[str, str], answer: bytes
-    ) -> Said | _Refused | _Passing:
+    ) -> ServerAnswer | _Refused | _Passing:
         if status == 200:
             try:
-                said = said_in(answer)
+                said = parse_answer(answer)
             except MalformedError as error:
                 return _Passing(failure=Unanswered.SERVER_ERROR, detail=str(error))
             self.counts["answered"] += 1
@@ -411,11 +411,11 @@ class ServerClient:
         if self._unreached_since is None:
             self._unreached_since = now
             then = f"and the run stops after {self._give_up_s / 60:g} minutes without it"
-            logger.warning("%s cannot be reached; it is tried again, %s", self._told_url, then)
+            logger.warning("%s cannot be reached; it is tried again, %s", self._shown_url, then)
         for_s = now - self._unreached_since
         if for_s >= self._give_up_s:
             raise ServerError(
-                f"{self._told_url} could not be reached for {for_s:.0f} s: {self._why(error)}; "
+                f"{self._shown_url} could not be reached for {for_s:.0f} s: {self._why(error)}; "
                 "start the server and run again: what was answered is kept"
             ) from None
         return _Passing(
@@ -440,14 +440,14 @@ class ServerClient:
         if self.counts[came.failure] == 1 and came.was_sent:
             # Without what the server said: that may quote what it was asked.
             then = "" if came.failure is Unanswered.OVER_BUDGET else "; it is tried again"
-            logger.warning("%s: a request %s%s", self._told_url, _MET[came.failure], then)
+            logger.warning("%s: a request %s%s", self._shown_url, _MET[came.failure], then)
 
     def _without_schema(self) -> None:
         self.guided = False
         self.counts["schema_refused"] += 1
         logger.warning(
             "%s refuses response_format; it is asked without the JSON Schema from now on",
-            self._told_url,
+            self._shown_url,
         )
 
 
@@ -490,7 +490,7 @@ class ServerCaptioner(Captioner):
         return ServerClient(self.config, section=self.section)
 
 
-def _reply(said: Said, n_tries: int, seconds: float) -> Reply:
+def _reply(said: ServerAnswer, n_tries: int, seconds: float) -> Reply:
     is_filtered = said.finish_reason == "content_filter"
     return Reply(
         text="" if is_filtered else said.text,

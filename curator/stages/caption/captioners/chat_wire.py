@@ -32,7 +32,7 @@ class MalformedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ServerAnswer:
     """What a server answered."""
 
     text: str
@@ -142,7 +142,7 @@ def mp4_of(frames: Frames) -> bytes:
     return file.getvalue()
 
 
-def said_in(body: bytes) -> Said:
+def parse_answer(body: bytes) -> ServerAnswer:
     """Reads an answer.
 
     Raises:
@@ -169,7 +169,7 @@ def said_in(body: bytes) -> Said:
         raise MalformedError("answer's content is no text")
     reason = choices[0].get("finish_reason")
     usage = answer.get("usage")
-    return Said(
+    return ServerAnswer(
         text=content,
         finish_reason=reason if isinstance(reason, str) else None,
         tokens_in=_count(usage, "prompt_tokens"),

@@ -2,10 +2,17 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from curator.stages.caption.caption_records import Annotation, Answer, Candidate, Task, Window
+from curator.stages.caption.caption_records import (
+    ANSWER_FIELDS,
+    Annotation,
+    Answer,
+    Candidate,
+    Task,
+    Window,
+)
 from curator.stages.caption.dialogs.answers import SCORES, answer_text
 from curator.stages.caption.dialogs.window_dialog import Asker
 
@@ -98,14 +105,13 @@ def annotation_of(row: Mapping[str, Any], fps: float) -> Annotation | None:
     Returns:
         An annotation that tells its task and its candidates; None where there are none.
     """
-    names = [field.name for field in fields(Answer)]
     candidates = [
         Candidate(
-            answer=Answer(**{name: told[name] for name in names}),
-            reply_key=told["reply"],
-            **{name: told[name] for name in SCORES},
+            answer=Answer(**{name: stored[name] for name in ANSWER_FIELDS}),
+            reply_key=stored["reply"],
+            **{name: stored[name] for name in SCORES},
         )
-        for told in json.loads(row["candidates"] or "[]")
+        for stored in json.loads(row["candidates"] or "[]")
     ]
     if not candidates:
         return None

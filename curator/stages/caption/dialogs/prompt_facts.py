@@ -38,7 +38,7 @@ def facts_of(
     text_lines: Sequence[str] = (),
     sidecar: Sidecar | None = None,
     known_lines: Sequence[str] = (),
-    is_source_events_told: bool = True,
+    with_source_events: bool = True,
     bad_keys: Collection[str] = (),
 ) -> str:
     """Lines of text for a prompt; the same for the same arguments.
@@ -48,7 +48,7 @@ def facts_of(
         text_lines: What was read in the clip's pictures, from `models.read_text.merged`.
         sidecar: What the file beside the source says.
         known_lines: What is known of the window alone, a line each.
-        is_source_events_told: Whether `events` of the sidecar are told, in seconds of the source.
+        with_source_events: Whether `events` of the sidecar are told, in seconds of the source.
         bad_keys: Keys of the sidecar that are not told, such as `SourceEvents.bad_keys`.
 
     Returns:
@@ -60,7 +60,7 @@ def facts_of(
     if text_lines:
         lines.append("- Text in the picture, read by OCR, letters may be wrong:")
         lines += [f"  - {quoted(text)}" for text in text_lines]
-    untold = {*bad_keys, *(() if is_source_events_told else ("events",))}
+    untold = {*bad_keys, *(() if with_source_events else ("events",))}
     if sidecar is not None and untold:
         rest = {key: value for key, value in sidecar.data.items() if key not in untold}
         sidecar = Sidecar(uri=sidecar.uri, data=rest)

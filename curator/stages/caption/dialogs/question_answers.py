@@ -78,7 +78,7 @@ class _Made:
         self._span = span
         is_whole = span.start_s < 0.05 and span.clip_s - span.end_s < 0.05
         self._where = "" if is_whole else f"Between {span.start_s:.1f} s and {span.end_s:.1f} s: "
-        self._class, self._class_from = self._told_class()
+        self._class, self._class_from = self._class_of()
 
     def captions(self) -> Iterator[QuestionAnswer]:
         config, answer = self._config, self._answer
@@ -158,7 +158,7 @@ class _Made:
             reasoning_origin=self._config.name,
         )
 
-    def _told_class(self) -> tuple[str | None, str]:
+    def _class_of(self) -> tuple[str | None, str]:
         known, answer = self._known, self._answer
         if len(self._config.events or self._config.content_types) > len(_LETTERS):
             return None, METADATA

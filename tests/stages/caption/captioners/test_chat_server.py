@@ -33,8 +33,8 @@ from curator.stages.caption.captioners.chat_wire import (
     MalformedError,
     error_in,
     mp4_of,
+    parse_answer,
     retry_after_s,
-    said_in,
     shown_url,
 )
 from curator.stages.caption.captioners.server_access import with_status
@@ -438,7 +438,7 @@ def test_nothing_is_imported_before_a_server_is_asked() -> None:
     ],
 )
 def test_answers_without_plain_content(body: bytes, text: str) -> None:
-    said = said_in(body)
+    said = parse_answer(body)
     assert (said.text, said.tokens_in, said.finish_reason) == (text, 0, None)
 
 
@@ -448,7 +448,7 @@ def test_answers_without_plain_content(body: bytes, text: str) -> None:
 )
 def test_what_is_no_answer(body: bytes) -> None:
     with pytest.raises(MalformedError):
-        said_in(body)
+        parse_answer(body)
 
 
 def test_errors_are_told_short_and_without_what_was_asked() -> None:

@@ -128,7 +128,7 @@ def test_a_bad_value_is_not_told_to_the_model() -> None:
     bad_keys = events_of(data, CONFIG).bad_keys
     assert bad_keys == {"speed_kmh"}
     sidecar = Sidecar(uri="x", data=data)
-    told = facts_of(None, sidecar=sidecar, is_source_events_told=False, bad_keys=bad_keys)
+    told = facts_of(None, sidecar=sidecar, with_source_events=False, bad_keys=bad_keys)
     lines = told.splitlines()
     assert '  - weather: "rain"' in lines
     assert '  - camera: "front"' in lines
@@ -265,7 +265,7 @@ def test_the_prompt_tells_the_class_and_times_of_the_window() -> None:
         None,
         sidecar=Sidecar(uri="x", data=data),
         known_lines=lines,
-        is_source_events_told=False,
+        with_source_events=False,
     )
     assert told.startswith("\n".join(lines))
     assert 'road: "A8"' in told
