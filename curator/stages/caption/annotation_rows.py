@@ -73,8 +73,8 @@ def sample_annotation(
     Args:
         clip: Row of `clips` with the facts of what was written.
         windows: Annotations of its windows, in their order.
-        span: Where the clip as it was asked about lies in its source.
-        config: Who was asked what.
+        span: Its span when it was annotated.
+        config: Captioner and questions.
     """
     shift = clip.start_frame - span.start_frame
     return {
@@ -93,8 +93,8 @@ def annotations_tables(
 
     Args:
         clips: Rows of `clips` with the facts of what was written, each with the annotations of its
-            windows in their order, and where it as it was asked about lies in its source.
-        config: Who was asked what.
+            windows in their order, and its span when it was annotated.
+        config: Captioner and questions.
     """
     judge = config.judge
     prompts = {
@@ -135,8 +135,8 @@ def _window(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]
 
 
 def _metadata(known: Known) -> dict[str, Any]:
-    told = {"caption": known.caption, "label": known.label, "problems": list(known.problems)}
-    return {name: value for name, value in told.items() if value}
+    values = {"caption": known.caption, "label": known.label, "problems": list(known.problems)}
+    return {name: value for name, value in values.items() if value}
 
 
 def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 The cosine of a caption's text embedding and the clip's image embedding: no picture is decoded and
 no captioner is asked. It compares captions of one clip, or clips under captions of one kind; values
 of different CLIP models are not comparable, and a few tokens more or less move it too. CLIP reads
-77 tokens, two of them marks, which is why the short caption is the one to compare: what it did not
-read of a longer one is told, and had no part in the value.
+77 tokens, two of them marks, so the short caption is the one to compare; the end of a
+longer one that CLIP did not read is returned, and has no part in the value.
 """
 
 from collections.abc import Mapping, Sequence

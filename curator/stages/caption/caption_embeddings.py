@@ -166,6 +166,6 @@ def text_vectors_of(
     if name is None:
         return None
     vectors = TextVectors(store, models.catalogue.find(name, "text"), models, engine)
-    told = zip(clips.values("decision"), clips.values("caption"), strict=True)
-    vectors.make(caption or "" for decision, caption in told if decision == "kept")
+    decided = zip(clips.values("decision"), clips.values("caption"), strict=True)
+    vectors.make(caption or "" for decision, caption in decided if decision == "kept")
     return vectors

@@ -1,7 +1,7 @@
-"""What lies beside the sources of a run, kept with its tables.
+"""The table of sidecars: the `.json` files next to the sources of a run.
 
 Questions depend on it, and with them the keys of what was answered. `curate recaption` needs no
-source: what lay beside one that is gone is what it was in the run before.
+source: the sidecar of one that is gone is taken from this table.
 """
 
 import json
@@ -23,24 +23,24 @@ SIDECARS = "sidecars"
 """Name of the table."""
 _THREADS = 16
 _LOOKED_AT = 100
-"""Sources that are looked for where no run kept what lay beside them."""
+"""Sources that are looked for where no run has stored their sidecars."""
 
 logger = logging.getLogger(__name__)
 
 
-def sidecars_table(beside: Sidecars) -> pa.Table:
+def sidecars_table(sidecars: Sidecars) -> pa.Table:
     """Rows of `sidecars`, by source; what could not be read has none."""
     rows = [
         # In ASCII: JSON can name characters that no text may hold.
         {"source_uri": uri, "uri": found.uri, "json": json.dumps(found.data)}
-        for uri, found in sorted(beside.items())
+        for uri, found in sorted(sidecars.items())
         if isinstance(found, Sidecar)
     ]
     return rows_to_table(rows, SIDECARS_SCHEMA)
 
 
 class StoredSidecars:
-    """Tells what lies beside sources, or lay there if a source cannot be reached any more.
+    """Reads the sidecars of sources, from the table where a source cannot be reached any more.
 
     Args:
         store: Output root.

@@ -1,4 +1,4 @@
-"""Which frames of a clip a model is asked about, and which of them it is shown."""
+"""Divides clips into windows, and chooses the frames of a window that a model is shown."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
 """Annotations taken over from the last run's table: what they were, or not at all."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ from curator.storage import LocalStore
 from curator.tables.parts import write_table
 from tests.made_clips import clip_rows
 
-CLIP: Any = SimpleNamespace(clip_id="a", source_id="s", start_frame=5, n_frames=60, start_s=0.2)
+CLIP = {"clip_id": "a", "source_id": "s", "start_frame": 5, "n_frames": 60, "start_s": 0.2}
 SPAN = CaptionedSpan(start_frame=5, end_frame=65, start_s=0.2, end_s=2.2)
 JUDGE = {"url": "http://j/v1", "model": "j"}
 

@@ -1,7 +1,8 @@
-"""Asks a server that speaks OpenAI's chat completions: vLLM, SGLang, NIM, or a hosted one.
+"""A client of servers that speak OpenAI's chat completions: vLLM, SGLang, NIM, or a hosted one.
 
-What passes is retried; what the configuration is to blame for stops the run, so that no window is
-set down as failed for it. Nothing that was asked or answered is logged, and the key is in no text.
+Transient failures are retried. An error of the configuration stops the run, so that no window fails
+because of it. Neither requests nor answers are logged, and the key is in no text. The `openai`
+package takes 5 to 7 times the CPU per request: benchmarks/results/libraries_captioner.md.
 """
 
 import asyncio
@@ -83,13 +84,13 @@ class _Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Passing:
-    """No answer, and another try may have one."""
+    """No answer, and another try may get one."""
 
     failure: Unanswered
     detail: str
     asked_s: float | None = None
     is_crowded: bool = False
-    """The server takes fewer requests than are under way, or is not there."""
+    """The server takes fewer requests than are under way, or cannot be reached."""
     was_sent: bool = True
 
 
@@ -125,7 +126,7 @@ class ServerClient:
         """Whether the JSON Schema is still sent."""
         self.slots = RequestSlots(config.in_flight)
         self.counts: Counter[str] = Counter()
-        """Tries by what came of them: `answered`, or the reason why not."""
+        """Tries by their outcome: `answered`, or a failure."""
         self._url = config.url.rstrip("/")
         self._shown_url = shown_url(config.url)
         self._key = key_of(config)
@@ -168,13 +169,13 @@ class ServerClient:
         *,
         deadline: float | Callable[[], float] | None = None,
     ) -> Reply:
-        """Asks until there is an answer, or a reason why there is none.
+        """Sends a request until there is an answer, or a reason why there is none.
 
         Args:
-            request: Asked of `config.model`, whatever its own name for the model is.
+            request: Sent to `config.model`, whatever name of a model it has.
             frames: Of its window.
             deadline: On `time.monotonic`, in seconds; no try and no wait goes beyond it. A function
-                is called for it when the request's first turn begins.
+                is called when the request first gets a slot.
 
         Raises:
             ServerError: The server refuses key, model or address, or could not be reached for
@@ -185,8 +186,8 @@ class ServerClient:
         until: float | None = None
         n_tries = n_waits = 0
         while True:
-            if not await self._turn(until, is_again=n_tries + n_waits > 0):
-                return _over_budget(n_tries, "no turn")
+            if not await self._slot(until, is_again=n_tries + n_waits > 0):
+                return _over_budget(n_tries, "no slot")
             try:
                 began = time.monotonic()
                 if until is None and deadline is not None:
@@ -241,7 +242,7 @@ class ServerClient:
             )
 
     async def check(self, trial: Frames | None = None) -> None:
-        """Finds out whether the server can be asked, before any work.
+        """Checks before any work that the server answers.
 
         Args:
             trial: Frames as they will be sent, for one short question: servers take a limited
@@ -280,7 +281,7 @@ class ServerClient:
             )
 
     async def _models(self) -> list[str] | None:
-        """Names at `/models`, or None if the server does not tell any."""
+        """Names at `/models`, or None if the server gives none."""
         import aiohttp
 
         try:
@@ -309,7 +310,7 @@ class ServerClient:
         near = get_close_matches(str(self.config.model), names, n=3, cutoff=0.4) or names[:5]
         return f"; its models are {near}" if len(near) == len(names) else f"; nearest: {near}"
 
-    async def _turn(self, until: float | None, *, is_again: bool) -> bool:
+    async def _slot(self, until: float | None, *, is_again: bool) -> bool:
         left_s = None if until is None else until - time.monotonic()
         try:
             async with asyncio.timeout(left_s):
@@ -324,7 +325,7 @@ class ServerClient:
         return body_of(request, frames, self.config, guided=guided)
 
     async def _try(self, body: bytes, until: float | None) -> ServerAnswer | _Refused | _Passing:
-        """One try, within its turn."""
+        """One try, within its slot."""
         import aiohttp
 
         limit_s = self.config.timeout_s

@@ -4,10 +4,10 @@ Frames go in as images, or as the processor's video input where there is one (`f
 times at which they are shown: Qwen's models and SmolVLM make timestamps of them. Which frames are
 shown was decided before; the processor samples none.
 
-Words of a request are words: what looks like a model's control token in them, such as `<|im_end|>`
-or `<image>` read from a picture, gets a space after its first character, so that no text can end a
-turn or stand for a picture. (`sanitize_control_tokens` of transformers does that too, and fails for
-Idefics3, which counts such words as pictures.)
+The words of a request are plain text: anything like a control token of the model, such as
+`<|im_end|>` or `<image>` read from a picture, gets a space after its first character, so that no
+text can end a turn or stand for a picture. (`sanitize_control_tokens` of transformers does that
+too, and fails for Idefics3, which counts such words as pictures.)
 """
 
 import io
@@ -40,7 +40,7 @@ class Chat:
         # A tokenizer's padding is its state: no two threads may use it at once.
         self._lock = threading.Lock()
         self.has_system_role = self._renders_system()
-        """Without, the system prompt stands before the user's first words."""
+        """Without, the system prompt goes before the user's first words."""
 
     def sized(self, request: Request, frames: Frames) -> SizedRequest:
         """Counts the tokens of a request.

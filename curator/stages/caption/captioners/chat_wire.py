@@ -1,4 +1,4 @@
-"""Requests and answers as OpenAI-compatible servers write them; nothing here sends anything."""
+"""Requests and answers in the form of OpenAI-compatible servers; this module sends nothing."""
 
 import base64
 import io
@@ -28,7 +28,7 @@ _NO_CREDIT = {"insufficient_quota", "credit_balance_exhausted", "billing_hard_li
 
 
 class MalformedError(Exception):
-    """An answer that is not one."""
+    """A reply that is no chat completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,20 +85,20 @@ def _parts(frames: Frames, config: ModelConfig) -> list[dict[str, Any]]:
     if config.frames_as == "video":
         url = "data:video/mp4;base64," + base64.b64encode(mp4_of(frames)).decode()
         first_s, last_s = frames.times_s[0], frames.times_s[-1]
-        told = f"Frames of the video from {_told_s(first_s)} to {_told_s(last_s)}:"
+        text = f"Frames of the video from {_seconds(first_s)} to {_seconds(last_s)}:"
         return [
-            {"type": "text", "text": told},
+            {"type": "text", "text": text},
             {"type": "video_url", "video_url": {"url": url}},
         ]
     parts: list[dict[str, Any]] = []
     for jpeg, time_s in zip(frames.jpegs, frames.times_s, strict=True):
-        parts.append({"type": "text", "text": f"at {_told_s(time_s)}"})
+        parts.append({"type": "text", "text": f"at {_seconds(time_s)}"})
         url = "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
         parts.append({"type": "image_url", "image_url": {"url": url}})
     return parts
 
 
-def _told_s(time_s: float) -> str:
+def _seconds(time_s: float) -> str:
     return f"{round(time_s, 2):g} s"
 
 

@@ -1,8 +1,8 @@
 """Drives many dialogs at once with servers, and keeps the servers busy.
 
 One thread with an event loop: while a request waits for its answer, others are sent, and frames of
-the next few windows are loaded. What is held in memory is the frames of windows that are asked
-about, and of `read_ahead` more.
+the next few windows are loaded. Memory holds the frames of windows under way and of `read_ahead`
+more.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ Keep = Callable[[Request, Reply], None]
 
 
 class Client(Protocol):
-    """Somebody who answers, such as `ServerClient`."""
+    """Answers requests, such as `ServerClient`."""
 
     slots: RequestSlots
 
@@ -64,13 +64,13 @@ class Client(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Job:
-    """A window that is asked about, in the loop's thread."""
+    """An open window, in the loop's thread."""
 
     task: Task
     source: Frames | Loader | None
     frames: asyncio.Future[Frames] | None = None
-    has_turn: bool = False
-    """One of its requests was sent, so that another window may be prepared."""
+    has_slot: bool = False
+    """One of its requests was sent, and another window may be prepared."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class _Clip:
 
 
 class Pump:
-    """Asks about windows in a thread of its own: a context manager, which ends it.
+    """Runs the dialogs about windows in a thread of its own: a context manager, which ends it.
 
     Args:
         dialogs: Begins the dialog about a task; called in the pump's thread.
@@ -92,7 +92,7 @@ class Pump:
         keep: Called for each final reply (`Reply.is_final`) before its dialog goes on.
         budget_s: Longest time for one clip, from when the first request about it is sent, as long
             as a window of it is open.
-        read_ahead: Windows whose frames are loaded before there is a turn for them.
+        read_ahead: Windows whose frames are loaded before there is a slot for them.
         loaders: Threads that load frames: from object storage a clip's take 50 to 100 ms.
         keepers: Threads that store replies: a PUT to object storage takes 20 to 50 ms.
     """
@@ -110,7 +110,7 @@ class Pump:
         keepers: int = 8,
     ) -> None:
         self.counts: Counter[str] = Counter()
-        """Requests: `asked` of a server, `known` from `replies`, `shared` with an equal one."""
+        """Requests: `asked`, `known` from `replies`, or `shared` with an equal one."""
         self._dialogs = dialogs
         self._clients = clients
         self._replies = replies
@@ -159,7 +159,7 @@ class Pump:
         """Takes a window; does not wait.
 
         Args:
-            task: What is asked about.
+            task: The window.
             frames: Of its window, or what loads them. Loading that raises a `CuratorError` or an
                 `OSError` makes the reply `Unanswered.NO_FRAMES`; any other error ends the pump.
 
@@ -266,7 +266,7 @@ class Pump:
         self._prepare_more()
 
     def _prepare_more(self) -> None:
-        """Begins with more windows while few are ready for the next turn."""
+        """Prepares more windows while few are ready for the next slot."""
         while (
             self._backlog
             and self._n_preparing < self._n_wanted()
@@ -280,7 +280,7 @@ class Pump:
             running.add_done_callback(self._ended)
 
     def _n_wanted(self) -> int:
-        """Windows that may be on their way to a turn: those free now, and a few more."""
+        """Windows that may be prepared: one for each free slot, and a few more."""
         slots = self._clients["captioner"].slots
         return max(0, int(slots.limit) - slots.n_taken) + self._read_ahead
 
@@ -321,7 +321,7 @@ class Pump:
             dialog.close()
 
     async def _reply(self, job: _Job, request: Request) -> Reply:
-        """The reply that is stored, that another window waits for, or that the server gives."""
+        """The stored reply, that of another window's equal request, or a new one."""
         key = request.key
         while True:
             if (known := self._replies.get(key)) is not None:
@@ -362,7 +362,7 @@ class Pump:
         )
 
     def _sent(self, job: _Job) -> float:
-        """Notes that a request is sent now; the time at which its clip's budget ends."""
+        """Notes that a request is being sent; returns when the budget of its clip ends."""
         self._moved_on(job)
         clip = self._clips[job.task.clip_id]
         if clip.deadline is None:
@@ -370,8 +370,8 @@ class Pump:
         return clip.deadline
 
     def _moved_on(self, job: _Job) -> None:
-        if not job.has_turn:
-            job.has_turn = True
+        if not job.has_slot:
+            job.has_slot = True
             self._n_preparing -= 1
             self._prepare_more()
 

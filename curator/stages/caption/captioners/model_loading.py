@@ -158,7 +158,7 @@ def _chat(processors: Any, config: ModelConfig) -> Chat:  # noqa: ANN401
         )
     if not (getattr(processor, "chat_template", None) or processor.tokenizer.chat_template):
         raise ModelError(
-            f"model {config.name} has no chat template; expected chat_template.jinja beside its "
+            f"model {config.name} has no chat template; expected chat_template.jinja next to its "
             "processor: take the instruction-tuned model of the family"
         )
     has_video = getattr(processor, "video_processor", None) is not None

@@ -1,4 +1,4 @@
-"""How a server is got at: its key, its proxy, and what to do where it refuses.
+"""Access to a server: its key, its proxy, and what to do where it refuses.
 
 No text that is made here holds the key, or a user and password from an address.
 """
@@ -79,7 +79,7 @@ def misconfigured(
         remedy = f"set {section}.url to where it leads: {shown(shown_url(location or ''), key)}"
     else:
         remedy = (
-            f"expected {section}.url to be what stands before /chat/completions, such as "
+            f"expected {section}.url to be the address before /chat/completions, such as "
             f"http://vlm:8000/v1, and {section}.model, {config.model!r}, to be a name at the server"
         )
     said = unended(with_status(status, error_in(answer, key) or "nothing"))

@@ -1,1 +1,1 @@
-"""What is asked about a window of a clip, and how answers are read."""
+"""Dialogs about windows: prompts, requests, and how answers are read and checked."""

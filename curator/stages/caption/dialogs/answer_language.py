@@ -81,7 +81,7 @@ def _identifier() -> "LanguageIdentifier":
 
 
 def check_language(language: str) -> None:
-    """Refuses a language that cannot be told from others.
+    """Refuses a language that cannot be recognized.
 
     Raises:
         RecipeError: Naming it.

@@ -1,9 +1,8 @@
-"""The course of asking about a window, without anybody who answers.
+"""Dialogs about windows, apart from the captioner that answers them.
 
-A dialog is a generator: it yields requests that may be answered at the same time, and takes their
-replies in the same order; what it returns is the window's annotation. So one course of questions,
-checks, repairs and judgement serves a server, a model in the worker, and replies that are stored:
-a dialog that is told stored replies to its end asks nobody anything.
+A dialog is a generator: it yields requests that may be answered at the same time, takes their
+replies in the same order, and returns the window's annotation. So questions, checks, repairs and
+judgement are the same for a server, a model in the worker and stored replies.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -16,7 +15,7 @@ Dialogs = Callable[[Task], Dialog]
 
 
 def replayed(dialog: Dialog, replies: Mapping[str, Reply]) -> Annotation | None:
-    """Tells a dialog the replies that there are.
+    """Runs a dialog with stored replies.
 
     Args:
         dialog: At its start; it is used up.
@@ -37,24 +36,24 @@ def replayed(dialog: Dialog, replies: Mapping[str, Reply]) -> Annotation | None:
 
 
 def known_replies(dialog: Dialog, replies: Mapping[str, Reply]) -> dict[str, Reply]:
-    """Replies that a dialog is told before it waits for one that is missing.
+    """The stored replies that a dialog takes before the first request without one.
 
     Args:
         dialog: At its start; it is used up.
         replies: By the key of their request.
 
     Returns:
-        Those that are there, by key, the missing one's neighbours among them.
+        By key; with those to requests that are made together with the first one without.
     """
-    told: dict[str, Reply] = {}
+    known: dict[str, Reply] = {}
     try:
         asked = next(dialog)
         while True:
-            told |= {one.key: replies[one.key] for one in asked if one.key in replies}
-            if any(one.key not in told for one in asked):
+            known |= {one.key: replies[one.key] for one in asked if one.key in replies}
+            if any(one.key not in known for one in asked):
                 break
-            asked = dialog.send([told[one.key] for one in asked])
+            asked = dialog.send([known[one.key] for one in asked])
     except StopIteration:
         pass
     dialog.close()
-    return told
+    return known

@@ -1,8 +1,8 @@
 """What was measured or is known of a clip, as lines of text for a prompt.
 
 Only what a model cannot see, or is known to invent: it is shown a few still frames, and takes
-things that move for a camera that does. Whatever stands in the pictures, in metadata or in names is
-quoted as JSON, on one line: it is told as data.
+things that move for a camera that does. Text from pictures, metadata and
+names is quoted as JSON on one line, so that it is data.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -44,12 +44,12 @@ def facts_of(
     """Lines of text for a prompt; the same for the same arguments.
 
     Args:
-        clip: None where nothing measured is told; what was not measured is not told.
+        clip: None to leave out what was measured; what was not measured is left out.
         text_lines: What was read in the clip's pictures, from `models.read_text.merged`.
-        sidecar: What the file beside the source says.
+        sidecar: The sidecar of the source.
         known_lines: What is known of the window alone, a line each.
-        with_source_events: Whether `events` of the sidecar are told, in seconds of the source.
-        bad_keys: Keys of the sidecar that are not told, such as `SourceEvents.bad_keys`.
+        with_source_events: Whether to list `events` of the sidecar, in seconds of the source.
+        bad_keys: Keys of the sidecar to leave out, such as `SourceEvents.bad_keys`.
 
     Returns:
         At most `MAX_CHARACTERS` characters; what does not fit is left out from the end, whole
@@ -64,9 +64,9 @@ def facts_of(
     if sidecar is not None and untold:
         rest = {key: value for key, value in sidecar.data.items() if key not in untold}
         sidecar = Sidecar(uri=sidecar.uri, data=rest)
-    if sidecar is not None and (told := sidecar_lines(sidecar.data)):
+    if sidecar is not None and (said := sidecar_lines(sidecar.data)):
         lines.append("- Metadata of the whole source video, from its owner:")
-        lines += [f"  - {line}" for line in told]
+        lines += [f"  - {line}" for line in said]
     kept: list[str] = []
     n_left = MAX_CHARACTERS
     for line in lines:

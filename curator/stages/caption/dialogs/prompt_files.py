@@ -100,7 +100,7 @@ class Prompt(BaseModel):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that a model may be told; `about` is for people."""
+        """Hash of all that a model may read; `about` is for people."""
         said = [getattr(self, name) for name in ("system", "user", "repair", "retry", "answer")]
         return fingerprint("prompt-1", said, self.own_schema)
 
@@ -134,7 +134,7 @@ def as_data(text: str) -> str:
 
 
 def prompt_folder() -> Path:
-    """Where the prompts of this installation lie: in the package, or beside it in a checkout."""
+    """Where the prompts of this installation are: in the package, or next to it in a checkout."""
     packaged = Path(__file__).parents[3] / "pipelines"
     recipes = packaged if packaged.is_dir() else packaged.parent.parent / "pipelines"
     return recipes / "prompts"

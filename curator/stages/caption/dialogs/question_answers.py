@@ -1,6 +1,6 @@
 """Questions and answers about a window for post-training, each with where its answer is from.
 
-What metadata says stands above what a model says. Questions name the window's seconds where it is
+Metadata goes before a model's answer. Questions name the window's seconds where it is
 not the whole clip, because a trainer is given the whole clip.
 Source: the kinds of supervision of VLM-AutoDrive (arXiv 2603.18178): captions from metadata,
 descriptions by a model, question-answer pairs, and reasoning that ends in a known label.
@@ -58,11 +58,11 @@ def questions_of(annotation: Annotation, config: CaptionConfig, span: Span) -> l
 
     Args:
         annotation: Of the window, with what is known of it.
-        config: Who was asked what.
+        config: Captioner and questions.
         span: Where it lies in the clip as it was written.
 
     Returns:
-        The same for the same arguments. No answer is made up: what neither says is not asked.
+        The same for the same arguments. A question without an answer from either is left out.
     """
     made = _Made(annotation, config, span)
     return [*made.captions(), *made.classes(), *made.yes_no(), *made.open(), *made.reasoned()]

@@ -131,7 +131,7 @@ PLACEHOLDER = re.compile(
     r"medium|long)",
     re.IGNORECASE,
 )
-"""What stands where nothing is said."""
+"""Words in the place of an empty answer."""
 
 UNFINISHED = re.compile(
     r"\b(?:an?|the|and|or|but|of|his|its|their|my|your|our|into|onto|while|whose|which|because|than|"

@@ -1,4 +1,4 @@
-"""What a `.json` beside a source says about it, as lines for a prompt."""
+"""The values of a sidecar, the `.json` next to a source, as lines for a prompt."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def sidecar_lines(data: Mapping[str, Any]) -> list[str]:
 
 
 def count_problems(sidecars: Mapping[str, Sidecar | SidecarProblem]) -> dict[str, int]:
-    """How many sidecars could not be told, by code, sorted."""
+    """How many sidecars could not be used, by code, sorted."""
     counts = Counter(s.code.value for s in sidecars.values() if isinstance(s, SidecarProblem))
     return dict(sorted(counts.items()))
 

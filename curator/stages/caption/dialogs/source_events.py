@@ -5,9 +5,9 @@
  "speed_kmh": 48, "weather": "rain", "light": "night", "road": "city street"}
 ```
 
-Values beside `events` hold for the whole source, those in an event for windows with that event. A
+Values next to `events` hold for the whole source, those in an event for windows with that event. A
 bad value is a problem with a message and costs that value alone. An empty list says that nothing
-happens; without a list, or with an entry that cannot be read, nobody knows what else happens, and
+happens; without a list, or with an entry that cannot be read, it is unknown what else happens, and
 no window is said to be without events.
 """
 
@@ -81,7 +81,7 @@ class SourceEvents:
 
     @property
     def bad_keys(self) -> frozenset[str]:
-        """Keys of the whole source whose values cannot be used, and are not to be told either."""
+        """Keys of the whole source whose values cannot be used, and are left out of prompts."""
         bad = [problem.key for problem in self.problems if problem.code is EventCode.BAD_VALUE]
         return frozenset(key for key in bad if "." not in key)
 
@@ -94,7 +94,7 @@ def events_of(data: Mapping[str, Any], config: CaptionConfig) -> SourceEvents:
     """Reads what a sidecar says about events.
 
     Args:
-        data: As it stands there.
+        data: The JSON object.
         config: `events` names the labels; `questions` and `open_questions` name values.
 
     Returns:

@@ -1,12 +1,12 @@
-"""The dialog about a window: candidates, repair, retry and judgement, without anybody who answers.
+"""The dialog about a window: candidates, repair, retry and judgement.
 
 ```
  candidate 0   ask ─ (repair) ─ rules ─ (retry ─ (repair) ─ rules) ─ judge ─ (repair) ─┐
  candidate 1   ask ─ …                                                                ─┼─ best
 ```
 
-Candidates go side by side: what each of them asks next is asked together. Nothing here depends on
-time or chance, so the same replies give the same requests and the same annotation.
+Candidates go on together: the next requests of all of them are made at the same time. Nothing here
+depends on time or chance, so the same replies give the same requests and the same annotation.
 """
 
 from collections import Counter
@@ -47,7 +47,7 @@ from curator.stages.caption.dialogs.prompt_files import Prompt, as_data, fill, l
 
 @dataclass(slots=True, kw_only=True)
 class _Course:
-    """What came of one candidate."""
+    """The course of one candidate."""
 
     candidate: Candidate | None = None
     failure: Unanswered | None = None
@@ -68,11 +68,11 @@ def make_dialogs(config: CaptionConfig) -> Dialogs:
     Raises:
         RecipeError: A prompt is wrong, or does not fit what is asked for.
     """
-    return Asker(config).dialog if config.asks else partial(_told, config)
+    return Asker(config).dialog if config.asks else partial(_from_metadata, config)
 
 
-def _told(config: CaptionConfig, task: Task) -> Dialog:
-    """A dialog that asks nobody: what metadata says is the answer."""
+def _from_metadata(config: CaptionConfig, task: Task) -> Dialog:
+    """A dialog without requests: the answer is from metadata."""
     yield from ()
     assert task.known is not None
     said: dict[str, str] = {config.text: task.known.caption}
@@ -113,12 +113,12 @@ class Asker:
     def dialog(self, task: Task) -> Dialog:
         """The dialog about a window: yields requests, takes replies, returns the annotation."""
         courses = [self._course(task, i) for i in range(self.config.candidates)]
-        told: dict[str, Reply] = {}
-        ended = yield from _together(courses, told)
-        return self._annotation(task, ended, told)
+        given: dict[str, Reply] = {}
+        ended = yield from _together(courses, given)
+        return self._annotation(task, ended, given)
 
     def first_request(self, task: Task) -> Request:
-        """What is asked first about a window."""
+        """The first request about a window."""
         return self._request(task, self._words(task), self.config.seed)
 
     def _course(self, task: Task, number: int) -> _Steps:
@@ -201,7 +201,7 @@ class Asker:
         course.is_unscored = True
 
     def _annotation(
-        self, task: Task, courses: Sequence[_Course], told: Mapping[str, Reply]
+        self, task: Task, courses: Sequence[_Course], given: Mapping[str, Reply]
     ) -> Annotation:
         """The best of the candidates, or why there is none."""
         whole = [course.candidate for course in courses if course.candidate is not None]
@@ -220,9 +220,9 @@ class Asker:
             set_aside=_counts(set_aside),
             lost=_counts(Counter(str(c.failure) for c in failed)) if best is not None else {},
             n_unscored=sum(course.is_unscored for course in courses),
-            request_keys=tuple(told),
-            tokens_in=sum(reply.tokens_in for reply in told.values()),
-            tokens_out=sum(reply.tokens_out for reply in told.values()),
+            request_keys=tuple(given),
+            tokens_in=sum(reply.tokens_in for reply in given.values()),
+            tokens_out=sum(reply.tokens_out for reply in given.values()),
         )
 
     def _words(self, task: Task) -> str:
@@ -235,7 +235,7 @@ class Asker:
         )
 
     def _values(self, task: Task) -> dict[str, str]:
-        """What stands in the places of a prompt."""
+        """The values of a prompt's placeholders."""
         window, config = task.window, self.config
         times_s = [(frame - window.start_frame) / task.fps for frame in window.shown]
         language = config.language
@@ -303,13 +303,13 @@ def _counts(counter: Counter[str]) -> dict[str, int]:
 
 
 def _together(
-    courses: Sequence[_Steps], told: dict[str, Reply]
+    courses: Sequence[_Steps], given: dict[str, Reply]
 ) -> Generator[list[Request], list[Reply], list[_Course]]:
-    """Goes on with all courses side by side, asking the same question once.
+    """Goes on with all courses together; equal requests are made once.
 
     Args:
         courses: At their start.
-        told: Takes all replies, by the key of their request, in the order of asking.
+        given: Takes all replies by the key of their request, in the order of the requests.
     """
     ended: dict[int, _Course] = {}
     asked: dict[int, Request] = {}
@@ -324,10 +324,10 @@ def _together(
     for i in range(len(courses)):
         go_on(i, None)
     while asked:
-        new = {request.key: request for request in asked.values() if request.key not in told}
+        new = {request.key: request for request in asked.values() if request.key not in given}
         if new:
             replies = yield list(new.values())
-            told.update(zip(new, replies, strict=True))
+            given.update(zip(new, replies, strict=True))
         for i, request in list(asked.items()):
-            go_on(i, told[request.key])
+            go_on(i, given[request.key])
     return [ended[i] for i in range(len(courses))]
