@@ -1,7 +1,7 @@
 r"""A measure of one's own: how much of the picture is edges.
 
 export PYTHONPATH=examples
-curate run videos --out out --set "measures=[edge_share:EdgeShare]" \
+curate run videos out --set "measures=[edge_share:EdgeShare]" \
     --set filters.edge_share.min=0.02
 """
 
