@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from curator.errors import RecipeError, UsageError, unknown_key
 from curator.measures.clip_semantics import SemanticConfig, Semantics
-from curator.measures.scores import SCORES, ScoreConfig, use_measures
+from curator.measures.scores import SCORES, ScoreConfig, spec_of, use_measures
 from curator.models.weight_store import ModelStore
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.caption.config import CaptionConfig
@@ -21,8 +21,10 @@ from curator.stages.cut.config import CutConfig
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.filter.rules import FilterConfig, Rule
 from curator.stages.propose.config import ProposeConfig
+from curator.stages.scan.config import ScanConfig
 from curator.stages.select.config import SelectConfig
 from curator.stages.shard.config import ShardConfig
+from curator.storage.metadata_columns import PREFIX
 from curator.strict_yaml import StrictYamlError, load_yaml
 from curator.tables.schemas import FACT_COLUMNS
 
@@ -62,6 +64,7 @@ class Recipe(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     about: str = Field("", description="what the recipe is for")
+    scan: ScanConfig = Field(default_factory=ScanConfig)
     analyze: AnalyzeConfig = Field(default_factory=AnalyzeConfig)
     propose: ProposeConfig = Field(default_factory=ProposeConfig)
     # Before what may name their scores, because fields are checked in this order.
@@ -229,7 +232,7 @@ def _override(data: dict[str, Any], override: str) -> None:
         value = load_yaml(text)
     except StrictYamlError as error:
         raise RecipeError(f"--set {override!r}: {error}") from error
-    *parents, leaf = key.strip().split(".")
+    *parents, leaf = _keys(key.strip())
     node = data
     for parent in parents:
         child = node.setdefault(parent, {})
@@ -237,6 +240,15 @@ def _override(data: dict[str, Any], override: str) -> None:
             raise RecipeError(f"--set {override!r}: {parent!r} is a value and has no keys below it")
         node = child
     node[leaf] = value
+
+
+def _keys(key: str) -> list[str]:
+    """The keys of a path; a rule on metadata has a dot in its name."""
+    section, _, rest = key.partition(".")
+    if section == "filters" and rest.startswith(PREFIX):
+        name, _, below = rest.removeprefix(PREFIX).partition(".")
+        return [section, PREFIX + name, *below.split(".")] if below else [section, PREFIX + name]
+    return key.split(".")
 
 
 def _explain(error: ValidationError, path: Path, overrides: Sequence[str]) -> str:
@@ -374,7 +386,7 @@ def describe(recipe: Recipe) -> Iterator[tuple[str, Any, str, str]]:
 
 def _describe_rules(filters: FilterConfig) -> Iterator[tuple[str, Any, str, str]]:
     for name, rule in filters.root.items():
-        spec = SCORES[rule.score or name]
+        spec = spec_of(rule.score or name)
         said = f"{spec.meaning}. {rule.why}".strip()
         for bound, value in rule.bounds.items():
             if bound in ("min", "max"):
@@ -382,7 +394,7 @@ def _describe_rules(filters: FilterConfig) -> Iterator[tuple[str, Any, str, str]
             else:
                 meant = Rule.model_fields[bound].description
                 yield f"filters.{name}.{bound}", value, "share of clips", f"{meant}. {said}"
-        for key in ("score", "severity"):
+        for key in ("one_of", "none_of", "score", "severity"):
             field = Rule.model_fields[key]
             if (value := getattr(rule, key)) != field.default:
                 yield f"filters.{name}.{key}", value, "", field.description or ""

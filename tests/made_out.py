@@ -31,6 +31,7 @@ from curator.tables.schemas import (
     clips_schema,
     score_column,
 )
+from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import MEASURED_SCHEMA, SourceTable
 
 TRACK_STAMP = "0" * 16
@@ -157,6 +158,7 @@ def finish_rows(
             store=store,
             recipe=recipe.model_dump(mode="json"),
             sources=SourceTable(),
+            metadata=SourceMetadata(),
             shots=SHOTS_SCHEMA.empty_table(),
             clips=rows,
             rules=[rule.facts(recipe.filters.root) for rule in decided.rules],

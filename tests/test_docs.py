@@ -90,8 +90,11 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(("page", "line"), command_lines())
-def test_commands_parse(page: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_parse(
+    page: str, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pins that each command is one that the parser takes, with keys that recipes have."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
     try:
         options = make_parser().parse_args(shlex.split(line, comments=True)[1:])
     except SystemExit:

@@ -40,6 +40,7 @@ from curator.measures.contract import Measure, ScoreSpec, register, registered_m
 from curator.measures.sample_signals import SIGNALS
 from curator.models.embedding_heads import Heads
 from curator.records import Span, Track
+from curator.storage.metadata_columns import is_metadata
 
 _BUILT_IN = (
     stream, audio, exposure, sharpness, noise, compression, quantizer, interlacing, resolution,
@@ -94,6 +95,24 @@ SCORES: Mapping[str, ScoreSpec] = MappingProxyType(_scores)
 """All scores that rules can use, those of `use_measures` last. Public: columns of `clips`."""
 FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(_families)
 """Headings under which people look scores up -> the names of theirs."""
+
+
+def spec_of(score: str) -> ScoreSpec:
+    """What a score is, or a column of metadata, whose reasons derive from its name.
+
+    Raises:
+        KeyError: There is no such score.
+    """
+    if not is_metadata(score):
+        return SCORES[score]
+    return ScoreSpec(
+        unit="",
+        range="any",
+        meaning="metadata of the source",
+        of="",
+        low=f"{score}_too_low",
+        high=f"{score}_too_high",
+    )
 
 
 def use_measures(names: Sequence[str], *, taken: Collection[str] = ()) -> None:

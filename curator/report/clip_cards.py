@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from curator.measures.scores import FAMILIES, SCORES
 from curator.number_text import compared
 from curator.records import Reason
+from curator.storage.metadata_columns import PREFIX
 from curator.tables.clip_rows import ClipRow
 
 MAX_TEXT = 1200
@@ -68,5 +69,7 @@ def _score_of(reason: str) -> str:
         return "content_probability"
     if reason == Reason.NO_ASPECT_CLASS:
         return "share of the picture"
+    if reason.startswith(PREFIX):
+        return reason.rpartition("_too_")[0]
     names = (name for name, spec in SCORES.items() if reason in (spec.low, spec.high))
     return next(names, "size or frames" if reason == Reason.NO_BUCKET else "score")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.scores import FAMILIES, SCORES
+from curator.measures.scores import FAMILIES, spec_of
 from curator.number_text import count, score
 from curator.report.rule_text import applied_rules, reasons_of
 from curator.tables.clip_rows import ClipRows
@@ -151,7 +151,7 @@ def histogram(
         return None
     unit, meaning = "s", "length of the clip"
     if name != LENGTH:
-        unit, meaning = SCORES[name].unit, SCORES[name].meaning
+        unit, meaning = spec_of(name).unit, spec_of(name).meaning
     said = [f"{key} {score(value)}" for key, value in bounds.items()] or ["no bound"]
     if n_missing := int(np.sum(~measured)):
         said.append(f"{count(n_missing)} not measured")

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from curator.measures.scores import SCORES
+from curator.measures.scores import SCORES, spec_of
 from curator.number_text import count, percent, score
 from curator.records import Reason
+from curator.storage.metadata_columns import is_metadata
 
 Facts = Mapping[str, Any]
 
@@ -22,14 +23,14 @@ def applied_rules(summary: Mapping[str, Any]) -> list[Facts]:
     for name, rule in recipe.items():
         fact = {"rule": name, "severity": "reject", **rule, **applied.get(name, {})}
         about = fact.get("score") or name
-        if about in SCORES:
+        if about in SCORES or is_metadata(about):
             rules.append(fact | {"score": about})
     return rules
 
 
 def reasons_of(rule: Facts) -> Iterator[tuple[str, str, float]]:
     """Reasons that a rule can give, with the side and the bound of each."""
-    spec = SCORES[rule["score"]]
+    spec = spec_of(rule["score"])
     for side, reason in (("min", spec.low), ("max", spec.high)):
         if rule.get(side) is not None:
             yield reason, side, float(rule[side])
@@ -37,11 +38,21 @@ def reasons_of(rule: Facts) -> Iterator[tuple[str, str, float]]:
 
 def bound_words(rule: Facts, side: str) -> str:
     """One bound: `motion below 0.005 short sides/s`, with its share if it is of one."""
-    unit = SCORES[rule["score"]].unit
+    unit = spec_of(rule["score"]).unit
     said = "below" if side == "min" else "above"
     words = f"{rule['score']} {said} {score(rule[side])}"
-    words += "" if unit.startswith("0 ") else f" {unit}"
+    words += "" if not unit or unit.startswith("0 ") else f" {unit}"
     return words + quantile_words(rule, side)
+
+
+def value_words(rule: Facts) -> str:
+    """The values that a rule names: `meta.license one of cc0, cc-by`; empty where it names none."""
+    said = [
+        f"{key.replace('_', ' ')} {', '.join(map(str, rule[key]))}"
+        for key in ("one_of", "none_of")
+        if rule.get(key) is not None
+    ]
+    return f"{rule['score']} {', '.join(said)}" if said else ""
 
 
 def quantile_words(rule: Facts, side: str) -> str:
@@ -84,4 +95,6 @@ def reason_words(reason: str, summary: Mapping[str, Any]) -> str:
             if reason == given and rule["severity"] == "reject":
                 why = f"; {rule['why']}" if rule.get("why") else ""
                 return f"{bound_words(rule, side)}{why}"
+        if reason == f"{rule['score']}_unwanted":
+            return value_words(rule)
     return fixed.get(reason, "")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from curator.measures.scores import SCORES
+from curator.measures.scores import spec_of
 from curator.number_text import compared, score
 from curator.report.rule_text import applied_rules, reasons_of
 from curator.tables.clip_rows import ClipRow, ClipRows
@@ -83,10 +83,10 @@ class Nearness:
         columns: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
         for rule in applied_rules(summary):
             name = rule["score"]
-            if name not in columns:
-                values = clips.floats(name)
-                columns[name] = values[np.isfinite(values)]
             for _, side, bound in reasons_of(rule):
+                if name not in columns:
+                    values = clips.floats(name)
+                    columns[name] = values[np.isfinite(values)]
                 low, high = _spread(columns[name], bound)
                 is_flag = rule["severity"] == "flag"
                 self._bounds.append(
@@ -131,7 +131,7 @@ class Nearness:
             if value is None or not math.isfinite(value):
                 continue
             missed = value < bound.bound if bound.side == "min" else value > bound.bound
-            is_binary = SCORES[bound.score].unit == "0 or 1"
+            is_binary = spec_of(bound.score).unit == "0 or 1"
             yield BoundCheck(
                 score=bound.score, value=float(value), side=bound.side, bound=bound.bound,
                 is_missed=missed, is_flag=bound.is_flag,

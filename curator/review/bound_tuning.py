@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError, unknown_key
 from curator.measures.clip_semantics import check_content
-from curator.measures.scores import SCORES
+from curator.measures.scores import SCORES, spec_of
 from curator.recipe import Recipe, with_changes
 from curator.records import Reason
 from curator.report.tune_page import BoundView, TuneView
@@ -27,7 +27,7 @@ from curator.stages.filter.judging import Decided, decide, score_values
 from curator.stages.filter.rules import Bounds
 from curator.stages.select.stage import SelectStage
 from curator.tables.clip_rows import ClipRows
-from curator.tables.schemas import clips_schema
+from curator.tables.schemas import clips_schema, metadata_fields
 
 SECTIONS = ("filters", "dedup", "select")
 SINGLE_KEYS = ("semantic.reject", "semantic.reject_from", "propose.min_s")
@@ -180,8 +180,8 @@ def changes_of(tuned: Tuned) -> list[tuple[Bounds | None, Bounds]]:
     ]
 
 
-def _numbers(bounds: Bounds) -> tuple[float | None, float | None, str]:
-    return bounds.min, bounds.max, bounds.severity
+def _numbers(bounds: Bounds) -> tuple[object, ...]:
+    return bounds.min, bounds.max, bounds.one_of, bounds.none_of, bounds.severity
 
 
 def decide_bounds(finished: Finished) -> dict[str, Bounds]:
@@ -245,8 +245,8 @@ def view(tuned: Tuned, *, n_examples: int = EXAMPLES) -> TuneView:
 
 def _up_to(decided: Decided, bounds: Bounds) -> NDArray[np.bool_]:
     """Clips that no other reason is against: those about which the rule decides."""
-    spec = SCORES[bounds.score]
-    own = pa.array([str(spec.low), str(spec.high)])
+    spec = spec_of(bounds.score)
+    own = pa.array([spec.low, spec.high, f"{bounds.score}_unwanted"])
     reasons = decided.clips["reasons"].combine_chunks()
     others = pc.invert(pc.is_in(reasons.flatten(), value_set=own))
     rows = pc.list_parent_indices(reasons).filter(others).to_numpy(zero_copy_only=False)
@@ -315,6 +315,11 @@ def _line(name: str, now: int, then: int, width: int) -> str:
 
 def _said(bounds: Bounds) -> str:
     marks = [f"{side} {value:.6g}" for side, value in _marks(bounds).items()]
+    marks += [
+        f"{name} of {', '.join(map(str, values))}"
+        for name, values in (("one", bounds.one_of), ("none", bounds.none_of))
+        if values is not None
+    ]
     severity = "" if bounds.severity == "reject" else f" ({bounds.severity})"
     return (", ".join(marks) or "no bound") + severity
 
@@ -333,7 +338,8 @@ def _reasons(counts: Counter[str | None], word: str) -> str:
 def known_scores(finished: Finished) -> list[str]:
     """Scores that any clip of the run has."""
     clips = finished.clips
-    return [n for n in SCORES if clips.num_rows > pc.sum(pc.is_null(clips[n])).as_py()]
+    names = [*SCORES, *(field.name for field in metadata_fields(clips.schema))]
+    return [n for n in names if clips.num_rows > pc.sum(pc.is_null(clips[n])).as_py()]
 
 
 def check_measured(finished: Finished, recipe: Recipe) -> None:
@@ -349,7 +355,12 @@ def check_measured(finished: Finished, recipe: Recipe) -> None:
     known = known_scores(finished)
     for name, rule in recipe.filters.root.items():
         score, is_new = rule.score or name, rule != used.filters.root.get(name)
-        if is_new and rule.bounds and finished.clips.num_rows and score not in known:
+        if (
+            is_new
+            and (rule.bounds or rule.values)
+            and finished.clips.num_rows
+            and score not in known
+        ):
             raise UsageError(
                 f"no clip of {finished.store.uri} has the score {score!r}; "
                 f"{unknown_key(score, known, 'measured score')}, or run again to measure it"

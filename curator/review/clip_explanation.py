@@ -13,9 +13,9 @@ from curator.errors import UsageError
 from curator.measures.scores import SCORES
 from curator.number_text import clock, plain, score
 from curator.records import Reason
-from curator.report.rule_text import quantile_words
+from curator.report.rule_text import quantile_words, value_words
 from curator.review.finished_run import Finished
-from curator.stages.filter.judging import corpus_of, score_values
+from curator.stages.filter.judging import corpus_of, reason_of, score_values
 from curator.stages.filter.rules import Bounds, Rule, judge_rule, resolve
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.schemas import clips_schema
@@ -35,6 +35,8 @@ class Judged:
     rule: Rule
     bounds: Bounds
     value: float | None
+    text: str | None = None
+    """The clip's metadata, for a rule that names values."""
     reason: str | None
     """What the rule has against the clip."""
     corpus: NDArray[np.float64]
@@ -89,14 +91,21 @@ def _judged(finished: Finished, number: int) -> Iterator[Judged]:
     for bounds, (name, rule) in zip(resolve(rules, corpus), rules.items(), strict=True):
         values = score_values(candidates, bounds.score)
         value = None if np.isnan(values[number]) else float(values[number])
-        verdict = judge_rule(value, bounds)
-        is_silent = bounds.severity == "flag" and value is None
+        text = None
+        if bounds.names_values:
+            row = candidates.slice(number, 1)
+            text, reason = str(row[bounds.score][0].as_py()), reason_of(row, bounds)
+        else:
+            verdict = judge_rule(value, bounds)
+            reason = None if verdict is None else verdict.reason
+        is_silent = bounds.severity == "flag" and reason == Reason.NOT_MEASURED
         yield Judged(
             name=name,
             rule=rule,
             bounds=bounds,
             value=value,
-            reason=None if verdict is None or is_silent else verdict.reason,
+            text=text,
+            reason=None if is_silent else reason,
             corpus=corpus(bounds.score) if bounds.n_measured is not None else np.zeros(0),
         )
 
@@ -146,7 +155,7 @@ def _table(judged: Sequence[Judged]) -> str:
         return "the recipe has no rules"
     rows = [("rule", "score", "bounds", "")]
     for rule in judged:
-        value = "-" if rule.value is None else f"{rule.value:.4g}"
+        value = plain(rule.text or "-") if rule.value is None else f"{rule.value:.4g}"
         verdict = "ok"
         if rule.reason is not None:
             verb = "rejects" if rule.bounds.severity == "reject" else "flags"
@@ -172,7 +181,8 @@ def _bounds(rule: Judged) -> str:
         for side in ("min", "max")
         if (value := getattr(rule.bounds, side)) is not None
     ]
-    return ", ".join(said) or "no bound"
+    named = {"score": rule.bounds.score, **rule.rule.values}
+    return ", ".join([*said, *filter(None, [value_words(named)])]) or "no bound"
 
 
 def _others(clip: ClipRow, ruled: set[str]) -> str:
@@ -213,6 +223,8 @@ def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[Judged]) -> It
 
 def _remedy(rule: Judged) -> str:
     key, config = f"filters.{rule.name}", rule.rule
+    if rule.reason == f"{rule.bounds.score}_unwanted":
+        return f"{key}.one_of and none_of for {rule.text}"
     if rule.value is None:
         return f"no rule on {rule.bounds.score}, which could not be measured for this clip"
     is_low = rule.bounds.min is not None and rule.value < rule.bounds.min

@@ -14,7 +14,7 @@ from curator.stages.propose.candidate_store import read_pictures
 from curator.storage import Store, open_store
 from curator.tables.output_format import read_current_summary
 from curator.tables.parts import read_parquet
-from curator.tables.schemas import clips_schema
+from curator.tables.schemas import clips_schema, metadata_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,10 @@ class Finished:
             table = pa.concat_tables(stored)
             at = pc.index_in(self.clips["clip_id"], value_set=table["clip_id"].combine_chunks())
             if at.null_count == 0:
-                return table.take(at.combine_chunks())
+                table = table.take(at.combine_chunks())
+                for field in metadata_fields(self.clips.schema):
+                    table = table.append_column(field, self.clips[field.name])
+                return table
         raise UsageError(
             f"{self.store.uri}/candidates lacks clips of the last run; run it again to restore them"
         )
@@ -93,4 +96,6 @@ def _as_now(table: pa.Table) -> pa.Table:
             columns.append(table[field.name].cast(field.type))
         else:
             columns.append(pa.nulls(table.num_rows, field.type))
-    return pa.table(columns, schema=clips_schema())
+    metadata = metadata_fields(table.schema)
+    columns += [table[field.name] for field in metadata]
+    return pa.table(columns, schema=pa.schema([*clips_schema(), *metadata]))

@@ -44,16 +44,18 @@ from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import KeepProposed, ProposedUnit, ProposeStage
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.scan_driver import Scanning
-from curator.stages.scan.source_listing import Listed, list_sources
+from curator.stages.scan.source_listing import Listed, SkippedName, list_sources
 from curator.stages.scan.stage import ScanStage
 from curator.stages.select.stage import SelectStage
 from curator.stages.shard.shard_driver import Sharding
 from curator.storage import Store
+from curator.storage.metadata_columns import PREFIX
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, sorted_columns
 from curator.tables.clip_vectors import Vectors, like_vectors, vectors_table
 from curator.tables.output_format import log_older, read_summary
 from curator.tables.schemas import SHOTS_SCHEMA, candidates_schema, clips_schema, embeddings_schema
+from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
 from curator.tables.track_parts import LoadTracks
 
@@ -72,6 +74,7 @@ class RunState:
     """What a run has found so far; the driver's memory grows with clips, not with pixels."""
 
     sources: SourceTable = field(default_factory=SourceTable)
+    metadata: SourceMetadata = field(default_factory=SourceMetadata)
     n_skipped_names: int = 0
     shots: list[pa.Table] = field(default_factory=list)
     candidates: list[pa.Table] = field(default_factory=list)
@@ -146,7 +149,10 @@ class Run:
         Returns:
             What `summary.json` holds.
         """
-        self._scan(list_sources(arguments, limit=limit))
+        sidecar_meta = self._recipe.scan.sidecar_meta
+        listed = list_sources(arguments, limit=limit, sidecar_meta=sidecar_meta)
+        self._scan(self._described(listed))
+        self._check_metadata()
         self._check_replaces()
         with self._timed("analyze"):
             self._analyze()
@@ -176,6 +182,19 @@ class Run:
             sharding = self._shard(locations)
         with self._timed("commit"):
             return self._commit(sharding)
+
+    def _described(self, listed: Iterable[Listed]) -> Iterator[Listed]:
+        """Keeps what is said of sources as they pass."""
+        for item in listed:
+            if not isinstance(item, SkippedName) and item.metadata:
+                self._state.metadata.add(item.uri, item.metadata)
+            yield item
+
+    def _check_metadata(self) -> None:
+        metadata, recipe = self._state.metadata, self._recipe
+        metadata.warn()
+        numbers, texts = recipe.filters.metadata()
+        metadata.check(numbers, [*texts, *(n for n in recipe.select.by if n.startswith(PREFIX))])
 
     def _check_replaces(self) -> None:
         """Refuses to replace a finished run by nothing.
@@ -312,6 +331,7 @@ class Run:
     def _take_candidates(self, proposed: ProposedUnit) -> None:
         state = self._state
         clips = as_written(proposed.clips, self._recipe.cut, self._recipe.shard)
+        clips = state.metadata.joined(clips, "source_uri")
         state.sources.measured(proposed.sources)
         state.shots.append(proposed.shots)
         state.candidates.append(clips)
@@ -336,7 +356,8 @@ class Run:
     def _filter(self) -> None:
         """Judges all candidates: a bound by quantile needs every one of them."""
         state, recipe = self._state, self._recipe
-        state.candidates.append(candidates_schema().empty_table())
+        none = state.metadata.joined(candidates_schema().empty_table(), "source_uri")
+        state.candidates.append(none)
         clips = sorted_columns(state.candidates, CLIP_ORDER)
         corpus = corpus_of(clips, min_s=recipe.propose.min_s)
         decided = self._judged(clips, resolve(recipe.filters.root, corpus))
@@ -421,6 +442,7 @@ class Run:
                 store=self._store,
                 recipe=self._recipe.model_dump(mode="json"),
                 sources=state.sources,
+                metadata=state.metadata,
                 shots=sorted_columns(state.shots, ("source_id", "shot")),
                 clips=state.clips,
                 rules=[rule.facts(self._recipe.filters.root) for rule in state.rules],

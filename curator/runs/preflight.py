@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from curator.errors import ModelError, StorageError, UsageError
 from curator.measures.clip_semantics import check_content
-from curator.measures.scores import SCORES
+from curator.measures.scores import spec_of
 from curator.models.text_detector import text_model_file
 from curator.models.weight_store import ModelStore
 from curator.number_text import plain
@@ -215,7 +215,7 @@ def check_measured(recipe: Recipe) -> None:
         UsageError: A rule has bounds for a score that is switched off, or a model is missing.
     """
     for name, score in recipe.filters.rejecting().items():
-        key = SCORES[score].needs
+        key = spec_of(score).needs
         if key is None:
             continue
         section, _, leaf = key.partition(".")

@@ -47,7 +47,12 @@ from curator.tables.clip_vectors import Vectors
 from curator.tables.out_layout import CONFIG, SHARDS, remove
 from curator.tables.output_format import read_current_summary
 from curator.tables.parts import SUMMARY, read_parquet, write_table, write_tables
-from curator.tables.schemas import ANNOTATIONS_SCHEMA, SIDECARS_SCHEMA, clips_schema
+from curator.tables.schemas import (
+    ANNOTATIONS_SCHEMA,
+    SIDECARS_SCHEMA,
+    clips_schema,
+    metadata_fields,
+)
 from curator.tables.source_table import source_records
 
 if TYPE_CHECKING:
@@ -146,6 +151,7 @@ class Recaption:
         tables = [read_parquet(self._store, name) for name in self._previous["tables"]["clips"]]
         table = pa.concat_tables(tables)
         there = [name for name in clips_schema().names if name in table.column_names]
+        there += [field.name for field in metadata_fields(table.schema)]
         return ClipRows(table.select(there), clips_schema())
 
     def _locations(self, clips: ClipRows) -> Locations:
@@ -245,7 +251,7 @@ class Recaption:
         if lost:
             sources = _fewer_kept(sources, lost)
             tables["sources"] = write_table(store, "sources", sources)
-        tables["clips"] = write_table(store, "clips", clips.table(clips_schema()))
+        tables["clips"] = write_table(store, "clips", clips.table())
         for name, (parts, schema) in written.items():
             tables[name] = write_tables(store, name, parts, schema)
         recipe = self.recipe.model_dump(mode="json")

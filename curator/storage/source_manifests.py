@@ -1,9 +1,9 @@
-"""Reads the URIs of a manifest: a `.txt`, `.csv` or `.parquet` file, as a stream.
+"""Reads a manifest, a `.txt`, `.csv` or `.parquet` file, as a stream.
 
 - `.txt`: a URI per line, verbatim but for the line end; blank lines and those that start with
   `# ` are no URIs.
 - `.csv`: with a header, the column `uri`; `.parquet`: the column `uri`. Empty and missing values
-  are no URIs.
+  are no URIs. Other columns are metadata of the sources.
 
 A relative path is meant from the manifest's folder. Text is UTF-8, with or without a mark.
 """
@@ -11,14 +11,20 @@ A relative path is meant from the manifest's folder. Text is UTF-8, with or with
 import csv
 import io
 import os
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from curator.errors import UsageError
 from curator.storage.base import has_scheme
+from curator.storage.metadata_columns import CsvText, column_names
 from curator.storage.object_service import scheme_of
 from curator.storage.source_reader import open_source
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = tuple[str, Mapping[str, Any]]
+"""A URI, and metadata of the source by column."""
 SUFFIXES = (".txt", ".csv", ".parquet")
 COLUMN = "uri"
 _LINE_BYTES = 64 << 10
@@ -31,18 +37,20 @@ def is_manifest(uri: str) -> bool:
     return uri.lower().endswith(SUFFIXES)
 
 
-def manifest_uris(manifest: str) -> Iterator[str]:
-    """Yields the URIs in a manifest, in its order, absolute; one of them may occur again.
+def manifest_rows(manifest: str) -> Iterator[Row]:
+    """Yields the URIs in a manifest, in its order, absolute, each with its metadata.
+
+    A URI may occur again.
 
     Raises:
         UsageError: It has no column `uri`, or is not what its suffix says.
         SourceError: It cannot be read.
     """
     suffix = manifest.lower().rpartition(".")[2]
-    read = {"txt": _lines, "csv": _csv_column, "parquet": _parquet_column}[suffix]
+    read = {"txt": _lines, "csv": _csv_rows, "parquet": _parquet_rows}[suffix]
     with open_source(manifest) as stream:
-        for written in read(stream, manifest):
-            yield resolve(written, manifest)
+        for written, metadata in read(stream, manifest):
+            yield resolve(written, manifest), metadata
 
 
 def resolve(written: str, manifest: str) -> str:
@@ -67,7 +75,7 @@ def absolute_path(path: str) -> str:
     return path[1:] if path.startswith("//") else path
 
 
-def _lines(stream: BinaryIO, manifest: str) -> Iterator[str]:
+def _lines(stream: BinaryIO, manifest: str) -> Iterator[Row]:
     number = 0
     while line := stream.readline(_LINE_BYTES):
         number += 1
@@ -80,10 +88,10 @@ def _lines(stream: BinaryIO, manifest: str) -> Iterator[str]:
             line = line.removeprefix(_MARK)
         text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
         if text.strip() and not text.startswith("# "):
-            yield text
+            yield text, {}
 
 
-def _csv_column(stream: BinaryIO, manifest: str) -> Iterator[str]:
+def _csv_rows(stream: BinaryIO, manifest: str) -> Iterator[Row]:
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
     rows = csv.reader(text, strict=True)
     try:
@@ -91,38 +99,82 @@ def _csv_column(stream: BinaryIO, manifest: str) -> Iterator[str]:
         if COLUMN not in header:
             raise _no_column(manifest, header)
         column = header.index(COLUMN)
+        names = column_names((*header[:column], *header[column + 1 :]), manifest)
+        own = [(at, names[name]) for at, name in enumerate(header) if name in names]
         for row in rows:
             if len(row) > column and row[column].strip():
-                yield row[column]
+                yield (
+                    row[column],
+                    {
+                        name: CsvText(_shown(row[at]))
+                        for at, name in own
+                        if at < len(row) and row[at].strip()
+                    },
+                )
     except csv.Error as error:
         raise UsageError(
             f"manifest {manifest!r}, line {rows.line_num}: not valid CSV: {error}"
         ) from error
 
 
-def _parquet_column(stream: BinaryIO, manifest: str) -> Iterator[str]:
+def _shown(text: str) -> str:
+    """Text whose bytes that are not UTF-8 are marks."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         table = pq.ParquetFile(stream)
-        if COLUMN not in table.schema_arrow.names:
-            raise _no_column(manifest, table.schema_arrow.names)
-        kind = table.schema_arrow.field(COLUMN).type
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        if kind not in (pa.string(), pa.large_string(), pa.string_view()):
+        schema = table.schema_arrow
+        if COLUMN not in schema.names:
+            raise _no_column(manifest, schema.names)
+        kind = _plain_type(schema.field(COLUMN).type)
+        if kind != pa.string():
             raise UsageError(
                 f"manifest {manifest!r}: column {COLUMN!r} has type {kind}; expected string"
             )
-        for batch in table.iter_batches(batch_size=_BATCH_ROWS, columns=[COLUMN]):
+        types = {name: _plain_type(schema.field(name).type) for name in schema.names}
+        names = column_names((n for n in schema.names if n != COLUMN and types[n]), manifest)
+        for batch in table.iter_batches(batch_size=_BATCH_ROWS, columns=[COLUMN, *names]):
             # As bytes, because Arrow does not promise that a string is valid UTF-8.
-            column = batch.column(0).cast(pa.large_string()).cast(pa.large_binary())
-            for value in column.to_pylist():
+            uris = batch[COLUMN].cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
+            columns = {new: _values(batch[name], types[name]) for name, new in names.items()}
+            for at, value in enumerate(uris):
                 if value and value.strip():
-                    yield value.decode("utf-8", "surrogateescape")
+                    row = {n: v for n, found in columns.items() if (v := found[at]) is not None}
+                    yield value.decode("utf-8", "surrogateescape"), row
     except pa.ArrowException as error:
         raise UsageError(f"manifest {manifest!r}: not valid Parquet: {error}") from error
+
+
+def _plain_type(kind: "pa.DataType") -> "pa.DataType | None":
+    """The type in which values of a column are read; None for one that is no metadata."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if is_text or kind == pa.string_view() or pa.types.is_temporal(kind):
+        return pa.string()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        is_list_of_text = _plain_type(kind.value_type) == pa.string()
+        return pa.list_(pa.string()) if is_list_of_text else None
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return pa.float64()
+    return kind if pa.types.is_integer(kind) or pa.types.is_boolean(kind) else None
+
+
+def _values(column: "pa.Array", kind: "pa.DataType") -> list[Any]:
+    import pyarrow as pa
+
+    if kind != pa.string():
+        found: list[Any] = column.cast(kind).to_pylist()
+        return found
+    texts = column.cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
+    return [None if text is None else text.decode("utf-8", "replace") for text in texts]
 
 
 def _no_column(manifest: str, found: list[str]) -> UsageError:

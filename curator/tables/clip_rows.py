@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from curator.measures.scores import SCORES
 from curator.records import Candidate, Clip, Reason
+from curator.storage.metadata_columns import PREFIX
 from curator.tables.parts import column_values, rows_to_table
-from curator.tables.schemas import candidates_schema, columns_of, score_column
+from curator.tables.schemas import candidates_schema, columns_of, metadata_fields, score_column
 
 BLOCK = 512
 """Rows whose values become Python objects together."""
@@ -100,12 +101,13 @@ class ClipRows(Sequence[ClipRow]):
 
     Args:
         table: Rows.
-        schema: Columns that rows may be given; those that the table lacks are null.
+        schema: Columns that rows may be given; those that the table lacks are null. Metadata of
+            sources that the table has follows them.
     """
 
     def __init__(self, table: pa.Table, schema: pa.Schema) -> None:
         self._n: int = table.num_rows
-        self._schema = schema
+        self._schema = pa.schema([*schema, *metadata_fields(table.schema)])
         self._base = dict(zip(table.column_names, table.columns, strict=True))
         self._own: dict[int, dict[str, pa.Array]] = {}
         """Columns of single blocks that have changed since."""
@@ -160,6 +162,11 @@ class ClipRows(Sequence[ClipRow]):
             held = self._load(name)
         self._dirty.setdefault(self._block, set()).add(name)
         held[number - self._first] = value
+
+    def metadata_at(self, number: int) -> dict[str, Any]:
+        """Metadata of a row's source by its name without `meta.`; none where no source has any."""
+        names = [field.name for field in metadata_fields(self._schema)]
+        return {name.removeprefix(PREFIX): self.value_at(number, name) for name in names}
 
     def values(self, name: str) -> list[Any]:
         """A column of all rows as Python values."""
@@ -231,8 +238,9 @@ class ClipRows(Sequence[ClipRow]):
             both = pa.table({name: pa.chunked_array(chunks, kind)}).combine_chunks()
             self.set_column(name, both.take(taken)[name])
 
-    def table(self, schema: pa.Schema) -> pa.Table:
-        """All rows with the columns of a schema, in its order."""
+    def table(self, schema: pa.Schema | None = None) -> pa.Table:
+        """All rows with the columns of a schema, in its order; None for all columns."""
+        schema = schema or self._schema
         return pa.table([self.column(name) for name in schema.names], schema=schema)
 
     def _open(self, block: int) -> None:

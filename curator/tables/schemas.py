@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from curator.measures.scores import SCORES
 from curator.records import Borders, Candidate, Clip, Crop, Source, Written, field_names
+from curator.storage.metadata_columns import PREFIX
 
 CROP_COLUMNS = field_names(Borders)
 """Columns of `clips`, each `crop_` and a field of `records.Crop`."""
@@ -23,6 +24,11 @@ _TYPES = {
 def crop_columns(crop: Crop | None) -> dict[str, int | None]:
     """Values of `CROP_COLUMNS`."""
     return {name: getattr(crop, name.removeprefix("crop_"), None) for name in CROP_COLUMNS}
+
+
+def metadata_fields(schema: pa.Schema) -> list[pa.Field]:
+    """Columns of a table that hold metadata of sources."""
+    return [field for field in schema if field.name.startswith(PREFIX)]
 
 
 def score_column(score: str) -> str:

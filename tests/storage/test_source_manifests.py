@@ -15,7 +15,7 @@ from curator.stages.scan.source_listing import (
     list_sources,
 )
 from curator.storage import open_store, s3_client
-from curator.storage.source_manifests import manifest_uris, resolve
+from curator.storage.source_manifests import manifest_rows, resolve
 
 NAMES = ["a.mp4", "b c.json", "#tag.mp4", 'ü,日本".mp4', "sub/d.mp4", "with 'quotes'.mov"]
 
@@ -105,7 +105,7 @@ def test_text_lines_are_verbatim_but_for_line_ends_comments_and_a_mark(folder: P
     path.write_bytes(
         "\ufeffa.mp4\r\n\n  \n# comment\n#tag.mp4\n trailing \nnot\x0bsplit\nlast".encode()
     )
-    assert [uri.removeprefix(f"{folder}/") for uri in manifest_uris(str(path))] == [
+    assert [uri.removeprefix(f"{folder}/") for uri, _ in manifest_rows(str(path))] == [
         "a.mp4",
         "#tag.mp4",
         " trailing ",
@@ -134,7 +134,10 @@ def test_csv_fields_may_be_quoted_empty_or_absent(folder: Path) -> None:
     path.write_bytes(
         b'\xef\xbb\xbfid,uri,w\r\n1,"line\nbreak, and comma",3\r\n2,,\r\n3\r\n4,a.mp4,\r\n'
     )
-    assert list(manifest_uris(str(path))) == [f"{folder}/line\nbreak, and comma", f"{folder}/a.mp4"]
+    assert [uri for uri, _ in manifest_rows(str(path))] == [
+        f"{folder}/line\nbreak, and comma",
+        f"{folder}/a.mp4",
+    ]
 
 
 def test_parquet_values_may_be_missing_and_of_other_string_types(folder: Path) -> None:
@@ -143,10 +146,10 @@ def test_parquet_values_may_be_missing_and_of_other_string_types(folder: Path) -
         table = pa.table({"uri": pa.array(values, kind)})
         pq.write_table(table, folder / "m.parquet", row_group_size=2)
         expected = [f"{folder}/a.mp4", f"{folder}/sub/d.mp4", f"{folder}/a.mp4"]
-        assert list(manifest_uris(str(folder / "m.parquet"))) == expected
+        assert [uri for uri, _ in manifest_rows(str(folder / "m.parquet"))] == expected
     coded = pa.table({"uri": pa.array(values).dictionary_encode()})
     pq.write_table(coded, folder / "m.parquet")
-    assert list(manifest_uris(str(folder / "m.parquet"))) == expected
+    assert [uri for uri, _ in manifest_rows(str(folder / "m.parquet"))] == expected
 
 
 @pytest.mark.parametrize(
@@ -208,5 +211,5 @@ def test_relative_keys_resolve_below_their_bucket() -> None:
 def test_the_stream_of_a_manifest_on_s3_moves_only_what_is_read(s3_bucket: str) -> None:
     lines = b"".join(b"s3://%s/%06d\n" % (s3_bucket.encode(), number) for number in range(200_000))
     s3_client.client().put_object(Bucket=s3_bucket, Key="m.txt", Body=lines)
-    found = manifest_uris(f"s3://{s3_bucket}/m.txt")
-    assert next(found) == f"s3://{s3_bucket}/000000"
+    found = manifest_rows(f"s3://{s3_bucket}/m.txt")
+    assert next(found) == (f"s3://{s3_bucket}/000000", {})

@@ -20,7 +20,8 @@ from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import CONFIG, OWN_FOLDERS, SHARDS, TABLES, is_own, remove
 from curator.tables.output_format import FORMAT
 from curator.tables.parts import SUMMARY, write_table, write_table_part, write_tables
-from curator.tables.schemas import ANNOTATIONS_SCHEMA, clips_schema
+from curator.tables.schemas import ANNOTATIONS_SCHEMA
+from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable, SourceTotals
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class Commit:
     recipe: Mapping[str, Any]
     """As `summary.json` keeps it."""
     sources: SourceTable
+    metadata: SourceMetadata
     shots: pa.Table
     clips: ClipRows
     rules: Sequence[Mapping[str, Any]]
@@ -76,11 +78,12 @@ def commit_run(run: Commit) -> dict[str, Any]:
     totals = SourceTotals()
     names: dict[str, list[str]] = {"sources": []}
     for number, rows in enumerate(run.sources.rows(kept)):
+        rows = run.metadata.joined(rows, "uri")
         names["sources"].append(write_table_part(run.store, "sources", number, rows))
         totals.add(rows)
     tables = {
         "shots": run.shots,
-        "clips": run.clips.table(clips_schema()),
+        "clips": run.clips.table(),
         "embeddings": run.embeddings,
     }
     if run.clip_embeddings is not None:

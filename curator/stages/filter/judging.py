@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses, aspect_loss, bucket_of
 from curator.measures.clip_semantics import SemanticConfig
-from curator.measures.scores import SCORES
+from curator.measures.scores import spec_of
 from curator.records import Reason
 from curator.stages.filter.rules import Bounds, Rule, resolve
 from curator.tables.schemas import score_column
@@ -63,6 +63,7 @@ class RuleCount:
                 "drop_lowest": rules[self.rule].drop_lowest,
                 "drop_highest": rules[self.rule].drop_highest,
                 "n_measured": bounds.n_measured,
+                **rules[self.rule].values,
             }
         return facts | {"first": self.n_first, "alone": self.n_alone, "any": self.n_any}
 
@@ -100,13 +101,21 @@ def score_values(clips: pa.Table, score: str) -> Values:
 
     Args:
         clips: Rows with score columns; of an older table `fps` stands for `measured_fps`.
-        score: One of `SCORES`.
+        score: One of `SCORES`, or a column of metadata; text has no values.
 
     Raises:
         KeyError: The table has no such column.
     """
     name = score_column(score)
-    return _floats(clips[name if name in clips.column_names else score])
+    column = clips[name if name in clips.column_names else score]
+    if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+        return _floats(column)
+    return np.full(clips.num_rows, np.nan)
+
+
+def reason_of(clips: pa.Table, bound: Bounds) -> str | None:
+    """What a rule has against the one clip of a table; None for nothing."""
+    return next((str(check.reason) for check in _rule_checks(clips, bound) if check.hit[0]), None)
 
 
 def corpus_of(clips: pa.Table, *, min_s: float) -> Callable[[str], Values]:
@@ -219,13 +228,14 @@ def _rule_checks(clips: pa.Table, bound: Bounds) -> list[_Check]:
     if bound.is_idle:
         return []
     values = score_values(clips, bound.score)
-    absent = np.isnan(values)
-    spec = SCORES[bound.score]
+    absent = np.asarray(pc.is_null(clips[bound.score])) if bound.names_values else np.isnan(values)
+    spec = spec_of(bound.score)
     least = bound.min if bound.min is not None else bound.max
-    assert least is not None
     found: list[tuple[str, Mask, float]] = []
     if bound.unmeasured == "reject":
-        found.append((Reason.NOT_MEASURED, absent, least))
+        found.append((Reason.NOT_MEASURED, absent, np.nan if least is None else least))
+    if bound.names_values:
+        found.append((f"{bound.score}_unwanted", _is_unwanted(clips[bound.score], bound), np.nan))
     if bound.min is not None:
         found.append((spec.low, values < bound.min, bound.min))
     if bound.max is not None:
@@ -238,6 +248,34 @@ def _rule_checks(clips: pa.Table, bound: Bounds) -> list[_Check]:
         _Check(bound.rule, reason, hit, values, threshold, bound)
         for reason, hit, threshold in found
     ]
+
+
+def _is_unwanted(column: pa.ChunkedArray, bound: Bounds) -> Mask:
+    """Whether values of metadata are others than those that a rule names; not where there is none.
+
+    Of a list, one value decides.
+    """
+    values = column.combine_chunks()
+    rows = np.arange(len(values))
+    if pa.types.is_list(values.type):
+        rows = np.asarray(pc.list_parent_indices(values), np.int64)
+        values = values.flatten()
+    texts = values.cast(pa.string())
+    is_known = np.zeros(len(column), np.bool_)
+    is_known[rows[np.asarray(pc.is_valid(texts))]] = True
+    unwanted: Mask = np.zeros(len(column), np.bool_)
+    for named, is_wanted in ((bound.one_of, True), (bound.none_of, False)):
+        if named is not None:
+            is_named = pc.is_in(texts, value_set=pa.array(map(_text_of, named), pa.string()))
+            has_named = np.zeros(len(column), np.bool_)
+            has_named[rows[np.asarray(is_named)]] = True
+            unwanted |= has_named != is_wanted
+    return unwanted & is_known
+
+
+def _text_of(value: bool | int | float | str) -> str:
+    """A value as Arrow writes it."""
+    return str(pa.scalar(value).cast(pa.string()))
 
 
 def _content_check(clips: pa.Table, semantic: SemanticConfig) -> _Check:
@@ -328,7 +366,7 @@ def _decisions(checks: Sequence[_Check], n: int) -> dict[str, pa.Array]:
         "decision": pa.array(["kept", "rejected"]).take(pa.array(rejected.astype(np.int8))),
         "reason": dictionary.take(pa.array(code_C[first], mask=~rejected)),
         "reason_score": pa.array(score, mask=~rejected | np.isnan(score)),
-        "reason_threshold": pa.array(threshold, mask=~rejected),
+        "reason_threshold": pa.array(threshold, mask=~rejected | np.isnan(threshold)),
         "reasons": _lists(rows, code_C[columns], dictionary, n),
     }
 

@@ -16,15 +16,31 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    RootModel,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_validator,
+)
 
 from curator.errors import unknown_key
-from curator.measures.scores import SCORES
+from curator.measures.scores import SCORES, spec_of
 from curator.records import Reason
+from curator.storage.metadata_columns import is_metadata
 
 Severity = Literal["reject", "flag"]
 Unmeasured = Literal["reject", "keep"]
 Values = NDArray[np.float64]
+
+
+Value = StrictBool | StrictInt | StrictFloat | StrictStr
+"""A value of metadata that a rule names."""
 
 
 class Rule(BaseModel):
@@ -49,6 +65,14 @@ class Rule(BaseModel):
         lt=1,
         description="share of the corpus above the bound, at most; null for no such bound",
     )
+    one_of: tuple[Value, ...] | None = Field(
+        None,
+        description="values of metadata that are kept; of a list, one of its values; null for all",
+    )
+    none_of: tuple[Value, ...] | None = Field(
+        None,
+        description="values of metadata that are not kept; of a list, any; null for none",
+    )
     severity: Severity = Field(
         "reject", description="reject, or flag: the clip is kept and has a tag"
     )
@@ -72,6 +96,12 @@ class Rule(BaseModel):
         return self
 
     @property
+    def values(self) -> dict[str, tuple[Value, ...]]:
+        """The values that are named, by key."""
+        keys = ("one_of", "none_of")
+        return {key: value for key in keys if (value := getattr(self, key)) is not None}
+
+    @property
     def bounds(self) -> dict[str, float]:
         """The bounds that are set, by key."""
         keys = ("min", "max", "drop_lowest", "drop_highest")
@@ -90,16 +120,32 @@ class FilterConfig(RootModel[dict[str, Rule]]):
     @classmethod
     def _known(cls, rules: dict[str, Rule]) -> dict[str, Rule]:
         for name, rule in rules.items():
-            if not name.isidentifier():
-                raise ValueError(f"rule {name!r}; expected a name of letters, digits and _")
-            if (rule.score or name) not in SCORES:
-                raise ValueError(unknown_key(rule.score or name, SCORES, "score"))
-            if name in SCORES and rule.score not in (None, name):
+            score = rule.score or name
+            if not name.isidentifier() and not is_metadata(name):
+                raise ValueError(
+                    f"rule {name!r}; expected a name of letters, digits and _, or a column such as "
+                    "meta.rating"
+                )
+            if score not in SCORES and not is_metadata(score):
+                raise ValueError(unknown_key(score, SCORES, "score"))
+            if rule.values and not is_metadata(score):
+                raise ValueError(
+                    f"rule {name!r}: one_of and none_of are for metadata, such as meta.license; "
+                    f"{score} is a number and has bounds"
+                )
+            if (name in SCORES or is_metadata(name)) and rule.score not in (None, name):
                 raise ValueError(
                     f"rule {name!r} is named after a score and is about {rule.score!r}; give it "
                     "another name"
                 )
         return rules
+
+    def metadata(self) -> tuple[list[str], list[str]]:
+        """Columns of metadata that rules bound, and those whose values they name."""
+        rules = {rule.score or name: rule for name, rule in self.root.items()}
+        own = {score: rule for score, rule in rules.items() if is_metadata(score)}
+        bounded = [score for score, rule in own.items() if rule.bounds]
+        return bounded, [score for score in own if score not in bounded]
 
     def rejecting(self) -> dict[str, str]:
         """Rules with bounds that take clips out -> the score of each.
@@ -123,6 +169,8 @@ class Bounds:
     min: float | None
     max: float | None
     severity: Severity
+    one_of: tuple[Value, ...] | None = None
+    none_of: tuple[Value, ...] | None = None
     unmeasured: Unmeasured = "reject"
     n_measured: int | None = None
     """Clips of the corpus that its quantiles were taken of; None where it has no quantile."""
@@ -130,7 +178,12 @@ class Bounds:
     @property
     def is_idle(self) -> bool:
         """Whether no clip can be outside it."""
-        return self.min is None and self.max is None
+        return self.min is None and self.max is None and not self.names_values
+
+    @property
+    def names_values(self) -> bool:
+        """Whether it names values of metadata."""
+        return self.one_of is not None or self.none_of is not None
 
     def tag(self, reason: str) -> str:
         """The tag of a flagged clip: the rule's own name, or what it misses."""
@@ -176,6 +229,8 @@ def resolve(
                 min=low,
                 max=high,
                 severity=rule.severity,
+                one_of=rule.one_of,
+                none_of=rule.none_of,
                 unmeasured=rule.unmeasured,
                 n_measured=n_measured,
             )
@@ -219,7 +274,7 @@ def quantile_bound(
 
 def judge_rule(score: float | None, bound: Bounds) -> Verdict | None:
     """What one rule has against a score, whatever its severity."""
-    spec = SCORES[bound.score]
+    spec = spec_of(bound.score)
     least = bound.min if bound.min is not None else bound.max
     if least is None or (score is None and bound.unmeasured == "keep"):
         return None

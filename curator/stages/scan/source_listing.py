@@ -6,18 +6,20 @@ clearly no video, or something that has to be accounted for as failed.
 """
 
 import hashlib
+import logging
 import os
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from curator.errors import ErrorCode, SourceError, StorageError, UsageError
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import Found, expand, is_pattern, walk
+from curator.storage.metadata_columns import column_name
 from curator.storage.object_find import find_objects
 from curator.storage.object_service import (
     ADDRESSES,
@@ -26,7 +28,8 @@ from curator.storage.object_service import (
     service_of,
     split_uri,
 )
-from curator.storage.source_manifests import absolute_path, is_manifest, manifest_uris
+from curator.storage.sidecar_reader import Sidecar, SidecarProblem, read_sidecars
+from curator.storage.source_manifests import Row, absolute_path, is_manifest, manifest_rows
 from curator.storage.source_reader import local_failure, stat_source
 
 _SKIPPED = {
@@ -41,6 +44,7 @@ _SKIPPED = {
     "arrays and weights": "npy npz pkl pt pth safetensors onnx h5",
     "checksums, links and code": "md5 sha1 sha256 sha512 torrent url py sh js css ipynb",
 }
+logger = logging.getLogger(__name__)
 SKIPPED_SUFFIXES = frozenset(f".{end}" for ends in _SKIPPED.values() for end in ends.split())
 """Endings of names that are clearly no video.
 
@@ -49,8 +53,12 @@ GIF can be one; so can .m4a and .ogg, whose containers also hold video.
 
 _THREADS = 16
 _BATCH = 16
+_SIDECARS = 512
+"""Sources whose sidecars are looked for together."""
 _DIGEST_BYTES = 16
 _Item = TypeVar("_Item")
+Metadata = Mapping[str, Any]
+"""What a manifest or a sidecar says of a source, by column; see `storage.metadata_columns`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +68,7 @@ class ListedSource:
     uri: str
     bytes: int
     version: str
+    metadata: Metadata = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +85,15 @@ class UnlistedSource:
     uri: str
     code: ErrorCode
     message: str
+    metadata: Metadata = field(default_factory=dict)
 
 
 Listed = ListedSource | SkippedName | UnlistedSource
 
 
-def list_sources(arguments: Sequence[str], *, limit: int | None = None) -> Iterator[Listed]:
+def list_sources(
+    arguments: Sequence[str], *, limit: int | None = None, sidecar_meta: bool = False
+) -> Iterator[Listed]:
     """Lists the sources that the arguments name, each URI once, in the arguments' order.
 
     An argument is one of:
@@ -98,6 +110,7 @@ def list_sources(arguments: Sequence[str], *, limit: int | None = None) -> Itera
     Args:
         arguments: At least one.
         limit: Ends after so many sources, readable or not; skipped names do not count.
+        sidecar_meta: Whether the `.json` beside a source is read for its metadata.
 
     Returns:
         A stream. All arguments were looked up before it is returned.
@@ -115,7 +128,8 @@ def list_sources(arguments: Sequence[str], *, limit: int | None = None) -> Itera
     listed: Iterator[Listed] = chain.from_iterable(parts)
     if len(arguments) > 1 or any(part.may_repeat for part in parts):
         listed = _without_repeats(listed)
-    return _limited(listed, limit)
+    limited = _limited(listed, limit)
+    return _with_sidecars(limited) if sidecar_meta else limited
 
 
 class _Part:
@@ -162,13 +176,13 @@ def _looked_up(argument: str) -> _Part:
 
 
 def _manifest_part(argument: str, uri: str) -> _Part:
-    uris = _at_least_one(_readable_uris(uri), argument, "names no sources")
-    return _Part(_described(uris), may_repeat=True)
+    rows = _at_least_one(_readable_rows(uri), argument, "names no sources")
+    return _Part(_described(rows), may_repeat=True)
 
 
-def _readable_uris(manifest: str) -> Iterator[str]:
+def _readable_rows(manifest: str) -> Iterator[Row]:
     try:
-        yield from manifest_uris(manifest)
+        yield from manifest_rows(manifest)
     except SourceError as error:
         raise UsageError(f"manifest {error.message}") from error
 
@@ -206,16 +220,20 @@ def _local(found: Found) -> Listed:
     return _checked_text(ListedSource(uri=found.path, bytes=found.info.st_size, version=version))
 
 
-def _describe(uri: str) -> Listed:
+def _describe(uri: str, metadata: Metadata | None = None) -> Listed:
     try:
         size, version = stat_source(uri)
     except SourceError as error:
-        return _failed(uri, error)
-    return _checked_text(ListedSource(uri=uri, bytes=size, version=version))
+        return _failed(uri, error, metadata)
+    return _checked_text(
+        ListedSource(uri=uri, bytes=size, version=version, metadata=metadata or {})
+    )
 
 
-def _failed(uri: str, error: SourceError) -> Listed:
-    return _checked_text(UnlistedSource(uri=uri, code=error.code, message=error.message))
+def _failed(uri: str, error: SourceError, metadata: Metadata | None = None) -> Listed:
+    return _checked_text(
+        UnlistedSource(uri=uri, code=error.code, message=error.message, metadata=metadata or {})
+    )
 
 
 def _checked_text(listed: Listed) -> Listed:
@@ -234,6 +252,7 @@ def _checked_text(listed: Listed) -> Listed:
             uri=uri,
             code=ErrorCode.UNREADABLE,
             message=f"the name is not valid UTF-8: {uri!r}; rename it",
+            metadata=listed.metadata,
         )
     return listed
 
@@ -242,15 +261,15 @@ def _is_skipped(uri: str) -> bool:
     return os.path.splitext(uri)[1].lower() in SKIPPED_SUFFIXES
 
 
-def _described(uris: Iterable[str]) -> Iterator[Listed]:
+def _described(rows: Iterable[Row]) -> Iterator[Listed]:
     """Looks URIs up in several threads, and yields them in their order."""
-    remaining = iter(uris)
+    remaining = iter(rows)
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="list")
     underway: deque[Future[list[Listed]]] = deque()
     try:
         while True:
             while len(underway) < 2 * _THREADS and (batch := list(islice(remaining, _BATCH))):
-                underway.append(pool.submit(lambda uris: [_describe(u) for u in uris], batch))
+                underway.append(pool.submit(lambda rows: [_describe(*r) for r in rows], batch))
             if not underway:
                 return
             yield from underway.popleft().result()
@@ -306,11 +325,19 @@ def _at_least_one(items: Iterator[_Item], argument: str, otherwise: str) -> Iter
 
 def _without_repeats(listed: Iterable[Listed]) -> Iterator[Listed]:
     seen: set[bytes] = set()
+    unused: list[str] = []
     for item in listed:
         digest = hashlib.blake2b(item.uri.encode(), digest_size=_DIGEST_BYTES).digest()
         if digest not in seen:
             seen.add(digest)
             yield item
+        elif not isinstance(item, SkippedName) and item.metadata:
+            unused = [*unused[:1], item.uri]
+    if unused:
+        logger.warning(
+            "some sources are named more than once, such as %s: what is said of a source where it "
+            "is named first counts", unused[0],
+        )  # fmt: skip
 
 
 def _limited(listed: Iterable[Listed], limit: int | None) -> Iterator[Listed]:
@@ -323,3 +350,29 @@ def _limited(listed: Iterable[Listed], limit: int | None) -> Iterator[Listed]:
             remaining -= 1
             if remaining == 0:
                 return
+
+
+def _with_sidecars(listed: Iterator[Listed]) -> Iterator[Listed]:
+    """Adds what sidecars say; what a manifest says of the same column counts."""
+    n_unread = 0
+    while window := list(islice(listed, _SIDECARS)):
+        found = read_sidecars(item.uri for item in window if isinstance(item, ListedSource))
+        for item in window:
+            sidecar = found.get(item.uri)
+            if isinstance(item, ListedSource) and isinstance(sidecar, Sidecar):
+                yield replace(item, metadata=_plain_values(sidecar.data) | dict(item.metadata))
+            else:
+                n_unread += isinstance(sidecar, SidecarProblem)
+                yield item
+    if n_unread:
+        logger.warning("%d sidecars cannot be used as metadata", n_unread)
+
+
+def _plain_values(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by column; of keys that become one, the first counts. Nested values stay out."""
+    values: dict[str, Any] = {}
+    for name, value in data.items():
+        column = column_name(name)
+        if column is not None and not isinstance(value, dict):
+            values.setdefault(column, value)
+    return values

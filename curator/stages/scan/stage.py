@@ -25,6 +25,7 @@ class ScanStage(Stage[ScanConfig, SourceRef, dict[str, Any]]):
     scope = Scope.SOURCE
     writes = ("scan",)
     config_type = ScanConfig
+    results_ignore = frozenset({"sidecar_meta"})
 
     @property
     def resources(self) -> Resources:

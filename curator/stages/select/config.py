@@ -4,6 +4,7 @@ from pydantic import Field, field_validator, model_validator
 
 from curator.errors import unknown_key
 from curator.stage import StageConfig
+from curator.storage.metadata_columns import is_metadata
 from curator.tables.schemas import candidates_schema, clips_schema
 
 
@@ -18,8 +19,8 @@ class SelectConfig(StageConfig):
 
     by: tuple[str, ...] = Field(
         (),
-        description="columns of `clips` whose values make the groups; clips with the same list of "
-        "tags, in any order, are a group; without columns all survivors are one group",
+        description="columns of `clips`, meta.* too, whose values make the groups; clips with the "
+        "same list of tags, in any order, are a group; without columns all survivors are one group",
         json_schema_extra={"unit": "columns"},
     )
     max_per_group: int | None = Field(
@@ -56,7 +57,7 @@ class SelectConfig(StageConfig):
     def _known(cls, by: tuple[str, ...]) -> tuple[str, ...]:
         known = columns()
         for name in by:
-            if name not in known:
+            if name not in known and not is_metadata(name):
                 raise ValueError(unknown_key(name, known, "column of clips"))
         return by
 

@@ -63,7 +63,9 @@ def plan_samples(
             bucket,
             Sample(
                 key=key,
-                metadata=sample_metadata(clip, bucket, splits[source], annotation),
+                metadata=sample_metadata(
+                    clip, bucket, splits[source], annotation, clips.metadata_at(clip.number)
+                ),
                 caption=caption,
                 mp4_bytes=clip.mp4_bytes,
                 mp4_sha256=clip.mp4_sha256,
@@ -82,6 +84,7 @@ def sample_metadata(
     bucket: Bucket,
     split: Split = "train",
     annotation: Mapping[str, Any] | None = None,
+    meta: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What a sample's JSON holds; numbers are rounded so that it reads well.
 
@@ -92,6 +95,7 @@ def sample_metadata(
         bucket: Its bucket.
         split: Training or validation.
         annotation: What a model said of it, window by window; None where none was asked.
+        meta: Metadata of its source.
     """
     n_frames, fps = clip.n_frames, Fraction(clip.fps_fraction)
     crop = {name.removeprefix("crop_"): getattr(clip, name) for name in CROP_COLUMNS}
@@ -131,6 +135,7 @@ def sample_metadata(
         "caption": clip.caption or "",
         "caption_model": clip.caption_model,
         **({} if annotation is None else _annotated(clip, annotation)),
+        **({"meta": meta} if meta else {}),
         "mp4_sha256": clip.mp4_sha256,
         "models": {"shots": transnet_model_name(), "descriptor": PERCEPTUAL_MODEL},
     }

@@ -1,7 +1,7 @@
 """Arguments become sources: in one order, each once, none dropped without a word."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -340,9 +340,9 @@ def test_a_manifest_is_not_read_further_than_needed(
     described: list[str] = []
     describe = listing._describe
 
-    def watched(uri: str) -> Listed:
+    def watched(uri: str, metadata: Mapping[str, object]) -> Listed:
         described.append(uri)
-        return describe(uri)
+        return describe(uri, metadata)
 
     monkeypatch.setattr(listing, "_describe", watched)
     (tmp_path / "m.txt").write_text("\n".join(f"{number}" for number in range(20_000)))

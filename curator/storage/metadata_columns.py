@@ -1,0 +1,64 @@
+"""Names and limits of metadata that sources bring along: columns of manifests, keys of sidecars."""
+
+import logging
+import re
+from collections.abc import Iterable
+
+from curator.errors import UsageError
+
+PREFIX = "meta."
+"""What its columns in `sources` and `clips` begin with."""
+MAX_COLUMNS = 64
+MAX_VALUE_BYTES = 4096
+
+logger = logging.getLogger(__name__)
+
+
+class CsvText(str):
+    """A field of a CSV, whose type only its text tells."""
+
+    __slots__ = ()
+
+
+def is_metadata(name: str) -> bool:
+    """Whether a column can be one of metadata."""
+    return name.startswith(PREFIX) and column_name(name) == name
+
+
+def column_name(name: str) -> str | None:
+    """The column of a name: `meta.` and a-z, 0-9, _; None where nothing is left of the name."""
+    clean = re.sub(r"[^a-z0-9_]+", "_", name.strip().lower().removeprefix(PREFIX)).strip("_")
+    return PREFIX + clean if clean else None
+
+
+def column_names(names: Iterable[str], manifest: str) -> dict[str, str]:
+    """Columns of metadata by the names that a manifest gives them.
+
+    Raises:
+        UsageError: Two names become one, or there are more than `MAX_COLUMNS`.
+    """
+    columns: dict[str, str] = {}
+    nameless = []
+    for name in names:
+        column = column_name(name)
+        if column is None:
+            # pandas writes its index as a column without a name.
+            nameless += [name] if name.strip() else []
+        elif name in columns or column in columns.values():
+            raise UsageError(
+                f"manifest {manifest!r}: more than one column would be {column!r}, such as "
+                f"{name!r}; names keep a-z, 0-9 and _: rename one, or leave it out"
+            )
+        else:
+            columns[name] = column
+    if nameless:
+        logger.warning(
+            "manifest %r: columns without a name of a-z and 0-9 are left out: %r",
+            manifest, nameless[:5],
+        )  # fmt: skip
+    if len(columns) > MAX_COLUMNS:
+        raise UsageError(
+            f"manifest {manifest!r} has {len(columns)} columns of metadata; expected at most "
+            f"{MAX_COLUMNS}: leave some out"
+        )
+    return columns

@@ -1,0 +1,212 @@
+"""What manifests and sidecars say of sources, as typed columns `meta.*`.
+
+Values come row by row and the type of a column is known once all are there: until then they are
+held as text. A column is bool, int64, float64, string or list of string; where values disagree it
+is string, and whole numbers among fractions are float64.
+"""
+
+import json
+import logging
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curator.errors import UsageError, unknown_key
+from curator.storage.metadata_columns import MAX_COLUMNS, MAX_VALUE_BYTES, CsvText
+
+_TYPES = {
+    "bool": pa.bool_(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "text": pa.string(),
+    "list": pa.list_(pa.string()),
+}
+_PACK_ROWS = 4096
+_JOIN_ROWS = 1 << 16
+"""Rows that are joined at a time: an Arrow array of texts ends at 2 GiB."""
+_INT = re.compile(r"-?(0|[1-9][0-9]{0,18})")
+_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_INT64_END = 1 << 63
+
+logger = logging.getLogger(__name__)
+
+
+class SourceMetadata:
+    """Metadata of the sources of a run; each URI is added once."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, set[str]] = {}
+        """Kinds of values by column, in the order in which columns came."""
+        self._rows: list[dict[str, str]] = []
+        self._packed: list[pa.Table] = []
+        self._left_out: dict[str, str] = {}
+        self._n_cut = 0
+        self._whole: pa.Table | None = None
+
+    def add(self, uri: str, values: Mapping[str, Any]) -> None:
+        """Adds what is known of a source.
+
+        Args:
+            uri: The source.
+            values: By column of metadata. Values that are no bool, number, text or list of texts
+                are left out.
+        """
+        row = {"uri": uri}
+        for name, value in values.items():
+            found = _as_text(value)
+            if found is None:
+                continue
+            if name not in self._kinds and len(self._kinds) >= MAX_COLUMNS:
+                self._left_out.setdefault(name, uri)
+                continue
+            kind, text = found
+            if len(text) * 4 > MAX_VALUE_BYTES and len(text.encode()) > MAX_VALUE_BYTES:
+                self._n_cut += 1
+                if kind == "list":
+                    continue
+                text = text.encode()[:MAX_VALUE_BYTES].decode("utf-8", "ignore")
+            self._kinds.setdefault(name, set()).add(kind)
+            row[name] = text
+        self._rows.append(row)
+        self._whole = None
+        if len(self._rows) >= _PACK_ROWS:
+            self._pack()
+
+    def schema(self) -> pa.Schema:
+        """The columns, in the order in which they came; none without metadata."""
+        return pa.schema([(name, _TYPES[_kind(kinds)]) for name, kinds in self._kinds.items()])
+
+    def joined(self, table: pa.Table, key: str) -> pa.Table:
+        """A table with the columns of metadata appended.
+
+        Args:
+            table: Rows.
+            key: Its column with the URIs of sources.
+        """
+        if not self._kinds:
+            return table
+        whole = self._table()
+        at = pc.index_in(table[key], value_set=whole["uri"])
+        for field in self.schema():
+            parts = [
+                whole[field.name].take(at.slice(start, _JOIN_ROWS)).cast(field.type).chunks
+                for start in range(0, table.num_rows, _JOIN_ROWS)
+            ]
+            chunks = [chunk for part in parts for chunk in part]
+            table = table.append_column(field, pa.chunked_array(chunks, field.type))
+        return table
+
+    def check(self, numbers: Iterable[str], others: Iterable[str]) -> None:
+        """Checks that columns are there that the recipe names.
+
+        Args:
+            numbers: Columns that have bounds.
+            others: Columns that are compared otherwise.
+
+        Raises:
+            UsageError: A column is not there, or has no numbers to bound.
+        """
+        schema = self.schema()
+        numbers = list(numbers)
+        for name in (*numbers, *others):
+            if name not in schema.names:
+                raise UsageError(
+                    f"no source has {name!r}; "
+                    + unknown_key(name, schema.names or ["none"], "column of metadata")
+                )
+        for name in numbers:
+            if schema.field(name).type not in (pa.int64(), pa.float64()):
+                raise UsageError(
+                    f"{name} is of type {schema.field(name).type}, and bounds need numbers; use "
+                    f"filters.{name}.one_of or none_of"
+                )
+
+    def warn(self) -> None:
+        """Logs what of the metadata is not as it was given."""
+        for name, kinds in self._kinds.items():
+            if len(kinds) > 1 and _kind(kinds) == "text":
+                logger.warning("%s has values of types %s: it is text", name, sorted(kinds))
+        if self._n_cut:
+            logger.warning(
+                "%d values of metadata are longer than %d bytes: texts are cut there, lists are "
+                "left out", self._n_cut, MAX_VALUE_BYTES,
+            )  # fmt: skip
+        for name, uri in list(self._left_out.items())[:1]:
+            logger.warning(
+                "sources have more than %d columns of metadata; %d are left out, such as %s of %s",
+                MAX_COLUMNS, len(self._left_out), name, uri,
+            )  # fmt: skip
+
+    def _pack(self) -> None:
+        names = dict.fromkeys(name for row in self._rows for name in row)
+        columns = {
+            name: pa.array([row.get(name) for row in self._rows], pa.large_string())
+            for name in names
+        }
+        self._packed.append(pa.table(columns))
+        self._rows = []
+
+    def _table(self) -> pa.Table:
+        if self._whole is None:
+            if self._rows:
+                self._pack()
+            whole = pa.concat_tables(self._packed, promote_options="default").combine_chunks()
+            columns = {"uri": whole["uri"].combine_chunks()}
+            for name, kinds in self._kinds.items():
+                columns[name] = _typed(whole[name], _kind(kinds))
+            self._whole = pa.table(columns)
+        return self._whole
+
+
+def _as_text(value: object) -> tuple[str, str] | None:
+    """The kind of a value, and its text; None for one that is no metadata, or missing."""
+    if isinstance(value, CsvText):
+        return _of_csv(value)
+    if isinstance(value, bool):
+        return "bool", str(value).lower()
+    if isinstance(value, int):
+        return ("int" if -_INT64_END <= value < _INT64_END else "text"), str(value)
+    if isinstance(value, float):
+        return ("float", repr(value)) if math.isfinite(value) else None
+    if isinstance(value, str):
+        # JSON can name halves of characters, which no table holds.
+        return "text", value.encode("utf-8", "replace").decode()
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        return "list", json.dumps(value)
+    return None
+
+
+def _of_csv(text: str) -> tuple[str, str] | None:
+    plain = text.strip()
+    if not plain or plain.lower() == "nan":
+        return None
+    if plain.lower() in ("true", "false"):
+        return "bool", plain.lower()
+    if _INT.fullmatch(plain) and -_INT64_END <= int(plain) < _INT64_END:
+        return "int", plain
+    if _FLOAT.fullmatch(plain) and not re.match(r"[+-]?0[0-9]", plain):
+        return ("float", plain) if math.isfinite(float(plain)) else ("text", plain)
+    return "text", str(text)
+
+
+def _kind(kinds: set[str]) -> str:
+    """The kind of a column with values of some kinds."""
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "float" if kinds == {"int", "float"} else "text"
+
+
+def _typed(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray | pa.Array:
+    if kind == "bool":
+        return pc.equal(column, "true")
+    if kind == "int":
+        return column.cast(pa.int64())
+    if kind == "text":
+        return column
+    read = float if kind == "float" else json.loads
+    values = [None if text is None else read(text) for text in column.to_pylist()]
+    return pa.array(values, _TYPES[kind])
