@@ -50,13 +50,7 @@ class CaptionedSpan:
 
 
 def apply_annotations(clip: Clip, windows: Sequence[Annotation], config: CaptionConfig) -> None:
-    """Writes the caption of a kept clip, and rejects it if the recipe does for its annotations.
-
-    Args:
-        clip: Row of `clips`.
-        windows: Annotations of its windows, in their order.
-        config: What is rejected, and which text becomes the caption.
-    """
+    """Writes the caption of a kept clip, and rejects it if the recipe does for its annotations."""
     caption = caption_of(windows, config)
     clip.caption, clip.caption_model = caption.text, config.name
     clip.caption_failure = caption.problem or None

@@ -27,11 +27,7 @@ class ClipAnnotations:
 
 
 class AnnotatedClips:
-    """The rows of clips, and the annotations of those that are done.
-
-    Args:
-        clips: Rows of `clips`.
-    """
+    """The rows of clips, and the annotations of those that are done."""
 
     def __init__(self, clips: ClipRows) -> None:
         self.clips = clips

@@ -187,11 +187,7 @@ class Captioning:
         self._finish()
 
     def after_cut(self, locations: Mapping[str, Location]) -> None:
-        """Annotates written clips whose frames were not taken during the cut.
-
-        Args:
-            locations: Where the written clips are.
-        """
+        """Annotates written clips whose frames were not taken during the cut."""
         missing = self._unannotated()
         if missing:
             self._take_written(missing, locations)

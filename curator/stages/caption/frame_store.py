@@ -64,22 +64,12 @@ def content_of(clip_id: str, clip: Clip | Written) -> str:
 
 
 def frames_key(content: str, moments: Sequence[Moment]) -> str:
-    """Key of a clip's frames, for one configuration.
-
-    Args:
-        content: Fingerprint of the clip's pixels.
-        moments: Events of the source.
-    """
+    """Key of a clip's frames, for one configuration."""
     return fingerprint("clip pictures", content, moments) if moments else content
 
 
 class CaptionFrames:
-    """Chooses, reads and stores the frames of clips for a captioner: a `FrameTaker`.
-
-    Args:
-        store: Output root.
-        config: Windows, frames and size.
-    """
+    """Chooses, reads and stores the frames of clips for a captioner: a `FrameTaker`."""
 
     def __init__(self, store: Store, config: CaptionConfig) -> None:
         self._config = config
@@ -156,12 +146,7 @@ def _text_json(looked: Looked) -> str:
 
 
 class FrameParts:
-    """Parts of `frames` of one recipe.
-
-    Args:
-        store: Output root.
-        config: What is taken of clips.
-    """
+    """Parts of `frames` of one recipe."""
 
     def __init__(self, store: Store, config: CaptionConfig) -> None:
         self._parts = Parts(store, FRAMES, frames_fingerprint(config))

@@ -56,24 +56,14 @@ def answers_stamp(config: CaptionConfig) -> str:
 
 
 def annotation_key(task: Task, stamp: str) -> str:
-    """Key of an annotation in the table `annotations`.
-
-    Args:
-        task: The window.
-        stamp: From `answers_stamp`.
-    """
+    """Key of an annotation in the table `annotations`."""
     window = task.window
     asked = [task.content, window.start_frame, window.end_frame, window.shown, task.facts]
     return fingerprint(stamp, asked)
 
 
 class PreviousAnnotations:
-    """Annotations of the last finished run, by key.
-
-    Args:
-        store: Output root.
-        names: Parts of its table `annotations`; none for no such run.
-    """
+    """Annotations of the last finished run, by key."""
 
     def __init__(self, store: Store, names: Iterable[str]) -> None:
         self._store = store
@@ -93,12 +83,7 @@ class PreviousAnnotations:
         self._rows.expect_all(keys)
 
     def find(self, task: Task, stamp: str) -> Annotation | None:
-        """The annotation of a window; None for one that has none yet.
-
-        Args:
-            task: The window.
-            stamp: From `answers_stamp`.
-        """
+        """The annotation of a window; None for one that has none yet."""
         if not self._groups:
             return None
         key = annotation_key(task, stamp)

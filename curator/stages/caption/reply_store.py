@@ -152,12 +152,7 @@ class Replies(Mapping[str, Reply]):
         )
 
     def keep(self, key: str, reply: Reply) -> None:
-        """Stores a reply: when this returns, no later run makes its request again.
-
-        Args:
-            key: Of its request.
-            reply: One that is final.
-        """
+        """Stores a reply: when this returns, no later run makes its request again."""
         self._note(key, reply, store_reply(self.store, self._stamp, key, reply))
 
     def add(self, key: str, reply: Reply) -> None:

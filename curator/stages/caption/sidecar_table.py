@@ -54,11 +54,7 @@ class StoredSidecars:
         """Sidecars that came from the table."""
 
     def read(self, uris: Collection[str]) -> Sidecars:
-        """As `read_sidecars`.
-
-        Args:
-            uris: Of sources.
-        """
+        """As `read_sidecars`."""
         found = dict(read_sidecars(uris))
         missed = sorted(uri for uri in uris if not isinstance(found.get(uri), Sidecar))
         if self._parts is None:

@@ -50,11 +50,6 @@ def windows_of(
 def frames_of(moment: Moment, fps: float, start_s: float) -> tuple[int, int]:
     """Frames of a clip that are on screen during an event, which may lie outside it.
 
-    Args:
-        moment: Of the event.
-        fps: Rate of the clip as written.
-        start_s: Where the clip begins in the source.
-
     Returns:
         Half-open; the frame that is on screen at a moment is one frame.
     """

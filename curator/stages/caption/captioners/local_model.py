@@ -82,9 +82,6 @@ class LocalModel:
     def ask(self, asked: Sequence[tuple[Request, Frames]]) -> list[Reply]:
         """Answers requests, in batches.
 
-        Args:
-            asked: Requests, each with the frames of its window.
-
         Returns:
             One reply per request, in their order; what cannot be answered has its failure.
         """

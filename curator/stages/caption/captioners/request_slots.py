@@ -14,11 +14,7 @@ _LONGEST_BACKOFF_S = 60.0
 
 
 class RequestSlots:
-    """Requests under way at one server, for one event loop.
-
-    Args:
-        most: Requests under way at a time.
-    """
+    """Requests under way at one server, for one event loop."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -93,11 +89,7 @@ class RequestSlots:
 
 
 class Backoff:
-    """Waits between tries: doubled each time and random, so that clients do not come together.
-
-    Args:
-        first_s: Longest first wait.
-    """
+    """Waits between tries: doubled each time and random, so that clients do not come together."""
 
     def __init__(self, first_s: float) -> None:
         self._first_s = first_s

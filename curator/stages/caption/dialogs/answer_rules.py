@@ -56,12 +56,7 @@ class Problem:
 
 
 def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
-    """The first rule that an answer breaks, fields in the order of `caption.lengths`.
-
-    Args:
-        answer: As it was read.
-        config: `language`, `allow_meta`, and the lengths that were asked for.
-    """
+    """The first rule that an answer breaks, fields in the order of `caption.lengths`."""
     captions = [(name, getattr(answer, name) or "") for name in config.lengths]
     for length, text in captions:
         if (reason_said := _wrong_caption(text, config)) is not None:

@@ -13,9 +13,6 @@ _TYPES = ("boolean", "integer", "string")
 def own_fields(prompt: str) -> Mapping[str, Any] | None:
     """JSON Schemas of a prompt's own fields by name.
 
-    Args:
-        prompt: As a recipe names it.
-
     Returns:
         None if the prompt cannot be read, which is said before anything is asked.
     """

@@ -98,10 +98,6 @@ def pairs_of(annotation: Annotation, asker: Asker, min_margin: int = 1) -> Itera
 def annotation_of(row: Mapping[str, Any], fps: float) -> Annotation | None:
     """The candidates of a window, as the table `annotations` has them.
 
-    Args:
-        row: Of the table.
-        fps: Of the clip as written.
-
     Returns:
         An annotation that tells its task and its candidates; None where there are none.
     """

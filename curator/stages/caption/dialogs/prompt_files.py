@@ -113,10 +113,6 @@ def placeholders(text: str) -> set[str]:
 def fill(text: str, values: Mapping[str, str]) -> str:
     """Puts values in the place of their names, once: braces in a value stay.
 
-    Args:
-        text: With `{name}` for each value.
-        values: By name.
-
     Raises:
         KeyError: A name has no value.
     """
@@ -177,9 +173,6 @@ def give_prompts(prompts: Mapping[str, Prompt]) -> None:
     """Lets this process know prompts by name, whatever files it has.
 
     A worker on another machine has no file of the user's.
-
-    Args:
-        prompts: By the name or path that the recipe gives.
     """
     _given.update(prompts)
 

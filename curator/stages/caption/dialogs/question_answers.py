@@ -56,11 +56,6 @@ class QuestionAnswer:
 def questions_of(annotation: Annotation, config: CaptionConfig, span: Span) -> list[QuestionAnswer]:
     """Questions about a window that metadata or its annotation answers.
 
-    Args:
-        annotation: Of the window, with what is known of it.
-        config: Captioner and questions.
-        span: Where it lies in the clip as it was written.
-
     Returns:
         The same for the same arguments. A question without an answer from either is left out.
     """

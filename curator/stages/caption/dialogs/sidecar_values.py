@@ -18,11 +18,7 @@ _PLAIN_KEY = re.compile(r"[\w-]{1,40}")
 
 
 def sidecar_lines(data: Mapping[str, Any]) -> list[str]:
-    """`key.sub: value` of each value in the file's order, quoted; limited in all directions.
-
-    Args:
-        data: What a sidecar says.
-    """
+    """`key.sub: value` of each value in the file's order, quoted; limited in all directions."""
     lines = []
     for key, value in _values(data, "", 1):
         line = f"{key}: {value}"

@@ -82,9 +82,6 @@ def _from_metadata(config: CaptionConfig, task: Task) -> Dialog:
 class Asker:
     """Begins dialogs by one configuration.
 
-    Args:
-        config: With a model to ask.
-
     Raises:
         RecipeError: A prompt is wrong, or does not fit what is asked for.
     """
