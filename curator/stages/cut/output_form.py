@@ -9,6 +9,7 @@ from curator.buckets import BucketClasses, bucket_of, bucket_size
 from curator.cut_requests import frame_plan
 from curator.records import ClipForm, CutRequest
 from curator.stages.cut.config import CutConfig
+from curator.tables.clip_rows import ClipRows
 
 
 def formed(request: CutRequest, form: ClipForm | None) -> CutRequest:
@@ -60,18 +61,16 @@ def as_written(clips: pa.Table, cut: CutConfig, shard: BucketClasses) -> pa.Tabl
     """
     if not cut.has_form:
         return clips
-    names = ("start_pts", "end_pts", "time_base", "fps_fraction", "is_vfr", "width", "height",
-             "n_frames")  # fmt: skip
     sizes, counts, rates = [], [], []
-    for row in clips.select(names).to_pylist():
-        rate, n_frames = Fraction(row["fps_fraction"]), row["n_frames"]
+    for clip in ClipRows(clips, clips.schema):
+        rate, n_frames = Fraction(clip.fps_fraction), clip.n_frames
         if cut.rate is not None and cut.rate != rate:
             rate = cut.rate
-            ticks = float(1 / (rate * Fraction(row["time_base"])))
-            n_frames = max(1, round((row["end_pts"] - row["start_pts"]) / ticks))
+            ticks = float(1 / (rate * Fraction(clip.time_base)))
+            n_frames = max(1, round((clip.end_pts - clip.start_pts) / ticks))
         if cut.length_frames is not None:
             n_frames = min(n_frames, cut.length_frames)
-        sizes.append(_size(row["width"], row["height"], n_frames, cut, shard))
+        sizes.append(_size(clip.width, clip.height, n_frames, cut, shard))
         counts.append(n_frames)
         rates.append(rate)
     columns = {
