@@ -64,7 +64,7 @@ SIGNALS_OF = {
 }
 """Signals of samples, by the family that makes them."""
 _GRID = ("samples_per_s", "motion_pair_s")
-_BUILT_IN = (
+BUILT_IN = (
     Family(
         name=FRAMES,
         version=1,
@@ -109,15 +109,20 @@ _BUILT_IN = (
         ),
         keys=("samples_per_s", "text_every_s"),
     ),
+    Family(
+        name="text",
+        version=1,
+        columns=("text_frame", "text_line"),
+        keys=(*_GRID, "text_every_s", "flow"),
+        models=(TEXT_MODEL,),
+    ),
+    Family(
+        name="audio",
+        version=1,
+        columns=("audio_notes", "audio_rms_first", "audio_rms_db"),
+    ),
 )  # fmt: skip
-_TEXT = Family(
-    name="text",
-    version=1,
-    columns=("text_frame", "text_line"),
-    keys=(*_GRID, "text_every_s", "flow"),
-    models=(TEXT_MODEL,),
-)
-_AUDIO = Family(name="audio", version=1, columns=("audio_notes", "audio_rms_first", "audio_rms_db"))
+"""Those that are measured unless the recipe leaves them out, but for CLIP and users' measures."""
 _CLIP = ("clip_frame", "clip_embedding")
 
 
@@ -128,11 +133,8 @@ def families_of(config: AnalyzeConfig, clip_stamp: str | None = None) -> tuple[S
         config: Settings.
         clip_stamp: Fingerprint of the CLIP model's weights; None without one.
     """
-    families = [*_BUILT_IN]
-    if config.text:
-        families.append(_TEXT)
-    if config.audio:
-        families.append(_AUDIO)
+    left_out = {name for name in ("text", "audio") if not getattr(config, name)}
+    families = [family for family in BUILT_IN if family.name not in left_out]
     if config.clip is not None:
         keys = ("clip", "samples_per_s", "clip_every_s", "clip_precision")
         families.append(
