@@ -146,8 +146,15 @@ def answering() -> Iterator[str]:
     server.shutdown()
 
 
-def in_checkout(checkout: Path, arguments: Sequence[str]) -> tuple[float, float]:
+def in_checkout(
+    checkout: Path, arguments: Sequence[str], *, interval_s: float = 0.25
+) -> tuple[float, float]:
     """Runs Python on a checkout.
+
+    Args:
+        checkout: Which version.
+        arguments: Of Python.
+        interval_s: Time between readings of /proc, and the precision of wall seconds.
 
     Returns:
         CPU-seconds and wall seconds. Of the two ways to count CPU-seconds, each misses some: that
@@ -155,7 +162,7 @@ def in_checkout(checkout: Path, arguments: Sequence[str]) -> tuple[float, float]
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = ["env", "-C", "/", f"PYTHONPATH={checkout}", sys.executable, *arguments]
-    cost = measured(command)
+    cost = measured(command, interval_s=interval_s)
     if cost.code != 0:
         raise SystemExit(f"{checkout}: {' '.join(arguments)}: {cost.code}\n{cost.output}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
