@@ -1,7 +1,7 @@
 """What the program does with an output of format 1: never misread, in part used again, or refused.
 
 Format 1 is what commit e0fe287 wrote: a summary without a number, `loudness_db` where there is
-`audio_rms_db` now, and other fingerprints.
+`audio_rms_db` now, tracks in one object each, and other fingerprints.
 """
 
 import json
@@ -54,11 +54,15 @@ def old(fresh: Path, tmp_path: Path) -> Path:
     shutil.copytree(fresh, out)
     summary = json.loads((out / "summary.json").read_text())
     del summary["format"]
-    summary["fingerprints"] = dict.fromkeys(summary["fingerprints"], OLD_STAMP)
+    summary["fingerprints"] = dict.fromkeys(("scan", "tracks", "candidates", "cuts"), OLD_STAMP)
     (part,) = summary["tables"]["clips"]
     summary["tables"]["clips"] = ["clips/part-00000-0123456789ab.parquet"]
     (out / part).rename(out / summary["tables"]["clips"][0])
     (out / "summary.json").write_text(json.dumps(summary))
+    (frames,) = out.glob("tracks/frames/*")
+    frames.rename(out / "tracks" / frames.name)
+    for family in filter(Path.is_dir, [*out.glob("tracks/*")]):
+        shutil.rmtree(family)
     for path in [*out.glob("clips/*"), *out.glob("candidates/clips/*"), *out.glob("tracks/*")]:
         table = pq.read_table(path)
         names = [name.replace("audio_rms", "loudness") for name in table.column_names]
