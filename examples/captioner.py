@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from curator.stages.caption.caption_records import Frames, Request
-from curator.stages.caption.captioners.contract import Captioner
+from curator.stages.caption.captioners.captioner_contract import Captioner
 
 COLOURS = {
     "dark": (0, 0, 0),

@@ -14,8 +14,8 @@ from curator.executor.worker import Step
 from curator.media.frame_tap import StoredFrames
 from curator.stage import Resources
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Request, Role, Task
+from curator.stages.caption.captioners.captioner_contract import Captioner, Place
 from curator.stages.caption.captioners.captioner_list import captioner_class
-from curator.stages.caption.captioners.contract import Captioner, Place
 from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import CaptionConfig, ModelConfig
 from curator.stages.caption.dialogs.dialog import Dialogs, known_replies

@@ -12,7 +12,7 @@ import orjson
 
 from curator.errors import CuratorError
 from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
-from curator.stages.caption.captioners.contract import Captioner
+from curator.stages.caption.captioners.captioner_contract import Captioner
 from curator.stages.caption.captioners.dialog_batches import SizedRequest
 from curator.stages.caption.captioners.request_slots import RequestSlots
 

@@ -9,7 +9,7 @@ from curator.errors import RecipeError, unknown_key
 from curator.extensions import Extension, Kind, entry_point_names, load_extension
 
 if TYPE_CHECKING:
-    from curator.stages.caption.captioners.contract import Captioner
+    from curator.stages.caption.captioners.captioner_contract import Captioner
 
 _HERE = "curator.stages.caption.captioners"
 
@@ -62,13 +62,13 @@ def captioner_class(name: str) -> "type[Captioner]":
     """
     built_in = CAPTIONERS.get(name)
     if built_in is None:
-        from curator.stages.caption.captioners.contract import Captioner
+        from curator.stages.caption.captioners.captioner_contract import Captioner
 
         found = load_extension(Kind.CAPTIONER, name)
         if not issubclass(found.target, Captioner):
             raise RecipeError(
                 f"caption.captioner {name!r} is no Captioner; expected a subclass of "
-                "curator.stages.caption.captioners.contract.Captioner"
+                "curator.stages.caption.captioners.captioner_contract.Captioner"
             )
         return found.target
     assert built_in.target is not None

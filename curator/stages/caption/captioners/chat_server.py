@@ -29,6 +29,7 @@ from curator.stages.caption.caption_records import (
     Unanswered,
     Window,
 )
+from curator.stages.caption.captioners.captioner_contract import Captioner, Place
 from curator.stages.caption.captioners.chat_wire import (
     MAX_ANSWER_BYTES,
     MalformedError,
@@ -40,7 +41,6 @@ from curator.stages.caption.captioners.chat_wire import (
     retry_after_s,
     shown_url,
 )
-from curator.stages.caption.captioners.contract import Captioner, Place
 from curator.stages.caption.captioners.request_slots import Backoff, RequestSlots
 from curator.stages.caption.captioners.server_access import (
     key_of,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
-from curator.stages.caption.captioners.contract import Captioner
+from curator.stages.caption.captioners.captioner_contract import Captioner
 from curator.stages.caption.captioners.dialog_batches import RequestQueue, SizedRequest
 from curator.stages.caption.captioners.model_loading import Device, Loaded, check_model, load
 from curator.stages.caption.captioners.token_sampling import RowSampler

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from curator.errors import ModelError, RecipeError
 from curator.stages.caption.caption_records import Frames, Reply, Request, Task, Unanswered
+from curator.stages.caption.captioners.captioner_contract import Captioner, Place
 from curator.stages.caption.captioners.captioner_list import CAPTIONERS, captioner_class
-from curator.stages.caption.captioners.contract import Captioner, Place
 from curator.stages.caption.captioners.dialog_batches import annotate
 from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import CaptionConfig
