@@ -1,6 +1,6 @@
 """Libraries against our own code: start-up, CPU-seconds, wall time and installed size.
 
-    python benchmarks/libraries.py --before TREE          # imports, and the report of two trees
+    python benchmarks/libraries.py --report BEFORE AFTER   # imports, and the report of two trees
     eval "$(an S3 server's exports)"; python benchmarks/libraries.py --s3 [--fsspec PYTHON]
 
 Every measurement is a process of its own, so that CPU-seconds include threads and imports are
@@ -38,8 +38,8 @@ def main() -> None:
     results: dict[str, Any] = {"versions": _versions(), "repeats": options.repeats}
     results["imports"] = _imports(options.repeats)
     results["sizes_mb"] = {name: _installed_mb(name) for name in DISTRIBUTIONS}
-    if options.before is not None:
-        results["report"] = _report(options.before, options.repeats)
+    if options.report is not None:
+        results["report"] = _report(*options.report, options.repeats)
     if options.s3:
         results["s3"] = _s3(options.fsspec, options.repeats)
     print(json.dumps(results))
@@ -47,7 +47,9 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--before", metavar="TREE", help="checkout whose report is timed as well")
+    parser.add_argument(
+        "--report", nargs=2, metavar="TREE", help="checkouts before and after 4d23852 to be timed"
+    )
     parser.add_argument(
         "--s3", action="store_true", help="measure on the server of AWS_ENDPOINT_URL"
     )
@@ -145,14 +147,13 @@ print(json.dumps([first, time.process_time() - began, len(page)]))
 """
 
 
-def _report(before: str, repeats: int) -> dict[str, Any]:
+def _report(before: str, after: str, repeats: int) -> dict[str, Any]:
     """CPU-seconds of a page of two trees: the first of a process, and one more."""
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found: dict[str, Any] = {}
     for n_clips in (3, 2000):
-        taken: dict[str, list[list[float]]] = {"before": [], "now": []}
+        taken: dict[str, list[list[float]]] = {"before": [], "after": []}
         for _ in range(repeats):
-            for way, tree in (("before", before), ("now", here)):
+            for way, tree in (("before", before), ("after", after)):
                 command = [sys.executable, "-c", _PAGE, str(n_clips)]
                 _, _, printed = _child(command, tree)
                 taken[way].append(json.loads(printed))
