@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from curator.errors import ModelError, UsageError, unknown_key
 from curator.fingerprints import fingerprint
@@ -22,6 +22,7 @@ from curator.models.clip_model import check_open_clip, embed_texts
 from curator.models.embedding_heads import Heads, LinearHead, ZeroShot, load_linear_head
 from curator.models.weight_store import ModelStore
 from curator.models.zero_shot_prompts import Prompts, load_prompts
+from curator.stage import StageConfig
 
 FAMILY = "CLIP"
 _HEADS_VERSION = 1
@@ -52,10 +53,8 @@ _REMEDY = {
 _REMEDY |= dict.fromkeys((Need.CONTENT, Need.SAFETY), _REMEDY[Need.CLIP])
 
 
-class SemanticConfig(BaseModel):
+class SemanticConfig(StageConfig):
     """What is read from CLIP embeddings; nothing where `analyze.clip` is null."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     aesthetic: str | None = Field(
         None,

@@ -187,13 +187,7 @@ def _marks(
 def _stands_before(
     moved: NDArray[np.float32], mark: NDArray[np.bool_], around: NDArray[np.bool_]
 ) -> bool:
-    """Whether something moves around a mark, and less in it.
-
-    Args:
-        moved: What moved, as log2 of 1 + levels, by cell.
-        mark: Its cells with edges.
-        around: Cells around it.
-    """
+    """Whether something moves around a mark, and less in it; `moved` is log2 of 1 + levels."""
     there = float(np.median(moved[around])) if around.any() else 0.0
     own = float(np.percentile(moved[mark], 25))
     return there >= _MOVES_AROUND and there - own >= _CALMER

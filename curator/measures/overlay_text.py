@@ -79,8 +79,8 @@ def place_values(
     """How much of each box, and of its surrounding, is in the same place on a later picture.
 
     Args:
-        gray_HW: uint8 luma of the look.
-        later_HW: uint8 luma of the next sample, of the same size.
+        gray_HW: The look.
+        later_HW: The next sample, of the same size.
         boxes_B: float32 [B, 4 or more]: x0, y0, x1, y1 as shares of width and height.
 
     Returns:
@@ -119,8 +119,8 @@ def slides(
     """How fast the content of each box moves sideways against its surrounding.
 
     Args:
-        before_HW: uint8 luma.
-        after_HW: The later picture, of the same size.
+        before_HW: A picture.
+        after_HW: The later one.
         flow_HW2: Dense flow between them, in pixels; None if they are too small.
         boxes_B: See `place_values`.
         seconds: Time between them.
@@ -231,12 +231,6 @@ def _keeps(
     What shows between the letters moves with the scene, and most where the letters are thin. A
     camera that shakes brings a sign back to its place too, but no better than what is around it;
     a sign that goes by slowly agrees with itself by a third, but its middle moves on.
-
-    Args:
-        frame: Of each line.
-        lines: The columns of `TEXT_COLUMNS`.
-        apart: How much better it keeps its place than its surrounding; NaN where that is unknown.
-        same: Which lines are in the same place, bool [n, n].
     """
     known = np.isfinite(apart)
     together = same & known[None, :]

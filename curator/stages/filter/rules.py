@@ -17,7 +17,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     RootModel,
@@ -32,6 +31,7 @@ from pydantic import (
 from curator.errors import unknown_key
 from curator.measures.scores import SCORES, spec_of
 from curator.records import Reason
+from curator.stage import StageConfig
 from curator.storage.metadata_columns import is_metadata
 
 Severity = Literal["reject", "flag"]
@@ -43,10 +43,8 @@ Value = StrictBool | StrictInt | StrictFloat | StrictStr
 """A value of metadata that a rule names."""
 
 
-class Rule(BaseModel):
+class Rule(StageConfig):
     """Bounds of one score; a clip at a bound is kept."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     score: str | None = Field(
         None, description="the score that is judged; null for the one that the rule is named after"
