@@ -15,6 +15,8 @@ from curator.measures.scores import ScoreConfig, score_clip
 from curator.recipe import describe, load_recipe
 from curator.records import Note, Reason, Span, Track
 from curator.runs.preflight import check_measured
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.families import families_of
 from curator.stages.filter.rules import FilterConfig, resolve
 from curator.tables.track_table import table_to_tracks, tracks_to_table
 
@@ -133,7 +135,9 @@ def test_levels_and_notes_are_stored_with_the_track() -> None:
         300, has_audio_levels=True, audio_rms_first=-3, audio_rms_db=track.audio_rms_db,
         notes=(Note.AUDIO_ERRORS,),
     )  # fmt: skip
-    ((_, stored),) = table_to_tracks(tracks_to_table([("a", noted)]), {"a": "a.mp4"})
+    families = families_of(AnalyzeConfig(text=False))
+    tables = [tracks_to_table([("a", noted)], family.columns) for family in families]
+    ((_, stored),) = table_to_tracks(tables, {"a": "a.mp4"})
     assert isinstance(stored, Track)
     assert (stored.has_audio_levels, stored.audio_rms_first) == (True, -3)
     assert stored.notes == (Note.AUDIO_ERRORS,)
