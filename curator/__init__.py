@@ -1,3 +1,17 @@
 """Turns raw video into clean, captioned, de-duplicated clips in WebDataset tars, on Ray."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from curator.api import ClipTable, read_clips, run
+
 __version__ = "0.1.0"
+__all__ = ["ClipTable", "__version__", "read_clips", "run"]
+
+
+def __getattr__(name: str) -> object:
+    """Imports the Python interface when it is first asked for: the package itself stays light."""
+    if name in __all__:
+        return getattr(import_module("curator.api"), name)
+    raise AttributeError(f"module 'curator' has no attribute {name!r}")

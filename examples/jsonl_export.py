@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import orjson
 from pydantic import Field
 
-from curator.export.contract import Exporter, ExporterOptions
+from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.stages.shard.tar_reader import Shard
 

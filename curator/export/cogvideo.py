@@ -11,7 +11,7 @@ Source: the dataset classes of CogVideo 7a1af71 and finetrainers f476c37.
 from collections.abc import Iterator
 
 from curator.errors import UsageError
-from curator.export.contract import Exporter, LeastFrames
+from curator.export.exporter import Exporter, LeastFrames
 from curator.export.job import Job
 from curator.stages.shard.tar_reader import Shard
 

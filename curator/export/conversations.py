@@ -13,7 +13,7 @@ import orjson
 
 from curator.export.annotation_reader import ClipAnnotations, provenance_of
 from curator.export.clip_reader import Clip
-from curator.export.contract import Exporter, RelativePaths
+from curator.export.exporter import Exporter, RelativePaths
 from curator.export.job import Job
 from curator.stages.shard.tar_reader import SPLITS, Shard
 

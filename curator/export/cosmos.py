@@ -8,7 +8,7 @@ all are. Text embeddings of Predict2 are made by its own script.
 Source: the dataset classes of cosmos-predict2 661da47 and cosmos-predict2.5 50369b8.
 """
 
-from curator.export.contract import Exporter, LeastFrames
+from curator.export.exporter import Exporter, LeastFrames
 from curator.export.job import Job
 from curator.stages.shard.tar_reader import Shard
 

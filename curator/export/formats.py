@@ -6,7 +6,7 @@ from importlib import import_module
 from pydantic import ValidationError
 
 from curator.errors import UsageError, unknown_key
-from curator.export.contract import Exporter, ExporterOptions
+from curator.export.exporter import Exporter, ExporterOptions
 from curator.extensions import Extension, Kind, entry_point_names, load_extension
 
 FORMATS: Mapping[str, str] = {

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field
 
 from curator.errors import ShardError, SourceError
 from curator.export.clip_reader import Clip
-from curator.export.contract import Exporter, ExporterOptions
+from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader

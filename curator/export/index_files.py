@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from curator.errors import ShardError
-from curator.export.contract import Exporter, ExporterOptions
+from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.stages.shard.shard_index import IndexedTar
 from curator.stages.shard.tar_reader import Shard, TarReader

@@ -9,7 +9,7 @@ from contextlib import closing
 
 from curator.errors import CuratorError
 from curator.export.clip_reader import Clip, read_clips
-from curator.export.contract import Exporter, ExporterOptions
+from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.placement import Exported, Place
 from curator.fingerprints import fingerprint
 from curator.stages.shard.tar_reader import Shard, ShardSet

@@ -13,7 +13,7 @@ from typing import Any
 
 from curator.errors import StorageError, UsageError
 from curator.export.clip_reader import Clip
-from curator.export.contract import Exporter, ExporterOptions
+from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.stages.shard.tar_reader import Shard
 from curator.storage.scratch import ScratchFolder

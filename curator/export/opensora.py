@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curator.export.contract import Exporter, LeastFrames, RelativePaths
+from curator.export.exporter import Exporter, LeastFrames, RelativePaths
 from curator.export.job import Job
 from curator.stages.shard.tar_reader import Shard
 

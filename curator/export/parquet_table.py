@@ -10,7 +10,7 @@ from pydantic import Field
 
 from curator.errors import StorageError
 from curator.export.clip_reader import Clip
-from curator.export.contract import Exporter, ExporterOptions
+from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.stages.shard.tar_reader import Shard
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from curator.errors import CutError, RecipeError, ShardError, UsageError
 from curator.export.annotation_reader import ClipAnnotations, frames_in_clip, provenance_of
 from curator.export.clip_reader import Clip
-from curator.export.contract import Exporter, RelativePaths
+from curator.export.exporter import Exporter, RelativePaths
 from curator.export.job import Job
 from curator.media.frame_tap import Tap, look_at_clip
 from curator.stages.caption.dialogs.answers import SCORES

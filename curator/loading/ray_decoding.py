@@ -4,17 +4,24 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pyarrow as pa
 
 from curator.errors import UsageError
 from curator.loading.dataset import ClipDataset
+from curator.storage import Store
 
 if TYPE_CHECKING:
     import ray.data
 
+    RayDataset = ray.data.Dataset
+
+FILES_PER_BATCH = 32
+"""Clips whose files a task holds together."""
+
 
 def ray_clips(
     dataset: ClipDataset, *, epoch: int = 0, first_step: int = 0, cpus: float = 1.0
-) -> "ray.data.Dataset":
+) -> "RayDataset":
     """A Ray dataset of the decoded samples of an epoch, one row each.
 
     A Ray task reads and decodes one batch. Rows come in the order of `dataset` without workers, so
@@ -37,6 +44,63 @@ def ray_clips(
     Raises:
         UsageError: Ray Data is not installed, Ray was not started, or `dataset` decodes on a GPU.
     """
+    if dataset.gpu is not None:
+        raise UsageError(
+            "ray_clips passes batches in the host's memory, and this dataset has decode='gpu'; "
+            "give it decode='cpu'"
+        )
+    started = _started_ray()
+    if not 0 <= first_step <= dataset.steps:
+        raise UsageError(f"first_step {first_step}; expected 0 to {dataset.steps}")
+    held = started.put(dataset)
+
+    def decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        clips: ClipDataset = started.get(held)
+        yield from _rows(clips, epoch, int(row["step"]))
+
+    steps = [{"step": step} for step in range(first_step, dataset.steps)]
+    # One batch per block; otherwise a task would hold many decoded batches at a time.
+    whole = started.data.from_items(steps, override_num_blocks=max(1, len(steps)))
+    made: RayDataset = whole.flat_map(decoded, num_cpus=cpus)
+    made.context.execution_options.preserve_order = True
+    return made
+
+
+def ray_clip_files(store: Store, clips: pa.Table) -> "RayDataset":
+    """Clips with the bytes of their files, one row each, read by Ray's tasks.
+
+    Args:
+        store: The output; all nodes must reach it.
+        clips: Rows of `clips` that are in shards.
+
+    Returns:
+        Those rows with `mp4`. Reading begins with the iteration.
+
+    Raises:
+        UsageError: Ray Data is not installed, or Ray was not started.
+    """
+    started = _started_ray()
+
+    def with_files(batch: pa.Table) -> pa.Table:
+        rows = batch.select(["shard", "mp4_offset", "mp4_bytes"]).to_pylist()
+        files = [
+            store.read_range(row["shard"], at := row["mp4_offset"], at + row["mp4_bytes"])
+            for row in rows
+        ]
+        return batch.append_column("mp4", pa.array(files, pa.binary()))
+
+    files: RayDataset = started.data.from_arrow(clips).map_batches(
+        with_files, batch_size=FILES_PER_BATCH, batch_format="pyarrow", zero_copy_batch=True
+    )
+    return files
+
+
+def _started_ray() -> Any:  # noqa: ANN401
+    """Ray with its data library.
+
+    Raises:
+        UsageError: It is not installed, or was not started.
+    """
     try:
         import ray
         import ray.data
@@ -45,30 +109,12 @@ def ray_clips(
             f"preprocessing on other machines needs Ray Data ({error}): "
             "`pip install 'curate-video[loading-ray]'`"
         ) from error
-    if dataset.gpu is not None:
-        raise UsageError(
-            "ray_clips passes batches in the host's memory, and this dataset has decode='gpu'; "
-            "give it decode='cpu'"
-        )
     if not ray.is_initialized():
         raise UsageError(
             "Ray is not started: call ray.init(address=...) with the cluster that should decode, "
             "or ray.init(address='local') for this machine alone"
         )
-    if not 0 <= first_step <= dataset.steps:
-        raise UsageError(f"first_step {first_step}; expected 0 to {dataset.steps}")
-    held = ray.put(dataset)
-
-    def decoded(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        clips: ClipDataset = ray.get(held)
-        yield from _rows(clips, epoch, int(row["step"]))
-
-    steps = [{"step": step} for step in range(first_step, dataset.steps)]
-    # One batch per block; otherwise a task would hold many decoded batches at a time.
-    whole = ray.data.from_items(steps, override_num_blocks=max(1, len(steps)))
-    made: ray.data.Dataset = whole.flat_map(decoded, num_cpus=cpus)
-    made.context.execution_options.preserve_order = True
-    return made
+    return ray
 
 
 def _rows(dataset: ClipDataset, epoch: int, step: int) -> Iterator[dict[str, Any]]:

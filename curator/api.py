@@ -1,0 +1,115 @@
+"""Curation from Python: start a run, and read the clips of a finished one.
+
+Nothing here prints or ends the process; what goes wrong is a `CuratorError`, and what the logger
+`curator` says is the caller's to show.
+"""
+
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.review.finished_run import Finished, open_finished
+from curator.runs.start import check_run, start_run
+
+if TYPE_CHECKING:
+    from curator.loading.ray_decoding import RayDataset
+
+Place = str | os.PathLike[str]
+"""A path, or `s3://bucket/prefix`."""
+
+
+def run(
+    sources: Place | Sequence[Place],
+    out: Place,
+    recipe: Place = "quickstart",
+    overrides: Sequence[str] = (),
+    *,
+    workers: int | None = None,
+    ray_address: str | None = None,
+    shared_out: bool = False,
+    limit: int | None = None,
+) -> dict[str, Any]:
+    """Curates sources, as `curate run` does.
+
+    Args:
+        sources: Files, folders, globs, addresses or manifests.
+        out: Folder or `s3://bucket/prefix` for all results.
+        recipe: Name from `curate recipes`, or a YAML file.
+        overrides: `key=value` each, such as `filters.motion.min=0.3`.
+        workers: Decoding processes; None for one per core.
+        ray_address: Ray cluster to run on; None for this machine. Ray must not be connected in this
+            process.
+        shared_out: All nodes of the cluster see `out` and the sources under the same paths.
+        limit: Only the first so many sources; None for all.
+
+    Returns:
+        What `summary.json` holds.
+
+    Raises:
+        RecipeError: A key or value of the recipe is wrong.
+        UsageError: A place, a model, a package or a server is missing. Nothing was done.
+        CuratorError: The run broke off; the same call goes on from what was done.
+    """
+    named = [sources] if isinstance(sources, str | os.PathLike) else sources
+    places = [os.fspath(source) for source in named]
+    store, loaded = check_run(
+        places,
+        os.fspath(out),
+        recipe=os.fspath(recipe),
+        overrides=overrides,
+        ray_address=ray_address,
+        shared_out=shared_out,
+    )
+    with (
+        Progress(io.StringIO(), live=False) as progress,
+        Engine(address=ray_address, workers=workers) as engine,
+    ):
+        return start_run(store, loaded, places, engine, progress, limit=limit)
+
+
+def read_clips(out: Place) -> "ClipTable":
+    """Opens the clips of a finished run.
+
+    Args:
+        out: Folder or `s3://bucket/prefix` of the run.
+
+    Raises:
+        UsageError: There is no finished run, or one that this version cannot read.
+    """
+    return ClipTable(finished=open_finished(os.fspath(out)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipTable:
+    """The clips of a finished run."""
+
+    finished: Finished
+
+    def to_arrow(self, *, rejected: bool = False) -> pa.Table:
+        """Rows of the table `clips`: decisions, scores, captions, metadata and places.
+
+        Args:
+            rejected: Whether clips that were rejected are in it too.
+        """
+        clips = self.finished.clips
+        return clips if rejected else clips.filter(pc.equal(clips["decision"], "kept"))
+
+    def to_ray(self) -> "RayDataset":
+        """The kept clips as a Ray dataset: rows of `to_arrow` with `mp4`, the bytes of the clip.
+
+        Bytes are read by Ray's tasks; all nodes must reach the output.
+
+        Raises:
+            UsageError: Ray Data is not installed, or Ray was not started.
+        """
+        # Imported here: it needs torch.
+        from curator.loading.ray_decoding import ray_clip_files
+
+        return ray_clip_files(self.finished.store, self.to_arrow())
