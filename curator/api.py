@@ -8,7 +8,7 @@ import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,9 +17,6 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.review.finished_run import Finished, open_finished
 from curator.runs.start import check_run, start_run
-
-if TYPE_CHECKING:
-    from curator.loading.ray_decoding import RayDataset
 
 Place = str | os.PathLike[str]
 """A path, or `s3://bucket/prefix`."""
@@ -101,7 +98,7 @@ class ClipTable:
         clips = self.finished.clips
         return clips if rejected else clips.filter(pc.equal(clips["decision"], "kept"))
 
-    def to_ray(self) -> "RayDataset":
+    def to_ray(self) -> Any:  # noqa: ANN401 - Ray is imported in `loading` alone
         """The kept clips as a Ray dataset: rows of `to_arrow` with `mp4`, the bytes of the clip.
 
         Bytes are read by Ray's tasks; all nodes must reach the output.

@@ -13,15 +13,13 @@ from curator.storage import Store
 if TYPE_CHECKING:
     import ray.data
 
-    RayDataset = ray.data.Dataset
-
 FILES_PER_BATCH = 32
 """Clips whose files a task holds together."""
 
 
 def ray_clips(
     dataset: ClipDataset, *, epoch: int = 0, first_step: int = 0, cpus: float = 1.0
-) -> "RayDataset":
+) -> "ray.data.Dataset":
     """A Ray dataset of the decoded samples of an epoch, one row each.
 
     A Ray task reads and decodes one batch. Rows come in the order of `dataset` without workers, so
@@ -61,12 +59,12 @@ def ray_clips(
     steps = [{"step": step} for step in range(first_step, dataset.steps)]
     # One batch per block; otherwise a task would hold many decoded batches at a time.
     whole = started.data.from_items(steps, override_num_blocks=max(1, len(steps)))
-    made: RayDataset = whole.flat_map(decoded, num_cpus=cpus)
+    made: ray.data.Dataset = whole.flat_map(decoded, num_cpus=cpus)
     made.context.execution_options.preserve_order = True
     return made
 
 
-def ray_clip_files(store: Store, clips: pa.Table) -> "RayDataset":
+def ray_clip_files(store: Store, clips: pa.Table) -> "ray.data.Dataset":
     """Clips with the bytes of their files, one row each, read by Ray's tasks.
 
     Args:
@@ -89,7 +87,7 @@ def ray_clip_files(store: Store, clips: pa.Table) -> "RayDataset":
         ]
         return batch.append_column("mp4", pa.array(files, pa.binary()))
 
-    files: RayDataset = started.data.from_arrow(clips).map_batches(
+    files: ray.data.Dataset = started.data.from_arrow(clips).map_batches(
         with_files, batch_size=FILES_PER_BATCH, batch_format="pyarrow", zero_copy_batch=True
     )
     return files
