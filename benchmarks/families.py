@@ -4,10 +4,9 @@
     families.py [--seconds 40] [--rounds 3]
 
 Two films of 1280x720 are made by code. One process measures them by the stage and the parts that a
-run uses: first all families but CLIP, then CLIP alone, then without CLIP again. Beside it stand a
-decode of the same films and nothing else, and CLIP on the same pictures and nothing else. CLIP is
-ViT-B/32 with random weights, which changes no time. Times are CPU-seconds of the process, without
-its start.
+run uses: first all families but CLIP, then CLIP alone, then without CLIP again. It is compared with
+a decode of the same films and nothing else, and with the time inside of CLIP. CLIP is ViT-B/32
+with random weights, which changes no time. Times are CPU-seconds of the process, without its start.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Runs with a CLIP model: columns, embeddings, reruns, and what is refused before any work."""
 
 import json
+import shutil
 import subprocess
 import sys
 from fractions import Fraction
@@ -44,7 +45,10 @@ def run(places: tuple[Path, Path, str], *more: str) -> dict[str, Any]:
 def test_a_run_stores_scores_types_and_embeddings_and_reruns_without_pixels(
     places: tuple[Path, Path, str],
 ) -> None:
-    """Pins what readers see with a model, that bounds recompute nothing, and its removal."""
+    """Pins what readers see with a model; bounds, its removal and its return decode nothing.
+
+    Adding it to what is measured runs no other network.
+    """
     out = places[1]
     summary = run(places, *CLIP)
     (clip,) = pq.read_table(out / "clips").to_pylist()
@@ -79,11 +83,20 @@ def test_a_run_stores_scores_types_and_embeddings_and_reruns_without_pixels(
     assert pq.read_table(out / "clip_embeddings").to_pylist() == embeddings
 
     summary = run(places)
-    assert summary["work"]["sources_analyzed"] == 1
+    assert summary["work"]["sources_analyzed"] == 0
     assert "clip_embeddings" not in summary["tables"]
     assert not list((out / "clip_embeddings").glob("*.parquet"))
     (clip,) = pq.read_table(out / "clips").to_pylist()
     assert clip["content_type"] is clip["consistency"] is None
+
+    assert run(places, *CLIP)["work"]["sources_analyzed"] == 0
+    assert pq.read_table(out / "clip_embeddings").to_pylist() == embeddings
+    shutil.rmtree(out / "tracks" / "clip")
+    summary = run(places, "--set", "propose.max_s=50", *CLIP)
+    assert summary["work"]["sources_analyzed"] == 1
+    assert summary["cpu_seconds"]["clip"] > 0
+    assert "shot_network" not in summary["cpu_seconds"]
+    assert pq.read_table(out / "clip_embeddings").to_pylist() == embeddings
 
 
 @pytest.mark.parametrize("more", [[], ["--set", "semantic.safety=false"]])
