@@ -23,7 +23,7 @@ from curator.errors import CuratorError, RecipeError, UsageError
 from curator.executor.termination import Terminated, end_process
 
 COMMANDS = (
-    "run", "recipes", "models", "scores", "explain", "tune", "recaption", "verify",
+    "run", "recipes", "graph", "models", "scores", "explain", "tune", "recaption", "verify",
     "export", "doctor", "demo",
 )  # fmt: skip
 """Modules of `curator.commands`, in the order of the help."""

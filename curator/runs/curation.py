@@ -1,19 +1,11 @@
-"""One run from listing to commit.
-
-    listing -> scan -> analyze -> propose -> filter -> dedup -> select -> cut -> shard -> commit
-
-Captions are asked for while clips are cut, or before it where answers decide about them.
+"""One run from listing to commit: the stages of the graph, one after the other.
 
 What an earlier run stored and is still valid is read, not made again. Nothing that readers see
-changes before the last step, which writes `summary.json` and then removes what no longer counts.
+changes before `commit`, which writes `summary.json` and then removes what no longer counts.
 """
 
-import logging
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,77 +17,40 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitWorker
 from curator.executor.worker import Step
+from curator.extensions import Extension
 from curator.fingerprints import fingerprint
 from curator.measures.scores import measures_used
 from curator.models.weight_store import ModelStore
+from curator.pipeline import AnyStage, graph_of
 from curator.recipe import Recipe, semantics_of
-from curator.records import SourceRef
+from curator.runs.corpus import Corpus, decide
+from curator.runs.run_log import RunLog
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.caption.measured_caption import measured_captions
-from curator.stages.commit.commit_run import Commit, commit_run, kept_by_source
+from curator.stages.commit.commit_run import Commit, kept_by_source
 from curator.stages.cut.cut_driver import CutNeeds, Cutting
 from curator.stages.cut.output_form import as_written
-from curator.stages.cut.stage import CutStage, CutStageConfig
-from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
-from curator.stages.dedup.stage import DedupStage
-from curator.stages.filter.judging import Decided, RuleCount, corpus_of, judge_table
-from curator.stages.filter.rules import Bounds, resolve
+from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.propose.candidate_store import Candidates
-from curator.stages.propose.stage import KeepProposed, ProposedUnit, ProposeStage
-from curator.stages.scan.config import ScanConfig
+from curator.stages.propose.stage import KeepProposed, ProposedUnit
 from curator.stages.scan.scan_driver import Scanning
 from curator.stages.scan.source_listing import Listed, SkippedName, list_sources
-from curator.stages.scan.stage import ScanStage
-from curator.stages.select.stage import SelectStage
 from curator.stages.shard.shard_driver import Sharding
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.clip_locations import Location
-from curator.tables.clip_rows import ClipRows, sorted_columns
-from curator.tables.clip_vectors import Vectors, like_vectors, vectors_table
+from curator.tables.clip_vectors import Vectors
 from curator.tables.output_format import log_older, read_summary
-from curator.tables.schemas import SHOTS_SCHEMA, candidates_schema, clips_schema, embeddings_schema
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
 from curator.tables.track_parts import LoadTracks
 
 if TYPE_CHECKING:
+    from curator.records import SourceRef
     from curator.stages.caption.caption_driver import Captioning
 
-logger = logging.getLogger(__name__)
-
-CLIP_ORDER = ("source_id", "start_pts", "end_pts")
 SMALL_BYTES = 64 << 20
 """Bytes of sources that are likely small work; what they hold is not known before the scan."""
-
-
-@dataclass(slots=True, kw_only=True)
-class RunState:
-    """What a run has found so far; the driver's memory grows with clips, not with pixels."""
-
-    sources: SourceTable = field(default_factory=SourceTable)
-    metadata: SourceMetadata = field(default_factory=SourceMetadata)
-    n_skipped_names: int = 0
-    shots: list[pa.Table] = field(default_factory=list)
-    candidates: list[pa.Table] = field(default_factory=list)
-    vectors: list[pa.Table] = field(default_factory=list)
-    clip_vectors: list[pa.Table] = field(default_factory=list)
-    all_vectors: pa.Table | None = None
-    n_passed: int = 0
-    """Candidates that pass the rules that need no other clip, for the display."""
-    rules: list[RuleCount] = field(default_factory=list)
-    clips: ClipRows = field(default_factory=lambda: _rows_of(candidates_schema().empty_table()))
-    seconds: dict[str, float] = field(default_factory=dict)
-    cpu_s: Counter[str] = field(default_factory=Counter)
-    long_whole: Counter[str] = field(default_factory=Counter)
-    counts: Counter[str] = field(default_factory=Counter)
-    cut: dict[str, Any] = field(default_factory=dict)
-    captioning: "Captioning | None" = None
-    """Annotates clips, where the recipe asks a model."""
-
-
-def _rows_of(candidates: pa.Table) -> ClipRows:
-    return ClipRows(candidates.drop_columns(["seconds"]), clips_schema())
 
 
 class Run:
@@ -109,38 +64,29 @@ class Run:
     """
 
     def __init__(self, store: Store, recipe: Recipe, engine: Engine, progress: Progress) -> None:
-        self._store = store
-        self._recipe = recipe
-        self._engine = engine
-        self._progress = progress
-        self._state = RunState()
+        self._store, self._recipe = store, recipe
+        self._engine, self._progress = engine, progress
         self._semantics = semantics_of(recipe)
-        measures = [extension.name for extension in measures_used()]
-        self._analyzing = Analyzing(
-            store,
-            recipe.analyze,
-            engine,
-            progress,
-            clip=self._semantics.clip,
-            models=self._semantics.store,
-            measures=measures,
-        )
-        self._propose = ProposeStage(
-            recipe.propose,
-            aggregates=recipe.scores.root,
-            heads_stamp=self._semantics.heads_stamp,
-            measures=measures,
-        )
-        stamp = self._propose.fingerprint({"tracks": self._analyzing.stamp})
-        has_clip = recipe.analyze.clip is not None
-        self._candidates = Candidates(store, stamp, has_clip=has_clip)
-        self._pairs = StoredPairs(store, self._candidates.stamp)
+        self._graph = graph_of(recipe)
         self._previous = read_summary(store)
         log_older(store, self._previous)
+        self._log = RunLog(progress=progress)
+        self._sources = SourceTable()
+        self._metadata = SourceMetadata()
+        self._corpus = Corpus(self._formed)
+        self._stamps = self._graph.fingerprints()
+        has_clip = recipe.analyze.clip is not None
+        self._candidates = Candidates(store, self._stamps["propose"], has_clip=has_clip)
+        self._pairs = StoredPairs(store, self._stamps["propose"])
+        self._captioning: Captioning | None = None
+        self._locations: Mapping[str, Location] = {}
+        self._arguments: Sequence[str] = ()
+        self._limit: int | None = None
+        self._after_cut: list[Callable[[], None]] = []
         mark_processes()
 
     def execute(self, arguments: Sequence[str], *, limit: int | None) -> dict[str, Any]:
-        """Does the run.
+        """Runs the stages of the graph.
 
         Args:
             arguments: Sources as the user named them.
@@ -149,52 +95,72 @@ class Run:
         Returns:
             What `summary.json` holds.
         """
-        sidecar_meta = self._recipe.scan.sidecar_meta
-        listed = list_sources(arguments, limit=limit, sidecar_meta=sidecar_meta)
-        self._scan(self._described(listed))
+        self._arguments, self._limit = arguments, limit
+        drivers: Mapping[str, Callable[[Any], Any]] = {
+            "scan": self._scan,
+            "analyze": self._analyze,
+            "filter": self._filter,
+            "caption": self._caption,
+            "cut": self._cut,
+            "shard": self._shard,
+            "commit": self._commit,
+        } | {stage.name: self._decide for stage in self._graph.deciding()}
+        result: Any = None
+        try:
+            for stage in self._graph:
+                # `propose` runs in the chain of `analyze`, stages that change pixels in `cut`.
+                if stage.name in drivers:
+                    result = drivers[stage.name](stage)
+        finally:
+            if self._captioning is not None:
+                self._captioning.close()
+        summary: dict[str, Any] = result
+        return summary
+
+    def _scan(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+        log, begun = self._log, time.monotonic()
+        scanning = Scanning(stage, self._store, self._engine, self._progress, self._sources)
+        self._progress.stage("list")
+        new = scanning.begin(self._listed(stage.config.sidecar_meta))
+        self._progress.stage("scan")
+        if not self._previous and new and self._is_small(new):
+            scanning.finish(then=self._preload)
+        else:
+            scanning.finish()
+        log.counts["skipped_names"] = scanning.n_skipped_names
+        log.counts["sources_scanned"] = scanning.n_scanned
+        log.cpu_s.update(scanning.cpu_s)
+        log.seconds["list"] = round(scanning.list_s, 3)
+        log.seconds["scan"] = round(time.monotonic() - begun - scanning.list_s, 3)
         self._check_metadata()
         self._check_replaces()
-        with self._timed("analyze"):
-            self._analyze()
-        state, recipe = self._state, self._recipe
-        with self._timed("filter"):
-            self._filter()
-        with self._timed("dedup"):
-            dedup = DedupStage(self._recipe.dedup)
-            remove_duplicates(dedup, state.clips, self._vectors(), self._pairs)
-        with self._timed("select"):
-            SelectStage(self._recipe.select).process(state.clips)
-        if recipe.caption.annotates:
-            # Imported here: runs that ask no model need nothing of it.
-            from curator.stages.caption.caption_driver import Captioning
 
-            # Without a finished run the server was asked before all work.
-            state.captioning = Captioning(
-                self._store,
-                recipe.caption,
-                self._engine,
-                self._progress,
-                checks=bool(self._previous),
-            )
-        with closing(state.captioning) if state.captioning is not None else nullcontext():
-            locations = self._cut()
-        with self._timed("shard"):
-            sharding = self._shard(locations)
-        with self._timed("commit"):
-            return self._commit(sharding)
-
-    def _described(self, listed: Iterable[Listed]) -> Iterator[Listed]:
-        """Keeps what is said of sources as they pass."""
-        for item in listed:
+    def _listed(self, sidecar_meta: bool) -> Iterator[Listed]:
+        """The listing; keeps the metadata of sources as they pass."""
+        for item in list_sources(self._arguments, limit=self._limit, sidecar_meta=sidecar_meta):
             if not isinstance(item, SkippedName) and item.metadata:
-                self._state.metadata.add(item.uri, item.metadata)
+                self._metadata.add(item.uri, item.metadata)
             yield item
 
     def _check_metadata(self) -> None:
-        metadata, recipe = self._state.metadata, self._recipe
-        metadata.warn()
-        numbers, texts = recipe.filters.metadata()
-        metadata.check(numbers, [*texts, *(n for n in recipe.select.by if n.startswith(PREFIX))])
+        self._metadata.warn()
+        numbers, texts = self._recipe.filters.metadata()
+        groups = [name for name in self._recipe.select.by if name.startswith(PREFIX)]
+        self._metadata.check(numbers, [*texts, *groups])
+
+    def _formed(self, clips: pa.Table) -> pa.Table:
+        """Candidates as they would be written, with the metadata of their sources."""
+        formed = as_written(clips, self._recipe.cut, self._recipe.shard)
+        return self._metadata.joined(formed, "source_uri")
+
+    def _preload(self) -> None:
+        """Lets the process for small work load the modules of the analysis."""
+        self._engine.preload(("torch", "cv2", "curator.stages.analyze.stage"))
+
+    def _is_small(self, new: "Sequence[SourceRef]") -> bool:
+        """Whether the sources of a first run are likely small work."""
+        n_bytes = sum(source.n_bytes for source in new)
+        return n_bytes <= SMALL_BYTES and self._engine.is_small(len(new), 0)
 
     def _check_replaces(self) -> None:
         """Refuses to replace a finished run by nothing.
@@ -203,7 +169,7 @@ class Run:
             UsageError: No source can be read, and the run before had some that could.
         """
         n_done = self._previous.get("counts", {}).get("done", 0)
-        sources = self._state.sources
+        sources = self._sources
         if n_done and next(sources.to_analyze(), None) is None:
             raise UsageError(
                 f"no source of {len(sources)} can be read (the first: {sources.first_error()}); "
@@ -211,114 +177,44 @@ class Run:
                 "check what SOURCE names, or name another OUT"
             )
 
-    def _cut(self) -> Mapping[str, Location]:
-        """Cuts what is kept, and has it annotated before or meanwhile."""
-        state, cutting, captioning = self._state, self._cutting(), self._state.captioning
-        kept = kept_by_source(state.clips)
-        sources, track_part = state.sources.find(kept), self._candidates.track_part
-        order = None
-        if captioning is not None:
-            last = self._previous.get("tables", {}).get("annotations", ())
-            captioning.begin(state.clips, annotations=last)
-            if self._recipe.caption.decides:
-                with self._timed("caption"):
-                    cutting.refuse_hdr(state.clips)
-                    captioning.before_cut(
-                        partial(cutting.look, sources=sources, track_part=track_part)
-                    )
-                    captioning.apply(state.clips)
-            else:
-                order = captioning.order
-        with self._timed("cut"):
-            wanted = order if self._recipe.caption.asks else None
-            locations = cutting.cut(state.clips, sources, track_part, wanted)
-        with self._timed("caption"):
-            if order is not None and captioning is not None:
-                captioning.after_cut(locations)
-                captioning.apply(state.clips)
-            # A caption tells the length, and a copy may be shorter than what was proposed.
-            measured_captions(state.clips, self._recipe.caption)
-        if captioning is not None and self._semantics.clip is not None:
-            self._align(captioning)
-        state.cut = cutting.work
-        state.counts["clips_cut"] = cutting.n_cut
-        state.cpu_s.update(cutting.cpu_s)
-        if captioning is not None:
-            # Not by |=, which drops what is zero.
-            state.counts.update(captioning.counts)
-            state.cpu_s.update(captioning.cpu_s)
-        return locations
-
-    def _align(self, captioning: "Captioning") -> None:
-        from curator.stages.caption.alignment_store import Alignments
-
-        table, entry = self._clip_vectors(), self._semantics.clip
-        if table is not None and entry is not None:
-            found = Alignments(self._store, entry, self._semantics.store, self._engine)
-            captioning.align(self._state.clips, found, Vectors(table))
-
-    @contextmanager
-    def _timed(self, stage: str) -> Iterator[None]:
-        self._progress.stage(stage)
-        start = time.monotonic()
-        yield
-        seconds = self._state.seconds
-        seconds[stage] = round(seconds.get(stage, 0.0) + time.monotonic() - start, 3)
-
-    def _scan(self, listed: Iterable[Listed]) -> None:
-        state, begun = self._state, time.monotonic()
-        scanning = Scanning(
-            ScanStage(ScanConfig()), self._store, self._engine, self._progress, state.sources
-        )
-        self._progress.stage("list")
-        new = scanning.begin(listed)
-        self._progress.stage("scan")
-        if not self._previous and new and self._is_small(new):
-            scanning.finish(then=self._preload)
-        else:
-            scanning.finish()
-        state.n_skipped_names = scanning.n_skipped_names
-        state.counts["sources_scanned"] = scanning.n_scanned
-        state.cpu_s.update(scanning.cpu_s)
-        state.seconds["list"] = round(scanning.list_s, 3)
-        state.seconds["scan"] = round(time.monotonic() - begun - scanning.list_s, 3)
-
-    def _preload(self) -> None:
-        """Lets the process for small work load the modules of the analysis."""
-        self._engine.preload(("torch", "cv2", "curator.stages.analyze.stage"))
-
-    def _is_small(self, new: Sequence[SourceRef]) -> bool:
-        """Whether the sources of a first run are likely small work."""
-        n_bytes = sum(source.n_bytes for source in new)
-        return n_bytes <= SMALL_BYTES and self._engine.is_small(len(new), 0)
-
-    def _analyze(self) -> None:
-        analyzing = self._analyzing
-        sources = list(self._state.sources.to_analyze())
-        stored = self._candidates.load({str(s.source_id): s.uri for s in sources})
-        if stored is not None:
-            self._take_candidates(stored)
-        known = self._candidates.track_part
-        missing = [s for s in sources if str(s.source_id) not in known]
-        if missing:
-            self._propose.heads = self._semantics.heads()
-            analyzing.run(missing, self._propose_step(), self._take_proposed)
-        self._candidates.flush()
+    def _analyze(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+        """Analyzes what has no candidates yet, and proposes clips in the same processes."""
+        log = self._log
+        with log.timed("analyze"):
+            analyzing = Analyzing(
+                self._store,
+                stage.config,
+                self._engine,
+                self._progress,
+                clip=self._semantics.clip,
+                models=self._semantics.store,
+                measures=[extension.name for extension in measures_used()],
+            )
+            sources = list(self._sources.to_analyze())
+            stored = self._candidates.load({str(s.source_id): s.uri for s in sources})
+            if stored is not None:
+                self._take(stored)
+            known = self._candidates.track_part
+            missing = [s for s in sources if str(s.source_id) not in known]
+            if missing:
+                analyzing.run(missing, self._propose_step(analyzing), self._take_proposed)
+            self._candidates.flush()
         counts = analyzing.counts
-        self._state.counts["sources_analyzed"] = counts.n_analyzed
-        self._state.counts["segments_analyzed"] = counts.n_segments
-        self._state.counts["sources_joined"] = counts.n_joined
-        self._state.counts["gpu_batches_halved"] = counts.n_halved
-        self._state.long_whole |= counts.whole
-        self._state.cpu_s.update(analyzing.cpu_s)
+        log.counts["sources_analyzed"] = counts.n_analyzed
+        log.counts["segments_analyzed"] = counts.n_segments
+        log.counts["sources_joined"] = counts.n_joined
+        log.counts["gpu_batches_halved"] = counts.n_halved
+        log.long_whole |= counts.whole
+        log.cpu_s.update(analyzing.cpu_s)
 
-    def _propose_step(self) -> Step:
-        stage = self._propose
+    def _propose_step(self, analyzing: Analyzing) -> Step:
+        stage = self._graph["propose"]
+        stage.heads = self._semantics.heads()
         return Step(
             make=UnitWorker,
             settings={
                 "stage": stage,
-                "load": LoadTracks(self._analyzing.tracks),
+                "load": LoadTracks(analyzing.tracks),
                 "keep": KeepProposed(self._recipe.analyze.clip),
             },
             resources=stage.resources,
@@ -326,146 +222,176 @@ class Run:
 
     def _take_proposed(self, proposed: ProposedUnit) -> None:
         self._candidates.add(proposed)
-        self._take_candidates(proposed)
+        self._take(proposed)
 
-    def _take_candidates(self, proposed: ProposedUnit) -> None:
-        state = self._state
-        clips = as_written(proposed.clips, self._recipe.cut, self._recipe.shard)
-        clips = state.metadata.joined(clips, "source_uri")
-        state.sources.measured(proposed.sources)
-        state.shots.append(proposed.shots)
-        state.candidates.append(clips)
-        state.vectors.append(proposed.vectors)
-        state.clip_vectors.append(proposed.clip_vectors)
-        bounds = resolve(self._recipe.filters.root)
-        state.n_passed += self._judged(clips, bounds).n_kept
-        self._progress.clips(state.n_passed)
+    def _take(self, proposed: ProposedUnit) -> None:
+        self._sources.measured(proposed.sources)
+        clips = self._corpus.add(proposed)
+        self._log.counts["n_passed"] += self._graph["filter"].n_passing(clips)
+        self._progress.clips(self._log.counts["n_passed"])
 
-    def _judged(self, clips: pa.Table, bounds: Sequence[Bounds]) -> Decided:
-        recipe = self._recipe
-        return judge_table(
-            clips,
-            bounds,
-            min_s=recipe.propose.min_s,
-            min_frames=recipe.cut.length_frames,
-            max_s=recipe.propose.max_s,
-            shard=recipe.shard,
-            semantic=recipe.semantic,
-        )
+    def _filter(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+        with self._log.timed("filter"):
+            self._corpus.judge(stage)
 
-    def _filter(self) -> None:
-        """Judges all candidates: a bound by quantile needs every one of them."""
-        state, recipe = self._state, self._recipe
-        none = state.metadata.joined(candidates_schema().empty_table(), "source_uri")
-        state.candidates.append(none)
-        clips = sorted_columns(state.candidates, CLIP_ORDER)
-        corpus = corpus_of(clips, min_s=recipe.propose.min_s)
-        decided = self._judged(clips, resolve(recipe.filters.root, corpus))
-        state.rules = decided.rules
-        state.clips = _rows_of(decided.clips)
-
-    def _vectors(self) -> pa.Table:
-        """Vectors of all clips, by id."""
-        state = self._state
-        if state.all_vectors is None:
-            tables = like_vectors([*state.vectors, vectors_table([])])
-            state.vectors = []
-            state.all_vectors = sorted_columns(tables, ["clip_id"])
-        return state.all_vectors
-
-    def _clip_vectors(self) -> pa.Table | None:
-        """Embeddings of all clips by the CLIP model, by id; None without one."""
-        if self._recipe.analyze.clip is None:
-            return None
-        state = self._state
-        tables = like_vectors([*state.clip_vectors, embeddings_schema(1).empty_table()])
-        state.clip_vectors = [sorted_columns(tables, ["clip_id"])]
-        return state.clip_vectors[0]
+    def _decide(self, stage: AnyStage) -> None:
+        with self._log.timed(stage.name):
+            decide(stage, self._corpus.clips, self._corpus.vectors, self._pairs)
 
     def _cutting(self) -> Cutting:
-        recipe = self._recipe
+        stage = self._graph["cut"]
         return Cutting(
-            self._cut_config(),
-            (),
-            CutNeeds(min_s=recipe.propose.min_s, classes=recipe.shard),
+            stage.config,
+            stage.pixels,
+            CutNeeds(min_s=self._recipe.propose.min_s, classes=self._recipe.shard),
             self._store,
             self._engine,
             self._progress,
             previous=self._previous,
         )
 
-    def _cut_config(self) -> CutStageConfig:
-        recipe = self._recipe
-        return CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
+    def _caption(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+        """Annotates clips before they are cut, where answers decide about them; else with them."""
+        if not self._recipe.caption.annotates:
+            return
+        # Imported here: runs that ask no model need nothing of it.
+        from curator.stages.caption.caption_driver import Captioning
 
-    def _shard(self, locations: Mapping[str, Location]) -> Sharding:
-        state, recipe = self._state, self._recipe
-        sharding = Sharding(
+        # Without a finished run the server was asked before all work.
+        captioning = self._captioning = Captioning(
             self._store,
-            recipe.shard,
-            fingerprint(recipe.model_dump(mode="json")),
+            stage.config,
             self._engine,
-            previous=self._previous,
+            self._progress,
+            checks=bool(self._previous),
         )
-        table = None
-        if recipe.shard.embedding != "none":
-            table = self._clip_vectors() if recipe.shard.embedding == "clip" else self._vectors()
-        vectors = Vectors(table) if table is not None else None
-        find = None
-        if recipe.caption.embedding is not None:
-            # Imported here: few recipes have captions embedded.
-            from curator.stages.caption.caption_embeddings import text_vectors_of
+        last = self._previous.get("tables", {}).get("annotations", ())
+        captioning.begin(self._corpus.clips, annotations=last)
+        if not stage.config.decides:
+            return
+        cutting, clips = self._cutting(), self._corpus.clips
+        with self._log.timed("caption"):
+            cutting.refuse_hdr(clips)
+            captioning.before_cut(partial(cutting.look, **self._origins()))
+            captioning.apply(clips)
+        self._log.cpu_s.update(cutting.cpu_s)
 
-            embedded = text_vectors_of(
-                recipe.caption.embedding,
-                ModelStore.at(recipe.models),
-                state.clips,
+    def _origins(self) -> dict[str, Any]:
+        """Sources of the kept clips, and the parts that have their tracks."""
+        kept = kept_by_source(self._corpus.clips)
+        return {"sources": self._sources.find(kept), "track_part": self._candidates.track_part}
+
+    def _cut(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+        """Cuts what is kept, and takes frames for captions on the way."""
+        log, captioning, caption = self._log, self._captioning, self._recipe.caption
+        cutting, clips = self._cutting(), self._corpus.clips
+        is_open = captioning is not None and not caption.decides
+        order = captioning.order if captioning is not None and is_open and caption.asks else None
+        with log.timed("cut"):
+            self._locations = cutting.cut(clips, order=order, **self._origins())
+        with log.timed("caption"):
+            if captioning is not None and is_open:
+                captioning.after_cut(self._locations)
+                captioning.apply(clips)
+            # A caption tells the length, and a copy may be shorter than its candidate.
+            measured_captions(clips, caption)
+        if captioning is not None:
+            self._align(captioning)
+            # Not by |=, which drops what is zero.
+            log.counts.update(captioning.counts)
+            log.cpu_s.update(captioning.cpu_s)
+        log.cut = cutting.work
+        log.counts["clips_cut"] = cutting.n_cut
+        log.cpu_s.update(cutting.cpu_s)
+
+    def _align(self, captioning: "Captioning") -> None:
+        entry = self._semantics.clip
+        if entry is not None:
+            from curator.stages.caption.alignment_store import Alignments
+
+            found = Alignments(self._store, entry, self._semantics.store, self._engine)
+            captioning.align(self._corpus.clips, found, Vectors(self._corpus.clip_vectors()))
+
+    def _shard(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+        log, recipe, clips = self._log, self._recipe, self._corpus.clips
+        with log.timed("shard"):
+            sharding = self._sharding = Sharding(
                 self._store,
+                stage.config,
+                fingerprint(recipe.model_dump(mode="json")),
                 self._engine,
+                previous=self._previous,
             )
-            if embedded is not None:
-                find = embedded.find
-                state.counts["captions_embedded"] = embedded.n_made
-                state.cpu_s.update(embedded.cpu_s)
-        captioning = state.captioning
-        told = captioning.sample if captioning is not None else None
-        sharding.shard(state.clips, locations, vectors, find, told)
-        state.counts["shards_written"] = sharding.n_written
-        return sharding
+            vectors = None
+            if recipe.shard.embedding != "none":
+                is_clip = recipe.shard.embedding == "clip"
+                table = self._corpus.clip_vectors() if is_clip else self._corpus.vectors()
+                vectors = Vectors(table)
+            find = None
+            if recipe.caption.embedding is not None:
+                # Imported here: few recipes have captions embedded.
+                from curator.stages.caption.caption_embeddings import text_vectors_of
 
-    def _commit(self, sharding: Sharding) -> dict[str, Any]:
-        state = self._state
-        state.shots.append(SHOTS_SCHEMA.empty_table())
-        captioning = state.captioning
-        return commit_run(
-            Commit(
-                store=self._store,
-                recipe=self._recipe.model_dump(mode="json"),
-                sources=state.sources,
-                metadata=state.metadata,
-                shots=sorted_columns(state.shots, ("source_id", "shot")),
-                clips=state.clips,
-                rules=[rule.facts(self._recipe.filters.root) for rule in state.rules],
-                embeddings=self._vectors(),
-                clip_embeddings=self._clip_vectors(),
-                annotations=captioning.tables() if captioning is not None else None,
-                sidecars=captioning.sidecars if captioning is not None else None,
-                pictures=self._candidates.pictures,
-                candidates=self._candidates.names() | self._pairs.names(),
-                shards=sharding.summary,
-                shard_files=sharding.files,
-                shard_names=sharding.names,
-                n_skipped_names=state.n_skipped_names,
-                seconds=state.seconds,
-                counts=dict(state.counts),
-                long_whole=dict(state.long_whole),
-                cpu_s=lambda: cpu_profile(state.cpu_s),
-                cut=state.cut,
-                stamps={
-                    "scan": ScanStage(ScanConfig()).fingerprint({}),
-                    "tracks": self._analyzing.stamp,
-                    "candidates": self._candidates.stamp,
-                    "cuts": CutStage(self._cut_config()).fingerprint({}),
-                },
+                models = ModelStore.at(recipe.models)
+                embedded = text_vectors_of(
+                    recipe.caption.embedding, models, clips, self._store, self._engine
+                )
+                if embedded is not None:
+                    find = embedded.find
+                    log.counts["captions_embedded"] = embedded.n_made
+                    log.cpu_s.update(embedded.cpu_s)
+            sample = self._captioning.sample if self._captioning is not None else None
+            sharding.shard(clips, self._locations, vectors, find, sample)
+        log.counts["shards_written"] = sharding.n_written
+
+    def _commit(self, stage: Any) -> dict[str, Any]:  # noqa: ANN401 - the stage of that name
+        log, corpus, captioning, recipe = self._log, self._corpus, self._captioning, self._recipe
+        counts = dict(log.counts)
+        counts.pop("n_passed", None)
+        with log.timed("commit"):
+            summary: dict[str, Any] = stage.process(
+                Commit(
+                    store=self._store,
+                    recipe=recipe.model_dump(mode="json"),
+                    sources=self._sources,
+                    metadata=self._metadata,
+                    shots=corpus.shots(),
+                    clips=corpus.clips,
+                    rules=[rule.facts(recipe.filters.root) for rule in corpus.rules],
+                    embeddings=corpus.vectors(),
+                    clip_embeddings=corpus.clip_vectors() if recipe.analyze.clip else None,
+                    annotations=captioning.tables() if captioning is not None else None,
+                    sidecars=captioning.sidecars if captioning is not None else None,
+                    pictures=self._candidates.pictures,
+                    candidates=self._candidates.names() | self._pairs.names(),
+                    shards=self._sharding.summary,
+                    shard_files=self._sharding.files,
+                    shard_names=self._sharding.names,
+                    n_skipped_names=counts.pop("skipped_names", 0),
+                    seconds=log.seconds,
+                    counts=counts,
+                    long_whole=dict(log.long_whole),
+                    cpu_s=lambda: cpu_profile(log.cpu_s),
+                    cut=log.cut,
+                    stamps={
+                        "scan": self._stamps["scan"],
+                        "tracks": self._stamps["analyze"],
+                        "candidates": self._stamps["propose"],
+                        "cuts": self._stamps["cut"],
+                    },
+                    extensions=[
+                        _named(extension)
+                        for extension in (*self._graph.extensions, *measures_used())
+                    ],
+                )
             )
-        )
+        return summary
+
+
+def _named(extension: Extension) -> dict[str, Any]:
+    """A class from outside this package, for the summary."""
+    return {
+        "name": extension.name,
+        "kind": extension.kind.value.removeprefix("curate."),
+        **extension.origin,
+    }

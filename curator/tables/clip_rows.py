@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.measures.scores import SCORES
-from curator.records import Candidate, Clip, Reason
+from curator.records import Candidate, Clip
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.parts import column_values, rows_to_table
 from curator.tables.schemas import candidates_schema, columns_of, metadata_fields, score_column
@@ -320,7 +320,7 @@ def sorted_columns(tables: list[pa.Table], by: Sequence[str]) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def reject(clip: Clip, reason: Reason, *, detail: str | None = None) -> None:
+def reject(clip: Clip, reason: str, *, detail: str | None = None) -> None:
     """Turns a kept clip into a rejected one."""
     clip.decision = "rejected"
     clip.reason = str(reason)

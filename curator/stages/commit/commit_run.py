@@ -66,6 +66,8 @@ class Commit:
     """CPU-seconds of the run up to the call, by what they went into."""
     cut: Mapping[str, Any]
     stamps: Mapping[str, str]
+    extensions: Sequence[Mapping[str, Any]] = ()
+    """Classes that were loaded from outside this package, each with its origin."""
 
 
 def commit_run(run: Commit) -> dict[str, Any]:
@@ -197,6 +199,7 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
         "shards": run.shards,
         "tables": dict(names),
         "versions": versions(),
+        "extensions": [dict(extension) for extension in run.extensions],
     }
 
 

@@ -128,14 +128,14 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
         taker: FrameTaker | None = None,
     ) -> None:
         super().__init__(config)
-        self._pixels = tuple(pixels)
+        self.pixels = tuple(pixels)
         self._threads = threads
         self._taker = taker
         self._opened: tuple[str, ExitStack, ClipCutter] | None = None
 
     def models(self) -> tuple[object, ...]:
         """The encoder's version, and the stages that change pixels."""
-        changed = [stage.fingerprint({"clips": ""}) for stage in self._pixels]
+        changed = [stage.fingerprint({"clips": ""}) for stage in self.pixels]
         return (av.library_versions["libavcodec"], *changed)
 
     def settings(self) -> dict[str, object]:
@@ -144,7 +144,7 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
 
     def setup(self) -> None:
         """Sets up the stages that change pixels."""
-        for stage in self._pixels:
+        for stage in self.pixels:
             stage.setup()
 
     def release(self) -> None:
@@ -167,7 +167,7 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
                 config=self.config.cut,
                 max_pixels=self.config.max_pixels,
                 decoder_threads=self._threads,
-                pixels=self._pixels,
+                pixels=self.pixels,
             )
             self._opened = source.uri, stack, stack.enter_context(cutter)
         try:

@@ -81,7 +81,7 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     version = 1
     scope = Scope.SOURCE
     reads = ("tracks",)
-    writes = ("candidates",)
+    writes = ("candidates", "shots", "embeddings")
     # Shorter spans are proposed too, and rejected by a rule.
     results_ignore = frozenset({"min_s"})
     config_type = ProposeConfig

@@ -1,0 +1,35 @@
+"""`curate graph`: prints the stages of a recipe."""
+
+import argparse
+
+from curator.commands.arguments import EXIT_OK, Commands, add_overrides
+
+
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    """Adds the command."""
+    graph = commands.add_parser(
+        "graph",
+        help="print the stages of a recipe: scope, resources, tables and fingerprints",
+        description="Prints the graph that `curate run` follows with a recipe. Nothing is read or "
+        "written but the recipe.",
+    )
+    graph.add_argument(
+        "recipe", nargs="?", default="quickstart", metavar="RECIPE",
+        help="name from `curate recipes`, or a YAML file (default: %(default)s)",
+    )  # fmt: skip
+    add_overrides(graph)
+    graph.add_argument(
+        "--format", choices=("text", "mermaid"), default="text",
+        help="a table for people, or a Mermaid diagram (default: %(default)s)",
+    )  # fmt: skip
+    graph.set_defaults(action=run_graph)
+
+
+def run_graph(options: argparse.Namespace) -> int:
+    """Prints the graph."""
+    from curator.pipeline import graph_of
+    from curator.recipe import load_recipe
+
+    graph = graph_of(load_recipe(options.recipe, options.overrides))
+    print(graph.mermaid() if options.format == "mermaid" else graph.text())
+    return EXIT_OK

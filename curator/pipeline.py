@@ -1,0 +1,229 @@
+"""The graph: the stages that a recipe leads to, in their order.
+
+`curate run` follows all of it, `curate tune` the stages that decide about clips, `curate recaption`
+those from `caption` on, and `curate graph` prints it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from curator.errors import ModelError, RecipeError, unknown_key
+from curator.extensions import Extension, Kind, load_extension
+from curator.measures.scores import measures_used
+from curator.recipe import Recipe, StageEntry, semantics_of
+from curator.stage import ClipFilter, PixelStage, Stage
+from curator.stages.analyze.stage import AnalyzeStage
+from curator.stages.caption.stage import CaptionStage
+from curator.stages.commit.config import CommitConfig
+from curator.stages.commit.stage import CommitStage
+from curator.stages.cut.stage import CutStage, CutStageConfig
+from curator.stages.dedup.stage import DedupStage
+from curator.stages.filter.stage import FilterNeeds, FilterStage
+from curator.stages.propose.stage import ProposeStage
+from curator.stages.scan.stage import ScanStage
+from curator.stages.select.stage import SelectStage
+from curator.stages.shard.stage import ShardStage
+
+AnyStage = Stage[Any, Any, Any]
+
+
+def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyStage]:
+    """The stages of this package, each with its section of the recipe."""
+    semantics = semantics_of(recipe)
+    measures = [extension.name for extension in measures_used()]
+    return [
+        ScanStage(recipe.scan),
+        AnalyzeStage(
+            recipe.analyze, clip=semantics.clip, models=semantics.store, measures=measures
+        ),
+        ProposeStage(
+            recipe.propose,
+            aggregates=recipe.scores.root,
+            heads_stamp=semantics.heads_stamp,
+            measures=measures,
+        ),
+        FilterStage(recipe.filters, _filter_needs(recipe)),
+        DedupStage(recipe.dedup),
+        SelectStage(recipe.select),
+        CaptionStage(recipe.caption),
+        CutStage(_cut_config(recipe), pixels),
+        ShardStage(recipe.shard),
+        CommitStage(CommitConfig()),
+    ]
+
+
+_MOVABLE = ("dedup", "select")
+"""Stages of this package that a recipe may move: they reject clips that others kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """The stages of one recipe.
+
+    Attributes:
+        stages: In their order; stages that change pixels stand before `cut`, which runs them.
+        extensions: Stages that were loaded from outside this package.
+    """
+
+    stages: tuple[AnyStage, ...]
+    extensions: tuple[Extension, ...] = ()
+
+    def __iter__(self) -> Iterator[AnyStage]:
+        """The stages in their order."""
+        return iter(self.stages)
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the stage of that name
+        """The stage of a name."""
+        return next(stage for stage in self.stages if stage.name == name)
+
+    def deciding(self) -> list[AnyStage]:
+        """The stages behind `filter` that reject clips before any of them is cut."""
+        kinds = (DedupStage, SelectStage, ClipFilter)
+        return [stage for stage in self.stages if isinstance(stage, kinds)]
+
+    def fingerprints(self) -> dict[str, str]:
+        """Fingerprint of each stage's results, by the stage's name.
+
+        Raises:
+            ModelError: Weights that a fingerprint depends on are missing.
+        """
+        tables: dict[str, str] = {}
+        found: dict[str, str] = {}
+        for stage in self.stages:
+            found[stage.name] = stage.fingerprint(tables)
+            tables |= dict.fromkeys(stage.writes, found[stage.name])
+        return found
+
+    def text(self) -> str:
+        """A table for people."""
+        try:
+            stamps = self.fingerprints()
+        except ModelError as error:
+            stamps = {}
+            missing = f"\nfingerprints are not known: {error}"
+        else:
+            missing = ""
+        head = ("stage", "scope", "takes", "reads", "writes", "fingerprint")
+        rows = [head] + [
+            (
+                stage.name,
+                str(stage.scope),
+                _takes(stage),
+                ", ".join(stage.reads) or "-",
+                ", ".join(stage.writes) or "-",
+                stamps.get(stage.name, "-"),
+            )
+            for stage in self.stages
+        ]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+        lines = (
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        )
+        return "\n".join(lines) + missing
+
+    def mermaid(self) -> str:
+        """A Mermaid flowchart: stages as boxes, tables on the arrows between them."""
+        lines = ["flowchart LR"]
+        for stage in self.stages:
+            lines.append(f'  {stage.name}["{stage.name}<br/>{stage.scope}, {_takes(stage)}"]')
+        writer: dict[str, str] = {}
+        for stage in self.stages:
+            lines += [
+                f"  {writer[table]} -- {table} --> {stage.name}"
+                for table in stage.reads
+                if table in writer
+            ]
+            writer |= dict.fromkeys(stage.writes, stage.name)
+        return "\n".join(lines)
+
+
+def graph_of(recipe: Recipe) -> Graph:
+    """The graph of a recipe.
+
+    Raises:
+        RecipeError: A stage that the recipe names cannot be loaded, or not stand where it says.
+    """
+    extensions: list[Extension] = []
+    own: list[tuple[StageEntry, AnyStage]] = []
+    for entry in recipe.stages:
+        if entry.use not in _MOVABLE:
+            extension, stage = _loaded(entry)
+            extensions.append(extension)
+            own.append((entry, stage))
+    pixels = [stage for _, stage in own if isinstance(stage, PixelStage)]
+    stages = _built_in(recipe, pixels)
+    for entry in recipe.stages:
+        if entry.use in _MOVABLE:
+            moved = next(stage for stage in stages if stage.name == entry.use)
+            stages.remove(moved)
+            own.append((entry, moved))
+    for entry, stage in own:
+        _insert(stages, stage, entry)
+    return Graph(stages=tuple(stages), extensions=tuple(extensions))
+
+
+def _loaded(entry: StageEntry) -> tuple[Extension, AnyStage]:
+    extension = load_extension(Kind.STAGE, entry.use)
+    target = extension.target
+    if not issubclass(target, PixelStage | ClipFilter):
+        raise RecipeError(
+            f"stages: {entry.use!r} is {target.__name__}, which is neither a PixelStage nor a "
+            "ClipFilter of curator.stage"
+        )
+    try:
+        config = target.config_type.model_validate(entry.config)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise RecipeError(f"stages: config of {entry.use!r}: {key}: {first['msg']}") from error
+    return extension, target(config)
+
+
+def _insert(stages: list[AnyStage], stage: AnyStage, entry: StageEntry) -> None:
+    names = [known.name for known in stages]
+    if stage.name in names:
+        raise RecipeError(f"stages: {entry.use!r}: there is a stage {stage.name!r} already")
+    place = entry.before or entry.after
+    default = "cut" if isinstance(stage, PixelStage) else "select"
+    if place is None:
+        place = default if default in names else "caption"
+    if place not in names:
+        raise RecipeError("stages: " + unknown_key(place, names, "stage"))
+    at = names.index(place) + (entry.after is not None)
+    # What decides about clips comes behind the rules, and before clips are described and written.
+    first = names.index("filter") + 1
+    last = names.index("cut" if isinstance(stage, PixelStage) else "caption")
+    if not first <= at <= last or (isinstance(stage, PixelStage) and at != last):
+        expected = "just before cut" if isinstance(stage, PixelStage) else "from filter to caption"
+        where = f"before {entry.before}" if entry.before else f"after {entry.after}"
+        raise RecipeError(f"stages: {entry.use!r} cannot stand {where}; expected {expected}")
+    stages.insert(at, stage)
+
+
+def _filter_needs(recipe: Recipe) -> FilterNeeds:
+    return FilterNeeds(
+        min_s=recipe.propose.min_s,
+        max_s=recipe.propose.max_s,
+        min_frames=recipe.cut.length_frames,
+        classes=recipe.shard,
+        semantic=recipe.semantic,
+    )
+
+
+def _cut_config(recipe: Recipe) -> CutStageConfig:
+    return CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
+
+
+def _takes(stage: AnyStage) -> str:
+    """Resources of a worker, for people."""
+    try:
+        each = stage.resources
+    except ModelError:
+        # Of weights that are not here the size is not known.
+        return "1 CPU"
+    gpus = f", {each.gpus:g} GPU" if each.gpus else ""
+    return f"{each.cpus:g} CPU{gpus}, {each.memory_bytes / (1 << 30):g} GiB"

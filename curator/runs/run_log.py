@@ -1,0 +1,39 @@
+"""What a run took and did: seconds, CPU-seconds and counts, for the summary."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from curator.executor.progress import Progress
+
+
+@dataclass(slots=True, kw_only=True)
+class RunLog:
+    """Collects what the stages of a run report.
+
+    Attributes:
+        progress: Shows the stage that runs.
+        seconds: Wall time by stage.
+        cpu_s: CPU-seconds of the workers, by what they went into.
+        counts: Counts of work, by name.
+        long_whole: Long sources that were analyzed whole, by reason.
+        cut: How clips were written.
+    """
+
+    progress: Progress
+    seconds: dict[str, float] = field(default_factory=dict)
+    cpu_s: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    long_whole: Counter[str] = field(default_factory=Counter)
+    cut: dict[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Shows a stage, and adds the time of the block to its seconds."""
+        self.progress.stage(stage)
+        start = time.monotonic()
+        yield
+        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.monotonic() - start, 3)
