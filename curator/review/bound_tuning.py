@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from curator.errors import UsageError, unknown_key
 from curator.measures.clip_semantics import check_content
 from curator.measures.scores import SCORES, spec_of
+from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records import Reason
 from curator.report.tune_page import BoundView, TuneView
 from curator.review.finished_run import Finished
-from curator.stages.dedup.pair_store import remove_duplicates
-from curator.stages.dedup.stage import DedupStage
-from curator.stages.filter.judging import Decided, decide, score_values
+from curator.runs.corpus import decide
+from curator.stages.filter.judging import Decided, score_values
 from curator.stages.filter.rules import Bounds
-from curator.stages.select.stage import SelectStage
+from curator.stages.filter.stage import FilterStage
 from curator.tables.clip_rows import ClipRows
 from curator.tables.schemas import clips_schema, metadata_fields
 
@@ -103,14 +103,8 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
 
 
 def _decide(candidates: pa.Table, recipe: Recipe) -> Decided:
-    return decide(
-        candidates,
-        recipe.filters.root,
-        min_s=recipe.propose.min_s,
-        max_s=recipe.propose.max_s,
-        shard=recipe.shard,
-        semantic=recipe.semantic,
-    )
+    stage: FilterStage = graph_of(recipe)["filter"]
+    return stage.process(candidates)
 
 
 def _full_key(change: str) -> str:
@@ -153,11 +147,8 @@ def _decided_anew(
     then = _first_reasons(decided)
     passed = np.flatnonzero([reason is None for reason in then])
     rows = ClipRows(decided.take(pa.array(passed)).drop_columns(["seconds"]), clips_schema())
-    if recipe.dedup.enabled:
-        pairs = finished.pairs()
-        stage = DedupStage(recipe.dedup)
-        remove_duplicates(stage, rows, finished.vectors(), pairs, writes=False)
-    SelectStage(recipe.select).process(rows)
+    for stage in graph_of(recipe).deciding():
+        decide(stage, rows, finished.vectors, finished.pairs(), writes=False)
     for number, row in zip(passed.tolist(), rows, strict=True):
         before = now[number]
         then[number] = row.reason or (before if before in AFTER_SELECTION else None)
