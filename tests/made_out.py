@@ -110,7 +110,9 @@ def store_candidates(
         for number, name in enumerate(ids)
         if pictures
     ]
-    candidates = Candidates(store, candidates_stamp(recipe), has_clip=recipe.analyze.clip is not None)
+    candidates = Candidates(
+        store, candidates_stamp(recipe), has_clip=recipe.analyze.clip is not None
+    )
     candidates.add(
         ProposedUnit(
             track_parts={row["source_id"]: track for row in sources},

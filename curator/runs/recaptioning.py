@@ -33,9 +33,8 @@ from curator.stages.commit.commit_run import (
     clip_counts,
     kept_by_source,
     kept_seconds,
-    to_json,
+    publish,
     versions,
-    write_shard_files,
 )
 from curator.stages.cut.cut_driver import cut_facts
 from curator.stages.propose.candidate_store import read_pictures
@@ -44,9 +43,9 @@ from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import Vectors
-from curator.tables.out_layout import CONFIG, SHARDS, remove
+from curator.tables.out_layout import SHARDS, leftovers
 from curator.tables.output_format import read_current_summary
-from curator.tables.parts import SUMMARY, read_parquet, write_table, write_tables
+from curator.tables.parts import read_parquet, write_table, write_tables
 from curator.tables.schemas import (
     ANNOTATIONS_SCHEMA,
     SIDECARS_SCHEMA,
@@ -278,15 +277,15 @@ class Recaption:
         page = render_report(
             summary=summary, sources=failed, clips=clips, thumbnails=self._pictures(clips)
         )
-        store.write("report/index.html", page.encode())
-        stamps = before["fingerprints"]
-        store.write(CONFIG, to_json({"recipe": recipe, "fingerprints": stamps}))
-        write_shard_files(store, sharding.files)
-        store.write(SUMMARY, to_json(summary))
         current = {name for parts in tables.values() for name in parts} | sharding.names
-        folders = ("sources", "clips", "annotations", SIDECARS, SHARDS)
-        old = [i.key for name in folders for i in store.list(f"{name}/") if i.key not in current]
-        remove(store, [*old, *(info.key for info in store.list("frames/"))])
+        folders = ("sources", "clips", "annotations", SIDECARS, SHARDS, "frames")
+        publish(
+            store,
+            summary,
+            report=page,
+            shard_files=sharding.files,
+            old=leftovers(store, current, folders, before["fingerprints"]),
+        )
         return summary
 
     def _pictures(self, clips: ClipRows) -> dict[str, bytes]:

@@ -8,8 +8,9 @@ this package, wherever it lies.
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
 
 from curator.storage import Store
 from curator.storage.file_walk import is_hidden
@@ -17,20 +18,54 @@ from curator.tables.parts import SUMMARY
 
 logger = logging.getLogger(__name__)
 
-TABLES = (
-    "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations", "sidecars",
-)  # fmt: skip
 CONFIG = "config.json"
 SHARDS = "shards"
 """Folder of the shards."""
 
-_STAGES = (
-    "scan", "tracks", "segments", "cuts", "frames", "alike", "alignments", "text_embeddings",
-    "replies",
-)  # fmt: skip
+
+class Lifetime(StrEnum):
+    """How long the objects of a folder stay."""
+
+    TABLE = "table"
+    """While the finished run names them; readers see them."""
+    NAMED = "named"
+    """While the finished run names them."""
+    STAMPED = "stamped"
+    """While their fingerprint is the run's."""
+    RUN = "run"
+    """Until a run has finished."""
+    CACHE = "cache"
+    """Until somebody removes them: another recipe may need them again."""
+    FIXED = "fixed"
+    """They are written over."""
+
+
+LAYOUT = {
+    "sources": Lifetime.TABLE,
+    "shots": Lifetime.TABLE,
+    "clips": Lifetime.TABLE,
+    "embeddings": Lifetime.TABLE,
+    "clip_embeddings": Lifetime.TABLE,
+    "annotations": Lifetime.TABLE,
+    "sidecars": Lifetime.TABLE,
+    "scan": Lifetime.STAMPED,
+    "tracks": Lifetime.CACHE,
+    "segments": Lifetime.RUN,
+    "cuts": Lifetime.RUN,
+    "frames": Lifetime.RUN,
+    "candidates": Lifetime.NAMED,
+    "alike": Lifetime.NAMED,
+    "alignments": Lifetime.CACHE,
+    "text_embeddings": Lifetime.CACHE,
+    "replies": Lifetime.CACHE,
+    "report": Lifetime.FIXED,
+    SHARDS: Lifetime.NAMED,
+}
+"""All folders of an output root, and how long their objects stay."""
+TABLES = tuple(name for name, life in LAYOUT.items() if life is Lifetime.TABLE)
+OWN_FOLDERS = frozenset(LAYOUT)
+_STAGES = tuple(name for name in LAYOUT if name not in (*TABLES, "candidates", "report", SHARDS))
 """Folders of parts, which are named by two hashes."""
-OWN_FOLDERS = frozenset((*TABLES, *_STAGES, "candidates", "report", SHARDS))
-"""Folders of an output root whose contents are this package's."""
 
 _TWO_HASHES = r"[0-9a-f]{16}-[0-9a-f]{16}"
 _TEMPORARY = r"\.tmp-(?:check-)?[0-9a-f]{16}"
@@ -67,6 +102,33 @@ def is_own(key: str) -> bool:
         key: Under an output root; also of an object that was not finished.
     """
     return _HASHED.fullmatch(key) is not None or _FIXED.fullmatch(key) is not None
+
+
+def leftovers(
+    store: Store, current: Collection[str], folders: Iterable[str], stamps: Mapping[str, str]
+) -> list[str]:
+    """Objects that a finished run does not need.
+
+    Args:
+        store: Output root.
+        current: Objects that the run names.
+        folders: Where to look.
+        stamps: Current fingerprint of each folder that goes by them.
+    """
+    old: list[str] = []
+    for folder in folders:
+        keys = [info.key for info in store.list(f"{folder}/")]
+        match LAYOUT[folder]:
+            case Lifetime.TABLE | Lifetime.NAMED:
+                old += [key for key in keys if key not in current]
+            case Lifetime.STAMPED:
+                old += [key for key in keys if not key.startswith(f"{folder}/{stamps[folder]}-")]
+            case Lifetime.RUN:
+                old += keys
+            case Lifetime.CACHE if folder == "tracks":
+                # Older versions stored all of a track in one object.
+                old += [key for key in keys if key.count("/") == 1]
+    return old
 
 
 def remove(store: Store, keys: Iterable[str]) -> None:

@@ -17,7 +17,7 @@ from curator.errors import StorageError
 from curator.report import render_report, shown_clips
 from curator.storage import Store
 from curator.tables.clip_rows import ClipRows
-from curator.tables.out_layout import CONFIG, OWN_FOLDERS, SHARDS, TABLES, is_own, remove
+from curator.tables.out_layout import CONFIG, LAYOUT, OWN_FOLDERS, SHARDS, is_own, leftovers, remove
 from curator.tables.output_format import FORMAT
 from curator.tables.parts import SUMMARY, write_table, write_table_part, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
@@ -105,17 +105,46 @@ def commit_run(run: Commit) -> dict[str, Any]:
         clips=run.clips,
         thumbnails=run.pictures(shown_clips(run.clips)),
     )
-    run.store.write("report/index.html", page.encode())
-    run.store.write(CONFIG, to_json(_config(run)))
-    write_shard_files(run.store, run.shard_files)
-    run.store.write(SUMMARY, to_json(summary))
-    remove(run.store, _leftovers(run, names))
+    current = {part for parts in names.values() for part in parts}
+    current |= run.shard_names | run.candidates
+    publish(
+        run.store,
+        summary,
+        report=page,
+        shard_files=run.shard_files,
+        old=leftovers(run.store, current, LAYOUT, run.stamps),
+    )
     try:
         run.store.clean_temporary(("", *OWN_FOLDERS), is_own)
     except StorageError as error:
         # What killed writers left costs space, not correctness.
         logger.warning("unfinished objects were not all removed: %s", error)
     return summary
+
+
+def publish(
+    store: Store,
+    summary: Mapping[str, Any],
+    *,
+    report: str,
+    shard_files: Mapping[str, bytes],
+    old: Iterable[str],
+) -> None:
+    """Makes a finished run visible, `summary.json` last, and removes what it replaces.
+
+    Args:
+        store: Output root.
+        summary: For `summary.json`.
+        report: HTML of the report.
+        shard_files: What describes all shards, by name, in the order in which it is written.
+        old: Objects to remove.
+    """
+    store.write("report/index.html", report.encode())
+    used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
+    store.write(CONFIG, to_json(used))
+    write_shard_files(store, shard_files)
+    store.write(SUMMARY, to_json(summary))
+    remove(store, old)
 
 
 def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
@@ -207,30 +236,6 @@ def _count(values: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(Counter(values).items(), key=lambda item: (-item[1], item[0])))
 
 
-def _config(run: Commit) -> dict[str, Any]:
-    return {"recipe": dict(run.recipe), "fingerprints": dict(run.stamps)}
-
-
 def to_json(value: object) -> bytes:
     """JSON as this package writes it for people and programs."""
     return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
-
-
-def _leftovers(run: Commit, names: Mapping[str, list[str]]) -> list[str]:
-    """Objects of older runs: other parts of tables, other fingerprints, shards no longer named.
-
-    Encoded clips are in the shards now and segments in whole tracks, so that no part of `cuts` and
-    of `segments` stays, and a captioner has seen its pictures. Tracks of other recipes stay.
-    """
-    store = run.store
-    current = {part for parts in names.values() for part in parts}
-    current |= run.shard_names | run.candidates
-    folders = (*TABLES, SHARDS, "candidates", "alike")
-    old = [i.key for name in folders for i in store.list(f"{name}/") if i.key not in current]
-    old += [
-        info.key for stage in ("cuts", "segments", "frames") for info in store.list(f"{stage}/")
-    ]
-    prefix = f"scan/{run.stamps['scan']}-"
-    old += [i.key for i in store.list("scan/") if not i.key.startswith(prefix)]
-    # Older runs stored all of a track in one object; families of other recipes stay.
-    return old + [i.key for i in store.list("tracks/") if i.key.count("/") == 1]
