@@ -19,7 +19,7 @@ from curator.recipe import Recipe, with_changes
 from curator.report.funnel import funnel_steps
 from curator.review.bound_tuning import tune
 from curator.review.finished_run import open_finished
-from curator.stages.commit import commit_run as finish
+from curator.tables.out_layout import TABLES
 
 N = 40
 RULES: dict[str, Any] = {
@@ -358,7 +358,7 @@ def test_an_output_on_s3_is_read_the_same_way(
 
 def test_what_candidates_are_stored_survives_the_commit(made: Made) -> None:
     """Pins that a commit removes candidates of other settings and keeps its own."""
-    assert finish.TABLES == (
+    assert TABLES == (
         "sources", "shots", "clips", "embeddings", "clip_embeddings", "annotations", "sidecars",
     )  # fmt: skip
     kinds = sorted(p.name for p in (made.out / "candidates").iterdir())
