@@ -26,6 +26,7 @@ from curator.recipe import Recipe, semantics_of
 from curator.runs.corpus import Corpus, decide
 from curator.runs.run_log import RunLog
 from curator.stages.analyze.analysis_driver import Analyzing
+from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.commit.commit_run import Commit, kept_by_source
 from curator.stages.cut.cut_driver import CutNeeds, Cutting
@@ -381,7 +382,11 @@ class Run:
                     },
                     extensions=[
                         _named(extension)
-                        for extension in (*self._graph.extensions, *measures_used())
+                        for extension in (
+                            *self._graph.extensions,
+                            *measures_used(),
+                            *captioner_extensions(recipe.caption.captioner),
+                        )
                     ],
                 )
             )

@@ -12,8 +12,8 @@ from tiny_vlm import tiny_folder
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import StorageError
-from curator.runs import curation as run
 from curator.stages.caption.frame_store import WrittenFramesStage
+from curator.stages.commit import stage as commit_stage
 from curator.stages.cut.stage import CutStage, LookStage
 
 UNCUT = ("shards", "replies")
@@ -176,7 +176,7 @@ def test_pictures_that_a_broken_run_left_are_used(
         raise StorageError("full")
 
     with monkeypatch.context() as context:
-        context.setattr(run, "commit_run", fail)
+        context.setattr(commit_stage, "commit_run", fail)
         assert main(place.arguments()) == EXIT_BROKEN_OFF
     assert place.files("frames")
     place.forget("replies")

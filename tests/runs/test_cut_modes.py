@@ -21,7 +21,7 @@ from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
 from curator.errors import StorageError
 from curator.executor.engine import Engine
-from curator.runs import curation as run
+from curator.stages.commit import stage as commit_stage
 from curator.stages.cut.stage import CutStage
 from curator.stages.propose.clip_spans import clip_id
 
@@ -139,7 +139,7 @@ def test_a_rerun_takes_over_what_was_written(
         raise StorageError("full")
 
     with monkeypatch.context() as context:
-        context.setattr(run, "commit_run", fail)
+        context.setattr(commit_stage, "commit_run", fail)
         assert code(sources, broken, SHORT) == EXIT_BROKEN_OFF
     assert objects(broken, "cuts")
     monkeypatch.setattr(CutStage, "process", None)

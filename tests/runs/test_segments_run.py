@@ -15,8 +15,8 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.media import source_segments as segments
 from curator.recipe import load_recipe
-from curator.runs import curation as run_module
 from curator.runs.curation import Run
+from curator.stages.commit import stage as commit_stage
 from curator.storage import open_store
 
 SHOTS = (150, 170, 160)
@@ -95,7 +95,7 @@ def test_a_run_that_broke_off_goes_on_from_the_segments_that_it_has(
         raise StorageError("no space")
 
     with monkeypatch.context() as context:
-        context.setattr(run_module, "commit_run", full)
+        context.setattr(commit_stage, "commit_run", full)
         with pytest.raises(StorageError, match="no space"):
             curated(sources, out, segment_s=10)
     assert len(list((out / "segments").glob("*.parquet"))) == 2

@@ -67,7 +67,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
 
     Args:
         config: Models, prompts, batches.
-        store: Output root.
+        store: Output root; None where the stage is only described.
         prompts: Prompts by name, for a machine without their files.
         ledger: Counts attempts, so that no window kills workers without end.
         most_loads: So many loads of models that began and did not end are too many.
@@ -78,26 +78,35 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     scope = Scope.CLIP
     reads = ("clips", FRAMES, "sidecars")
     writes = ("annotations", REPLIES)
+    by_content = frozenset(reads)
+    config_type = CaptionConfig
 
     def __init__(
         self,
         config: CaptionConfig,
         *,
-        store: Store,
+        store: Store | None = None,
         prompts: Mapping[str, Prompt] | None = None,
         ledger: AttemptLedger | None = None,
         most_loads: int = 3,
     ) -> None:
         super().__init__(config)
-        self._store = store
+        self._root = store
         self._prompts = prompts or {}
         self._ledger = ledger
         self._most_loads = most_loads
         self._error: CuratorError | None = None
 
     @property
+    def _store(self) -> Store:
+        assert self._root is not None, "a stage that is only described has no output root"
+        return self._root
+
+    @property
     def resources(self) -> Resources:
-        """Those that the captioner declares."""
+        """Those that the captioner declares; a core where no model is asked."""
+        if not self.config.annotates or not self.config.asks:
+            return Resources()
         made = captioner_class(self.config.captioner)
         return Resources(cpus=1, gpus=made.gpus, memory_bytes=made.memory_bytes)
 
