@@ -31,7 +31,7 @@ from curator.measures.camera import camera_tags
 from curator.measures.camera_fit import fitted_flow
 from curator.measures.clip_view import ClipView
 from curator.measures.motion import DenseFlow
-from curator.measures.scores import score_clip
+from curator.measures.score_list import score_clip
 from curator.records import Span, Track
 
 PICTURES = {

@@ -127,7 +127,7 @@ def _installed_mb(name: str) -> dict[str, float]:
 _PAGE = """
 import json, sys, time
 from curator.report import render_report
-from curator.measures.scores import SCORES
+from curator.measures.score_list import SCORES
 clips = [
     dict.fromkeys(SCORES, (n % 97) / 97) | dict(
         clip_id=f"{n * 2654435761 % 2**64:016x}", source_uri=f"/f/{n % 50}.mp4", start_s=1.0 * n,

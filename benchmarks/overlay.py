@@ -30,7 +30,7 @@ from film_shots import PHOTOGRAPHS, pan, pan_zoom, photograph, static, texture, 
 from overlays import Corner, Style, emblem, lettering, subtitled, with_mark, with_sign, with_ticker
 
 from curator.footage.scenes import Picture, ShotSpec, View, render_shot
-from curator.measures.scores import SCORES, score_clip
+from curator.measures.score_list import SCORES, score_clip
 from curator.models.text_detector import TextDetector
 from curator.records import Span
 from curator.stages.analyze.config import AnalyzeConfig

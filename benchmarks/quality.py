@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from curator.measures.noise import full_frame_noise
 from curator.measures.quantizer import quantizer_signals
 from curator.measures.sample_signals import native_signals, picture_signals
-from curator.measures.scores import score_clip
+from curator.measures.score_list import score_clip
 from curator.media.decode import DECODER_OPTIONS
 from curator.records import Span
 

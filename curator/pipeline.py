@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from curator.errors import ModelError, RecipeError, unknown_key
 from curator.extensions import Extension, Kind, load_extension
-from curator.measures.scores import measures_used
+from curator.measures.score_list import measures_used
 from curator.recipe import Recipe, StageEntry, semantics_of
 from curator.stage import ClipFilter, PixelStage, Stage
 from curator.stages.analyze.stage import AnalyzeStage

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from curator.errors import RecipeError, UsageError, unknown_key
 from curator.measures.clip_semantics import SemanticConfig, Semantics
-from curator.measures.scores import SCORES, ScoreConfig, spec_of, use_measures
+from curator.measures.score_list import SCORES, ScoreConfig, spec_of, use_measures
 from curator.models.weight_store import ModelStore
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.caption.config import CaptionConfig

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import cv2
 import numpy as np
 
-from curator.measures.contract import Measure, SamplePictures, ScoreSpec, Signal
+from curator.measures.measure_contract import Measure, SamplePictures, ScoreSpec, Signal
 
 
 class EdgeShare(Measure):

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pyarrow as pa
 
-from curator.measures.scores import SCORES
+from curator.measures.score_list import SCORES
 from curator.models.perceptual import CLIP_DIM
 from curator.recipe import Recipe
 from curator.stages.commit.commit_run import Commit, commit_run

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
-from curator.measures.contract import ScoreSpec
+from curator.measures.measure_contract import ScoreSpec
 from curator.media.audio_level import CELLS_PER_S, FLOOR_DB, MAX_CELLS
 
 FAMILY = "audio"

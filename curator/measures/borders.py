@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
-from curator.measures.contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec, Signal
 from curator.records import Crop
 
 FAMILY = "quality"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from curator.measures.camera_fit import CameraFit
 from curator.measures.clip_view import ClipView
-from curator.measures.contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec, Signal
 
 FAMILY = "motion"
 SIGNALS = {

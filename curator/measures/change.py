@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.contract import Signal
+from curator.measures.measure_contract import Signal
 
 CHANGES = {
     "step": Signal(

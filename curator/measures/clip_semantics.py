@@ -16,7 +16,7 @@ from pydantic import Field
 from curator.errors import ModelError, UsageError, unknown_key
 from curator.fingerprints import fingerprint
 from curator.measures.clip_view import ClipView
-from curator.measures.contract import ScoreSpec
+from curator.measures.measure_contract import ScoreSpec
 from curator.models.catalogue import ModelEntry
 from curator.models.clip_model import check_open_clip, embed_texts
 from curator.models.embedding_heads import Heads, LinearHead, ZeroShot, load_linear_head

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.contract import ScoreSpec
+from curator.measures.measure_contract import ScoreSpec
 from curator.models.embedding_heads import normalised
 
 FAMILY = "consistency"

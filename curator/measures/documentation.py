@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from curator.errors import UsageError, unknown_key
-from curator.measures.contract import ScoreSpec
-from curator.measures.scores import FAMILIES, SCORES
+from curator.measures.measure_contract import ScoreSpec
+from curator.measures.score_list import FAMILIES, SCORES
 
 HEAD = """# Scores
 

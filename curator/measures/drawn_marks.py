@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
-from curator.measures.contract import ScoreSpec
 from curator.measures.look_maps import moved_of
+from curator.measures.measure_contract import ScoreSpec
 
 FAMILY = "overlays"
 EDGE_SIDE = 72

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from curator.measures.borders import content_area
 from curator.measures.clip_view import ClipView
-from curator.measures.contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec, Signal
 
 FAMILY = "exposure"
 SIGNALS = {

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
-from curator.measures.contract import ScoreSpec
 from curator.measures.look_maps import LINE_ACROSS, LINE_ALONG, MOVED_SIDE, lines_of, moved_of
+from curator.measures.measure_contract import ScoreSpec
 
 FAMILY = "overlays"
 _MIN_LOOKS = 3

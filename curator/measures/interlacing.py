@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec, Signal
 
 FAMILY = "quality"
 SIGNALS = {

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
-from curator.measures.contract import ScoreSpec
+from curator.measures.measure_contract import ScoreSpec
 from curator.models.text_detector import BOX_COLUMNS
 
 FAMILY = "overlays"

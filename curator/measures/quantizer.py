@@ -13,7 +13,7 @@ from av.sidedata.encparams import VideoEncParams, VideoEncParamsType
 from av.sidedata.sidedata import Type
 from av.video.frame import VideoFrame
 
-from curator.measures.contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec, Signal
 
 FAMILY = "quality"
 SIGNALS = {

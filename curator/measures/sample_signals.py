@@ -23,7 +23,7 @@ from curator.measures import (
     stripes,
 )
 from curator.measures.borders import Luma, border_signals, content_of, find_borders
-from curator.measures.contract import Signal
+from curator.measures.measure_contract import Signal
 from curator.measures.strips import every_other_strip, strips
 
 _FULL_SIZE: dict[str, Signal] = (

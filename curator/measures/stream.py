@@ -3,7 +3,7 @@
 import numpy as np
 
 from curator.measures.clip_view import ClipView
-from curator.measures.contract import ScoreSpec
+from curator.measures.measure_contract import ScoreSpec
 from curator.records import Reason
 
 FAMILY = "stream"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from curator.measures.scores import FAMILIES, SCORES
+from curator.measures.score_list import FAMILIES, SCORES
 from curator.number_text import compared
 from curator.records import Reason
 from curator.storage.metadata_columns import PREFIX

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.scores import FAMILIES, spec_of
+from curator.measures.score_list import FAMILIES, spec_of
 from curator.number_text import count, score
 from curator.report.rule_text import applied_rules, reasons_of
 from curator.tables.clip_rows import ClipRows

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from curator.measures.scores import SCORES, spec_of
+from curator.measures.score_list import SCORES, spec_of
 from curator.number_text import count, percent, score
 from curator.records import Reason
 from curator.storage.metadata_columns import is_metadata

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from curator.measures.scores import spec_of
+from curator.measures.score_list import spec_of
 from curator.number_text import compared, score
 from curator.report.rule_text import applied_rules, reasons_of
 from curator.tables.clip_rows import ClipRow, ClipRows

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from curator.errors import UsageError, unknown_key
 from curator.measures.clip_semantics import check_content
-from curator.measures.scores import SCORES, spec_of
+from curator.measures.score_list import SCORES, spec_of
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records import Reason

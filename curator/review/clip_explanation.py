@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.errors import UsageError
-from curator.measures.scores import SCORES
+from curator.measures.score_list import SCORES
 from curator.number_text import clock, plain, score
 from curator.records import Reason
 from curator.report.rule_text import quantile_words, value_words

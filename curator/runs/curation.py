@@ -19,7 +19,7 @@ from curator.executor.unit_worker import UnitWorker
 from curator.executor.worker import Step
 from curator.extensions import Extension
 from curator.fingerprints import fingerprint
-from curator.measures.scores import measures_used
+from curator.measures.score_list import measures_used
 from curator.models.weight_store import ModelStore
 from curator.pipeline import AnyStage, graph_of
 from curator.recipe import Recipe, semantics_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from curator.errors import ModelError, StorageError, UsageError
 from curator.measures.clip_semantics import check_content
-from curator.measures.scores import spec_of
+from curator.measures.score_list import spec_of
 from curator.models.text_detector import text_model_file
 from curator.models.weight_store import ModelStore
 from curator.number_text import plain

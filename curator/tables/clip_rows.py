@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.measures.scores import SCORES
+from curator.measures.score_list import SCORES
 from curator.records import Candidate, Clip
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.parts import column_values, rows_to_table

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pyarrow as pa
 
-from curator.measures.scores import SCORES
+from curator.measures.score_list import SCORES
 from curator.records import Borders, Candidate, Clip, Crop, Source, Written, field_names
 from curator.storage.metadata_columns import PREFIX
 

@@ -10,8 +10,8 @@ from samples import made_signals, made_track
 
 from curator.cli import main
 from curator.errors import RecipeError
-from curator.measures.contract import SamplePictures, registered_measures
-from curator.measures.scores import use_measures
+from curator.measures.measure_contract import SamplePictures, registered_measures
+from curator.measures.score_list import use_measures
 from curator.recipe import Recipe, load_recipe, with_changes
 from curator.records import Span
 from curator.stages.filter.judging import decide

@@ -13,7 +13,7 @@ from film_makers import write_video
 from film_shots import moving_texture
 
 from curator.cli import main
-from curator.measures.scores import use_measures
+from curator.measures.score_list import use_measures
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SETTINGS = [

@@ -11,7 +11,7 @@ from samples import analyzed, made_track
 from sound import Sound, tone, write_film
 
 from curator.errors import RecipeError, UsageError
-from curator.measures.scores import ScoreConfig, score_clip
+from curator.measures.score_list import ScoreConfig, score_clip
 from curator.recipe import describe, load_recipe
 from curator.records import Note, Reason, Span, Track
 from curator.runs.preflight import check_measured

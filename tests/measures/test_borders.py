@@ -12,7 +12,7 @@ from samples import made_signals, made_track
 from curator.measures.borders import Crop, content_area, content_of, crop_of, find_borders
 from curator.measures.clip_view import ClipView
 from curator.measures.sample_signals import picture_signals
-from curator.measures.scores import score_clip
+from curator.measures.score_list import score_clip
 from curator.models.shot_pictures import tiny_luma
 from curator.records import Span
 

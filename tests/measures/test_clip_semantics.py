@@ -13,7 +13,7 @@ from curator.errors import ModelError, UsageError
 from curator.measures.clip_semantics import NEEDS, SemanticConfig, Semantics, content_of
 from curator.measures.clip_view import ClipView
 from curator.measures.consistency import lowest_similarity
-from curator.measures.scores import SCORES, score_clip
+from curator.measures.score_list import SCORES, score_clip
 from curator.models import zero_shot_prompts as prompts
 from curator.models.embedding_heads import Heads, LinearHead, ZeroShot
 from curator.models.weight_store import ModelStore

@@ -9,7 +9,7 @@ from film_shots import texture
 from numpy.typing import NDArray
 
 from curator.measures.look_maps import moved_map, standing_lines
-from curator.measures.scores import score_clip
+from curator.measures.score_list import score_clip
 from curator.records import Span, Track
 from tests.samples import made_track
 

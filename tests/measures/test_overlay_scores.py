@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from curator.measures.drawn_marks import EDGE_SIDE
 from curator.measures.look_maps import MOVED_SIDE
-from curator.measures.scores import SCORES, score_clip
+from curator.measures.score_list import SCORES, score_clip
 from curator.records import Span, Track
 from tests.samples import made_track
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jinja2 import UndefinedError
 
-from curator.measures.scores import SCORES
+from curator.measures.score_list import SCORES
 from curator.number_text import amount, clock, compared, length, plain, score, share, size
 from curator.records import Note, Reason, Source, field_names
 from curator.report import render_report

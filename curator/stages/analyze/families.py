@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from curator.fingerprints import fingerprint
 from curator.measures import camera, motion, stillness
 from curator.measures.change import CHANGES
-from curator.measures.contract import Measure, registered_measures
+from curator.measures.measure_contract import Measure, registered_measures
 from curator.measures.sample_signals import SIGNALS
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
 from curator.models.text_detector import TEXT_MODEL

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 
-from curator.measures.contract import registered_measures
+from curator.measures.measure_contract import registered_measures
 from curator.measures.motion import Flow
 from curator.media.nvdec import Nvdec
 from curator.models.catalogue import ModelEntry

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from curator.measures.camera import camera_signals
 from curator.measures.camera_fit import SURE_SHARE, fitted_flow
 from curator.measures.change import ChangeStream
-from curator.measures.contract import Measure, SamplePictures
+from curator.measures.measure_contract import Measure, SamplePictures
 from curator.measures.motion import DenseFlow, Flow, motion_signals
 from curator.measures.noise import full_frame_noise
 from curator.measures.sample_signals import picture_signals

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from curator.errors import ErrorCode, SourceError
-from curator.measures.scores import use_measures
+from curator.measures.score_list import use_measures
 from curator.media.source_segments import NotInSegmentsError, WholeReason
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore

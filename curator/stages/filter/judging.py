@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses, aspect_loss, bucket_of
 from curator.measures.clip_semantics import SemanticConfig
-from curator.measures.scores import spec_of
+from curator.measures.score_list import spec_of
 from curator.records import Reason
 from curator.stages.filter.rules import Bounds, Rule, resolve
 from curator.tables.schemas import score_column

@@ -29,7 +29,7 @@ from pydantic import (
 )
 
 from curator.errors import unknown_key
-from curator.measures.scores import SCORES, spec_of
+from curator.measures.score_list import SCORES, spec_of
 from curator.records import Reason
 from curator.stage import StageConfig
 from curator.storage.metadata_columns import is_metadata

@@ -6,7 +6,7 @@ from curator.cut_requests import crop_within, cut_request, target_n_frames
 from curator.measures.camera import camera_tags
 from curator.measures.clip_semantics import content_of
 from curator.measures.clip_view import ClipView, How
-from curator.measures.scores import score_clip
+from curator.measures.score_list import score_clip
 from curator.media.decode import upright_size
 from curator.models.embedding_heads import Heads
 from curator.records import Candidate, Span, Track

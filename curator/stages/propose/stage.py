@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView, How, samples_of
-from curator.measures.scores import measures_fingerprint, use_measures
+from curator.measures.score_list import measures_fingerprint, use_measures
 from curator.models.embedding_heads import Heads, normalised
 from curator.models.perceptual import aggregate
 from curator.records import Candidate, Failure, Shot, Span, Track, field_names

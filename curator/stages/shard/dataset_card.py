@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from curator.measures.scores import SCORES
+from curator.measures.score_list import SCORES
 
 CARD = "README.md"
 """Its name, in the folder that it speaks of."""

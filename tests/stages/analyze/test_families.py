@@ -18,8 +18,8 @@ from sound import write_film as write_sound_film
 
 from curator.errors import ErrorCode
 from curator.executor.unit_worker import UnitWorker
-from curator.measures import contract
-from curator.measures.contract import Measure, SamplePictures, Signal
+from curator.measures import measure_contract
+from curator.measures.measure_contract import Measure, SamplePictures, Signal
 from curator.media import source_segments
 from curator.media.source_segments import WholeReason, plan_segments
 from curator.models.text_detector import TextDetector
@@ -94,7 +94,7 @@ def pictures(n_frames: int) -> Iterator[NDArray[np.uint8]]:
 def measures() -> Iterator[None]:
     """A user's measure, and segments of short films."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contract, "_registered", (Redness(),))
+        patch.setattr(measure_contract, "_registered", (Redness(),))
         patch.setattr(source_segments, "LEAST_FRAMES", 240)
         network, detector = ShotNetwork(precision="float32"), TextDetector()
 

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from curator.measures.scores import SCORES
+from curator.measures.score_list import SCORES
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.measured_caption import MEASURED_MODEL, measured_caption
 

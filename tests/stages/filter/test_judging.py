@@ -9,7 +9,7 @@ import pytest
 from one_by_one import flags, judge
 
 from curator.measures.clip_semantics import SemanticConfig
-from curator.measures.scores import SCORES
+from curator.measures.score_list import SCORES
 from curator.records import Reason
 from curator.stages.filter.judging import Decided, decide, judge_table
 from curator.stages.filter.rules import FilterConfig, resolve

@@ -13,7 +13,7 @@ from curator.errors import unknown_key
 from curator.measures.audio import SCORES as AUDIO_SCORES
 from curator.measures.clip_semantics import NEEDS
 from curator.measures.clip_view import samples_of
-from curator.measures.scores import SCORES, score_clip
+from curator.measures.score_list import SCORES, score_clip
 from curator.records import Reason, Span
 from curator.stages.filter.rules import Bounds, FilterConfig, Verdict, quantile_bound, resolve
 

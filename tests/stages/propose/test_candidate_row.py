@@ -7,7 +7,7 @@ import pytest
 from samples import made_track
 
 from curator.cut_requests import cut_request, target_n_frames
-from curator.measures.scores import SCORES
+from curator.measures.score_list import SCORES
 from curator.records import Reason, Span, Track
 from curator.stages.filter.judging import decide
 from curator.stages.filter.rules import FilterConfig

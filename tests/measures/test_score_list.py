@@ -8,14 +8,14 @@ from samples import made_signals, made_track
 
 from curator.errors import RecipeError
 from curator.measures.clip_view import ClipView
-from curator.measures.contract import (
+from curator.measures.measure_contract import (
     Measure,
     SamplePictures,
     ScoreSpec,
     Signal,
     registered_measures,
 )
-from curator.measures.scores import (
+from curator.measures.score_list import (
     FAMILIES,
     SCORES,
     measures_fingerprint,
@@ -137,7 +137,10 @@ def test_a_process_holds_one_set() -> None:
 @pytest.mark.parametrize(
     ("measures", "words"),
     [
-        ([_NoMeasure], "is no measure; expected a subclass of curator.measures.contract.Measure"),
+        (
+            [_NoMeasure],
+            "is no measure; expected a subclass of curator.measures.measure_contract.Measure",
+        ),
         ([_Abstract], "cannot be made"),
         ([_Nameless], "declares no name"),
         ([_Motion], "has a score 'motion', and there is one of that name already"),

@@ -36,7 +36,7 @@ from curator.measures import (
     stripes,
 )
 from curator.measures.clip_view import AGGREGATES, ClipView, How, aggregate
-from curator.measures.contract import Measure, ScoreSpec, register, registered_measures
+from curator.measures.measure_contract import Measure, ScoreSpec, register, registered_measures
 from curator.measures.sample_signals import SIGNALS
 from curator.models.embedding_heads import Heads
 from curator.records import Span, Track
@@ -162,7 +162,7 @@ def _made(extension: Extension) -> Measure:
     if not issubclass(extension.target, Measure):
         raise RecipeError(
             f"{extension.name!r} is no measure; expected a subclass of "
-            "curator.measures.contract.Measure"
+            "curator.measures.measure_contract.Measure"
         )
     missing = [name for name in Measure.__annotations__ if not hasattr(extension.target, name)]
     if missing:

@@ -119,7 +119,7 @@ _registered: tuple[Measure, ...] = ()
 
 
 def register(measures: Sequence[Measure]) -> None:
-    """Sets the measures of this process; `scores.use_measures` checks them before."""
+    """Sets the measures of this process; `score_list.use_measures` checks them before."""
     global _registered
     _registered = tuple(measures)
 
