@@ -18,15 +18,15 @@ MAX_ATTEMPTS = 2
 class CpuClock:
     """Divides the CPU-seconds of a worker's process among what it did.
 
-    What passes between two calls of a step is the process's start before the first, and the
-    engine's own work after that.
+    What passes before the first call of a step is start-up, with the loading of models; what passes
+    between two calls is the engine's own work.
     """
 
     _of_process: float | None = None
     """CPU-seconds of this process that are given out already, by whichever clock."""
 
     def __init__(self) -> None:
-        self._between = "start_up" if CpuClock._of_process is None else "between_units"
+        self._between = "start_up"
         self._last = 0.0
 
     def begin(self) -> dict[str, float]:
