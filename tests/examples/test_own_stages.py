@@ -1,0 +1,92 @@
+"""The examples of stages, in a whole run: one changes pixels, one rejects clips."""
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from film_makers import write_video
+from film_shots import moving_texture
+
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SETTINGS = (
+    "shard.resolutions=[120]", "filters.short_side_px.min=100", "propose.min_s=1",
+    "shard.lengths=[17]", "dedup.enabled=false", "filters.motion.min=0.0001",
+    "filters.sharpness.min=0.0001",
+)  # fmt: skip
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number, name in enumerate(("beach.mp4", "holiday.mp4")):
+        frames = moving_texture(60, width_px=160, height_px=120, seed=number)
+        write_video(folder / name, frames, fps=Fraction(30))
+    return folder
+
+
+def curated(sources: Path, out: Path, *more: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    settings = [part for setting in (*SETTINGS, *more) for part in ("--set", setting)]
+    assert main(["run", str(sources), str(out), *settings]) == EXIT_OK
+    summary = json.loads((out / "summary.json").read_text())
+    rows = [
+        row for part in summary["tables"]["clips"] for row in pq.read_table(out / part).to_pylist()
+    ]
+    return summary, rows
+
+
+def first_frame(out: Path, clip: dict[str, Any], folder: Path) -> np.ndarray[Any, Any]:
+    """Float [height, width] luma of a clip's first frame, out of its tar."""
+    with (out / clip["shard"]).open("rb") as tar:
+        tar.seek(clip["mp4_offset"])
+        file = folder / "clip.mp4"
+        file.write_bytes(tar.read(clip["mp4_bytes"]))
+    with av.open(str(file)) as container:
+        return next(container.decode(video=0)).to_ndarray(format="gray").astype(float)
+
+
+def roughness(luma: np.ndarray[Any, Any]) -> float:
+    """How much neighbours differ."""
+    return float(np.abs(np.diff(luma, axis=1)).mean())
+
+
+def test_a_stage_changes_pixels_before_the_encoder(sources: Path, tmp_path: Path) -> None:
+    """Pins that the region is blurred, the rest is not, nothing is copied, and origin is named."""
+    _, plain = curated(sources, tmp_path / "plain")
+    stage = "stages=[{use: blur_regions:BlurRegions, config: {regions: [[0, 0, 1, 0.5]]}}]"
+    summary, clips = curated(sources, tmp_path / "out", stage)
+    assert {clip["cut_mode"] for clip in clips} == {"encode"}
+    assert summary["cut"]["not_copied"] == {"pixels_changed": 2}
+    (extension,) = summary["extensions"]
+    assert extension["class"] == "blur_regions:BlurRegions"
+    assert (extension["kind"], extension["version"]) == ("stages", "1")
+    before = first_frame(tmp_path / "plain", plain[0], tmp_path)
+    after = first_frame(tmp_path / "out", clips[0], tmp_path)
+    assert roughness(after[:50]) < 0.3 * roughness(before[:50])
+    assert roughness(after[70:]) > 0.8 * roughness(before[70:])
+    assert np.abs(after.mean() - before.mean()) < 3
+    again, _ = curated(sources, tmp_path / "out", stage)
+    assert again["work"]["clips_cut"] == 0
+    back, _ = curated(sources, tmp_path / "out")
+    assert (back["work"]["clips_cut"], back["work"]["sources_analyzed"]) == (2, 0)
+
+
+def test_a_stage_rejects_clips(sources: Path, tmp_path: Path) -> None:
+    """Pins the reason in the table and in the counts."""
+    stage = "stages=[{use: blocklist:Blocklist, config: {sources: [holiday.mp4]}}]"
+    summary, clips = curated(sources, tmp_path / "out", stage)
+    assert summary["counts"]["by_reason"] == {"on_blocklist": 1}
+    (rejected,) = (clip for clip in clips if clip["decision"] == "rejected")
+    assert rejected["source_uri"].endswith("holiday.mp4")
+    assert (rejected["reason"], rejected["reason_detail"]) == ("on_blocklist", "holiday.mp4")
+    assert main(["explain", str(tmp_path / "out"), rejected["clip_id"]]) == EXIT_OK
+    assert main(["tune", str(tmp_path / "out"), "motion.min=0.0002"]) == EXIT_OK

@@ -1,0 +1,85 @@
+"""The graph of a recipe: its stages, where own ones may stand, and the fingerprints."""
+
+from pathlib import Path
+
+import pytest
+
+from curator.cli import main
+from curator.errors import RecipeError
+from curator.pipeline import graph_of
+from curator.recipe import load_recipe
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+BUILT_IN = [
+    "scan", "analyze", "propose", "filter", "dedup", "select", "caption", "cut", "shard", "commit",
+]  # fmt: skip
+BLUR = "blur_regions:BlurRegions"
+REGIONS = "config: {regions: [[0, 0, 1, 0.5]]}"
+
+
+@pytest.fixture(autouse=True)
+def _examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+def names(*overrides: str) -> list[str]:
+    return [stage.name for stage in graph_of(load_recipe("quickstart", overrides))]
+
+
+def stamps(*overrides: str) -> dict[str, str]:
+    return graph_of(load_recipe("quickstart", overrides)).fingerprints()
+
+
+def test_a_recipe_has_the_built_in_stages_in_their_order() -> None:
+    assert names() == BUILT_IN
+
+
+def test_own_stages_come_where_the_recipe_says() -> None:
+    assert names("stages=[blocklist:Blocklist]").index("blocklist") == 5
+    after = names("stages=[{use: blocklist:Blocklist, after: select}]")
+    assert after[5:8] == ["select", "blocklist", "caption"]
+    blurred = names(f"stages=[{{use: {BLUR}, {REGIONS}}}]")
+    assert blurred[6:9] == ["caption", "blur", "cut"]
+    assert names("stages=[{use: select, before: dedup}]")[3:6] == ["filter", "select", "dedup"]
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ("[nowhere.at_all:Stage]", "cannot be imported"),
+        ("[blocklist:Blocklst]", "did you mean 'Blocklist'"),
+        ("[blocklist]", "entry point of curate.stages"),
+        ("[pathlib:Path]", "neither a PixelStage nor a ClipFilter"),
+        ("[{use: blocklist:Blocklist, before: selekt}]", "did you mean 'select'"),
+        ("[{use: blocklist:Blocklist, after: cut}]", "expected from filter to caption"),
+        (f"[{{use: {BLUR}, {REGIONS}, before: filter}}]", "expected just before cut"),
+        (f"[{BLUR}]", "config of 'blur_regions:BlurRegions': regions"),
+        ("[blocklist:Blocklist, blocklist:Blocklist]", "there is a stage 'blocklist' already"),
+        ("[{use: blocklist:Blocklist, before: dedup, after: dedup}]", "before dedup and after"),
+    ],
+)
+def test_a_stage_that_cannot_stand_there_is_refused(stages: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        graph_of(load_recipe("quickstart", [f"stages={stages}"]))
+
+
+def test_fingerprints_follow_what_a_stage_depends_on() -> None:
+    """Pins that a bound invalidates no track and no clip, and a setting of the cut no track."""
+    base, bound = stamps(), stamps("filters.motion.min=0.5")
+    assert {name for name in base if base[name] != bound[name]} == {"filter", "dedup", "select"}
+    crf = stamps("cut.crf=30")
+    assert {name for name in base if base[name] != crf[name]} == {"cut"}
+    shots = stamps("propose.max_s=9")
+    assert {name for name in base if base[name] == shots[name]} >= {"scan", "analyze", "cut"}
+    assert base["propose"] != shots["propose"]
+    assert base["cut"] != stamps(f"stages=[{{use: {BLUR}, {REGIONS}}}]")["cut"]
+
+
+def test_the_graph_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["graph"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == BUILT_IN
+    assert main(["graph", "cosmos", "--format", "mermaid"]) == 0
+    drawn = capsys.readouterr().out
+    assert drawn.startswith("flowchart LR\n")
+    assert "analyze -- tracks --> propose" in drawn
