@@ -19,7 +19,7 @@ from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.cut.config import CutConfig
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.filter.rules import FilterConfig, Rule
+from curator.stages.filter.config import FilterConfig, Rule
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.scan.config import ScanConfig
 from curator.stages.select.config import SelectConfig

@@ -15,8 +15,9 @@ from curator.number_text import clock, plain, score
 from curator.records import Reason
 from curator.report.rule_text import quantile_words, value_words
 from curator.review.finished_run import Finished
+from curator.stages.filter.config import Rule
 from curator.stages.filter.judging import corpus_of, reason_of, score_values
-from curator.stages.filter.rules import Bounds, Rule, judge_rule, resolve
+from curator.stages.filter.rules import Bounds, judge_rule, resolve
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.schemas import clips_schema
 

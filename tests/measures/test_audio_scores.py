@@ -17,7 +17,8 @@ from curator.records import Note, Reason, Span, Track
 from curator.runs.preflight import check_measured
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of
-from curator.stages.filter.rules import FilterConfig, resolve
+from curator.stages.filter.config import FilterConfig
+from curator.stages.filter.rules import resolve
 from curator.tables.track_table import table_to_tracks, tracks_to_table
 
 

@@ -10,7 +10,8 @@ from curator.measures.camera import SHAKY, camera_jitter, camera_tags
 from curator.measures.clip_view import ClipView
 from curator.measures.score_list import SCORES, score_clip
 from curator.records import Reason, Span
-from curator.stages.filter.rules import Rule, resolve
+from curator.stages.filter.config import Rule
+from curator.stages.filter.rules import resolve
 
 N = 10
 NAN = float("nan")

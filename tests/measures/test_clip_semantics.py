@@ -19,8 +19,8 @@ from curator.models.embedding_heads import Heads, LinearHead, ZeroShot
 from curator.models.weight_store import ModelStore
 from curator.models.zero_shot_prompts import load_prompts
 from curator.records import Reason, Span, Track
+from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import decide
-from curator.stages.filter.rules import FilterConfig
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.shard.config import ShardConfig
 from curator.tables.clip_rows import candidates_table

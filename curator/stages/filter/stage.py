@@ -8,8 +8,9 @@ import pyarrow as pa
 from curator.buckets import BucketClasses, class_settings
 from curator.measures.clip_semantics import SemanticConfig
 from curator.stage import Scope, Stage
+from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import Decided, corpus_of, judge_table
-from curator.stages.filter.rules import Bounds, FilterConfig, resolve
+from curator.stages.filter.rules import Bounds, resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,9 @@ from one_by_one import flags, judge
 from curator.measures.clip_semantics import SemanticConfig
 from curator.measures.score_list import SCORES
 from curator.records import Reason
+from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import Decided, decide, judge_table
-from curator.stages.filter.rules import FilterConfig, resolve
+from curator.stages.filter.rules import resolve
 from curator.stages.shard.config import ShardConfig
 from curator.tables.parts import columns_to_rows
 from curator.tables.schemas import candidates_schema, score_column

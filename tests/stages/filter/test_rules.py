@@ -15,7 +15,8 @@ from curator.measures.clip_semantics import NEEDS
 from curator.measures.clip_view import samples_of
 from curator.measures.score_list import SCORES, score_clip
 from curator.records import Reason, Span
-from curator.stages.filter.rules import Bounds, FilterConfig, Verdict, quantile_bound, resolve
+from curator.stages.filter.config import FilterConfig
+from curator.stages.filter.rules import Bounds, Verdict, quantile_bound, resolve
 
 
 def span(start: int, end: int) -> Span:

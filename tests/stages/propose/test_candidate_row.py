@@ -9,8 +9,8 @@ from samples import made_track
 from curator.cut_requests import cut_request, target_n_frames
 from curator.measures.score_list import SCORES
 from curator.records import Reason, Span, Track
+from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import decide
-from curator.stages.filter.rules import FilterConfig
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.propose.clip_spans import clip_id
 from curator.stages.propose.config import ProposeConfig
