@@ -59,7 +59,7 @@ def sizes(revision: str) -> dict[str, Any]:
         "lines": sum(lines.values()),
         "lines of tests": sum(text.count("\n") for text in tests.values()),
         "modules": len(texts),
-        "median module": statistics.median(lines.values()),
+        "median module": int(statistics.median(lines.values())),
         "longest module": max((n, path) for path, n in lines.items()),
         "functions": len(long),
         "median function": int(statistics.median(n for n, _ in long)),
