@@ -1,9 +1,14 @@
 """Every stage on a fixed input: where its result changes, its version must."""
 
+import hashlib
+import io
 from collections.abc import Iterator
+from dataclasses import asdict
 from fractions import Fraction
 
+import av
 import numpy as np
+import pyarrow as pa
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
@@ -11,14 +16,35 @@ from numpy.typing import NDArray
 from overlays import lettering, subtitled
 from stage_digests import check_digest, digest_of
 
+from curator.buckets import Bucket
 from curator.executor.unit_worker import UnitWorker
-from curator.records import SourceRef, Track
+from curator.pipeline import graph_of
+from curator.recipe import load_recipe
+from curator.records import Crop, SourceRef, Span, Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import BUILT_IN, families_of
 from curator.stages.analyze.stage import AnalyzeStage
+from curator.stages.cut.config import CutConfig
+from curator.stages.cut.stage import ClipToCut, CutItem, CutStage, CutStageConfig
+from curator.stages.dedup.config import DedupConfig
+from curator.stages.dedup.pair_store import remove_duplicates
+from curator.stages.dedup.stage import DedupStage
+from curator.stages.filter.stage import FilterStage
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.stage import ProposeStage
+from curator.stages.scan.config import ScanConfig
+from curator.stages.scan.stage import ScanStage
+from curator.stages.select.config import SelectConfig
+from curator.stages.select.stage import SelectStage
+from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.sample import Sample
+from curator.stages.shard.shard_plan import plan_shards, write_shard
+from curator.stages.shard.stage import ShardStage
 from curator.storage.source_reader import stat_source
+from curator.tables.clip_locations import Location
+from curator.tables.clip_rows import ClipRows, candidates_table
+from curator.tables.clip_vectors import vectors_table
+from curator.tables.schemas import clips_schema
 from curator.tables.track_parts import SourceItem, TrackItem
 from curator.tables.track_table import tracks_to_table
 
@@ -66,14 +92,113 @@ def test_candidates_that_are_others_have_another_version(track: Track, source: S
     (made,) = UnitWorker(stage=stage)(
         [TrackItem(source=source, track=track, frames_part="p")]
     ).results
+    clips = candidates_table(made.clips)
     columns = {
-        f"{kind}.{name}": [row[name] for row in getattr(made, kind)]
-        for kind in ("shots", "clips")
-        for name in getattr(made, kind)[0]
+        f"clips.{name}": clips[name].to_pylist()
+        for name in clips.column_names
         if name != "source_uri" and "bit" not in name
     }
+    columns |= {f"shots.{name}": [row[name] for row in made.shots] for name in made.shots[0]}
     columns["vectors"] = [vector for _, vector in made.vectors]
     check_digest("propose", stage.version, columns)
+
+
+@pytest.fixture(scope="module")
+def candidates(track: Track, source: SourceRef) -> pa.Table:
+    """Short candidates of the film."""
+    stage = ProposeStage(ProposeConfig(min_s=0.5, max_s=1.5))
+    items = [TrackItem(source=source, track=track, frames_part="p")]
+    (made,) = UnitWorker(stage=stage)(items).results
+    table = candidates_table(made.clips)
+    ids = pa.array([f"{number:04d}" for number in range(table.num_rows)])
+    return table.set_column(table.schema.get_field_index("clip_id"), "clip_id", ids)
+
+
+def judged(candidates: pa.Table) -> pa.Table:
+    recipe = load_recipe("quickstart", ["shard.resolutions=[100]", "filters.short_side_px.min=50"])
+    stage: FilterStage = graph_of(recipe)["filter"]
+    return stage.process(candidates).clips
+
+
+def rows_of(candidates: pa.Table) -> ClipRows:
+    return ClipRows(judged(candidates).drop_columns(["seconds"]), clips_schema())
+
+
+DECISION = ("decision", "reason", "reason_score", "reasons", "bucket", "tags")
+
+
+def test_other_decisions_have_another_version(candidates: pa.Table) -> None:
+    clips = judged(candidates)
+    columns = {name: clips[name].to_pylist() for name in DECISION}
+    check_digest("filter", FilterStage.version, columns)
+
+
+def test_other_duplicates_and_selections_have_another_version(candidates: pa.Table) -> None:
+    rows = rows_of(candidates)
+    for row in rows:
+        row.decision, row.reason, row.reasons = "kept", None, []
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(len(rows), 16)).astype(np.float32)
+    vectors[1::2] = vectors[0 : 2 * (len(rows) // 2) : 2] + 0.1
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    table = vectors_table(list(zip([row.clip_id for row in rows], vectors, strict=True)))
+    remove_duplicates(DedupStage(DedupConfig()), rows, table)
+    check_digest("dedup", DedupStage.version, {"of": rows.values("duplicate_of")})
+    SelectStage(SelectConfig(keep_fraction=0.5)).process(rows)
+    check_digest("select", SelectStage.version, {"reason": rows.values("reason")})
+
+
+def test_clips_that_are_written_otherwise_have_another_version(
+    track: Track, source: SourceRef
+) -> None:
+    """Pins frames, times and pictures; bytes of the encoder are another test's."""
+    config = CutStageConfig(cut=CutConfig(), max_pixels=1 << 20)
+    clip = ClipToCut(
+        clip_id="a", span=Span(start_frame=5, end_frame=40, shot=0), min_frames=1,
+        crop=Crop(x=8, y=8, width=160, height=96),
+    )  # fmt: skip
+    (result,) = UnitWorker(stage=CutStage(config))(
+        [CutItem(source=source, track=track, clip=clip)]
+    ).results
+    assert result.clip is not None
+    with av.open(io.BytesIO(result.clip.mp4)) as container:
+        frames = [frame.to_ndarray(format="gray").mean() for frame in container.decode(video=0)]
+    facts = asdict(result.outcome.written)
+    names = ("start_frame", "end_frame", "start_s", "end_s", "n_frames", "width", "height", "crf")
+    check_digest(
+        "cut", CutStage.version, {"luma": frames} | {name: [facts[name]] for name in names}
+    )
+
+
+def test_tars_of_other_bytes_have_another_version() -> None:
+    samples = [
+        Sample(
+            key=f"{number:04d}",
+            metadata={"key": f"{number:04d}", "n_frames": 50, "duration": 2.0},
+            caption=f"Clip {number}.",
+            mp4_bytes=1000 + number,
+            mp4_sha256="0" * 64,
+            location=Location(
+                name="cuts/a.parquet", row=number, offset=None, n_bytes=1000 + number
+            ),
+        )
+        for number in range(7)
+    ]
+    bucket = Bucket(resolution=720, aspect="16,9", min_frames=49)
+    config = ShardConfig(max_bytes=1 << 16, min_bytes=0)
+    tars = []
+    for plan in plan_shards([(bucket, sample) for sample in samples], config):
+        output = io.BytesIO()
+        write_shard(plan, output, lambda sample: bytes(sample.mp4_bytes), lambda vector: b"")
+        tars.append((plan.name, hashlib.sha256(output.getvalue()).hexdigest()))
+    check_digest("shard", ShardStage.version, {"tars": str(tars)})
+
+
+def test_probes_that_are_others_have_another_version(source: SourceRef) -> None:
+    (row,) = UnitWorker(stage=ScanStage(ScanConfig()))([source]).results
+    of_file = {"uri", "version", "source_id", "bytes"}
+    columns = {name: str(value) for name, value in row.items() if name not in of_file}
+    check_digest("scan", ScanStage.version, columns)
 
 
 def test_a_small_change_of_a_value_changes_its_digest() -> None:

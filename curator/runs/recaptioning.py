@@ -21,6 +21,7 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.fingerprints import fingerprint
 from curator.models.weight_store import ModelStore
+from curator.pipeline import graph_of
 from curator.recipe import recipe_used, semantics_of, with_changes
 from curator.records import Clip
 from curator.report import render_report, shown_clips
@@ -98,6 +99,7 @@ class Recaption:
                 f"--set {unasked[0]!r} would change nothing: caption.captioner is measured, which "
                 "asks no model; set caption.captioner to openai or transformers"
             )
+        self._graph = graph_of(self.recipe)
         self._seconds: dict[str, float] = {}
         self._cpu_s: Counter[str] = Counter()
         self._sample: Callable[[Clip], Mapping[str, Any]] | None = None
@@ -121,7 +123,7 @@ class Recaption:
         begun = time.monotonic()
         sharding = Sharding(
             self._store,
-            self.recipe.shard,
+            self._graph["shard"].config,
             fingerprint(self.recipe.model_dump(mode="json")),
             self._engine,
             previous=self._previous,
@@ -192,7 +194,9 @@ class Recaption:
         # Imported here: measured captions need nothing of it.
         from curator.stages.caption.caption_driver import Captioning
 
-        captioning = Captioning(self._store, config, self._engine, self._progress, checks=True)
+        captioning = Captioning(
+            self._store, self._graph["caption"].config, self._engine, self._progress, checks=True
+        )
         with closing(captioning):
             last = self._previous["tables"].get("annotations", ())
             beside = StoredSidecars(self._store, self._previous["tables"].get(SIDECARS))

@@ -135,7 +135,10 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
 
     def models(self) -> tuple[object, ...]:
         """The encoder's version, and the stages that change pixels."""
-        changed = [stage.fingerprint({"clips": ""}) for stage in self.pixels]
+        changed = [
+            (type(stage).__module__, type(stage).__qualname__, stage.fingerprint({}))
+            for stage in self.pixels
+        ]
         return (av.library_versions["libavcodec"], *changed)
 
     def settings(self) -> dict[str, object]:
