@@ -107,3 +107,12 @@ def _origin(target: type) -> dict[str, str | None]:
         "distribution": owners[0] if owners else None,
         "distribution_version": installed,
     }
+
+
+def named(extension: Extension) -> dict[str, Any]:
+    """A class from outside this package, for the summary."""
+    return {
+        "name": extension.name,
+        "kind": extension.kind.value.removeprefix("curate."),
+        **extension.origin,
+    }

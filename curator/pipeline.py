@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from curator.errors import ModelError, RecipeError, unknown_key
 from curator.extensions import Extension, Kind, load_extension
+from curator.fingerprints import fingerprint
 from curator.measures.score_list import measures_used
 from curator.recipe import Recipe, StageEntry, semantics_of
 from curator.stage import ClipFilter, PixelStage, Stage
@@ -19,6 +20,7 @@ from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.caption.stage import CaptionStage
 from curator.stages.commit.config import CommitConfig
 from curator.stages.commit.stage import CommitStage
+from curator.stages.cut.pixel_stages import pixel_stamps
 from curator.stages.cut.stage import CutStage, CutStageConfig
 from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.stage import FilterNeeds, FilterStage
@@ -97,6 +99,11 @@ class Graph:
             tables |= dict.fromkeys(stage.writes, found[stage.name])
         return found
 
+    def pixels_stamp(self) -> str:
+        """Names the stages that change pixels, for fingerprints; empty without any."""
+        found = pixel_stamps(self["cut"].pixels)
+        return fingerprint(found) if found else ""
+
     def text(self) -> str:
         """A table for people."""
         try:
@@ -158,9 +165,14 @@ def graph_of(recipe: Recipe) -> Graph:
     stages = _built_in(recipe, pixels)
     for entry in recipe.stages:
         if entry.use in _MOVABLE:
+            if entry.config:
+                raise RecipeError(
+                    f"stages: {entry.use!r} is only moved here, and has config; its settings are "
+                    f"the section {entry.use} of the recipe"
+                )
             moved = next(stage for stage in stages if stage.name == entry.use)
             stages.remove(moved)
-            own.append((entry, moved))
+            _insert(stages, moved, entry)
     for entry, stage in own:
         _insert(stages, stage, entry)
     return Graph(stages=tuple(stages), extensions=tuple(extensions))

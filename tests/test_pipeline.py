@@ -41,6 +41,8 @@ def test_own_stages_come_where_the_recipe_says() -> None:
     blurred = names(f"stages=[{{use: {BLUR}, {REGIONS}}}]")
     assert blurred[6:9] == ["caption", "blur", "cut"]
     assert names("stages=[{use: select, before: dedup}]")[3:6] == ["filter", "select", "dedup"]
+    moved = names("stages=[blocklist:Blocklist, {use: select, before: dedup}]")
+    assert moved[3:7] == ["filter", "blocklist", "select", "dedup"]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,7 @@ def test_own_stages_come_where_the_recipe_says() -> None:
         ("[{use: blocklist:Blocklist, after: cut}]", "expected from filter to caption"),
         (f"[{{use: {BLUR}, {REGIONS}, before: filter}}]", "expected just before cut"),
         (f"[{BLUR}]", "config of 'blur_regions:BlurRegions': regions"),
+        ("[{use: dedup, config: {similarity: 0.5}}]", "settings are the section dedup"),
         ("[blocklist:Blocklist, blocklist:Blocklist]", "there is a stage 'blocklist' already"),
         ("[{use: blocklist:Blocklist, before: dedup, after: dedup}]", "before dedup and after"),
     ],

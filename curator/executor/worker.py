@@ -4,6 +4,7 @@ A unit passes all steps of a chain in one process. Units and results cross proce
 bytes of a few KB; frames never do.
 """
 
+import logging
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from typing import Any
 from curator.errors import CuratorError
 from curator.stage import Resources
 from curator.tables.parts import leave_pandas_out
+
+logger = logging.getLogger(__name__)
 
 SERVED_BYTES = 3 << 30
 """Memory of a worker that serves one chain after another: one that analyzed 1080p and then copied
@@ -55,6 +58,8 @@ class ChainWorker:
         except CuratorError as error:
             # Ray says that an actor could not be made, and not why.
             self._error = error
+        except Exception as error:  # noqa: BLE001 - a process that ends here is started again
+            self._error = _unforeseen(error)
 
     def run(self, unit: bytes) -> bytes:
         """Runs one unit; an error of this package is the result."""
@@ -67,7 +72,17 @@ class ChainWorker:
         except CuratorError as error:
             # Ray would raise an error of its own with this one's text in a page of traceback.
             result = error
+        except Exception as error:  # noqa: BLE001 - a process that ends here is started again
+            result = _unforeseen(error)
         return pickle.dumps(result)
+
+
+def _unforeseen(error: Exception) -> CuratorError:
+    """Logs an error that nothing foresaw; trying again would meet it again."""
+    logger.exception("a worker failed")
+    return CuratorError(
+        f"{type(error).__name__} in a worker: {error}; its traceback is in the log of this process"
+    )
 
 
 _kept: dict[bytes, ChainWorker] = {}

@@ -39,7 +39,7 @@ from curator.measures.clip_view import AGGREGATES, ClipView, How, aggregate
 from curator.measures.measure_contract import Measure, ScoreSpec, register, registered_measures
 from curator.measures.sample_signals import SIGNALS
 from curator.models.embedding_heads import Heads
-from curator.records import Span, Track
+from curator.records import Span, Track, field_names
 from curator.storage.metadata_columns import is_metadata
 
 _BUILT_IN = (
@@ -130,7 +130,8 @@ def use_measures(names: Sequence[str], *, taken: Collection[str] = ()) -> None:
         return
     loaded = tuple(load_extension(Kind.MEASURE, name) for name in dict.fromkeys(names))
     measures = [_made(extension) for extension in loaded]
-    scores, families, signals = dict(_OWN_SCORES), dict(_OWN_FAMILIES), set(SIGNALS)
+    scores, families = dict(_OWN_SCORES), dict(_OWN_FAMILIES)
+    signals = {*SIGNALS, *field_names(Track), "native_noise", "full_frame_noise"}
     for extension, measure in zip(loaded, measures, strict=True):
         _check(extension.name, measure, {*scores, *taken}, signals)
         scores |= _named(measure.scores)
@@ -183,7 +184,7 @@ def _check(origin: str, measure: Measure, taken: Collection[str], signals: Colle
                 raise RecipeError(
                     f"{origin!r} has a {kind} {name!r}; expected letters, digits and _"
                 )
-            if name in used:
+            if name in used or (kind == "signal" and name.startswith("change_")):
                 raise RecipeError(
                     f"{origin!r} has a {kind} {name!r}, and there is one of that name already; "
                     "give it another"

@@ -21,7 +21,7 @@ from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
 from curator.records import Reason
 from curator.report.tune_page import BoundView, TuneView
-from curator.review.finished_run import Finished
+from curator.review.finished_run import Finished, is_of_stage
 from curator.runs.corpus import decide
 from curator.stages.filter.judging import Decided, score_values
 from curator.stages.filter.rules import Bounds
@@ -136,7 +136,7 @@ LATE = (Reason.DUPLICATE, Reason.NOT_SELECTED, *AFTER_SELECTION)
 
 def _as_before(decided: pa.Table, now: Sequence[str | None]) -> list[str | None]:
     return [
-        old if new is None and old in LATE else new
+        old if new is None and (old in LATE or is_of_stage(old)) else new
         for new, old in zip(_first_reasons(decided), now, strict=True)
     ]
 

@@ -14,7 +14,7 @@ from curator.measures.score_list import SCORES
 from curator.number_text import clock, plain, score
 from curator.records import Reason
 from curator.report.rule_text import quantile_words, value_words
-from curator.review.finished_run import Finished
+from curator.review.finished_run import Finished, is_of_stage
 from curator.stages.filter.config import Rule
 from curator.stages.filter.judging import corpus_of, reason_of, score_values
 from curator.stages.filter.rules import Bounds, judge_rule, resolve
@@ -212,12 +212,14 @@ def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[Judged]) -> It
     if Reason.CONTENT_TYPE_UNWANTED in reasons:
         yield f"  {_content_remedy(finished, clip)}"
     for reason in reasons:
-        if reason in LATE:
+        if is_of_stage(reason):
+            yield "  another config of the stage in `stages` that gives it, or without that stage"
+        elif reason in LATE:
             yield f"  {_late_remedy(finished, clip, Reason(reason))}"
     if (
         Reason.DUPLICATE not in reasons
         and finished.recipe.dedup.enabled
-        and not (set(reasons) & set(LATE))
+        and not any(reason in LATE or is_of_stage(reason) for reason in reasons)
     ):
         yield "It was not compared with other clips for duplicates, which comes after the rules."
 

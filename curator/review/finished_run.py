@@ -8,10 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import UsageError
+from curator.measures.score_list import SCORES
 from curator.recipe import Recipe, recipe_used
+from curator.records import Reason
 from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.propose.candidate_store import read_pictures
 from curator.storage import Store, open_store
+from curator.storage.metadata_columns import is_metadata
 from curator.tables.output_format import read_current_summary
 from curator.tables.parts import read_parquet
 from curator.tables.schemas import clips_schema, metadata_fields
@@ -99,3 +102,11 @@ def _as_now(table: pa.Table) -> pa.Table:
     metadata = metadata_fields(table.schema)
     columns += [table[field.name] for field in metadata]
     return pa.table(columns, schema=pa.schema([*clips_schema(), *metadata]))
+
+
+def is_of_stage(reason: str | None) -> bool:
+    """Whether a reason comes from a stage of a user's own, which runs after the rules."""
+    if reason is None or is_metadata(reason):
+        return False
+    of_scores = {name for spec in SCORES.values() for name in (spec.low, spec.high)}
+    return reason not in of_scores and reason not in list(Reason)

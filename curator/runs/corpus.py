@@ -106,7 +106,7 @@ def _filter(stage: ClipFilter[object], clips: ClipRows) -> None:  # type: ignore
     is_kept = pc.equal(clips.column("decision"), "kept")
     ids = clips.column("clip_id")
     stage.setup()
-    for rejection in stage.process(clips.table(clips_schema()).filter(is_kept)):
+    for rejection in stage.process(clips.table().filter(is_kept)):
         rows = np.flatnonzero(pc.and_(pc.equal(ids, rejection.clip_id), is_kept))
         for row in rows.tolist():
             reject(clips[row], rejection.reason, detail=rejection.detail)

@@ -17,7 +17,7 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitWorker
 from curator.executor.worker import Step
-from curator.extensions import Extension
+from curator.extensions import named
 from curator.fingerprints import fingerprint
 from curator.measures.score_list import measures_used
 from curator.models.weight_store import ModelStore
@@ -265,6 +265,7 @@ class Run:
             self._engine,
             self._progress,
             checks=bool(self._previous),
+            pixels=self._graph.pixels_stamp(),
         )
         last = self._previous.get("tables", {}).get("annotations", ())
         captioning.begin(self._corpus.clips, annotations=last)
@@ -381,7 +382,7 @@ class Run:
                         "cuts": self._stamps["cut"],
                     },
                     extensions=[
-                        _named(extension)
+                        named(extension)
                         for extension in (
                             *self._graph.extensions,
                             *measures_used(),
@@ -391,12 +392,3 @@ class Run:
                 )
             )
         return summary
-
-
-def _named(extension: Extension) -> dict[str, Any]:
-    """A class from outside this package, for the summary."""
-    return {
-        "name": extension.name,
-        "kind": extension.kind.value.removeprefix("curate."),
-        **extension.origin,
-    }

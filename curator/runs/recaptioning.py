@@ -19,6 +19,7 @@ from curator.errors import UsageError
 from curator.executor.cpu_accounting import cpu_profile, mark_processes
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.extensions import named
 from curator.fingerprints import fingerprint
 from curator.models.weight_store import ModelStore
 from curator.pipeline import graph_of
@@ -28,6 +29,7 @@ from curator.report import render_report, shown_clips
 from curator.stages.caption.annotation_rows import SPAN
 from curator.stages.caption.annotation_store import CaptionedSpans
 from curator.stages.caption.caption_embeddings import text_vectors_of
+from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS, StoredSidecars
 from curator.stages.commit.commit_run import (
@@ -195,7 +197,12 @@ class Recaption:
         from curator.stages.caption.caption_driver import Captioning
 
         captioning = Captioning(
-            self._store, self._graph["caption"].config, self._engine, self._progress, checks=True
+            self._store,
+            self._graph["caption"].config,
+            self._engine,
+            self._progress,
+            checks=True,
+            pixels=self._graph.pixels_stamp(),
         )
         with closing(captioning):
             last = self._previous["tables"].get("annotations", ())
@@ -263,6 +270,10 @@ class Recaption:
             "curate_version": curator.__version__,
             "versions": versions(),
             "recipe": recipe,
+            "extensions": [
+                *(e for e in before.get("extensions", ()) if e["kind"] != "captioners"),
+                *map(named, captioner_extensions(self.recipe.caption.captioner)),
+            ],
             "counts": {**before["counts"], **clip_counts(clips)},
             "work": {
                 **counts,

@@ -5,6 +5,7 @@ from typing import Any
 
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
+from curator.pipeline import graph_of
 from curator.recipe import Recipe, load_recipe
 from curator.runs.preflight import check_captions, check_measured, check_models, preflight
 from curator.storage import Store
@@ -37,6 +38,7 @@ def check_run(
         UsageError: A place, a model, a package or a server is missing.
     """
     loaded = load_recipe(recipe, overrides)
+    graph_of(loaded)
     check_measured(loaded)
     check_models(loaded)
     store = preflight(sources, out, ray_address=ray_address, shared_out=shared_out, writes=writes)

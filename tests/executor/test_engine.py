@@ -281,3 +281,25 @@ def test_a_handler_of_sigterm_outlives_the_start_of_ray() -> None:
         assert signal.getsignal(signal.SIGTERM) is handler
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class Broken:
+    """Fails where nothing foresees it: when it is made, or at work."""
+
+    def __init__(self, *, at_once: bool) -> None:
+        if at_once:
+            raise FileNotFoundError("no such weights")
+
+    def __call__(self, unit: int) -> int:
+        raise ValueError(f"cannot take {unit}")
+
+
+@pytest.mark.parametrize(("at_once", "said"), [(True, "no such weights"), (False, "cannot take 7")])
+def test_an_unforeseen_error_ends_the_run_with_its_words(at_once: bool, said: str) -> None:
+    """Pins that no process is started again for an error that comes back each time."""
+    step = Step(make=Broken, settings={"at_once": at_once}, resources=Resources())
+    with (
+        Engine(address=None, workers=None) as engine,
+        pytest.raises(CuratorError, match=said),
+    ):
+        list(engine.run([step], [7], small=True))

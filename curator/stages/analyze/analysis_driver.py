@@ -196,6 +196,9 @@ class Analyzing:
             if source_id in failed:
                 parts = {FRAMES: parts[FRAMES]}
             elif missing := self._families.difference(parts):
+                if FRAMES not in parts:
+                    # Other families were placed by frames that are not stored any more.
+                    missing, parts = self._families, nothing
                 pending.append(SourceItem(source=source, families=missing, parts=parts))
                 continue
             key = id(parts_of[source_id])
@@ -309,6 +312,8 @@ class Analyzing:
         units = [UnitResult(results=AnalyzedUnit(tracks=tuple(t))) for t in stored.values()]
         run = self._engine.run_here if len(units) <= INLINE_UNITS else self._engine.run
         for result in run([self._then], units):
+            if run == self._engine.run:
+                self.cpu_s.update(result.cpu_s)
             self._take(result.results)
 
     def _join(self, in_segments: Mapping[str, _InSegments]) -> None:

@@ -107,8 +107,10 @@ class Captioning:
         progress: Progress,
         *,
         checks: bool,
+        pixels: str = "",
         dispatch: Dispatch | None = None,
     ) -> None:
+        self._pixels = pixels
         self._checks = checks
         self._store = store
         self._config = config
@@ -118,7 +120,7 @@ class Captioning:
         self._dialogs = make_dialogs(self._config)
         self._replies = Replies(store, replies_stamp(self._config))
         self._parts = FrameParts(store, config)
-        self._taker = CaptionFrames(store, config)
+        self._taker = CaptionFrames(store, config, pixels)
         self._sidecars: Sidecars = {}
         self._events: dict[str, SourceEvents] = {}
         self._done = AnnotatedClips(ClipRows(clips_schema().empty_table(), clips_schema()))
@@ -264,7 +266,7 @@ class Captioning:
         found = {}
         for row in missing:
             name = row.clip_id
-            content = content_of(name, row)
+            content = content_of(name, row, self._pixels)
             key = frames_key(content, self._moments(row))
             if key in stored:
                 found[name] = replace(stored[key], clip_id=name, content=content)
@@ -281,8 +283,9 @@ class Captioning:
             is_before = span.start_frame <= row.start_frame
             if is_trimmed and is_before and row.end_frame <= span.end_frame:
                 proposed = row.changed({**asdict(span), "n_frames": n_frames})
-                yield _ClipContent(content=content_of(row.clip_id, proposed), row=proposed)
-        yield _ClipContent(content=content_of(row.clip_id, row), row=row)
+                content = content_of(row.clip_id, proposed, self._pixels)
+                yield _ClipContent(content=content, row=proposed)
+        yield _ClipContent(content=content_of(row.clip_id, row, self._pixels), row=row)
 
     def _is_replayed(self, clip: _ClipContent) -> bool:
         """Takes over the annotations of a clip if all of its windows have one."""
@@ -324,7 +327,7 @@ class Captioning:
             row = self._done.row(name)
             if name in written:
                 row = row.changed(asdict(written[name]))
-            content = where.content if where.error is None else content_of(name, row)
+            content = where.content if where.error is None else content_of(name, row, self._pixels)
             shown = _ClipContent(content=content, row=row)
             clip = self._clips[name] = _Clip(span=CaptionedSpan.of(row))
             if where.error is not None:
@@ -465,7 +468,7 @@ class Captioning:
     def _wish(self, row: Clip) -> FrameWish:
         """Which frames of a clip are wanted."""
         return FrameWish(
-            content=content_of(row.clip_id, row),
+            content=content_of(row.clip_id, row, self._pixels),
             reads_text=self._reads_text(row),
             moments=self._moments(row),
         )

@@ -58,9 +58,16 @@ READ_FRAMES = 4
 """Frames of a clip in which text is read: subtitles of one shot stand for seconds."""
 
 
-def content_of(clip_id: str, clip: Clip | Written) -> str:
-    """Fingerprint of a clip's pixels: its source and span, crop and form."""
-    return fingerprint("clip content", [clip_id, *(getattr(clip, name) for name in _CONTENT)])
+def content_of(clip_id: str, clip: Clip | Written, pixels: str) -> str:
+    """Fingerprint of a clip's pixels: its source and span, crop and form.
+
+    Args:
+        clip_id: Its id.
+        clip: As proposed, or as written.
+        pixels: Fingerprint of the stages that change pixels; empty without any.
+    """
+    own = [clip_id, *(getattr(clip, name) for name in _CONTENT)]
+    return fingerprint("clip content", own, *([pixels] if pixels else []))
 
 
 def frames_key(content: str, moments: Sequence[Moment]) -> str:
@@ -71,8 +78,9 @@ def frames_key(content: str, moments: Sequence[Moment]) -> str:
 class CaptionFrames:
     """Chooses, reads and stores the frames of clips for a captioner: a `FrameTaker`."""
 
-    def __init__(self, store: Store, config: CaptionConfig) -> None:
+    def __init__(self, store: Store, config: CaptionConfig, pixels: str = "") -> None:
         self._config = config
+        self._pixels = pixels
         self._parts = Parts(store, FRAMES, frames_fingerprint(config))
         self._reader: Any = None
 
@@ -97,7 +105,9 @@ class CaptionFrames:
         if not taken:
             return []
         contents = [
-            clip.wish.content if clip.written is None else content_of(clip.clip_id, clip.written)
+            clip.wish.content
+            if clip.written is None
+            else content_of(clip.clip_id, clip.written, self._pixels)
             for clip in taken
         ]
         texts = [_text_json(clip.looked) for clip in taken]

@@ -1,6 +1,6 @@
 """Runs a stage of a user's own over the frames of a clip, between decoder and encoder."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -13,6 +13,14 @@ from curator.stage import ClipFrames, PixelStage
 
 _BT709, _LIMITED, _FULL = 1, 1, 2
 """FFmpeg's numbers of the matrix and of the ranges."""
+
+
+def pixel_stamps(stages: Sequence[PixelStage[Any]]) -> list[tuple[str, str, str]]:
+    """Module, class and fingerprint of each stage."""
+    return [
+        (type(stage).__module__, type(stage).__qualname__, stage.fingerprint({}))
+        for stage in stages
+    ]
 
 
 def changed_pixels(

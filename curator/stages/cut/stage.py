@@ -26,6 +26,7 @@ from curator.stage import PixelStage, Scope, Stage, StageConfig
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.output_form import formed
+from curator.stages.cut.pixel_stages import pixel_stamps
 from curator.storage import open_source
 from curator.tables.schemas import crop_columns
 
@@ -135,11 +136,7 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
 
     def models(self) -> tuple[object, ...]:
         """The encoder's version, and the stages that change pixels."""
-        changed = [
-            (type(stage).__module__, type(stage).__qualname__, stage.fingerprint({}))
-            for stage in self.pixels
-        ]
-        return (av.library_versions["libavcodec"], *changed)
+        return (av.library_versions["libavcodec"], *pixel_stamps(self.pixels))
 
     def settings(self) -> dict[str, object]:
         """Settings that results depend on: crop and form are those of each clip."""

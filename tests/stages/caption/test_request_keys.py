@@ -107,5 +107,6 @@ def test_clips_keep_the_fingerprints_of_their_pixels() -> None:
         start_frame=5, end_frame=65, n_frames=60, width=640, height=360,
         crop_x=None, crop_y=2, crop_width=None, crop_height=300,
     )  # fmt: skip
-    content = content_of("clip", clip)
+    content = content_of("clip", clip, "")
+    assert content != content_of("clip", clip, "blur")
     assert [content, frames_key(content, ()), frames_key(content, ((1.0, 2.5),))] == CONTENT
