@@ -3,8 +3,10 @@
 import faulthandler
 import logging
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from curator.errors import ErrorCode
 from curator.records import Failure
@@ -73,5 +75,19 @@ def internal_failure(uri: str, stage: str, error: Exception) -> Failure:
         uri=uri,
         stage=stage,
         code=ErrorCode.INTERNAL,
-        message=f"{uri}: {type(error).__name__}: {error}; please report it",
+        message=f"{uri}: {type(error).__name__}: {error}; {_blame(error)}",
     )
+
+
+def _blame(error: Exception) -> str:
+    """Whom to turn to: users' own classes run between this package's frames of the stack."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [not any(part in frame.filename for part in _OURS) for frame in frames]
+    if not any(own):
+        return "please report it"
+    frame = frames[max(number for number, is_own in enumerate(own) if is_own)]
+    return f"raised at {frame.filename}:{frame.lineno} in {frame.name}, outside of curate"
+
+
+_OURS = (str(Path(__file__).parents[1]), "site-packages", str(Path(traceback.__file__).parent))
+"""Parts of file names of this package, installed ones and the standard library."""

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.errors import CuratorError
 from curator.pipeline import AnyStage
 from curator.stage import ClipFilter
 from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
@@ -106,7 +107,16 @@ def _filter(stage: ClipFilter[object], clips: ClipRows) -> None:  # type: ignore
     is_kept = pc.equal(clips.column("decision"), "kept")
     ids = clips.column("clip_id")
     stage.setup()
-    for rejection in stage.process(clips.table().filter(is_kept)):
+    try:
+        rejections = list(stage.process(clips.table().filter(is_kept)))
+    except CuratorError:
+        raise
+    except Exception as error:
+        raise CuratorError(
+            f"stage {stage.name} of the recipe's `stages` fails: {type(error).__name__}: {error}; "
+            "nothing was changed"
+        ) from error
+    for rejection in rejections:
         rows = np.flatnonzero(pc.and_(pc.equal(ids, rejection.clip_id), is_kept))
         for row in rows.tolist():
             reject(clips[row], rejection.reason, detail=rejection.detail)
