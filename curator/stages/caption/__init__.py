@@ -1,1 +1,1 @@
-"""Annotates clips, by a vision-language model or from what was measured."""
+"""Annotates clips, by a vision-language model or from measurements."""

@@ -1,4 +1,4 @@
-"""How well captions fit their clips: made once per clip and caption, and stored."""
+"""Stores how well captions fit their clips, computed once per clip and caption."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _SCHEMA = pa.schema([("key", pa.string()), ("cosine", pa.float64())])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """A caption and the pictures of its clip."""
+    """A caption and the image embedding of its clip."""
 
     key: str
     caption: str
@@ -38,21 +38,14 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aligned:
-    """What a worker found, by key."""
+    """Alignments that a worker computed, by key."""
 
     cosines: Mapping[str, float]
     cpu_s: Mapping[str, float]
 
 
 class AlignStep:
-    """Compares captions with stored embeddings, in this process.
-
-    Args:
-        store: Output root.
-        stamp: Fingerprint of the parts.
-        entry: The CLIP model.
-        models: Where its weights lie.
-    """
+    """Compares captions with stored embeddings, in this process."""
 
     def __init__(self, *, store: Store, stamp: str, entry: ModelEntry, models: ModelStore) -> None:
         self._parts = Parts(store, ALIGNMENTS, stamp)
@@ -61,7 +54,7 @@ class AlignStep:
         self._clock = CpuClock()
 
     def __call__(self, unit: Sequence[Compared]) -> Aligned:
-        """Compares, and stores what comes of it as one part."""
+        """Compares captions, and stores the alignments as one part."""
         spent = self._clock.begin()
         found = alignments(
             {one.key: one.caption for one in unit},
@@ -76,14 +69,7 @@ class AlignStep:
 
 
 class Alignments:
-    """Alignments of the captions of a run.
-
-    Args:
-        store: Output root.
-        entry: The CLIP model that made the clips' embeddings.
-        models: Where its weights lie.
-        engine: Where they are made.
-    """
+    """Alignments of the captions of a run."""
 
     def __init__(self, store: Store, entry: ModelEntry, models: ModelStore, engine: Engine) -> None:
         self.stamp = fingerprint("alignment", models.fingerprint(entry))
@@ -92,21 +78,15 @@ class Alignments:
         self._models = models
         self._engine = engine
         self.cpu_s: Counter[str] = Counter()
-        """CPU-seconds of the workers, by what they did."""
 
     def of(self, captions: Mapping[str, str], vectors: Vectors) -> dict[str, float]:
-        """Cosines by clip id; clips without a caption or an embedding are not in it.
-
-        Args:
-            captions: By clip id; short ones, of which CLIP reads 75 tokens.
-            vectors: Embeddings of clips by the CLIP model.
-        """
+        """Returns cosines of clips with caption and embedding, by id; CLIP reads 75 tokens."""
         shown = {
             clip: vector
             for clip, text in captions.items()
             if text.strip() and (vector := vectors.get(clip)) is not None
         }
-        # Other frames or another precision of analyze make other embeddings of the same clip.
+        # The analyze stage's frames and precision change the embedding of a clip.
         keys = {
             clip: fingerprint(clip, text_hash(captions[clip]), sha256(vector.tobytes()).hexdigest())
             for clip, vector in shown.items()

@@ -1,4 +1,4 @@
-"""Brings annotations into the rows of clips, the table `annotations` and the samples."""
+"""Writes annotations into the rows of clips, the table `annotations` and the samples."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -31,12 +31,12 @@ _ROWS_AT_ONCE = 4096
 
 
 SPAN = ("start_frame", "end_frame", "start_s", "end_s")
-"""Columns of `clips`, and with `clip_` before them of `annotations`, that say where a clip is."""
+"""Columns of `clips` for a clip's position; `annotations` prefixes them with `clip_`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptionedSpan:
-    """Span of a clip in its source when it was annotated: frames half-open, and seconds."""
+    """A clip's span in its source at the time of annotation: half-open frames, and seconds."""
 
     start_frame: int
     end_frame: int
@@ -45,12 +45,12 @@ class CaptionedSpan:
 
     @classmethod
     def of(cls, clip: Clip) -> Self:
-        """Of a clip."""
+        """Returns the current span of a clip."""
         return cls(**{name: getattr(clip, name) for name in SPAN})
 
 
 def apply_annotations(clip: Clip, windows: Sequence[Annotation], config: CaptionConfig) -> None:
-    """Writes the caption of a kept clip, and rejects it if the recipe does for its annotations."""
+    """Writes the caption of a kept clip, or rejects the clip if the recipe says so."""
     caption = caption_of(windows, config)
     clip.caption, clip.caption_model = caption.text, config.name
     clip.caption_failure = caption.problem or None
@@ -62,14 +62,7 @@ def apply_annotations(clip: Clip, windows: Sequence[Annotation], config: Caption
 def sample_annotation(
     clip: Clip, windows: Sequence[Annotation], span: CaptionedSpan, config: CaptionConfig
 ) -> dict[str, Any]:
-    """The annotation in a sample: the answer of each window, in frames as written.
-
-    Args:
-        clip: Row of `clips` with the facts of what was written.
-        windows: Annotations of its windows, in their order.
-        span: Its span when it was annotated.
-        config: Captioner and questions.
-    """
+    """Returns a sample's annotation: the answer of each window, in frames of the written clip."""
     shift = clip.start_frame - span.start_frame
     return {
         "model": config.name,
@@ -83,13 +76,7 @@ def annotations_tables(
     clips: Iterable[tuple[Clip, Sequence[Annotation], CaptionedSpan]],
     config: CaptionConfig,
 ) -> Iterator[pa.Table]:
-    """Rows of `annotations` in the order of the clips and their windows, some at a time.
-
-    Args:
-        clips: Rows of `clips` with the facts of what was written, each with the annotations of its
-            windows in their order, and its span when it was annotated.
-        config: Captioner and questions.
-    """
+    """Yields rows of `annotations` in batches, in the order of the clips and their windows."""
     judge = config.judge
     prompts = {
         "prompt_fingerprint": load_prompt(config.prompt).fingerprint if config.asks else None,
@@ -115,7 +102,7 @@ def _detail(against: Rejection) -> str:
 
 
 def _window(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]:
-    """A window for a sample's JSON; a copied clip may be shorter than it was when annotated."""
+    """Returns a window for a sample's JSON; a copied clip may be shorter than the annotated one."""
     window = annotation.task.window
     answer, known = annotation.answer, annotation.task.known
     said = {} if answer is None else {name: getattr(answer, name) for name in ANSWER_FIELDS}
@@ -179,7 +166,6 @@ def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) 
 
 
 def _span(clip: Clip, annotation: Annotation, start: int) -> Span:
-    """Where a window lies in a clip as it was written."""
     window, fps, n_frames = annotation.task.window, annotation.task.fps, clip.n_frames
     begin, end = (
         min(max(frame - (clip.start_frame - start), 0), n_frames) / fps

@@ -1,4 +1,4 @@
-"""The annotations of clips: on the local disk, with 12 bytes of memory each."""
+"""Keeps the annotations of clips on the local disk, with 12 bytes of memory per clip."""
 
 import pickle
 from collections import Counter
@@ -18,16 +18,15 @@ from curator.tables.spill_file import Spill
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipAnnotations:
-    """The annotations of one clip."""
+    """The annotations of the windows of one clip, in order."""
 
     span: CaptionedSpan
-    """Its span when it was annotated."""
+    """Span at the time of annotation."""
     annotations: list[Annotation]
-    """Of its windows, in their order."""
 
 
 class AnnotatedClips:
-    """The rows of clips, and the annotations of those that are done."""
+    """The rows of clips, and the annotations of finished clips."""
 
     def __init__(self, clips: ClipRows) -> None:
         self.clips = clips
@@ -36,20 +35,18 @@ class AnnotatedClips:
         self._begin = np.full(len(clips), -1, np.int64)
         self._n_bytes = np.zeros(len(clips), np.int32)
         self.counts: Counter[str] = Counter()
-        """Windows, tokens, failures by reason and answers set aside, for the summary."""
+        """Windows, tokens, failures by reason and rejected answers, for the summary."""
         self.events: set[tuple[Any, ...]] = set()
-        """Events within windows."""
 
     def row(self, clip_id: str) -> ClipRow:
-        """The row of a clip."""
+        """Returns the row of a clip."""
         return self.clips[self._number(clip_id)]
 
     def __contains__(self, clip_id: str) -> bool:
-        """Whether all windows of a clip are done."""
+        """Returns whether all windows of a clip are done."""
         return bool(self._begin[self._number(clip_id)] >= 0)
 
     def __getitem__(self, clip_id: str) -> ClipAnnotations:
-        """The annotations of a clip."""
         number = self._number(clip_id)
         if self._begin[number] < 0:
             raise KeyError(clip_id)
@@ -58,14 +55,14 @@ class AnnotatedClips:
     def add(self, clip_id: str, done: ClipAnnotations) -> None:
         """Stores the annotations of a clip."""
         number = self._number(clip_id)
-        # Read by this process alone, out of a file that has no name.
+        # Only this process reads the file, which has no name, so pickle is safe.
         data = pickle.dumps(done, pickle.HIGHEST_PROTOCOL)
         self._begin[number], self._n_bytes[number] = self._spill.add(data), len(data)
         for one in done.annotations:
             self._count(one, self.clips[number])
 
     def items(self) -> Iterator[tuple[ClipRow, ClipAnnotations]]:
-        """Rows of the clips that are done, in their order, with their annotations."""
+        """Yields rows and annotations of finished clips, in the order of the rows."""
         for number in np.flatnonzero(self._begin >= 0).tolist():
             yield self.clips[number], self._read(number)
 
@@ -95,10 +92,9 @@ class AnnotatedClips:
 
 
 class CaptionedSpans(Mapping[str, CaptionedSpan]):
-    """Spans of clips when they were annotated, by id.
+    """Spans of clips at the time of annotation, by id.
 
-    Args:
-        tables: Rows with `clip_id` and `clip_` before each of `SPAN`.
+    The tables have `clip_id` and the columns of `SPAN` prefixed with `clip_`.
     """
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
@@ -109,16 +105,15 @@ class CaptionedSpans(Mapping[str, CaptionedSpan]):
         self._rows = KeyRows(ids)
 
     def __getitem__(self, clip_id: str) -> CaptionedSpan:
-        """The span of a clip."""
         row = self._rows.find(clip_id)
         if row is None or self._table is None:
             raise KeyError(clip_id)
         return CaptionedSpan(**{name: self._table[f"clip_{name}"][row].as_py() for name in SPAN})
 
     def __iter__(self) -> Iterator[str]:
-        """Ids of the clips, one for each of their windows."""
+        """Yields a clip id for each window."""
         return self._rows.keys()
 
     def __len__(self) -> int:
-        """Number of their windows."""
+        """Returns the number of windows."""
         return len(self._rows)

@@ -1,10 +1,10 @@
-"""How well captions fit their clips, by the CLIP embeddings that analyze stored.
+"""Measures how well captions fit their clips, by the CLIP embeddings that analyze stored.
 
-The cosine of a caption's text embedding and the clip's image embedding: no picture is decoded and
-no captioner is asked. It compares captions of one clip, or clips under captions of one kind; values
-of different CLIP models are not comparable, and a few tokens more or less move it too. CLIP reads
-77 tokens, two of them marks, so the short caption is the one to compare; the end of a
-longer one that CLIP did not read is returned, and has no part in the value.
+The value is the cosine of the caption's and the clip's embedding; no picture is decoded and no
+captioner runs. It compares captions of one clip, or clips under captions of one kind. Values of
+different CLIP models are not comparable, and small changes of length also move the value. CLIP
+reads 77 tokens, including two marks, so compare the short caption. The unread end of a longer
+caption is returned and has no effect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,11 +27,11 @@ class Alignment:
     """How well a caption fits its clip."""
 
     cosine: float
-    """-1 to 1; of captions that fit usually 0.2 to 0.35."""
+    """-1 to 1; usually 0.2 to 0.35 for captions that fit."""
     n_tokens: int
-    """Of the caption, with CLIP's two marks."""
+    """Tokens of the caption, including CLIP's two marks."""
     unread: str
-    """The end of the caption that CLIP did not read, as its tokenizer writes it; empty for none."""
+    """The unread end of the caption, as CLIP's tokenizer writes it; empty if CLIP read all."""
 
 
 def alignments(
@@ -43,22 +43,20 @@ def alignments(
 ) -> dict[str, Alignment]:
     """Compares captions with the pictures of their clips, in this process, on its CPU.
 
-    Each distinct caption is embedded once. The whole CLIP model is loaded, where there is anything
-    to compare.
+    Each distinct caption is embedded once. The whole CLIP model is loaded if any pair exists.
 
     Args:
-        captions: By clip id; the short one is meant.
-        vectors: Image embeddings by clip id, float32 [D] each, of `clip_embeddings`.
-        entry: The CLIP model that made them, `analyze.clip`.
-        weights: Its file.
+        captions: Short captions by clip id.
+        vectors: Image embeddings of `clip_embeddings` by clip id, float32 [D] each.
+        entry: The CLIP model of the embeddings, `analyze.clip`.
+        weights: File of the model.
 
     Returns:
-        By clip id, sorted; clips without a caption, of nothing but spaces too, or without an
-        embedding are not in it.
+        Alignments by clip id, sorted, without clips that lack an embedding or a non-blank caption.
 
     Raises:
-        ModelError: open_clip is missing, the file holds no such model, or an embedding is of
-            another length.
+        ModelError: open_clip is missing, the file holds no such model, or an embedding has another
+            length.
     """
     asked = {
         clip: text
@@ -90,7 +88,7 @@ def alignments(
 
 
 def _readings(entry: ModelEntry, texts: Sequence[str]) -> list[tuple[int, str]]:
-    """Tokens of each text, and what of it does not fit."""
+    """Returns each text's token count and unread end."""
     from open_clip.tokenizer import SimpleTokenizer
 
     length = int(clip_config(entry)["text_cfg"].get("context_length", _CONTEXT_TOKENS))

@@ -1,4 +1,4 @@
-"""What annotations decide about a clip: whether it is rejected, and what its caption is."""
+"""Decides from annotations whether a clip is rejected, and what its caption is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from curator.stages.caption.dialogs.custom_fields import has_value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """An answer for which a clip is rejected."""
+    """An answer that rejects a clip."""
 
     field: str
     """`content_type`, `safety`, a question or field of the prompt, `failed` or `judge_score`."""
     value: str | bool | int | None
-    """What was answered; for `failed` the reason, for `judge_score` None where none was given."""
+    """The answer; the reason for `failed`; None for a missing `judge_score`."""
     window: int
-    """The first window that says so."""
+    """The first window with this answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +30,9 @@ class ClipCaption:
 
 
 def rejection_of(annotations: Sequence[Annotation], config: CaptionConfig) -> Rejection | None:
-    """Whether answers reject a clip, and which.
+    """Returns the first answer that rejects a clip, or None for a kept clip.
 
-    Args:
-        annotations: Of all windows of one clip.
-        config: `reject`, `failed` and `judge.min_score`.
-
-    Returns:
-        The first answer for which the clip is rejected, windows in their order; answers count
-        before what is lacking. None for a clip that is kept.
+    All windows of the clip are checked in order. Given answers count before missing ones.
     """
     in_order = sorted(annotations, key=lambda annotation: annotation.task.window.index)
     for annotation in in_order:
@@ -55,10 +49,10 @@ def rejection_of(annotations: Sequence[Annotation], config: CaptionConfig) -> Re
 
 
 def caption_of(annotations: Sequence[Annotation], config: CaptionConfig) -> ClipCaption:
-    """The caption of a clip: those of its windows, of the length `config.text`, in their order.
+    """Joins the captions of a clip's windows, in the length `config.text`.
 
-    Windows around events count where a clip has no others. A clip with a window that has none, or
-    one that the judge found too bad, has no caption.
+    Event windows count only if a clip has no others. A clip has no caption if a window lacks one or
+    the judge scored one too low.
     """
     if not annotations:
         return ClipCaption(text=None, problem="it has no annotation")
@@ -76,7 +70,7 @@ def caption_of(annotations: Sequence[Annotation], config: CaptionConfig) -> Clip
 
 
 def judge_score(annotation: Annotation) -> int | None:
-    """The score of the answer that was kept; None without a judge's."""
+    """Returns the score of the kept answer; None without a judge."""
     kept = [c for c in annotation.candidates if c.answer is annotation.answer]
     kept = kept or [c for c in annotation.candidates if c.answer == annotation.answer]
     return kept[0].score if kept else None

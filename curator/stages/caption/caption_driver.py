@@ -1,7 +1,7 @@
-"""The driver of captions: finds windows without an annotation, and gets their frames and replies.
+"""The driver of captions: finds unannotated windows, and gets their frames and replies.
 
-Windows are annotated while clips are cut. Each reply is stored at once, so that the next run goes
-on where this one ended, even after a crash.
+Windows are annotated while clips are cut. Each reply is stored at once, so the next run continues
+where this one ended, even after a crash.
 """
 
 from collections import Counter
@@ -66,23 +66,18 @@ from curator.tables.clip_vectors import Vectors
 from curator.tables.schemas import clips_schema
 
 WRITTEN_UNIT = 16
-"""Written clips of a unit."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Clip:
-    """A clip with open windows."""
-
     span: CaptionedSpan
     n_windows: int = 0
     annotations: dict[int, Annotation] = field(default_factory=dict)
-    """By the window's index."""
+    """By window index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ClipContent:
-    """A clip as the model is shown it."""
-
     content: str
     row: ClipRow
 
@@ -91,12 +86,9 @@ class Captioning:
     """Annotates the clips of a run.
 
     Args:
-        store: Output root.
-        config: Settings.
-        engine: Where frames are taken, and models in workers run.
-        progress: Where it is shown.
-        checks: Whether a first question to a server is still to be asked.
-        dispatch: Takes windows; None for that of the recipe's captioner.
+        engine: Takes frames and runs models in workers.
+        checks: Whether to send a first question to a server.
+        dispatch: Takes windows; None for the dispatch of the recipe's captioner.
     """
 
     def __init__(
@@ -131,13 +123,12 @@ class Captioning:
         """Clips with open windows."""
         self._n_annotated = 0
         self.n_requested = 0
-        """Windows for which requests were made."""
+        """Windows that needed requests."""
         self.cpu_s: Counter[str] = Counter()
-        """CPU-seconds of the workers, by what they did."""
 
     @property
     def order(self) -> FrameOrder:
-        """The frames that captioning wants of clips that another stage decodes."""
+        """Returns the frames that captioning needs from clips that another stage decodes."""
         return FrameOrder(taker=self._taker, wish=self._wish, take=self._take)
 
     def begin(
@@ -151,8 +142,8 @@ class Captioning:
 
         Args:
             clips: Rows of `clips`; the kept ones are annotated.
-            captioned_before: Spans, by id, of clips that were annotated before they were cut; such
-                annotations are used again.
+            captioned_before: Spans, by id, of clips that were annotated before they were cut; their
+                annotations are reused.
             annotations: Parts of the table `annotations` of the last finished run.
             read: Reads the sidecars of sources by their URIs.
         """
@@ -176,15 +167,11 @@ class Captioning:
 
     @property
     def sidecars(self) -> pa.Table | None:
-        """Rows of `sidecars`; None where the recipe does not use them."""
+        """Returns rows of `sidecars`; None if the recipe does not use them."""
         return sidecars_table(self._sidecars) if self._reads_sidecars else None
 
     def before_cut(self, look: Callable[[Sequence[ClipRow], FrameOrder], None]) -> None:
-        """Annotates clips as they were proposed.
-
-        Args:
-            look: Takes the frames of an order out of clips that are not written.
-        """
+        """Annotates proposed clips; `look` takes the frames of an order from unwritten clips."""
         look(self._unannotated(), self.order)
         self._finish()
 
@@ -196,13 +183,13 @@ class Captioning:
         self._finish()
 
     def apply(self, clips: ClipRows) -> None:
-        """Writes captions into kept clips, and rejects those whose answers say so."""
+        """Writes captions into kept clips, and rejects clips by their answers."""
         for clip in clips.kept():
             done = self._done[clip.clip_id]
             apply_annotations(clip, done.annotations, self._config)
 
     def align(self, clips: ClipRows, found: Alignments, vectors: Vectors) -> None:
-        """Writes into kept clips how well their captions fit them."""
+        """Writes the alignment of captions into kept clips."""
         captions = {}
         for clip in clips.kept():
             name, caption = clip.clip_id, clip.caption
@@ -217,18 +204,18 @@ class Captioning:
         self.cpu_s.update(found.cpu_s)
 
     def sample(self, clip: Clip) -> dict[str, Any]:
-        """The annotation in the JSON of a clip's sample."""
+        """Returns the annotation for the JSON of a clip's sample."""
         done = self._done[clip.clip_id]
         return sample_annotation(clip, done.annotations, done.span, self._config)
 
     def tables(self) -> Iterator[pa.Table]:
-        """Rows of `annotations`, some at a time."""
+        """Yields rows of `annotations` in batches."""
         found = ((row, done.annotations, done.span) for row, done in self._done.items())
         return annotations_tables(found, self._config)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Windows, requests and failures by reason, for the summary."""
+        """Counts windows, requests and failures by reason, for the summary."""
         done, counts = self._done, self._done.counts
 
         def named(prefix: str) -> dict[str, int]:
@@ -252,11 +239,10 @@ class Captioning:
         self._replies.pack()
 
     def _unannotated(self) -> list[ClipRow]:
-        """Kept clips without an annotation and without stored frames."""
         missing = []
         for row in self._done.clips.kept():
             name = row.clip_id
-            # An annotation stays, whatever the cut makes of the row.
+            # An annotation stays, even if the cut changes the row.
             is_known = name in self._clips or name in self._done
             if not is_known and not any(map(self._is_replayed, self._as_captioned(row))):
                 missing.append(row)
@@ -274,10 +260,10 @@ class Captioning:
         return [row for row in missing if row.clip_id not in found]
 
     def _as_captioned(self, row: ClipRow) -> Iterator[_ClipContent]:
-        """A clip as it may have been annotated: before the cut, or as it is."""
+        """Yields a clip as it may have been annotated: before the cut, or as it is."""
         span = self._captioned_before.get(row.clip_id)
         if span is not None:
-            # A copy may begin later and end earlier than was proposed.
+            # A copied clip may begin later and end earlier than the proposed one.
             n_frames = span.end_frame - span.start_frame
             is_trimmed = row.cut_mode == "copy" and n_frames > row.n_frames
             is_before = span.start_frame <= row.start_frame
@@ -288,7 +274,7 @@ class Captioning:
         yield _ClipContent(content=content_of(row.clip_id, row, self._pixels), row=row)
 
     def _is_replayed(self, clip: _ClipContent) -> bool:
-        """Takes over the annotations of a clip if all of its windows have one."""
+        """Reuses the annotations of a clip if all of its windows have one."""
         lines: Mapping[str, Any] = {}
         if self._reads_text(clip.row):
             read = self._replies.get(self._text_key(clip))
@@ -308,20 +294,15 @@ class Captioning:
         return True
 
     def _known(self, task: Task) -> Annotation | None:
-        """The annotation of a window, if it needs no new request."""
+        """Returns the annotation of a window if it needs no new request."""
         found = self._previous.find(task, self._stamp)
-        # Deleting replies is how users have windows annotated again.
+        # Users delete replies to get windows annotated again.
         if found is not None and all(key in self._replies for key in found.request_keys):
             return found
         return replayed(self._dialogs(task), self._replies)
 
     def _take(self, frames: Sequence[StoredFrames], written: Mapping[str, Written]) -> None:
-        """Submits the windows of clips whose frames are stored.
-
-        Args:
-            frames: Where the frames are.
-            written: Clips that have just been written, by id.
-        """
+        """Submits the windows of clips whose frames are stored; `written` has new clips."""
         for where in frames:
             name = where.clip_id
             row = self._done.row(name)
@@ -353,7 +334,7 @@ class Captioning:
             self._note(self._dispatch.poll())
 
     def _close_clip(self, name: str) -> None:
-        """Stores the annotations of a clip, once all of its windows have one."""
+        """Stores the annotations of a clip once all of its windows have one."""
         clip = self._clips[name]
         if len(clip.annotations) == clip.n_windows:
             del self._clips[name]
@@ -361,7 +342,7 @@ class Captioning:
             self._done.add(name, ClipAnnotations(span=clip.span, annotations=ordered))
 
     def _started(self) -> Dispatch:
-        """The dispatch, which starts with the first window."""
+        """Returns the dispatch, and starts it for the first window."""
         if self._dispatch is None:
             if self._checks:
                 check_captioner(self._config)
@@ -375,7 +356,6 @@ class Captioning:
         return self._dispatch
 
     def _finish(self) -> None:
-        """Waits for all open windows."""
         if self._dispatch is None:
             return
         self._progress.work(self.n_requested, 0.0)
@@ -438,7 +418,7 @@ class Captioning:
         sidecar = self._sidecars.get(row.source_uri) if config.sidecar else None
         source = self._events.get(row.source_uri, NOTHING)
         fps, start_s = row.fps, row.start_s
-        # What a model sees depends on size and form, too.
+        # The model's view depends on size and form, too.
         content = fingerprint("shown", clip.content, fps, config.frame_px, config.frames_as)
         tasks = []
         for window in windows_of(n_frames, fps, config, source.moments, start_s):
@@ -466,7 +446,6 @@ class Captioning:
         return tuple(tasks)
 
     def _wish(self, row: Clip) -> FrameWish:
-        """Which frames of a clip are wanted."""
         return FrameWish(
             content=content_of(row.clip_id, row, self._pixels),
             reads_text=self._reads_text(row),
@@ -474,13 +453,13 @@ class Captioning:
         )
 
     def _moments(self, row: Clip) -> tuple[Moment, ...]:
-        """Events of a clip's source around which windows are made."""
+        """Returns the events of the source that get windows of their own."""
         if self._config.event_window_s is None:
             return ()
         return self._events.get(row.source_uri, NOTHING).moments
 
     def _reads_text(self, row: Clip) -> bool:
-        """Whether text in the frames is read: where analysis found some, or did not look for it."""
+        """Returns whether to read text in frames: yes, unless analysis looked and found none."""
         areas = (row.scores["text_area"], row.scores["overlay_text_area"])
         is_wanted = self._config.read_text and self._config.asks
         return is_wanted and any(area is None or area > 0 for area in areas)
@@ -490,13 +469,12 @@ class Captioning:
         return fingerprint("text", READ_MODEL, pictures, frames_fingerprint(self._config))
 
     def _keep_text(self, clip: _ClipContent, text: str) -> None:
-        """Stores text of the frames as a reply of its own: prompts depend on it."""
+        """Stores the text of the frames as a reply of its own, because prompts depend on it."""
         key = self._text_key(clip)
         if key not in self._replies:
             self._replies.keep(key, Reply(text=text))
 
 
 def _line(stored: Mapping[str, Any]) -> Line:
-    """A line of text from its stored form."""
     a, b, c, d = (tuple(corner) for corner in stored["box"])
     return Line(text=stored["text"], confidence=stored["confidence"], box=(a, b, c, d))

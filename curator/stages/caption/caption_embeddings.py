@@ -1,4 +1,4 @@
-"""Embeddings of captions: made once per distinct caption, stored, and put into samples."""
+"""Embeds each distinct caption once, stores the embeddings, and finds them for samples."""
 
 import io
 from collections import Counter
@@ -24,7 +24,7 @@ from curator.tables.parts import Parts, rows_to_table
 
 TEXT_EMBEDDINGS = "text_embeddings"
 UNIT_CAPTIONS = 256
-"""Captions of a unit and of a part: 100 MB of T5-11B's at 200 tokens each."""
+"""Captions per unit and part: 100 MB for T5-11B at 200 tokens each."""
 ENCODER_BYTES = 4 << 30
 
 TEXT_EMBEDDINGS_SCHEMA = pa.schema(
@@ -35,7 +35,7 @@ file: float32 [D] of unit length, or float16 [tokens, D]."""
 
 
 def text_stamp(entry: ModelEntry, store: ModelStore) -> str:
-    """Fingerprint of embeddings by a model."""
+    """Returns the fingerprint of a model's embeddings."""
     return fingerprint("text embeddings", store.fingerprint(entry), entry.pooling, entry.max_tokens)
 
 
@@ -48,14 +48,7 @@ class Embedded:
 
 
 class EmbedStep:
-    """Embeds captions in this process; the model is loaded with the first unit.
-
-    Args:
-        store: Output root.
-        stamp: Fingerprint of the parts.
-        entry: The model.
-        models: Where its weights lie.
-    """
+    """Embeds captions in this process; the first unit loads the model."""
 
     def __init__(self, *, store: Store, stamp: str, entry: ModelEntry, models: ModelStore) -> None:
         self._parts = Parts(store, TEXT_EMBEDDINGS, stamp)
@@ -79,14 +72,7 @@ class EmbedStep:
 
 
 class TextVectors:
-    """Embeddings of the captions of a run.
-
-    Args:
-        store: Output root.
-        entry: The model.
-        models: Where its weights lie.
-        engine: Where they are made.
-    """
+    """Embeddings of the captions of a run."""
 
     def __init__(self, store: Store, entry: ModelEntry, models: ModelStore, engine: Engine) -> None:
         self.stamp = text_stamp(entry, models)
@@ -96,9 +82,8 @@ class TextVectors:
         self._engine = engine
         self._known: dict[str, TextVector] = {}
         self.n_made = 0
-        """Captions that had to be embedded."""
+        """Number of newly embedded captions."""
         self.cpu_s: Counter[str] = Counter()
-        """CPU-seconds of the workers, by what they did."""
 
     def make(self, captions: Iterable[str]) -> None:
         """Embeds the captions that no run has embedded yet."""
@@ -109,7 +94,7 @@ class TextVectors:
         self.n_made = len(missing)
         if not missing:
             return
-        # Captions of one length are computed together.
+        # Captions of similar length share a batch.
         missing.sort(key=lambda text: (len(text), text))
         starts = range(0, len(missing), UNIT_CAPTIONS)
         units = [missing[start : start + UNIT_CAPTIONS] for start in starts]
@@ -132,7 +117,7 @@ class TextVectors:
             self.cpu_s.update(embedded.cpu_s)
 
     def find(self, caption: str) -> TextVector | None:
-        """Where a caption's embedding lies; None for an empty one."""
+        """Returns the location of a caption's embedding; None for an empty caption."""
         return self._known.get(text_hash(caption))
 
     def _know(self, part: str) -> None:
@@ -154,15 +139,7 @@ def text_vectors_of(
     store: Store,
     engine: Engine,
 ) -> TextVectors | None:
-    """Embeddings of the captions of kept clips.
-
-    Args:
-        name: Of the text encoder; None for no embeddings.
-        models: Where its weights are.
-        clips: Rows of `clips`, with captions.
-        store: Output root.
-        engine: Where they are made.
-    """
+    """Embeds the captions of kept clips; `name` is the text encoder, None for no embeddings."""
     if name is None:
         return None
     vectors = TextVectors(store, models.catalogue.find(name, "text"), models, engine)

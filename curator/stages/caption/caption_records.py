@@ -1,6 +1,6 @@
 """Records of captioning: windows, requests, replies, answers and annotations.
 
-Only `Frames` holds pixels: a dialog can be replayed from stored replies without decoding anything.
+Only `Frames` holds pixels, so stored replies can replay a dialog without decoding anything.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,40 +15,38 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Role = Literal["captioner", "judge"]
-"""Which model a request is for."""
 
 
 class Unanswered(StrEnum):
     """Why a window has no annotation. Public: written to `annotations.failure`."""
 
     TIMED_OUT = "timed_out"
-    """The server did not answer within `caption.timeout_s`, as often as it was tried."""
+    """The server did not answer within `caption.timeout_s` in any try."""
     SERVER_ERROR = "server_error"
-    """The server answered with an error of its own (5xx), or broke the connection."""
+    """The server returned an error of its own (5xx) or broke the connection."""
     RATE_LIMITED = "rate_limited"
-    """The server took no more requests (429), as often as it was tried."""
+    """The server refused more requests (429) in every try."""
     OVER_BUDGET = "over_budget"
-    """The clip took longer than `caption.budget_s`, all its requests together."""
+    """All requests of the clip together took longer than `caption.budget_s`."""
     REFUSED_REQUEST = "refused_request"
-    """The server or model cannot take the request: too long, or pictures that it does not read."""
+    """The request is too long, or the server or model cannot read its pictures."""
     OUT_OF_MEMORY = "out_of_memory"
-    """The model in the worker does not fit this window, even alone."""
+    """This window alone does not fit the memory of the model in the worker."""
     CAPTIONER_ERROR = "captioner_error"
     """The recipe's own captioner raised an exception."""
     NO_FRAMES = "no_frames"
-    """The clip has no frames: it cannot be decoded or read."""
+    """The clip cannot be decoded or read."""
     EMPTY = "empty"
     CUT_OFF = "cut_off"
     """The answer ended at `caption.max_tokens`."""
     REPEATED = "repeated"
-    """The same phrase again and again."""
+    """The answer repeats a phrase."""
     REFUSAL = "refusal"
-    """The model declines to answer."""
     WRONG_LANGUAGE = "wrong_language"
     META_PHRASE = "meta_phrase"
-    """It speaks of "the image" or "the video" and not of what is seen."""
+    """The answer speaks of "the image" or "the video" instead of its content."""
     BAD_ANSWER = "bad_answer"
-    """Not the JSON that was asked for, after one request to mend it too."""
+    """The answer is not the requested JSON, even after one repair request."""
 
 
 TRANSIENT = frozenset(
@@ -63,76 +61,76 @@ TRANSIENT = frozenset(
         Unanswered.NO_FRAMES,
     }
 )
-"""Failures that another run may not see again: they are not stored as answered. A request that a
-server refuses may be one that it takes after its limits were raised."""
+"""Failures that another run may not see again, and that are not stored as answered. A server may
+accept a refused request after its limits were raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A piece of a clip that is annotated: frames of the clip as written, half-open."""
+    """A piece of a clip that is annotated: half-open frames of the written clip."""
 
     index: int
     start_frame: int
     end_frame: int
     shown: tuple[int, ...]
-    """Frames that are shown to the model, ascending."""
+    """Frames for the model, ascending."""
     is_event: bool = False
-    """Whether it lies around an event, and not in the even division of the clip."""
+    """Whether the window surrounds an event instead of evenly dividing the clip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that the owner of a source says to happen in it."""
+    """An event of a source, as its owner reports it."""
 
     start_s: float
-    """From the source's first frame."""
+    """Seconds from the source's first frame."""
     end_s: float
-    """Equal to the start where only a moment is given."""
+    """Equal to the start of a momentary event."""
     label: str
     """One of `caption.events`."""
     about: str = ""
-    """What the owner writes about it."""
+    """The owner's description."""
     values: Mapping[str, str | float | bool] = field(default_factory=dict)
     """Speed, weather and the like at that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What metadata and measurements say about a window, without a model."""
+    """Facts about a window from metadata and measurements, without a model."""
 
     label: str | None
-    """Its class, one of `caption.events`; None where metadata has none."""
+    """One of `caption.events`; None where metadata has no class."""
     events: tuple[Event, ...]
-    """Those that lie in it, by their start."""
+    """Events within the window, by start."""
     lists_all: bool
-    """Whether metadata lists the source's events, and each of them could be read."""
+    """Whether metadata lists the source's events, and all of them could be read."""
     values: Mapping[str, str | float | bool]
-    """Speed, weather and the like: those of its gravest event, else those of the source."""
+    """Speed, weather and the like: from the gravest event, else from the source."""
     caption: str
-    """Put together from all of that."""
+    """Composed from all other fields."""
     problems: tuple[str, ...] = ()
-    """What of the source's metadata could not be used, a line each."""
+    """Unusable metadata of the source, a line each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A window of a clip with all that a request needs but the pixels."""
+    """A window of a clip with all parts of a request except the pixels."""
 
     clip_id: str
     content: str
     """Fingerprint of the clip's pixels: source, span, crop and form."""
     window: Window
     fps: float
-    """Of the clip as written: frame `i` is shown at `i / fps` seconds."""
+    """Rate of the written clip: frame `i` is shown at `i / fps` seconds."""
     facts: str = ""
-    """What was measured or is known, as lines of text for the prompt; empty for none."""
+    """Measured or known facts, as lines of text for the prompt; may be empty."""
     known: Known | None = None
-    """What metadata says; None where the recipe takes nothing from it."""
+    """None if the recipe uses no metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One turn of a conversation. The frames stand before the text of the first user's turn."""
+    """One turn of a conversation. The frames come before the text of the first user's turn."""
 
     role: Literal["user", "assistant"]
     text: str
@@ -154,23 +152,21 @@ class Request:
 
     role: Role
     model: str
-    """Name and revision of the model."""
+    """Name and revision."""
     task: Task
     system: str
-    """System prompt; empty for none."""
+    """System prompt; may be empty."""
     turns: tuple[Turn, ...]
-    """The last one is the user's."""
+    """The last turn is the user's."""
     sampling: Sampling
     schema: Mapping[str, Any] | None = None
-    """JSON Schema that the answer must meet; None for plain text."""
+    """JSON Schema of the answer; None for plain text."""
     frames_as: str | None = None
-    """How frames are sent, where it is another way than the captioner's, which is in `content`."""
+    """How frames are sent, if other than for the captioner, whose way is in `content`."""
     key: str = field(init=False)
-    """What makes the answer: pixels, model, words, sampling. Another clip or wording, another
-    key."""
+    """Identifies all that shapes the answer: pixels, model, words, sampling."""
 
     def __post_init__(self) -> None:
-        """Computes the key."""
         task = self.task
         key = fingerprint(
             "request-1",
@@ -189,14 +185,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frames:
-    """The pictures of one window, those of `Window.shown`, in their order."""
+    """The pictures of one window, those of `Window.shown`, in order."""
 
     jpegs: tuple[bytes, ...] = field(repr=False)
     times_s: tuple[float, ...]
-    """From the clip's start."""
+    """Seconds from the clip's start."""
 
     def arrays(self) -> "list[NDArray[np.uint8]]":
-        """The pictures, uint8 RGB [H, W, 3] each."""
+        """Returns the pictures, uint8 RGB [H, W, 3] each."""
         import cv2
         import numpy as np
 
@@ -206,11 +202,11 @@ class Frames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The reply to a request: a text, or the reason why there is none."""
+    """The reply to a request: a text, or the reason for its absence."""
 
     text: str = ""
     is_whole: bool = True
-    """False for one that ended at `max_tokens`."""
+    """False if the reply ended at `max_tokens`."""
     tokens_in: int = 0
     tokens_out: int = 0
     seconds: float = 0.0
@@ -221,13 +217,13 @@ class Reply:
 
     @property
     def is_final(self) -> bool:
-        """Whether the same request would get the same again; then it is stored."""
+        """Whether the same request would get the same reply again; final replies are stored."""
         return self.failure is None or self.failure not in TRANSIENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A model's answer about a window, in typed fields; None for what was not asked for."""
+    """A model's answer about a window, in typed fields; None for fields that were not requested."""
 
     short: str | None = None
     medium: str | None = None
@@ -236,21 +232,20 @@ class Answer:
     """Subjects, actions, setting, camera, style, text."""
     content_type: str | None = None
     answers: Mapping[str, bool] = field(default_factory=dict)
-    """Yes or no, by the question's name."""
+    """Yes or no, by name of the question."""
     safety: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that the prompt's own schema adds."""
+    """Fields of the prompt's own schema."""
 
 
 ANSWER_FIELDS = tuple(one.name for one in fields(Answer))
-"""Fields of an answer."""
 JSON_FIELDS = ("structured", "answers", "extra")
-"""Those that tables hold as JSON."""
+"""Fields that tables hold as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One of several answers for a window, as it was judged; scores are 1 to 5."""
+    """One of several answers for a window with its judgement; scores are 1 to 5."""
 
     answer: Answer
     reply_key: str
@@ -258,37 +253,36 @@ class Candidate:
     completeness: int | None = None
     correctness: int | None = None
     why: str = ""
-    """The judge's line of why."""
+    """The judge's reason, one line."""
 
     @property
     def score(self) -> int | None:
-        """The lowest of the three; None without a judge."""
+        """The lowest of the three scores; None without a judge."""
         scores = (self.faithfulness, self.completeness, self.correctness)
         return None if None in scores else min(score for score in scores if score is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """The annotation of a window: an answer, or the reason why there is none."""
+    """The annotation of a window: an answer, or the reason for its absence."""
 
     task: Task
     answer: Answer | None = None
     failure: Unanswered | None = None
     detail: str = ""
     candidates: Sequence[Candidate] = ()
-    """All that were whole and judged, in the order of their seeds; the answer is one of them."""
+    """All whole and judged candidates, in the order of their seeds, including the answer."""
     set_aside: Mapping[str, int] = field(default_factory=dict)
-    """Answers that were rejected and requested again, by reason."""
+    """Rejected answers that were requested again, by reason."""
     lost: Mapping[str, int] = field(default_factory=dict)
     """Candidates without an answer where another one has one, by reason."""
     n_unscored: int = 0
-    """Candidates whose judge gave no scores that can be read."""
+    """Candidates whose judge gave no readable scores."""
     request_keys: tuple[str, ...] = ()
-    """All requests that it took, in their order."""
+    """All requests of the window, in order."""
     tokens_in: int = 0
     tokens_out: int = 0
 
     def __post_init__(self) -> None:
-        """Refuses an annotation without an answer or a failure, or with both."""
         if (self.answer is None) == (self.failure is None):
             raise ValueError(f"{self.task}: expected an answer or a failure, and not both")

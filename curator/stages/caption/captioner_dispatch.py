@@ -1,4 +1,4 @@
-"""Gives windows to the captioner: in the driver, or in workers."""
+"""Sends windows to the captioner, in the driver or in workers."""
 
 import io
 from collections import Counter
@@ -26,30 +26,30 @@ from curator.stages.caption.reply_store import Replies
 from curator.stages.caption.stage import CaptionStage, UnitAnnotations, WindowUnit
 
 UNIT_WINDOWS = 64
-"""Windows of a unit for a model in a worker: several batches, so that it rarely waits for one."""
+"""Windows per unit for a model in a worker: several batches, so that it rarely waits."""
 POLL_S = 1.0
 
 
 class Dispatch(Protocol):
-    """Takes windows, and gives their annotations in any order."""
+    """Takes windows, and returns their annotations in any order."""
 
     cpu_s: Counter[str]
-    """CPU-seconds of workers, by what they did."""
+    """CPU seconds of workers, by kind of work."""
 
     def submit(self, task: Task, where: StoredFrames) -> None:
-        """Takes a window and where the frames of its clip are; does not wait."""
+        """Takes a window and the location of its clip's frames; does not wait."""
         ...
 
     def poll(self) -> list[Annotation]:
-        """New annotations; does not wait.
+        """Returns new annotations; does not wait.
 
         Raises:
-            CuratorError: The captioner cannot be used, and the run cannot go on.
+            CuratorError: The captioner is unusable, and the run must end.
         """
         ...
 
     def finish(self) -> Iterator[Iterable[Annotation]]:
-        """All other annotations, as they come.
+        """Yields all remaining annotations as they arrive.
 
         Raises:
             CuratorError: As `poll`.
@@ -57,29 +57,21 @@ class Dispatch(Protocol):
         ...
 
     def close(self) -> None:
-        """Breaks off requests under way."""
+        """Cancels running requests."""
         ...
 
 
 def make_dispatch(
     config: CaptionConfig, *, dialogs: Dialogs, replies: Replies, parts: FrameParts, engine: Engine
 ) -> Dispatch:
-    """The dispatch to the captioner of a recipe.
-
-    Args:
-        config: Settings.
-        dialogs: Begins the dialog about a window.
-        replies: Stored replies; takes new ones.
-        parts: Has the frames.
-        engine: Runs workers.
-    """
+    """Makes the dispatch to the captioner of a recipe."""
     if captioner_class(config.captioner).place is Place.DRIVER:
         return DriverDispatch(config, dialogs, replies, parts)
     return WorkerDispatch(config, dialogs, replies, engine)
 
 
 class DriverDispatch:
-    """Asks a captioner from a thread of the driver."""
+    """Runs a captioner in a thread of the driver."""
 
     def __init__(
         self, config: CaptionConfig, dialogs: Dialogs, replies: Replies, parts: FrameParts
@@ -115,7 +107,7 @@ class DriverDispatch:
 
 
 class WorkerDispatch:
-    """Has workers ask a captioner: during the cut on GPUs, after it on CPUs, which are busy."""
+    """Runs a captioner in workers: on GPUs during the cut, on CPUs after it frees them."""
 
     def __init__(
         self, config: CaptionConfig, dialogs: Dialogs, replies: Replies, engine: Engine
@@ -129,7 +121,7 @@ class WorkerDispatch:
         self.cpu_s: Counter[str] = Counter()
         wanted = captioner_class(config.captioner)
         self._gpus = wanted.gpus if engine.n_gpus() >= 1 else 0.0
-        # Cutting has all cores meanwhile, and a GPU must not wait for one of them.
+        # Cutting uses all cores meanwhile, and a GPU must not wait for one of them.
         cpus = 0 if self._gpus else 1
         self._resources = Resources(cpus=cpus, gpus=self._gpus, memory_bytes=wanted.memory_bytes)
 
@@ -181,7 +173,7 @@ class WorkerDispatch:
             store=self._replies.store,
             prompts={one.prompt: load_prompt(one.prompt) for one in self._config.models},
             ledger=engine.own_ledger(small=small),
-            # Some load at the same time, and a cluster may grow.
+            # Several workers load at the same time, and a cluster may grow.
             most_loads=4 * workers + 16,
         )
         settings = {"stage": stage}
@@ -206,13 +198,11 @@ class WorkerDispatch:
 def check_captioner(config: CaptionConfig, *, asks_server: bool = True) -> None:
     """Checks that the captioner of a recipe can be used.
 
-    Args:
-        config: Settings.
-        asks_server: Whether a service is asked a first question, with grey frames.
+    With `asks_server`, a service gets a first question, with grey frames.
 
     Raises:
-        UsageError: A server does not answer or has no such model, files or a package are missing,
-            or a prompt cannot be read; the message says what to do.
+        UsageError: A server does not answer or lacks the model, files or a package are missing, or
+            a prompt cannot be read; the message gives the remedy.
     """
     try:
         make_dialogs(config)
@@ -223,7 +213,7 @@ def check_captioner(config: CaptionConfig, *, asks_server: bool = True) -> None:
 
 
 def trial_frames(config: CaptionConfig) -> Frames:
-    """Grey frames, as many and as large as those of the largest window."""
+    """Makes grey frames, as many and as large as those of the largest window."""
     from PIL import Image
 
     n_frames = config.max_frames
@@ -236,7 +226,6 @@ def trial_frames(config: CaptionConfig) -> Frames:
 
 
 def _captioners(config: CaptionConfig) -> list[Captioner]:
-    """Captioner and judge."""
     made = captioner_class(config.captioner)
     sections: list[tuple[ModelConfig, str]] = [(config, "caption")]
     if config.judge is not None:

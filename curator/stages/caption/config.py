@@ -1,4 +1,4 @@
-"""Settings of annotation: who is asked, what, about which frames, and what answers decide."""
+"""Settings of annotation: models, prompts, frames, and decisions by answers."""
 
 from collections.abc import Mapping
 from typing import Literal, Self
@@ -11,16 +11,16 @@ from curator.stages.caption.captioners.captioner_list import CAPTIONERS, name_pr
 from curator.stages.caption.dialogs.custom_fields import Value, has_value, own_fields, wrong_values
 
 ANNOTATE_VERSION = 1
-"""Raised when the same replies would give other annotations."""
+"""Raise it when the same replies would give other annotations."""
 
 METADATA_MODEL = "curate/metadata-1"
-"""Model that tables name for captions from metadata."""
+"""Model name in tables for captions from metadata."""
 _NEEDED = {"model": "model to name a model", "url": "url, such as http://vlm:8000/v1"}
 CaptionLength = Literal["short", "medium", "long"]
 
 
 class ModelConfig(BaseModel):
-    """A model that is asked, and how."""
+    """A model and its settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,7 +60,7 @@ class ModelConfig(BaseModel):
         description="longest answer; one that ends here is set aside as cut off",
         json_schema_extra={"unit": "tokens"},
     )
-    # 0.2: close to the likeliest words, and yet another answer for another seed.
+    # 0.2: close to the likeliest words, but another seed still gives another answer.
     temperature: float = Field(
         0.2,
         ge=0,
@@ -125,7 +125,7 @@ class ModelConfig(BaseModel):
 
     @property
     def name(self) -> str:
-        """Model and revision, as tables name them."""
+        """Model and revision, as in tables."""
         return f"{self.model}@{self.revision}" if self.revision is not None else str(self.model)
 
 
@@ -140,7 +140,7 @@ class JudgeConfig(ModelConfig):
         description="file of pipelines/prompts without its suffix, or the path of a YAML file",
         json_schema_extra={"unit": "name"},
     )
-    # 1 to 5 on faithfulness, completeness and correctness, kept by the minimum: Cosmos 3.
+    # Cosmos 3 scores faithfulness, completeness and correctness 1 to 5 and keeps by the minimum.
     min_score: int = Field(
         1,
         ge=1,
@@ -206,7 +206,7 @@ class CaptionConfig(ModelConfig):
         description="most frames of a window that the model is shown",
         json_schema_extra={"unit": "frames"},
     )
-    # 448: the side of one tile of many models; 8 frames are then about 2,000 tokens.
+    # 448: the tile side of many models; 8 frames are then about 2,000 tokens.
     frame_px: int = Field(
         448,
         ge=64,
@@ -403,7 +403,7 @@ class CaptionConfig(ModelConfig):
                     raise ValueError(f"reject.{name}: {value!r}; expected some of {list(allowed)}")
 
     def _check_own_reject(self, name: str, values: tuple[Value, ...]) -> None:
-        """A prompt that is gone is no error here: a finished run's recipe can still be read."""
+        """Accepts a missing prompt, because a finished run's recipe must stay readable."""
         fields = own_fields(self.prompt) if self.asks else {}
         if fields is None:
             return
@@ -414,7 +414,7 @@ class CaptionConfig(ModelConfig):
             raise ValueError(problem)
 
     def _check_unasked(self) -> None:
-        """Refuses what only models answer where none is asked, so that nobody waits for it."""
+        """Refuses settings that need a model if the recipe has none."""
         if not self.enabled or self.captioner != "measured":
             return
         wanted = {
@@ -424,7 +424,7 @@ class CaptionConfig(ModelConfig):
             "candidates": self.candidates > 1,
         }
         if "captioner" not in self.model_fields_set:
-            # Who says `measured` may leave the server of a recipe standing.
+            # A recipe with `measured` may keep the URL of a server.
             wanted["url"] = self.url is not None
         for key, is_wanted in wanted.items():
             if is_wanted:
@@ -452,7 +452,7 @@ class CaptionConfig(ModelConfig):
 
     @property
     def name(self) -> str:
-        """Model and revision, as tables name them; a captioner without a model has its own name."""
+        """Model and revision, as in tables; a captioner without a model has its own name."""
         if self.captioner == "metadata":
             return METADATA_MODEL
         return self.captioner if self.model is None else super().name
@@ -469,22 +469,22 @@ class CaptionConfig(ModelConfig):
 
     @property
     def knows(self) -> bool:
-        """Whether values of sidecars become captions, classes or answers themselves."""
+        """Whether sidecar values themselves become captions, classes or answers."""
         return bool(self.events or self.open_questions) or self.captioner == "metadata"
 
     @property
     def asks(self) -> bool:
-        """Whether a model is asked."""
+        """Whether a model is used."""
         return self.annotates and self.captioner != "metadata"
 
     @property
     def decides(self) -> bool:
-        """Whether answers may reject a clip, so that they are wanted before it is cut."""
+        """Whether answers may reject a clip, so that they are needed before the cut."""
         return self.annotates and (bool(self.reject) or self.failed == "reject")
 
 
 def frames_fingerprint(config: CaptionConfig) -> str:
-    """Fingerprint of the pictures that are shown, and of the text that is read in them."""
+    """Returns the fingerprint of the shown pictures and of the text read in them."""
     names = ("window_frames", "window_remainder", "window_s", "frames", "frames_per_s")
     chosen = [getattr(config, name) for name in (*names, "max_frames", "frame_px", "read_text")]
     if config.event_window_s is not None:

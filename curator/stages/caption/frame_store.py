@@ -1,6 +1,6 @@
-"""The steps that get a captioner the frames of clips, each by the cheapest way there is.
+"""Gets the frames of clips for a captioner, in the cheapest way available.
 
-Pictures lie in parts of `frames`, a row group per clip, until the run has finished.
+Parts of `frames` hold the pictures, a row group per clip, until the run has finished.
 """
 
 import threading
@@ -49,13 +49,13 @@ FRAMES_SCHEMA = pa.schema(
         ("text", pa.string()),
     ]
 )
-"""Row of `frames`: pictures of one clip, and the text that was read in them as JSON."""
+"""Row of `frames`: pictures of one clip, and the text read in them as JSON."""
 _CONTENT = ("start_frame", "end_frame", "n_frames", "width", "height", *CROP_COLUMNS)
 _FACTS = ("clip_id", "n_frames", "text")
 _KEPT_ROWS = 16
 _READERS = 16
 READ_FRAMES = 4
-"""Frames of a clip in which text is read: subtitles of one shot stand for seconds."""
+"""Frames of a clip in which text is read: subtitles of one shot stay for seconds."""
 
 
 def content_of(clip_id: str, clip: Clip | Written, pixels: str) -> str:
@@ -71,7 +71,7 @@ def content_of(clip_id: str, clip: Clip | Written, pixels: str) -> str:
 
 
 def frames_key(content: str, moments: Sequence[Moment]) -> str:
-    """Key of a clip's frames, for one configuration."""
+    """Returns the key of a clip's frames, for one configuration."""
     return fingerprint("clip pictures", content, moments) if moments else content
 
 
@@ -101,7 +101,7 @@ class CaptionFrames:
         return make
 
     def store(self, taken: Sequence[TakenFrames]) -> list[StoredFrames]:
-        """As `FrameTaker.store`: one part of `frames`, with a row group for each clip."""
+        """As `FrameTaker.store`: writes one part of `frames`, with a row group per clip."""
         if not taken:
             return []
         contents = [
@@ -148,7 +148,7 @@ class CaptionFrames:
 
 
 def _text_json(looked: Looked) -> str:
-    """Lines of text by the number of the frame, as JSON; empty for none."""
+    """Returns lines of text by frame number, as JSON; empty without text."""
     if not looked.text:
         return ""
     by_frame = {str(frame): lines for frame, lines in looked.text.items()}
@@ -160,12 +160,12 @@ class FrameParts:
 
     def __init__(self, store: Store, config: CaptionConfig) -> None:
         self._parts = Parts(store, FRAMES, frames_fingerprint(config))
-        # Asked by several threads; a clip's windows come one after the other.
+        # Several threads read it; the windows of a clip come in a row.
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, int], Future[dict[str, Any]]] = OrderedDict()
 
     def stored(self) -> dict[str, StoredFrames]:
-        """Frames that an unfinished run has left, by `frames_key`; `content` is empty."""
+        """Returns the frames that an unfinished run left, by `frames_key`; `content` is empty."""
         found: dict[str, StoredFrames] = {}
         names = self._parts.names()
         with ThreadPoolExecutor(_READERS) as pool:
@@ -177,10 +177,10 @@ class FrameParts:
         return found
 
     def frames(self, where: StoredFrames, task: Task) -> Frames:
-        """The pictures of a window.
+        """Returns the pictures of a window.
 
         Raises:
-            CutError: They are not all there.
+            CutError: Some are missing.
         """
         row = self._row(where.part, where.row)
         by_frame = dict(zip(row["frames"], row["jpegs"], strict=True))
@@ -193,7 +193,7 @@ class FrameParts:
         )
 
     def _row(self, part: str, number: int) -> dict[str, Any]:
-        """A row, read once by whoever asks first; others wait for that row alone."""
+        """Returns a row. The first caller reads it, and others wait for that row alone."""
         key = part, number
         with self._lock:
             row = self._kept.get(key)
@@ -221,7 +221,7 @@ class FrameParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenClip:
-    """A written clip whose frames are wanted."""
+    """A written clip whose frames are needed."""
 
     clip_id: str
     wish: FrameWish
@@ -229,28 +229,21 @@ class WrittenClip:
     n_frames: int
     fps: float
     start_s: float = 0.0
-    """Where it begins in the source."""
+    """Start of the clip in the source."""
 
     @property
     def key(self) -> str:
-        """Name under which attempts are counted."""
+        """Name for counting attempts."""
         return f"frames {self.clip_id}"
 
     @property
     def uri(self) -> str:
-        """Object that holds it."""
+        """URI of the object that holds the clip."""
         return self.location.name
 
 
 class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredFrames]):
-    """Takes frames of written clips, from parts of `cuts` or from shards.
-
-    Args:
-        config: Windows, frames and size.
-        store: Output root.
-        taker: Chooses the frames.
-        threads: Decoder threads.
-    """
+    """Takes frames of written clips, from parts of `cuts` or from shards."""
 
     name = "look"
     version = ANNOTATE_VERSION
@@ -275,7 +268,7 @@ class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredF
         return TakenFrames(clip_id=unit.clip_id, wish=unit.wish, looked=looked)
 
     def failed(self, unit: WrittenClip, failure: Failure) -> StoredFrames:
-        """A clip without frames."""
+        """Returns a clip without frames."""
         return StoredFrames(clip_id=unit.clip_id, error=failure.message)
 
     def _look(self, clip: WrittenClip) -> Looked:
@@ -292,13 +285,13 @@ class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredF
 
 @dataclass(frozen=True, slots=True)
 class StoreFrames:
-    """Stores the frames of a unit; what `UnitWorker` keeps of its results."""
+    """Stores the frames of a unit; `UnitWorker` keeps the returned locations."""
 
     taker: FrameTaker
 
     def __call__(
         self, clips: Sequence[WrittenClip], results: Sequence[TakenFrames | StoredFrames]
     ) -> list[StoredFrames]:
-        """Stores what was taken, and passes on clips without frames."""
+        """Stores the frames, and passes on clips without frames."""
         stored = self.taker.store([one for one in results if isinstance(one, TakenFrames)])
         return [*stored, *(one for one in results if isinstance(one, StoredFrames))]

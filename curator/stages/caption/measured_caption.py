@@ -1,6 +1,6 @@
-"""A caption put together from what was measured.
+"""Composes a caption from measurements.
 
-It names what pixels and container showed and nothing else, and says in `caption_model` that no
+The caption names only facts from pixels and container, and `caption_model` says that no
 vision-language model saw the clip.
 """
 
@@ -13,7 +13,7 @@ MEASURED_MODEL = "curate/measured-1"
 
 
 def measured_captions(clips: ClipRows, config: CaptionConfig) -> None:
-    """Writes the measured captions of kept clips, where no model is to annotate them."""
+    """Writes the measured captions of kept clips, if no model annotates them."""
     if not config.enabled or config.annotates:
         return
     for clip in clips.kept():
@@ -30,17 +30,9 @@ def measured_captions(clips: ClipRows, config: CaptionConfig) -> None:
 def measured_caption(
     scores: Mapping[str, float | None], *, width: int, height: int, duration_s: float, fps: float
 ) -> str:
-    """Describes a clip by its measurements.
+    """Describes a clip by its measurements, in one or two English sentences.
 
-    Args:
-        scores: From `filters.score_clip`.
-        width: Pixels, upright.
-        height: Pixels, upright.
-        duration_s: Length.
-        fps: Frame rate.
-
-    Returns:
-        One or two sentences in English.
+    The scores are from `filters.score_clip`; width and height are upright pixels.
     """
     shape = "portrait" if height > width else "landscape" if width > height else "square"
     tones = [

@@ -1,7 +1,7 @@
-"""Annotations of the last finished run, taken over where nothing that makes them has changed.
+"""Reuses annotations of the last finished run if all their inputs are unchanged.
 
-Replaying a dialog takes 1 to 4 ms a window, most of it for rules on captions; reading an annotation
-takes 0.04 ms. A candidate that was neither judged nor one of several is not stored.
+Replaying a dialog takes 1 to 4 ms a window, mostly for rules on captions; reading an annotation
+takes 0.04 ms. Single candidates without a judgement are not stored.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,9 +31,9 @@ from curator.tables.disk_records import Keyed
 from curator.tables.parts import columns_to_rows
 
 _REACHED = {"url", "key_from", "in_flight", "timeout_s", "tries", "guided", "batch_tokens"}
-"""Settings of how a model is reached, which change no annotation."""
+"""Settings for reaching a model, which change no annotation."""
 _DECIDED = {"enabled", "reject", "failed", "budget_s", "embedding", "text"}
-"""Settings of what annotations decide."""
+"""Settings for decisions by annotations."""
 _COLUMNS = (
     "annotation_key", *ANSWER_FIELDS, "failure", "failure_detail", "set_aside", "lost",
     "n_unscored", "candidates", "tokens_in", "tokens_out", "request_keys",
@@ -42,7 +42,7 @@ _ROWS_AT_ONCE = 2048
 
 
 def answers_stamp(config: CaptionConfig) -> str:
-    """Fingerprint of all settings and words that make the same replies other annotations."""
+    """Returns the fingerprint of all settings and words that turn replies into annotations."""
     exclude: Any = {name: True for name in _REACHED | _DECIDED} | {
         "judge": _REACHED | {"min_score"}
     }
@@ -56,7 +56,7 @@ def answers_stamp(config: CaptionConfig) -> str:
 
 
 def annotation_key(task: Task, stamp: str) -> str:
-    """Key of an annotation in the table `annotations`."""
+    """Returns the key of an annotation in the table `annotations`."""
     window = task.window
     asked = [task.content, window.start_frame, window.end_frame, window.shown, task.facts]
     return fingerprint(stamp, asked)
@@ -74,7 +74,7 @@ class PreviousAnnotations:
             with store.open(name) as reader:
                 file = pq.ParquetFile(reader)
                 if not set(_COLUMNS) <= set(file.schema_arrow.names):
-                    # Written by an older version.
+                    # An older version wrote it.
                     continue
                 for group in range(file.num_row_groups):
                     table = file.read_row_group(group, ["annotation_key", "failure"])
@@ -83,7 +83,7 @@ class PreviousAnnotations:
         self._rows.expect_all(keys)
 
     def find(self, task: Task, stamp: str) -> Annotation | None:
-        """The annotation of a window; None for one that has none yet."""
+        """Returns the annotation of a window, or None."""
         if not self._groups:
             return None
         key = annotation_key(task, stamp)
@@ -107,7 +107,6 @@ class PreviousAnnotations:
         )
 
     def _read(self, number: int) -> Iterator[tuple[str, bytes]]:
-        """Keys and rows of a row group."""
         name, group = self._groups[number]
         with self._store.open(name) as reader:
             file = pq.ParquetFile(reader)
@@ -118,7 +117,7 @@ class PreviousAnnotations:
 
 
 def _lasts(table: pa.Table) -> pa.ChunkedArray:
-    """Which annotations are final."""
+    """Returns which annotations are final."""
     passing = pa.array(sorted(map(str, TRANSIENT)), pa.string())
     return pc.invert(pc.is_in(table["failure"], value_set=passing))
 

@@ -1,7 +1,7 @@
-"""What models answered, stored by the key of the request: no finished request is made twice.
+"""Stores models' replies by request key, so that no finished request is made twice.
 
-A reply is an object of its own from the moment it is there; many of them become one part now and
-then, and when a run ends. Both are found by the next run, whatever became of this one.
+Each reply becomes an object of its own at once. From time to time, and at the end of a run, many
+of them become one part. The next run finds both, even after a crash.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from curator.tables.parts import columns_to_rows, read_parquet, to_parquet
 
 REPLIES = "replies"
 PACK_FROM = 512
-"""Loose replies that become a part: more would make the next start slow, fewer many parts."""
+"""Loose replies per part: more would slow the next start, fewer would make many parts."""
 _READERS = 16
 _PART = ".parquet"
 
@@ -42,11 +42,11 @@ REPLY_SCHEMA = pa.schema(
         ("detail", pa.string()),
     ]
 )
-"""A row per request that was answered, or refused for good."""
+"""A row per request that was answered or finally refused."""
 
 
 def replies_stamp(config: CaptionConfig) -> str:
-    """Names the replies that a run may use: those of its models and prompts."""
+    """Returns the stamp of the replies that a run may use: those of its models and prompts."""
     named = [(one.name, load_prompt(one.prompt).fingerprint) for one in config.models]
     return fingerprint("replies", named, *outside_version(config.captioner))
 
@@ -54,12 +54,11 @@ def replies_stamp(config: CaptionConfig) -> str:
 class Replies(Mapping[str, Reply]):
     """Replies of one model and prompt.
 
-    What a reply says lies on the local disk once it is asked for, and memory has its key alone.
+    Memory holds the keys. A reply's content is copied to the local disk on first use.
 
     Args:
-        store: Output root.
-        stamp: Names whose they are; a run reads no others.
-        packs: Whether this process makes parts of loose replies; one of all does.
+        stamp: Stamp of the replies; a run reads no others.
+        packs: Whether this process packs loose replies into parts; only one process may.
     """
 
     def __init__(self, store: Store, stamp: str, *, packs: bool = True) -> None:
@@ -72,10 +71,10 @@ class Replies(Mapping[str, Reply]):
         self._lock = threading.Lock()
 
     def __getitem__(self, key: str) -> Reply:
-        """The reply to a request.
+        """Returns the reply to a request.
 
         Raises:
-            StorageError: It is stored, and cannot be read.
+            StorageError: The stored reply cannot be read.
         """
         record = self._known.get(key)
         row = {} if record is None else orjson.loads(record)
@@ -84,22 +83,19 @@ class Replies(Mapping[str, Reply]):
         return _reply(row)
 
     def __contains__(self, key: object) -> bool:
-        """Whether a request was answered."""
         return isinstance(key, str) and key in self._known
 
     def __iter__(self) -> Iterator[str]:
-        """Keys of requests."""
         return (orjson.loads(record)["key"] for record in self._known.records())
 
     def __len__(self) -> int:
-        """Replies that are known."""
         return len(self._known)
 
     def load(self) -> None:
-        """Finds what is stored.
+        """Finds the stored replies.
 
         Raises:
-            StorageError: An object is not what was written.
+            StorageError: An object is corrupt.
         """
         read: set[str] = set()
         with ThreadPoolExecutor(_READERS) as pool:
@@ -116,12 +112,12 @@ class Replies(Mapping[str, Reply]):
                 self._parts += parts
                 self._known.expect_all(list(parts.values()), begin)
                 read |= {name for name, keys in zip(new, found, strict=True) if keys is not None}
-                # What went meanwhile was made part of another, which the next listing has.
+                # Objects that vanished meanwhile are in another part, which the next listing has.
                 if None not in found:
                     return
 
     def _keys(self, name: str) -> list[str] | dict[str, Any] | None:
-        """Keys of a part, or the row of a loose reply; None for what is gone since the listing."""
+        """Returns keys of a part, or the row of a loose reply; None if gone since the listing."""
         try:
             if name.endswith(_PART):
                 keys: list[str] = read_parquet(self.store, name, ["key"])["key"].to_pylist()
@@ -137,7 +133,6 @@ class Replies(Mapping[str, Reply]):
             raise self._broken(name, error) from error
 
     def _rows(self, number: int) -> Iterator[tuple[str, bytes]]:
-        """Keys and rows of a part."""
         name = self._parts[number]
         try:
             rows = columns_to_rows(read_parquet(self.store, name, REPLY_SCHEMA.names))
@@ -152,15 +147,15 @@ class Replies(Mapping[str, Reply]):
         )
 
     def keep(self, key: str, reply: Reply) -> None:
-        """Stores a reply: when this returns, no later run makes its request again."""
+        """Stores a reply: after the return, no later run repeats its request."""
         self._note(key, reply, store_reply(self.store, self._stamp, key, reply))
 
     def add(self, key: str, reply: Reply) -> None:
-        """Knows a reply in this run, without storing it."""
+        """Adds a reply to this run, without storing it."""
         self._known.add(key, orjson.dumps({"key": key, **_row(reply)}))
 
     def added_elsewhere(self, key: str, reply: Reply) -> None:
-        """Knows a reply that another process has stored as `keep` does."""
+        """Adds a reply that another process has stored as `keep` does."""
         self._note(key, reply, loose_name(self._stamp, key))
 
     def pack(self) -> None:
@@ -187,7 +182,7 @@ class Replies(Mapping[str, Reply]):
         rows = [{"key": key, **_row(self[key])} for key in sorted(loose)]
         named = hashlib.sha256("\n".join(sorted(loose)).encode()).hexdigest()[:16]
         table = pa.Table.from_pylist(rows, schema=REPLY_SCHEMA)
-        # The part before its pieces go: a run that ends between the two finds them twice.
+        # The part is written before its pieces go: a run that ends in between finds them twice.
         self.store.write(f"{REPLIES}/{self._stamp}-{named}.parquet", to_parquet(table))
         self.store.delete(list(loose.values()))
 
@@ -196,9 +191,7 @@ class UnitReplies(Mapping[str, Reply]):
     """Replies that a worker needs for one unit.
 
     Args:
-        store: Output root.
-        stamp: Names whose they are.
-        known: Those that were stored when the unit was made.
+        known: Replies that were stored when the unit was made.
         rereads: Whether a worker that died on the unit may have stored more since.
     """
 
@@ -211,7 +204,6 @@ class UnitReplies(Mapping[str, Reply]):
         self._rereads = rereads
 
     def __getitem__(self, key: str) -> Reply:
-        """The reply to a request."""
         if key not in self._known and self._rereads:
             name = loose_name(self._stamp, key)
             if self._store.exists(name):
@@ -220,11 +212,9 @@ class UnitReplies(Mapping[str, Reply]):
         return self._known[key]
 
     def __iter__(self) -> Iterator[str]:
-        """Keys of those that are known so far."""
         return iter(self._known)
 
     def __len__(self) -> int:
-        """Number of those that are known so far."""
         return len(self._known)
 
     def keep(self, key: str, reply: Reply) -> None:
@@ -234,12 +224,12 @@ class UnitReplies(Mapping[str, Reply]):
 
 
 def loose_name(stamp: str, key: str) -> str:
-    """Name of a reply that is an object of its own."""
+    """Returns the name of the object of a single reply."""
     return f"{REPLIES}/{stamp}-{key}.json"
 
 
 def store_reply(store: Store, stamp: str, key: str, reply: Reply) -> str:
-    """Stores a reply as an object of its own; returns its name."""
+    """Stores a reply as an object of its own, and returns its name."""
     name = loose_name(stamp, key)
     store.write(name, orjson.dumps({"key": key, **_row(reply)}))
     return name

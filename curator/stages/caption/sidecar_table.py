@@ -1,7 +1,7 @@
 """The table of sidecars: the `.json` files next to the sources of a run.
 
-Questions depend on it, and with them the keys of what was answered. `curate recaption` needs no
-source: the sidecar of one that is gone is taken from this table.
+Questions and the keys of their answers depend on sidecars. `curate recaption` needs no sources: if
+a source is gone, this table provides its sidecar.
 """
 
 import json
@@ -20,16 +20,15 @@ from curator.tables.schemas import SIDECARS_SCHEMA
 Sidecars = Mapping[str, Sidecar | SidecarProblem]
 
 SIDECARS = "sidecars"
-"""Name of the table."""
 _THREADS = 16
 _LOOKED_AT = 100
-"""Sources that are looked for where no run has stored their sidecars."""
+"""Sources to look up where no run has stored their sidecars."""
 
 logger = logging.getLogger(__name__)
 
 
 def sidecars_table(sidecars: Sidecars) -> pa.Table:
-    """Rows of `sidecars`, by source; what could not be read has none."""
+    """Returns rows of `sidecars` by source, without unreadable ones."""
     rows = [
         # In ASCII: JSON can name characters that no text may hold.
         {"source_uri": uri, "uri": found.uri, "json": json.dumps(found.data)}
@@ -40,18 +39,16 @@ def sidecars_table(sidecars: Sidecars) -> pa.Table:
 
 
 class StoredSidecars:
-    """Reads the sidecars of sources, from the table where a source cannot be reached any more.
+    """Reads the sidecars of sources, from the table if a source is unreachable.
 
-    Args:
-        store: Output root.
-        parts: Of the table `sidecars` of the last finished run; None if it has none.
+    `parts` are parts of the table `sidecars` of the last finished run; None without one.
     """
 
     def __init__(self, store: Store, parts: Sequence[str] | None) -> None:
         self._store = store
         self._parts = parts
         self.n_kept = 0
-        """Sidecars that came from the table."""
+        """Number of sidecars from the table."""
 
     def read(self, uris: Collection[str]) -> Sidecars:
         """As `read_sidecars`."""

@@ -1,6 +1,6 @@
 """The caption stage: annotates windows of clips with models in this worker.
 
-A captioner that runs in the driver answers the same dialogs there; see `captioner_dispatch.py`.
+For captioners in the driver, see `captioner_dispatch.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,23 +40,23 @@ class WindowUnit:
 
     windows: Sequence[tuple[Task, StoredFrames]]
     known: Mapping[str, Reply] = field(default_factory=dict)
-    """Stored replies to requests about them, by the key of the request."""
+    """Stored replies for the windows, by request key."""
 
     @property
     def key(self) -> str:
-        """Name under which attempts are counted."""
+        """Name for counting attempts."""
         first = self.windows[0][0]
         return f"unit of {first.clip_id} {first.window.index}, {len(self.windows)} windows"
 
     @property
     def uri(self) -> str:
-        """The first clip."""
+        """URI of the first clip."""
         return self.windows[0][0].clip_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitAnnotations:
-    """The annotations of a unit, and the replies that were stored for it by key."""
+    """The annotations of a unit, and its stored replies by key."""
 
     annotations: list[Annotation]
     replies: list[tuple[str, Reply]]
@@ -66,11 +66,10 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     """Annotates windows.
 
     Args:
-        config: Models, prompts, batches.
-        store: Output root; None where the stage is only described.
+        store: Output root; None if the stage is only described.
         prompts: Prompts by name, for a machine without their files.
         ledger: Counts attempts, so that no window kills workers without end.
-        most_loads: So many loads of models that began and did not end are too many.
+        most_loads: Allowed model loads that began and did not end.
     """
 
     name = "caption"
@@ -104,7 +103,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
 
     @property
     def resources(self) -> Resources:
-        """Those that the captioner declares; a core where no model is asked."""
+        """Returns the captioner's resources; one core without a model."""
         if not self.config.annotates or not self.config.asks:
             return Resources()
         made = captioner_class(self.config.captioner)
@@ -138,10 +137,10 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
             raise
 
     def failed(self, unit: WindowUnit, failure: Failure) -> UnitAnnotations:
-        """A unit has no failed result: windows have, and what fails a unit ends the run.
+        """Ends the run, because only windows, not units, can fail.
 
         Raises:
-            CuratorError: Why.
+            CuratorError: The failure of the unit.
         """
         raise self._error or CuratorError(failure.message)
 
@@ -157,7 +156,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         if is_first:
             annotations = self._annotations(unit.windows, replies, keep)
         else:
-            # A worker died on one of the windows, and the others are to be annotated.
+            # A worker died on one of the windows, and the others still need annotations.
             annotations = [self._alone(window, replies, keep) for window in unit.windows]
         if self._ledger is not None:
             self._ledger.end(unit.key, 0.0)
@@ -180,11 +179,10 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     def _alone(
         self, window: tuple[Task, StoredFrames], replies: UnitReplies, keep: Keep
     ) -> Annotation:
-        """Annotates a window by itself, unless a worker died on it before."""
         assert self._ledger is not None
         task = window[0]
         name = f"{task.clip_id} {task.window.index}"
-        # The first attempt was in its unit.
+        # The first attempt was the unit's.
         if 1 + self._ledger.begin(name) > MAX_ATTEMPTS:
             detail = f"the worker died {MAX_ATTEMPTS} times while working on it"
             return Annotation(task=task, failure=Unanswered.OUT_OF_MEMORY, detail=detail)
@@ -200,10 +198,10 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
 
 
 def load_models(config: CaptionConfig) -> dict[Role, BatchModel]:
-    """Loads captioner and judge; they share a model where they can.
+    """Loads captioner and judge, which share a model if possible.
 
     Raises:
-        ModelError: One cannot be loaded.
+        ModelError: A model cannot be loaded.
     """
     made = captioner_class(config.captioner)
     models: dict[Role, BatchModel] = {"captioner": made(config).batches()}

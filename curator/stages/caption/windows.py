@@ -1,4 +1,4 @@
-"""Divides clips into windows, and chooses the frames of a window that a model is shown."""
+"""Divides clips into windows, and chooses the frames of each window for a model."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from curator.media.frame_tap import Moment
 from curator.stages.caption.caption_records import Window
 from curator.stages.caption.config import CaptionConfig
 
-# A time that is a frame's own is that frame's, whatever its float was rounded to.
+# Absorbs float rounding, so that a frame's exact time maps to that frame.
 _SLACK_FRAMES = 1e-6
 
 
@@ -21,17 +21,16 @@ def windows_of(
     """Divides a clip into windows.
 
     Args:
-        n_frames: Of the clip as written.
-        fps: Its rate.
+        n_frames: Frames of the written clip.
+        fps: Rate of the written clip.
         config: `window_s`, or `window_frames` and `window_remainder`; `frames` or `frames_per_s`;
             `event_window_s` and `event_windows`.
-        moments: Of the source's events; those outside the clip count for nothing.
-        start_s: Where the clip begins in the source.
+        moments: Events of the source; those outside the clip are ignored.
+        start_s: Start of the clip in the source.
 
     Returns:
-        Windows that cover the clip, each frame once: a remainder that is too short for a window of
-        its own belongs to the last one. In clips with events, windows around these stand in their
-        place or after them, by start and end.
+        Windows that cover the clip, each frame once: the last one takes a remainder too short for
+        its own. In clips with events, event windows replace these or follow them, by start and end.
     """
     around = _around(n_frames, fps, config, moments, start_s)
     spans = [] if around and config.event_windows == "instead" else _even(n_frames, fps, config)
@@ -48,10 +47,9 @@ def windows_of(
 
 
 def frames_of(moment: Moment, fps: float, start_s: float) -> tuple[int, int]:
-    """Frames of a clip that are on screen during an event, which may lie outside it.
+    """Returns the half-open frames of a clip on screen during an event, maybe outside the clip.
 
-    Returns:
-        Half-open; the frame that is on screen at a moment is one frame.
+    A moment is one frame.
     """
     first, last = (math.floor((at - start_s) * fps + _SLACK_FRAMES) for at in moment)
     return first, last + 1
@@ -71,7 +69,6 @@ def _even(n_frames: int, fps: float, config: CaptionConfig) -> list[tuple[int, i
 def _around(
     n_frames: int, fps: float, config: CaptionConfig, moments: Sequence[Moment], start_s: float
 ) -> list[tuple[int, int]]:
-    """Spans around the events of a clip, each once."""
     if config.event_window_s is None:
         return []
     half = max(1, round(config.event_window_s * fps / 2))
@@ -84,7 +81,7 @@ def _around(
 
 
 def _shown(start: int, end: int, fps: float, config: CaptionConfig) -> tuple[int, ...]:
-    """Frames in the middle of as many equal pieces; none twice."""
+    """Returns the middle frames of equal pieces, without duplicates."""
     n_shown = config.frames
     if config.frames_per_s is not None:
         n_shown = max(1, round((end - start) / fps * config.frames_per_s))

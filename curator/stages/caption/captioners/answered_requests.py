@@ -1,4 +1,4 @@
-"""Asks captioners that answer one request at a time, in the driver or in a worker."""
+"""Runs captioners that answer one request at a time, in the driver or in a worker."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class ThreadClient:
-    """A captioner in the driver: calls it from as many threads as `in_flight` says."""
+    """Calls a captioner in the driver from `in_flight` threads."""
 
     def __init__(self, captioner: Captioner) -> None:
         self.slots = RequestSlots(captioner.config.in_flight)
@@ -28,7 +28,6 @@ class ThreadClient:
         self._pool = ThreadPoolExecutor(captioner.config.in_flight, "captioner")
 
     async def __aenter__(self) -> Self:
-        """Sets the captioner up."""
         await asyncio.get_running_loop().run_in_executor(self._pool, self._captioner.setup)
         return self
 
@@ -38,7 +37,7 @@ class ThreadClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Closes it; requests under way come to their end."""
+        """Closes the captioner after running requests have ended."""
         self._pool.shutdown(cancel_futures=True)
         self._captioner.close()
 
@@ -49,7 +48,7 @@ class ThreadClient:
         *,
         deadline: float | Callable[[], float] | None = None,
     ) -> Reply:
-        """As `Client.ask`; a request that has begun is not broken off."""
+        """As `Client.ask`; a started request is not cancelled."""
         await self.slots.take(is_again=False)
         try:
             until = deadline() if callable(deadline) else deadline
@@ -93,11 +92,7 @@ class SingleRequests:
 
 
 def reply_of(captioner: Captioner, request: Request, frames: Frames) -> Reply:
-    """The reply of a captioner; an exception in it fails the request.
-
-    Raises:
-        CuratorError: As the captioner raised it.
-    """
+    """Returns the reply of a captioner; any exception except CuratorError fails the request."""
     begun_s = time.monotonic()
     try:
         answer = captioner.answer(request, frames)

@@ -1,9 +1,9 @@
-"""The contract of captioners: what answers requests about the frames of a clip.
+"""The contract of captioners, which answer requests about the frames of a clip.
 
-A captioner of your own is one class, named in the recipe as `caption.captioner:
+Your own captioner is one class. Name it in the recipe as `caption.captioner:
 my_package.mine:MyCaptioner`, or by the entry point group `curate.captioners`. It gets frames and
 the words of a prompt, and returns text. Schema, rules, repairs, retries, stored replies and
-decisions are the same for every captioner. `examples/captioner.py` is one.
+decisions are the same for every captioner. For an example, see `examples/captioner.py`.
 """
 
 from abc import ABC, abstractmethod
@@ -33,13 +33,13 @@ class Captioner(ABC):
 
     Args:
         config: Section `caption` or `caption.judge` of the recipe: model, url, seed and the like.
-        section: Its name, for messages.
+        section: Name of the section, for messages.
 
     Attributes:
-        version: Raised when the same request would get another answer. Replies of another version
+        version: Raise it when the same request would get another answer. Replies of other versions
             are not used.
-        place: Where it runs.
-        gpus: GPUs of one worker, on machines that have any.
+        place: Where the captioner runs.
+        gpus: GPUs of one worker, on machines with GPUs.
         memory_bytes: Memory of one worker.
     """
 
@@ -56,15 +56,15 @@ class Captioner(ABC):
         """Checks before any work that requests can be answered.
 
         Args:
-            trial: Frames as large and as many as a request has, for a first question; None where
-                no model may be asked yet.
+            trial: Frames as large and as many as in a request, for a first question; None while no
+                model may run yet.
 
         Raises:
-            CuratorError: They cannot; the message says what to do.
+            CuratorError: Requests cannot be answered; the message gives the remedy.
         """
 
     def setup(self) -> None:  # noqa: B027 - optional
-        """Runs once in a process, before its first request: loads models."""
+        """Runs once in a process, before its first request, to load models."""
 
     @abstractmethod
     def answer(self, request: Request, frames: Frames) -> str | Mapping[str, Any] | Reply:
@@ -76,23 +76,23 @@ class Captioner(ABC):
             frames: JPEGs, or arrays by `frames.arrays()`, with their times.
 
         Returns:
-            The model's text, or the fields of its JSON, or a reply with token counts or a failure.
+            The model's text, the fields of its JSON, or a reply with token counts or a failure.
 
         Raises:
-            CuratorError: The run cannot go on. Any other exception fails this request alone.
+            CuratorError: The run cannot continue. Any other exception fails this request alone.
         """
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Runs when a process needs the captioner no more."""
+        """Runs when a process no longer needs the captioner."""
 
     def client(self) -> "Client":
-        """What asks this captioner in the driver."""
+        """Returns the client that runs this captioner in the driver."""
         from curator.stages.caption.captioners.answered_requests import ThreadClient
 
         return ThreadClient(self)
 
     def batches(self) -> "BatchModel":
-        """What asks this captioner in a worker."""
+        """Returns the model that runs this captioner in a worker."""
         from curator.stages.caption.captioners.answered_requests import SingleRequests
 
         return SingleRequests(self)

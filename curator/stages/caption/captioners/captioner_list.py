@@ -1,4 +1,4 @@
-"""The list of captioners, and those that users add."""
+"""The list of captioners, including those of users."""
 
 import importlib
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ class BuiltIn:
 
     about: str
     target: str | None = None
-    """Its class; None for captions without a model. It is imported when it is used."""
+    """The class, imported on use; None for captioners without a model."""
     needs: tuple[str, ...] = ()
-    """Keys of the recipe that must be set."""
+    """Required keys of the recipe."""
 
 
 CAPTIONERS: Mapping[str, BuiltIn] = {
@@ -46,7 +46,7 @@ CAPTIONERS: Mapping[str, BuiltIn] = {
 
 
 def name_problem(name: str) -> str | None:
-    """What is wrong with the name of a captioner; None for nothing. Imports no captioner."""
+    """Says why a captioner's name is wrong, or returns None. Imports no captioner."""
     known = [*CAPTIONERS, *entry_point_names(Kind.CAPTIONER)] if name not in CAPTIONERS else [name]
     if name in known or ":" in name:
         return None
@@ -55,10 +55,10 @@ def name_problem(name: str) -> str | None:
 
 
 def captioner_class(name: str) -> "type[Captioner]":
-    """The class of a captioner that asks a model.
+    """Returns the class of a captioner that uses a model.
 
     Raises:
-        RecipeError: A class from outside cannot be loaded.
+        RecipeError: An external class cannot be loaded.
     """
     built_in = CAPTIONERS.get(name)
     if built_in is None:
@@ -78,12 +78,12 @@ def captioner_class(name: str) -> "type[Captioner]":
 
 
 def captioner_extensions(name: str) -> list[Extension]:
-    """The captioner, where it was loaded from outside this package."""
+    """Returns the captioner if it comes from outside this package."""
     return [] if name in CAPTIONERS else [load_extension(Kind.CAPTIONER, name)]
 
 
 def outside_version(name: str) -> tuple[str, ...]:
-    """Class and version of a captioner from outside, for fingerprints; empty for a built-in one."""
+    """Returns class and version of an external captioner, for fingerprints; empty if built in."""
     return tuple(
         str(value)
         for found in captioner_extensions(name)

@@ -1,8 +1,8 @@
-"""A client of servers that speak OpenAI's chat completions: vLLM, SGLang, NIM, or a hosted one.
+"""A client of servers with OpenAI's chat completions: vLLM, SGLang, NIM, or a hosted one.
 
-Transient failures are retried. An error of the configuration stops the run, so that no window fails
-because of it. Neither requests nor answers are logged, and the key is in no text. The `openai`
-package takes 5 to 7 times the CPU per request: benchmarks/results/libraries_captioner.md.
+Transient failures are retried. A configuration error ends the run, so that no window fails because
+of it. Requests, answers and the key are never logged. The `openai` package takes 5 to 7 times the
+CPU per request: benchmarks/results/libraries_captioner.md.
 """
 
 import asyncio
@@ -59,12 +59,12 @@ logger = logging.getLogger(__name__)
 
 _REFUSED = (400, 413, 415, 422)
 _PASSING = (408, 425, 429)
-# uvicorn, which serves vLLM and SGLang, closes an idle connection after 5 s: one that is closed
-# while a request is on its way looks like a server that died.
+# uvicorn, which serves vLLM and SGLang, closes an idle connection after 5 s. A connection that
+# closes while a request is on its way looks like a server that died.
 _KEEP_ALIVE_S = 2.0
 _CONNECT_S = 30.0
 _CHECK_TRIES = 3
-# A knock at a server that is not there costs nothing, and it should not idle when it is back.
+# A try at a dead server costs nothing, and a restarted server should not idle.
 _LONGEST_KNOCK_S = 5.0
 _MET = {
     Unanswered.SERVER_ERROR: "met an error of the server",
@@ -84,13 +84,13 @@ class _Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Passing:
-    """No answer, and another try may get one."""
+    """The server gave no answer, but another try may get one."""
 
     failure: Unanswered
     detail: str
     asked_s: float | None = None
     is_crowded: bool = False
-    """The server takes fewer requests than are under way, or cannot be reached."""
+    """The server takes fewer requests than are running, or is unreachable."""
     was_sent: bool = True
 
 
@@ -99,14 +99,14 @@ class ServerClient:
 
     Args:
         config: `url`, `model`, `key_from`, `in_flight`, `timeout_s`, `tries`, `frames_as` and
-            `guided`.
+            `guided` are used.
         backoff_s: Longest wait after the first try; it doubles with each, up to a minute.
-        give_up_s: A server that cannot be reached for so long ends the run. Until then no try is
-            spent on it, so that it may start again.
-        section: Of the recipe that has `config`, for messages.
+        give_up_s: A server that stays unreachable for this time ends the run. Until then, failed
+            connections do not count as tries, so that it may restart.
+        section: Section of the recipe, for messages.
 
     Raises:
-        ServerError: The key's environment variable holds what no HTTP header can.
+        ServerError: The key's environment variable holds characters that no HTTP header can.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class ServerClient:
         self._section = section
         self.config = config
         self.guided = config.guided
-        """Whether the JSON Schema is still sent."""
+        """Whether the client still sends the JSON Schema."""
         self.slots = RequestSlots(config.in_flight)
         self.counts: Counter[str] = Counter()
         """Tries by their outcome: `answered`, or a failure."""
@@ -136,7 +136,6 @@ class ServerClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        """Makes the pool of connections."""
         import aiohttp
 
         headers = {"Content-Type": "application/json"}
@@ -158,7 +157,6 @@ class ServerClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Closes the connections."""
         if self._session is not None:
             await self._session.close()
 
@@ -169,16 +167,16 @@ class ServerClient:
         *,
         deadline: float | Callable[[], float] | None = None,
     ) -> Reply:
-        """Sends a request until there is an answer, or a reason why there is none.
+        """Sends a request until the server answers or a failure is final.
 
         Args:
-            request: Sent to `config.model`, whatever name of a model it has.
-            frames: Of its window.
-            deadline: On `time.monotonic`, in seconds; no try and no wait goes beyond it. A function
-                is called when the request first gets a slot.
+            request: Goes to `config.model`, whatever model it names.
+            frames: Frames of its window.
+            deadline: Limit for tries and waits, on `time.monotonic` in seconds. A function is
+                called when the request first gets a slot.
 
         Raises:
-            ServerError: The server refuses key, model or address, or could not be reached for
+            ServerError: The server refuses key, model or address, or stays unreachable for
                 `give_up_s`.
         """
         guided = self.guided and request.schema is not None
@@ -199,7 +197,7 @@ class ServerClient:
                     body = await self._body(request, frames, guided)
                 came = await self._try(body, until)
                 if guided and isinstance(came, _Refused) and came.status in (400, 422):
-                    # The schema's fault only if the same is answered without it.
+                    # Blame the schema only if the server answers the same request without it.
                     guided, n_tries = False, n_tries + 1
                     body = await self._body(request, frames, guided)
                     came = await self._try(body, until)
@@ -245,12 +243,12 @@ class ServerClient:
         """Checks before any work that the server answers.
 
         Args:
-            trial: Frames as they will be sent, for one short question: servers take a limited
-                number of pictures and pixels. Without, one is asked only if `/models` does not
-                name the model, because names may have aliases.
+            trial: Frames for one short question, because servers limit number and size of pictures.
+                With None, a question is sent only if `/models` lacks the model, because names may
+                have aliases.
 
         Raises:
-            ServerError: It cannot; with the remedy, and the nearest names of models.
+            ServerError: The server does not answer; with the remedy, and the nearest model names.
         """
         names = await self._models()
         if trial is None and names is not None and self.config.model in names:
@@ -260,7 +258,7 @@ class ServerClient:
         try:
             came = await self._try(body, None)
             for n_tries in range(1, _CHECK_TRIES):
-                # uvicorn closes a connection after a 500, and does not say that it will.
+                # uvicorn closes a connection after a 500 without announcing it.
                 if not isinstance(came, _Passing) or came.failure is not Unanswered.SERVER_ERROR:
                     break
                 await asyncio.sleep(self._backoff.wait_s(n_tries, came.asked_s))
@@ -281,7 +279,6 @@ class ServerClient:
             )
 
     async def _models(self) -> list[str] | None:
-        """Names at `/models`, or None if the server gives none."""
         import aiohttp
 
         try:
@@ -294,8 +291,8 @@ class ServerClient:
             ) from None
         if status in (401, 402, 403):
             raise self._misconfigured(status, body)
-        # Some servers answer 500 here, and questions all the same: `transformers serve` without a
-        # cache of the hub. Only a question tells.
+        # Some servers answer questions although they answer 500 here (`transformers serve` without
+        # a cache of the hub), so only a question can decide.
         if status != 200:
             return None
         try:
@@ -325,7 +322,6 @@ class ServerClient:
         return body_of(request, frames, self.config, guided=guided)
 
     async def _try(self, body: bytes, until: float | None) -> ServerAnswer | _Refused | _Passing:
-        """One try, within its slot."""
         import aiohttp
 
         limit_s = self.config.timeout_s
@@ -352,7 +348,7 @@ class ServerClient:
                 )
             return _Passing(failure=Unanswered.TIMED_OUT, detail=f"no answer in {limit_s:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            # ValueError: bytes that cannot be decoded, such as a broken gzip body.
+            # ValueError: undecodable bytes, such as a broken gzip body.
             return _Passing(
                 failure=Unanswered.SERVER_ERROR, detail=self._why(error), is_crowded=True
             )
@@ -439,7 +435,7 @@ class ServerClient:
     def _count(self, came: _Passing) -> None:
         self.counts[came.failure] += 1
         if self.counts[came.failure] == 1 and came.was_sent:
-            # Without what the server said: that may quote what it was asked.
+            # Without the server's words, which may quote the request.
             then = "" if came.failure is Unanswered.OVER_BUDGET else "; it is tried again"
             logger.warning("%s: a request %s%s", self._shown_url, _MET[came.failure], then)
 
@@ -458,7 +454,7 @@ class ServerCaptioner(Captioner):
     place = Place.DRIVER
 
     def check(self, trial: Frames | None) -> None:
-        """As `ServerClient.check` with a trial; else looks for the package alone.
+        """As `ServerClient.check` with a trial; else checks only that the package is installed.
 
         Raises:
             ServerError: The server cannot be used.
@@ -479,7 +475,7 @@ class ServerCaptioner(Captioner):
             await client.check(trial)
 
     def answer(self, request: Request, frames: Frames) -> Reply:
-        """Answers one request; `client` has many in flight."""
+        """Answers one request; `client` runs many at a time."""
         return asyncio.run(self._answer(request, frames))
 
     async def _answer(self, request: Request, frames: Frames) -> Reply:
@@ -487,7 +483,7 @@ class ServerCaptioner(Captioner):
             return await client.ask(request, frames)
 
     def client(self) -> ServerClient:
-        """A client, for one event loop."""
+        """Returns a client, for one event loop."""
         return ServerClient(self.config, section=self.section)
 
 

@@ -1,13 +1,12 @@
-"""Requests as the tensors that a vision-language model takes, by its own processor.
+"""Turns requests into tensors for a vision-language model, by its own processor.
 
-Frames go in as images, or as the processor's video input where there is one (`frames_as`), with the
-times at which they are shown: Qwen's models and SmolVLM make timestamps of them. Which frames are
-shown was decided before; the processor samples none.
+The processor gets frames as images or, if supported, as a video (`frames_as`), with their times:
+Qwen's models and SmolVLM make timestamps of them. It does not sample frames.
 
-The words of a request are plain text: anything like a control token of the model, such as
+The words of a request are plain text. Anything like a control token of the model, such as
 `<|im_end|>` or `<image>` read from a picture, gets a space after its first character, so that no
-text can end a turn or stand for a picture. (`sanitize_control_tokens` of transformers does that
-too, and fails for Idefics3, which counts such words as pictures.)
+text can end a turn or act as a picture. (`sanitize_control_tokens` of transformers does the same,
+but fails for Idefics3, which counts such words as pictures.)
 """
 
 import io
@@ -21,12 +20,7 @@ from curator.stages.caption.captioners.dialog_batches import Size, SizedRequest
 
 
 class Chat:
-    """A processor with its chat template.
-
-    Args:
-        processor: Of `AutoProcessor`; its padding is set to the left.
-        frames_as: Images, or one video.
-    """
+    """A processor of `AutoProcessor` with its chat template; its padding is set to the left."""
 
     def __init__(self, processor: Any, frames_as: Literal["images", "video"] = "images") -> None:  # noqa: ANN401
         self.processor = processor
@@ -37,19 +31,19 @@ class Chat:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self._control = _control_tokens(processor)
         self._of_pictures: dict[tuple[Size, ...], int] = {}
-        # A tokenizer's padding is its state: no two threads may use it at once.
+        # A tokenizer's padding is its state, so two threads must not use it at once.
         self._lock = threading.Lock()
         self.has_system_role = self._renders_system()
-        """Without, the system prompt goes before the user's first words."""
+        """If False, the system prompt goes before the user's first words."""
 
     def sized(self, request: Request, frames: Frames) -> SizedRequest:
         """Counts the tokens of a request.
 
-        What pictures add depends on their sizes alone, and is found out once for each set of sizes,
-        with black pictures.
+        Tokens of pictures depend on their sizes alone. Black pictures measure each set of sizes
+        once.
 
         Raises:
-            ValueError: The processor takes no such pictures, or they are no JPEGs.
+            ValueError: The processor cannot take the pictures, or they are no JPEGs.
         """
         sizes = tuple(_size(jpeg) for jpeg in frames.jpegs)
         with self._lock:
@@ -62,20 +56,19 @@ class Chat:
         return SizedRequest(request=request, frames=frames, n_tokens=n_tokens, sizes=sizes)
 
     def inputs(self, batch: Sequence[SizedRequest]) -> dict[str, Any]:
-        """Tensors of a batch, padded on the left, on the CPU.
+        """Returns the tensors of a batch, padded on the left, on the CPU.
 
-        Args:
-            batch: All with pictures or all without; as video, with pictures of the same sizes.
+        All requests of a batch have pictures, or none has; as video, their sizes are equal.
 
         Raises:
-            ValueError: The processor does not take one of them, or a frame is no JPEG.
+            ValueError: The processor does not take a request, or a frame is no JPEG.
         """
         pictures = [[_decoded(jpeg) for jpeg in asked.frames.jpegs] for asked in batch]
         with self._lock:
             return self._inputs([asked.request for asked in batch], pictures)
 
     def decoded(self, tokens: Sequence[int]) -> str:
-        """The words of an answer."""
+        """Returns the words of an answer."""
         with self._lock:
             text: str = self.tokenizer.decode(
                 tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
@@ -92,7 +85,7 @@ class Chat:
         begin = self.tokenizer.bos_token
         more: dict[str, Any] = {}
         if begin is not None and text[0].startswith(begin):
-            # The template has written it; the tokenizer would do so again.
+            # The template already wrote it, and the tokenizer would repeat it.
             more["add_special_tokens"] = False
         if any(pictures) and self.frames_as == "video":
             more["videos"] = [np.stack([np.asarray(p) for p in shown]) for shown in pictures]
@@ -122,7 +115,7 @@ class Chat:
             return False
 
     def _messages(self, request: Request, n_pictures: int) -> list[dict[str, Any]]:
-        """The conversation; the pictures stand before the first words of the user."""
+        """Returns the conversation; pictures come before the first words of the user."""
         messages: list[dict[str, Any]] = []
         before = request.system
         if before and self.has_system_role:
@@ -154,7 +147,7 @@ def _control_tokens(processor: Any) -> re.Pattern[str]:  # noqa: ANN401
 
 
 def _metadata(request: Request) -> dict[str, Any]:
-    """What processors make timestamps and rates of; times count from the clip's start."""
+    """Returns data for timestamps and rates; times count from the clip's start."""
     window = request.task.window
     return {
         "total_num_frames": window.end_frame - window.start_frame,

@@ -1,4 +1,4 @@
-"""Requests and answers in the form of OpenAI-compatible servers; this module sends nothing."""
+"""Formats requests and parses answers of OpenAI-compatible servers, without sending anything."""
 
 import base64
 import io
@@ -18,9 +18,9 @@ from curator.stages.caption.caption_records import Frames, Request
 from curator.stages.caption.config import ModelConfig
 
 MAX_ANSWER_BYTES = 16 << 20
-"""Longest body that is read: a server that sends more is broken."""
+"""Longest body that is read; a server that sends more is broken."""
 _MAX_DETAIL = 300
-# Servers that check with pydantic send back what they were sent, pictures too.
+# Servers that check with pydantic echo the request, including pictures.
 _BLOB = re.compile(r"[A-Za-z0-9+/=_-]{80,}")
 
 # OpenAI's codes for an empty account, https://platform.openai.com/docs/guides/error-codes.
@@ -33,7 +33,7 @@ class MalformedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAnswer:
-    """What a server answered."""
+    """The parsed answer of a server."""
 
     text: str
     finish_reason: str | None
@@ -42,16 +42,13 @@ class ServerAnswer:
 
 
 def body_of(request: Request, frames: Frames, config: ModelConfig, *, guided: bool) -> bytes:
-    """JSON of a request.
+    """Returns the JSON of a request; `guided` sends its schema, if it has one.
 
-    Args:
-        request: The frames go before the text of its first user's turn.
-        frames: Sent as JPEG images, each after its time, or as one MP4.
-        config: `model` and `frames_as`.
-        guided: Send the request's schema, if it has one.
+    The frames go before the text of the first user's turn: as JPEG images, each after its time, or
+    as one MP4.
 
-    Source: https://platform.openai.com/docs/api-reference/chat/create; `video_url` is vLLM's and
-    SGLang's addition.
+    Source: https://platform.openai.com/docs/api-reference/chat/create; `video_url` is an addition
+    by vLLM and SGLang.
     """
     messages: list[dict[str, Any]] = []
     if request.system:
@@ -103,10 +100,9 @@ def _seconds(time_s: float) -> str:
 
 
 def mp4_of(frames: Frames) -> bytes:
-    """The frames as H.264 in MP4, at the mean rate at which they stand in the clip.
+    """Encodes the frames as H.264 in MP4, at their mean rate in the clip.
 
-    Args:
-        frames: One frame or more; an odd last row or column is left out.
+    An odd last row or column is left out.
     """
     import av
     from PIL import Image
@@ -163,7 +159,7 @@ def parse_answer(body: bytes) -> ServerAnswer:
         texts = [part.get("text") for part in content if isinstance(part, dict)]
         content = "".join(text for text in texts if isinstance(text, str))
     if content is None:
-        # OpenAI's own models put it in a field of its own when they decline.
+        # OpenAI's own models put refusals into a field of their own.
         content = message.get("refusal") or ""
     if not isinstance(content, str):
         raise MalformedError("answer's content is no text")
@@ -183,12 +179,11 @@ def _count(usage: object, name: str) -> int:
 
 
 def error_in(body: bytes, secret: str | None) -> str:
-    """What a server says went wrong, in a line that can be stored.
+    """Returns the server's error message in one line that can be stored.
 
     Args:
-        body: Of the answer; servers put the message in `error.message`, `error`, `message` or
-            `detail`, or send plain text.
-        secret: Key that must not be in it, whatever the server sends back.
+        body: Has the message in `error.message`, `error`, `message` or `detail`, or is plain text.
+        secret: Key to remove, in case the server echoes it.
     """
     text = body.decode("utf-8", "replace")
     try:
@@ -204,8 +199,8 @@ def error_in(body: bytes, secret: str | None) -> str:
 
 
 def shown(text: str, secret: str | None) -> str:
-    """A text without the key, without pictures, on one line, and short."""
-    # Before it is cut: half a key would not be found.
+    """Shortens a text to one line without key and pictures."""
+    # Before the cut, because half a key would not be found.
     if secret:
         for form in (secret, quote(secret, safe="")):
             text = text.replace(form, "***")
@@ -214,7 +209,7 @@ def shown(text: str, secret: str | None) -> str:
 
 
 def is_out_of_money(body: bytes) -> bool:
-    """Whether a 429 is one that no waiting ends: no credit is left."""
+    """Returns whether a 429 means that no credit is left, so that waiting does not help."""
     try:
         error = orjson.loads(body)["error"]
         return not _NO_CREDIT.isdisjoint((error.get("code"), error.get("type")))
@@ -223,7 +218,7 @@ def is_out_of_money(body: bytes) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """What a server asks to wait, from `Retry-After` in seconds or as a date; None for nothing."""
+    """Returns the wait of `Retry-After`, given in seconds or as a date; None without one."""
     value = headers.get("Retry-After", "").strip()
     if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value):
         return float(value)
@@ -234,7 +229,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def shown_url(url: str) -> str:
-    """An address without user, password and query."""
+    """Returns an address without user, password and query."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}".rstrip("/")

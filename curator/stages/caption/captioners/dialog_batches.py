@@ -1,8 +1,7 @@
-"""Many dialogs at once over models in this worker.
+"""Runs many dialogs at once over models in this worker.
 
-Requests of all dialogs wait in one queue for each model, which takes them in batches as full as its
-budget allows. A dialog goes on as soon as its own replies are there. A request that several dialogs
-have in common is made once.
+Requests of all dialogs wait in one queue per model, which takes batches as full as its budget
+allows. A dialog continues as soon as its own replies arrive. Dialogs share equal requests.
 """
 
 from collections import defaultdict
@@ -34,9 +33,8 @@ class SizedRequest:
     request: Request
     frames: Frames = field(repr=False)
     n_tokens: int = 0
-    """Of the prompt with its pictures, to within a few."""
+    """Approximate tokens of the prompt with its pictures."""
     sizes: tuple[Size, ...] = ()
-    """Of the pictures."""
 
     @property
     def longest(self) -> int:
@@ -48,25 +46,25 @@ class BatchModel(Protocol):
     """A model that answers requests in batches."""
 
     def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
-        """The request as it can be answered, or the reply to one that cannot."""
+        """Returns the measured request, or the reply if it cannot be answered."""
         ...
 
     def next_batch(
         self, pending: Sequence[SizedRequest]
     ) -> tuple[list[SizedRequest], list[SizedRequest]]:
-        """The next batch, and the requests left; none are left where they do not fill a batch."""
+        """Returns the next batch and the requests left, which are none if they fill no batch."""
         ...
 
     def fits(self, batch: Sequence[SizedRequest]) -> bool:
-        """Whether a batch can still be answered at once."""
+        """Returns whether a batch can still be answered at once."""
         ...
 
     def prepare(self, batch: list[SizedRequest]) -> None:
-        """Begins to prepare the batch after the present one."""
+        """Starts to prepare the batch after the present one."""
         ...
 
     def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
-        """Answers a batch; yields each reply as soon as it is there."""
+        """Answers a batch; yields each reply as soon as it is ready."""
         ...
 
 
@@ -83,7 +81,7 @@ class RequestQueue:
 
     @property
     def fills_batch(self) -> bool:
-        """Whether a batch can be taken into which no further request would fit."""
+        """Whether a full batch is ready."""
         return self._next is not None or bool(self.model.next_batch(self._waiting)[1])
 
     def add(self, request: SizedRequest) -> None:
@@ -91,7 +89,7 @@ class RequestQueue:
         self._waiting.append(request)
 
     def take(self) -> list[SizedRequest]:
-        """The next batch, empty if nothing waits; a full one after it begins to be prepared."""
+        """Returns the next batch, maybe empty, and starts to prepare a full one after it."""
         batch, self._next = self._next, None
         if batch is not None and not self.model.fits(batch):
             self._waiting += batch
@@ -107,13 +105,10 @@ class RequestQueue:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A dialog under way."""
-
     place: int
     frames: Frames | None
     dialog: Dialog
     requests: list[Request] = field(default_factory=list)
-    """Requests that the dialog waits for."""
     replies: dict[str, Reply] = field(default_factory=dict)
 
 
@@ -129,16 +124,16 @@ def annotate(
     """Runs a dialog about each task to its end.
 
     Args:
-        tasks: Windows with their frames; None for a window whose frames are missing.
+        tasks: Windows with their frames, or None for missing frames.
         dialogs: Begins the dialog about a task.
-        models: By role; roles may share a model.
-        known: Stored replies by the key of their request.
-        keep: Called with each new final reply, once, when its batch is done.
-        budget_s: Longest time of the batches in which a clip has requests; later requests about
-            the clip fail.
+        models: Models by role; roles may share a model.
+        known: Stored replies by request key.
+        keep: Called once with each new final reply, when its batch is done.
+        budget_s: Longest time of the batches with requests about a clip; later requests about the
+            clip fail.
 
     Returns:
-        One annotation per task, in their order.
+        One annotation per task, in order.
     """
     return _Dialogs(models, known, keep, budget_s).run(tasks, dialogs)
 

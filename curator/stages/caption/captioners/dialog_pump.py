@@ -1,8 +1,7 @@
 """Drives many dialogs at once with servers, and keeps the servers busy.
 
-One thread with an event loop: while a request waits for its answer, others are sent, and frames of
-the next few windows are loaded. Memory holds the frames of windows under way and of `read_ahead`
-more.
+One thread with an event loop sends requests while others wait for answers, and loads the frames of
+the next windows. Memory holds the frames of running windows and of `read_ahead` more.
 """
 
 import asyncio
@@ -31,13 +30,13 @@ from curator.stages.caption.captioners.request_slots import RequestSlots
 from curator.stages.caption.dialogs.dialog import Dialogs
 
 Loader = Callable[[], Frames]
-"""Gets the frames of a window; called once in a thread of its own, when their turn comes."""
+"""Loads the frames of a window; called once, in a thread of its own, when needed."""
 Keep = Callable[[Request, Reply], None]
-"""Stores a reply durably; called by several threads at once, each with another request's reply."""
+"""Stores a reply durably; several threads call it at once, each for another request."""
 
 
 class Client(Protocol):
-    """Answers requests, such as `ServerClient`."""
+    """Answers requests, for example `ServerClient`."""
 
     slots: RequestSlots
 
@@ -64,8 +63,6 @@ class Client(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Job:
-    """An open window, in the loop's thread."""
-
     task: Task
     source: Frames | Loader | None
     frames: asyncio.Future[Frames] | None = None
@@ -75,25 +72,25 @@ class _Job:
 
 @dataclass(slots=True)
 class _Clip:
-    """What the windows of a clip share."""
+    """State that the windows of a clip share."""
 
     n_open: int = 0
     deadline: float | None = None
 
 
 class Pump:
-    """Runs the dialogs about windows in a thread of its own: a context manager, which ends it.
+    """Runs the dialogs about windows in a thread of its own: a context manager.
 
     Args:
         dialogs: Begins the dialog about a task; called in the pump's thread.
-        clients: By role; one may have several roles.
-        replies: Stored ones by key, which are not asked for again. Looked up when a request is
-            wanted, in the pump's thread: what `keep` adds is found.
-        keep: Called for each final reply (`Reply.is_final`) before its dialog goes on.
-        budget_s: Longest time for one clip, from when the first request about it is sent, as long
-            as a window of it is open.
-        read_ahead: Windows whose frames are loaded before there is a slot for them.
-        loaders: Threads that load frames: from object storage a clip's take 50 to 100 ms.
+        clients: Clients by role; one may have several roles.
+        replies: Stored replies by key, which save requests. The pump's thread looks them up when it
+            needs them, so it finds additions by `keep`.
+        keep: Called for each final reply (`Reply.is_final`) before its dialog continues.
+        budget_s: Longest time for one clip, from its first request, while any of its windows is
+            open.
+        read_ahead: Windows whose frames are loaded before a slot is free for them.
+        loaders: Threads that load frames: a clip's take 50 to 100 ms from object storage.
         keepers: Threads that store replies: a PUT to object storage takes 20 to 50 ms.
     """
 
@@ -138,7 +135,6 @@ class Pump:
         self._thread.start()
 
     def __enter__(self) -> Self:
-        """The pump runs from when it is made."""
         return self
 
     def __exit__(
@@ -147,7 +143,6 @@ class Pump:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stops."""
         self.stop()
 
     @property
@@ -156,12 +151,10 @@ class Pump:
         return self._n_open
 
     def submit(self, task: Task, frames: Frames | Loader) -> None:
-        """Takes a window; does not wait.
+        """Takes a window with its frames or their loader; does not wait.
 
-        Args:
-            task: The window.
-            frames: Of its window, or what loads them. Loading that raises a `CuratorError` or an
-                `OSError` makes the reply `Unanswered.NO_FRAMES`; any other error ends the pump.
+        A `CuratorError` or `OSError` of the loader makes the reply `Unanswered.NO_FRAMES`; any
+        other error ends the pump.
 
         Raises:
             RuntimeError: The pump was stopped.
@@ -177,17 +170,14 @@ class Pump:
         self._loop.call_soon_threadsafe(self._enqueue, _Job(task=task, source=frames))
 
     def poll(self, timeout: float | None = None) -> list[Annotation]:
-        """Annotations that are there since the last call, in the order in which they ended.
+        """Returns annotations that ended since the last call, in that order; maybe none.
 
         Args:
-            timeout: Seconds to wait for the first; None for as long as it takes.
-
-        Returns:
-            None of them if nothing is open, or none ended in time.
+            timeout: Seconds to wait for the first; None for no limit.
 
         Raises:
             CuratorError: The server cannot be used as configured; the pump has ended.
-            Exception: What `keep`, a dialog or a loader raised; the pump has ended.
+            Exception: `keep`, a dialog or a loader raised it; the pump has ended.
         """
         found: list[Annotation] = []
         try:
@@ -209,13 +199,9 @@ class Pump:
         return found
 
     def finish(self) -> list[Annotation]:
-        """Waits for all windows that are open, and ends the pump.
-
-        Returns:
-            Annotations that `poll` has not given.
+        """Waits for all open windows, ends the pump, and returns the remaining annotations.
 
         Raises:
-            CuratorError: As `poll`.
             Exception: As `poll`.
         """
         found: list[Annotation] = []
@@ -227,11 +213,8 @@ class Pump:
         return found
 
     def stop(self) -> None:
-        """Ends the thread at once.
-
-        Requests under way are broken off; replies that have come are kept.
-        """
-        # A loop that is closed has ended by itself.
+        """Ends the thread at once: cancels running requests, but keeps the replies that arrived."""
+        # A closed loop has ended by itself.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
@@ -257,7 +240,7 @@ class Pump:
                 for task in others:
                     task.cancel()
                 await asyncio.gather(*others, return_exceptions=True)
-                # Before the loop closes, which the replies' threads report to.
+                # Before the loop closes, because the replies' threads report to it.
                 self._keepers.shutdown(wait=True)
                 await asyncio.sleep(0)
 
@@ -266,7 +249,6 @@ class Pump:
         self._prepare_more()
 
     def _prepare_more(self) -> None:
-        """Prepares more windows while few are ready for the next slot."""
         while (
             self._backlog
             and self._n_preparing < self._n_wanted()
@@ -280,7 +262,7 @@ class Pump:
             running.add_done_callback(self._ended)
 
     def _n_wanted(self) -> int:
-        """Windows that may be prepared: one for each free slot, and a few more."""
+        """Counts windows to prepare: one for each free slot, and a few more."""
         slots = self._clients["captioner"].slots
         return max(0, int(slots.limit) - slots.n_taken) + self._read_ahead
 
@@ -321,7 +303,7 @@ class Pump:
             dialog.close()
 
     async def _reply(self, job: _Job, request: Request) -> Reply:
-        """The stored reply, that of another window's equal request, or a new one."""
+        """Returns the stored reply, that of another window's equal request, or a new one."""
         key = request.key
         while True:
             if (known := self._replies.get(key)) is not None:
@@ -331,7 +313,7 @@ class Pump:
                 break
             self._moved_on(job)
             reply = await asyncio.shield(asked)
-            # Another clip's budget or bad luck is not this one's.
+            # Another clip's budget or bad luck does not count for this clip.
             if reply.is_final:
                 self.counts["shared"] += 1
                 return reply
@@ -339,7 +321,7 @@ class Pump:
         try:
             reply = await self._ask(job, request)
             if reply.is_final:
-                # Shielded: a reply that has come is stored, even when the pump is stopped.
+                # Shielded: a reply that arrived is stored, even when the pump is stopped.
                 await asyncio.shield(
                     self._loop.run_in_executor(self._keepers, self._keep, request, reply)
                 )
@@ -376,7 +358,6 @@ class Pump:
             self._prepare_more()
 
     async def _frames(self, job: _Job) -> Frames:
-        """The job's frames, loaded once."""
         if job.frames is None:
             source, job.source = job.source, None
             if isinstance(source, Frames):

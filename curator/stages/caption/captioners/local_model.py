@@ -1,13 +1,12 @@
 """A vision-language model in the worker: `captioner: transformers`.
 
-Requests are sorted by length and put into batches whose tokens, padding and longest answers
-included, stay below `batch_tokens`. `generate` answers a batch, and each row is sampled by its own
-request (`token_sampling.py`). So an answer depends on its request alone, but for rounding: other
-rows change sums in their last bits, and in bfloat16 two words of nearly the same probability may
-change places.
+Requests are sorted by length and batched so that their tokens, padding and longest answers stay
+below `batch_tokens`. `generate` answers a batch, and each row is sampled by its own request
+(`token_sampling.py`). So an answer depends on its request alone, except for rounding: other rows
+change the last bits of sums, which may swap two words of nearly equal probability in bfloat16.
 
-There is no guidance by a JSON Schema here: the prompt gives the schema in words, and one request
-repairs a broken answer.
+No JSON Schema guides the model. The prompt describes the schema, and one request repairs a broken
+answer.
 """
 
 import time
@@ -26,16 +25,16 @@ from curator.stages.caption.config import ModelConfig
 
 @dataclass(slots=True)
 class Counts:
-    """What a model has done since it was loaded."""
+    """Counts and times since the model was loaded."""
 
     n_batches: int = 0
     n_halved: int = 0
     """Batches that did not fit the device's memory, and were halved."""
     n_apart: int = 0
-    """Batches that failed together, and were asked one by one."""
+    """Batches that failed together, and were answered one by one."""
     tokens_in: int = 0
     tokens_padded: int = 0
-    """Tokens of prompts with their padding."""
+    """Prompt tokens, including padding."""
     tokens_out: int = 0
     prepare_s: float = 0.0
     generate_s: float = 0.0
@@ -45,14 +44,12 @@ class LocalModel:
     """A model that answers in this process; one per worker.
 
     Args:
-        config: Model, revision, `frames_as`, `batch_tokens`.
-        device: Where; `auto` is a GPU if there is one.
-        prepares_ahead: Prepare the next batch in a thread while one is answered; None for doing so
-            on a GPU.
-        loaded: A model that is loaded already.
+        config: `model`, `revision`, `frames_as` and `batch_tokens` are used.
+        device: `auto` is a GPU if one is available.
+        prepares_ahead: Prepare the next batch in a thread during an answer; None for only on a GPU.
 
     Raises:
-        ModelError: It cannot be loaded; the message says what is missing.
+        ModelError: The model cannot be loaded; the message names the missing part.
     """
 
     def __init__(
@@ -66,7 +63,7 @@ class LocalModel:
         self._loaded = load(config, device=device) if loaded is None else loaded
         self._chat = self._loaded.chat
         self.batch_tokens = config.batch_tokens
-        """Budget of a batch; smaller than the setting's once memory ran out."""
+        """Budget of a batch; shrinks below the setting when memory runs out."""
         self.counts = Counts()
         if prepares_ahead is None:
             prepares_ahead = self._loaded.device == "cuda"
@@ -75,16 +72,12 @@ class LocalModel:
 
     @property
     def arithmetic(self) -> str:
-        """Device and type of numbers, such as `cuda, bfloat16`."""
+        """Device and number type, such as `cuda, bfloat16`."""
         dtype = str(self._loaded.model.dtype).removeprefix("torch.")
         return f"{self._loaded.device}, {dtype}"
 
     def ask(self, asked: Sequence[tuple[Request, Frames]]) -> list[Reply]:
-        """Answers requests, in batches.
-
-        Returns:
-            One reply per request, in their order; what cannot be answered has its failure.
-        """
+        """Answers requests in batches; returns one reply per request, in order."""
         looked = [self.sized(request, frames) for request, frames in asked]
         replies = {i: found for i, found in enumerate(looked) if isinstance(found, Reply)}
         places = {id(found): i for i, found in enumerate(looked)}
@@ -101,8 +94,8 @@ class LocalModel:
         """Counts a request's tokens.
 
         Returns:
-            What can be answered, or the reply to what cannot: pictures that the processor does not
-            take, or more tokens than the model's context.
+            The measured request, or a failure if the processor cannot take the pictures or the
+            tokens exceed the model's context.
         """
         try:
             asked = self._chat.sized(request, frames)
@@ -119,12 +112,10 @@ class LocalModel:
     def next_batch(
         self, pending: Sequence[SizedRequest]
     ) -> tuple[list[SizedRequest], list[SizedRequest]]:
-        """Takes the next batch: the longest request, and as many next to it as the budget allows.
+        """Takes the longest request, and as many neighbours in length as the budget allows.
 
-        A request that is longer than the budget is a batch of its own.
-
-        Returns:
-            The batch, and what is left: nothing is left of requests that do not fill one.
+        A request longer than the budget is a batch of its own. If the requests do not fill a batch,
+        none is left.
         """
         if not pending:
             return [], []
@@ -140,16 +131,12 @@ class LocalModel:
         return batch, left
 
     def prepare(self, batch: list[SizedRequest]) -> None:
-        """Begins to prepare a batch that will be answered after the one at hand."""
+        """Starts to prepare the batch after the present one."""
         if self._pool is not None:
             self._ahead = batch, self._pool.submit(self._chat.inputs, batch)
 
     def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
-        """Answers a batch, in parts where memory is too small for it.
-
-        Yields:
-            Requests with their replies, as soon as they are there.
-        """
+        """Answers a batch, in parts if memory is short; yields each reply when it is ready."""
         begun_s = time.monotonic()
         failure: tuple[Unanswered, str] | None = None
         try:
@@ -160,7 +147,7 @@ class LocalModel:
             if not _is_out_of_memory(error):
                 raise
             failure = Unanswered.OUT_OF_MEMORY, _line(error)
-        # Outside of the handlers, whose errors hold on to what was allocated.
+        # Outside of the handlers, whose errors keep references to allocated memory.
         if failure is None:
             yield from zip(batch, replies, strict=True)
             return
@@ -222,7 +209,7 @@ class LocalModel:
     def _reply(
         self, request: Request, n_in: int, answer: list[int], ends: list[int], seconds: float
     ) -> Reply:
-        """The end counts as a token, as servers count it."""
+        """Makes a reply; the end counts as a token, as servers count it."""
         answer = answer[: request.sampling.max_tokens]
         n_out = next((i for i, token in enumerate(answer) if token in ends), None)
         return Reply(
@@ -245,11 +232,11 @@ class LocalModel:
         return value.to(self._loaded.device) if hasattr(value, "to") else value
 
     def fits(self, batch: Sequence[SizedRequest]) -> bool:
-        """Whether a batch is within the budget, or cannot be smaller."""
+        """Returns whether a batch is within the budget, or cannot be smaller."""
         return len(batch) == 1 or _cost(batch) <= self.batch_tokens
 
     def _group(self, asked: SizedRequest) -> object:
-        """What may share a batch. Processors pad videos to the longest and largest of a batch."""
+        """Returns the batch group. Processors pad videos to the longest and largest of a batch."""
         return asked.sizes if self._chat.frames_as == "video" else bool(asked.sizes)
 
     def _free(self) -> None:
@@ -280,7 +267,7 @@ class LocalCaptioner(Captioner):
         return self._model.ask([(request, frames)])[0]
 
     def batches(self) -> LocalModel:
-        """The model itself, which makes batches."""
+        """Returns the model itself, which makes batches."""
         self.setup()
         return self._model
 
@@ -290,7 +277,7 @@ def _length(asked: SizedRequest) -> tuple[int, int]:
 
 
 def _cost(batch: Sequence[SizedRequest]) -> int:
-    """Tokens of a batch, padding and longest answers included."""
+    """Counts the tokens of a batch, including padding and longest answers."""
     longest = max(asked.request.sampling.max_tokens for asked in batch)
     return len(batch) * (max(asked.n_tokens for asked in batch) + longest)
 

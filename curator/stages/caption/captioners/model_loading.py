@@ -1,7 +1,7 @@
-"""Loads a vision-language model for the worker, or says what is missing and what to do.
+"""Loads a vision-language model for the worker, or reports missing parts and the remedy.
 
-Weights are read from safetensors only, and no code comes with a model: `trust_remote_code` is never
-set, so that a model whose architecture transformers does not have is refused.
+Only safetensors weights are read. `trust_remote_code` is never set, so a model whose architecture
+is not in transformers is refused.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ Device = Literal["auto", "cpu", "cuda"]
 
 INSTALL = "`pip install 'curate-video[captions-local]'`"
 LEAST_VERSION = (5, 23)
-"""Processors of earlier ones work in other ways; the extra `mds` holds one below 5."""
+"""Processors of earlier versions work differently; the extra `mds` requires a version below 5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +31,15 @@ class Loaded:
     chat: Chat
     device: str
     context: int | None
-    """Most tokens of prompt and answer; None if the model does not say."""
+    """Most tokens of prompt and answer; None if unknown."""
 
 
 def check_model(config: ModelConfig) -> None:
-    """Looks whether a model can be loaded, in milliseconds: without importing or reading weights.
+    """Checks in milliseconds whether a model can be loaded, without importing or reading weights.
 
     Raises:
-        ModelError: transformers is missing, or the files are not there. A model at the hub that is
-            not in its cache passes where the hub may be asked.
+        ModelError: transformers or files are missing. A hub model that is not in the cache passes
+            if the hub may be contacted.
     """
     _check_packages()
     name = str(config.model)
@@ -59,13 +59,11 @@ def check_model(config: ModelConfig) -> None:
 def load(config: ModelConfig, *, device: Device = "auto") -> Loaded:
     """Loads model and processor: bfloat16 on GPUs and on CPUs that multiply it, else float32.
 
-    Args:
-        config: Its model, revision and `frames_as`.
-        device: Where; `auto` is a GPU if there is one.
+    The device `auto` is a GPU if one is available.
 
     Raises:
         ModelError: A package, a file, a tensor, the chat template or a video input is missing, or
-            transformers has no such architecture.
+            transformers lacks the architecture.
     """
     check_model(config)
     import torch
@@ -89,7 +87,7 @@ def load(config: ModelConfig, *, device: Device = "auto") -> Loaded:
     except Exception as error:
         raise _cannot(config, "weights", error) from error
     if lacking := sorted({*map(str, info["missing_keys"]), *map(str, info["mismatched_keys"])}):
-        # transformers fills these with random numbers, and says so in a log.
+        # transformers only logs that it fills these with random numbers.
         raise ModelError(
             f"model {config.name}: {len(lacking)} tensors are missing or of another shape, such as "
             f"{lacking[0]}; expected a complete model: {_fetch(config)}"
@@ -171,10 +169,10 @@ def _chat(processors: Any, config: ModelConfig) -> Chat:  # noqa: ANN401
 
 
 def _generation(model: Any, chat: Chat) -> Any:  # noqa: ANN401
-    """What ends an answer and what may not be in it; how words are picked is the request's.
+    """Sets how answers end and which tokens they exclude; each request sets the sampling.
 
-    A repetition penalty of the model's authors is left out too: it counts the padding, so that an
-    answer would depend on what it is batched with.
+    The authors' repetition penalty is left out, because it counts padding and would make an answer
+    depend on its batch.
     """
     from transformers import GenerationConfig
 

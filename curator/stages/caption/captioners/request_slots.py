@@ -1,7 +1,7 @@
-"""How many requests are under way at a server, and how long the others wait.
+"""Limits how many requests run at a server, and how long the others wait.
 
-Additive increase, multiplicative decrease, with a known cut: a server that refuses a request takes
-as many as are still under way. So one burst of 429 finds its capacity, where halving would need
+Additive increase, multiplicative decrease, with a known cut: a server that refuses a request can
+take as many as are still running. So one burst of 429 finds its capacity, where halving would need
 several, and each later one costs a single refused request.
 """
 
@@ -14,7 +14,7 @@ _LONGEST_BACKOFF_S = 60.0
 
 
 class RequestSlots:
-    """Requests under way at one server, for one event loop."""
+    """Running requests at one server, for one event loop."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -31,11 +31,7 @@ class RequestSlots:
         return len(self._again) + len(self._first)
 
     async def take(self, *, is_again: bool) -> None:
-        """Waits for a slot.
-
-        Args:
-            is_again: The request was tried before: it goes before those that were not.
-        """
+        """Waits for a slot; a request that was tried before (`is_again`) goes first."""
         slot = asyncio.get_running_loop().create_future()
         queue = self._again if is_again else self._first
         queue.append(slot)
@@ -55,15 +51,14 @@ class RequestSlots:
         self._pass_on()
 
     def went_well(self) -> None:
-        """After as many answers as there are slots, there is one slot more."""
+        """Adds one slot after as many answers as there are slots."""
         self.limit = min(float(self.most), self.limit + 1 / self.limit)
 
     def was_turned_away(self, wait_s: float) -> None:
-        """The server refused a request, which still has its slot, or cannot be reached.
+        """Cuts the slots: the server refused a request, which keeps its slot, or is unreachable.
 
-        Args:
-            wait_s: No request begins for this time if no other is under way: the server takes
-                none at all then.
+        If no other request is running, the server takes none at all, so the next one waits
+        `wait_s`.
         """
         others = self.n_taken - 1
         self.limit = max(1.0, min(self.limit, float(others)))
@@ -93,16 +88,11 @@ class Backoff:
 
     def __init__(self, first_s: float) -> None:
         self._first_s = first_s
-        # Not from the recipe's seed: two runs must not ask in step.
+        # Not from the recipe's seed: two runs must not retry in step.
         self._draw = random.Random()
 
     def wait_s(self, n_tries: int, asked_s: float | None) -> float:
-        """Seconds to wait.
-
-        Args:
-            n_tries: Tries so far, 1 or more.
-            asked_s: Least wait that the server asks for; None for none.
-        """
+        """Returns the wait after `n_tries` tries, at least the server's request `asked_s`."""
         longest = min(_LONGEST_BACKOFF_S, self._first_s * 2.0 ** min(n_tries - 1, 30))
         drawn = self._draw.uniform(longest / 2, longest)
         if asked_s is None:

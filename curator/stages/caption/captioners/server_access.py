@@ -1,6 +1,6 @@
-"""Access to a server: its key, its proxy, and what to do where it refuses.
+"""Access to a server: its key, its proxy, and remedies for refusals.
 
-No text that is made here holds the key, or a user and password from an address.
+No text from here holds the key, or a user and password from an address.
 """
 
 import os
@@ -19,20 +19,20 @@ _WORDS = {
     "TimeoutError": "no answer in time",
     "ClientPayloadError": "the answer broke off",
 }
-"""Errors of the connection that have no words of the operating system, by their class."""
+"""Connection errors for which the operating system has no words, by class."""
 
 
 def key_of(config: ModelConfig) -> str | None:
-    """The server's key from the environment; None for no key.
+    """Returns the server's key from the environment, or None.
 
     Raises:
-        ServerError: The variable holds what no HTTP header can.
+        ServerError: The variable holds characters that no HTTP header can.
     """
     key = os.environ.get(config.key_from, "").strip()
     if not key:
         return None
-    # No quotes and backslashes either: they are written in many ways, in which a key that a server
-    # sends back would not be found.
+    # No quotes and backslashes either: servers escape them in many ways, so an echoed key would not
+    # be found.
     if not re.fullmatch(r"[!#-&(-\[\]-~]+", key):
         raise ServerError(
             f"{config.key_from} holds spaces or letters that no key has; expected the key alone"
@@ -41,7 +41,7 @@ def key_of(config: ModelConfig) -> str | None:
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for an address (`HTTP_PROXY`, `NO_PROXY`)."""
+    """Returns the environment's proxy for an address (`HTTP_PROXY`, `NO_PROXY`)."""
     parts = urlsplit(url)
     if proxy_bypass(parts.hostname or ""):
         return None
@@ -57,15 +57,10 @@ def misconfigured(
     *,
     section: str = "caption",
 ) -> ServerError:
-    """The error for a status that no other try changes, with the remedy.
+    """Returns the error, with the remedy, for a status that no other try changes.
 
-    Args:
-        config: `url`, `model` and `key_from` are named.
-        key: Is not named.
-        status: Of the answer.
-        answer: Its body.
-        location: Where a redirection leads.
-        section: Of the recipe that has the configuration: `caption` or `caption.judge`.
+    The message names `url`, `model`, `key_from`, and the recipe's section, but never the key.
+    `location` is the target of a redirection.
     """
     if status in (401, 403):
         remedy = (
@@ -87,17 +82,17 @@ def misconfigured(
 
 
 def with_status(status: int, said: str) -> str:
-    """What a server said after its status, which many say themselves."""
+    """Puts the status before the server's words, unless these already have it."""
     return f"{status}: {re.sub(rf'^{status}(:|(?= [A-Z])) *', '', said)}"
 
 
 def unended(said: str) -> str:
-    """Words without their end, so that others can follow."""
+    """Removes the final punctuation, so that other words can follow."""
     return said.rstrip(" .;:")
 
 
 def words_of(error: BaseException, key: str | None) -> str:
-    """An error of the connection without its address, which may hold a password."""
+    """Describes a connection error without its address, which may hold a password."""
     reason = getattr(error, "os_error", None) or error
     text = getattr(reason, "strerror", None)
     if isinstance(reason, OSError) and (reason.errno or 0) > 0:

@@ -1,11 +1,10 @@
-"""How the model in the worker picks its words: each row of a batch for itself.
+"""Samples tokens of the model in the worker, independently for each row of a batch.
 
-`generate` draws for all rows from one generator, so that a request's answer would depend on what it
-is batched with, and on how often memory ran out. Here noise is a function of the request's key, the
-step and the token (Gumbel's: the largest of log-probability plus noise is a draw from the
-distribution). The key holds pixels, model, words and seed: the same request gives the same answer
-in any batch as far as rounding goes, another seed gives another one, and two windows with one seed
-share no luck.
+`generate` draws for all rows from one generator, so a request's answer would depend on its batch,
+and on how often memory ran out. Here noise is a function of the request's key, the step and the
+token (Gumbel's: the largest of log-probability plus noise is a draw from the distribution). The key
+holds pixels, model, words and seed. So, except for rounding, the same request gets the same answer
+in any batch, another seed gives another answer, and windows with one seed are independent.
 
 Source: C. J. Maddison, D. Tarlow, T. Minka, A* Sampling, arXiv 1411.0030, section 2; for mixing the
 bits G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CANDIDATES = 256
-"""Likeliest tokens that are looked at first; all are, at steps where these do not hold `top_p`."""
+"""Likeliest tokens to try first; steps where these do not hold `top_p` use all tokens."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -34,13 +33,12 @@ _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 class RowSampler:
     """Picks the next token of each row, by that row's own request.
 
-    A logits processor for `generate(do_sample=False)`, which takes the largest: the token that was
-    picked is left as the only one. One for each call of `generate`.
+    A logits processor for `generate(do_sample=False)`, which takes the largest: only the picked
+    token remains. Make one for each call of `generate`.
 
     Args:
         requests: One per row.
-        end_token: What ends a row that reached its own `max_tokens` while others go on.
-        device: Of the logits.
+        end_token: Ends a row that reached its own `max_tokens` while others continue.
     """
 
     def __init__(self, requests: Sequence[Request], *, end_token: int, device: str) -> None:
@@ -65,12 +63,12 @@ class RowSampler:
         """Makes each row's token the largest.
 
         Args:
-            input_ids: int64 [B, length so far]; not looked at.
+            input_ids: int64 [B, length so far]; unused.
             scores: Logits, float32 [B, V].
 
         Returns:
-            float32 [B, V], 0 for the token that was picked and -inf for all others; the logits
-            themselves where all rows take the likeliest.
+            float32 [B, V], 0 for the picked token and -inf for all others; the logits themselves if
+            all rows take the likeliest.
         """
         import torch
 
@@ -97,7 +95,7 @@ class RowSampler:
             logs_BK, tokens_BK = scaled_BV.sort(dim=-1, descending=True)
             held_BK = (logs_BK - total_B1).exp().cumsum(dim=-1)
         noisy_BK = logs_BK + self._noise(tokens_BK)
-        # The nucleus is what it takes to hold top_p: those before which less is held.
+        # The nucleus is the shortest list that holds top_p: tokens before which less is held.
         is_outside_BK = held_BK.roll(1, dims=-1) >= self._top_p_B1
         is_outside_BK[:, 0] = False
         best_B1 = noisy_BK.masked_fill(is_outside_BK, -float("inf")).argmax(dim=-1, keepdim=True)
@@ -111,7 +109,7 @@ class RowSampler:
 
 
 def row_key(request: Request) -> int:
-    """What a request's noise begins with, a signed integer of 64 bits."""
+    """Returns the signed 64-bit start of a request's noise."""
     digest = hashlib.sha256(request.key.encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 

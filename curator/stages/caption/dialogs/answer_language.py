@@ -1,4 +1,4 @@
-"""Whether a text is in the language that was asked for."""
+"""Checks whether a text is in the requested language."""
 
 import unicodedata
 from functools import cache
@@ -39,9 +39,9 @@ NAMES = {
     "vi": "Vietnamese",
     "zh": "Chinese",
 }
-"""English names of the languages that captions are mostly asked in."""
+"""English names of the languages that captions commonly use."""
 
-# Texts that a reader takes for either.
+# Languages whose texts readers confuse.
 _ALIKE = (
     {"no", "nn", "da"},
     {"hr", "bs", "sr", "sh"},
@@ -64,28 +64,24 @@ _NOT_LATIN = {
     "zh": ("CJK",),
 }
 _SCRIPTS = {**dict.fromkeys(NAMES, ("LATIN",)), **_NOT_LATIN}
-# Half a sentence; shorter ones, and lists of names, say too little.
+# Half a sentence; shorter texts, and lists of names, are inconclusive.
 _MIN_LETTERS = 32
 _MIN_SCRIPT_LETTERS = 8
 _MAX_OTHER_SCRIPT = 0.2
-# On the sentences of test_answer_language.py all right ones have 0.3 and more.
+# All correct sentences of test_answer_language.py have 0.3 and more.
 _MAX_PROBABILITY = 0.05
 
 
 @cache
 def _identifier() -> "LanguageIdentifier":
-    """The model, 4.5 MB in its wheel; loading it takes 0.35 CPU-seconds and 100 MB."""
+    """Returns the model, 4.5 MB in its wheel; loading takes 0.35 CPU seconds and 100 MB."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 def check_language(language: str) -> None:
-    """Refuses a language that cannot be recognized.
-
-    Raises:
-        RecipeError: Naming it.
-    """
+    """Raises RecipeError for a language that cannot be recognized."""
     known = _identifier().labels
     if _SAME_MODEL_NAME.get(language, language) not in known:
         names = ", ".join(sorted(name for name in known if len(name) == 2))
@@ -93,14 +89,9 @@ def check_language(language: str) -> None:
 
 
 def other_language(text: str, language: str) -> str | None:
-    """What language a text is in, if not in the one that it should be in.
+    """Returns the actual language or script of a text that is not in `language` (ISO 639-1).
 
-    Args:
-        text: Without quotations.
-        language: ISO 639-1.
-
-    Returns:
-        A language or script; None if it is the right one, or if the text is too short to tell.
+    Returns None for a text in that language, or too short to decide. Remove quotations first.
     """
     letters = [c for c in text if unicodedata.category(c)[0] == "L"]
     scripts = [unicodedata.name(c, "?").split()[0].split("-")[0] for c in letters]
@@ -110,7 +101,7 @@ def other_language(text: str, language: str) -> str | None:
     limit = _MAX_OTHER_SCRIPT if right == ("LATIN",) else 0.5
     if len(strange) >= _MIN_SCRIPT_LETTERS and len(strange) > limit * len(letters):
         return max(sorted(set(strange)), key=strange.count).capitalize()
-    # A sign of Chinese or a syllable of Korean is worth two letters.
+    # A sign of Chinese or a syllable of Korean counts as two letters.
     weight = len(letters) * (2 if "CJK" in right else 1)
     if weight < _MIN_LETTERS:
         return None

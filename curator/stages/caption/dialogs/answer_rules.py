@@ -1,8 +1,8 @@
 # ruff: noqa: RUF001 - signs of many languages
-"""Rules against the known failures of captioners: pure functions of texts.
+"""Rules against known failures of captioners: pure functions of texts.
 
-Each finds one failure and says where. They were developed on the captions of
-`test_answer_rules.py` and scored on those of `benchmarks/caption_rules.yaml`.
+Each rule finds one failure and its place. The captions of `test_answer_rules.py` served to develop
+them, and those of `benchmarks/caption_rules.yaml` to score them.
 """
 
 import re
@@ -46,17 +46,17 @@ _MIN_TIMES = 3
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why an answer is set aside."""
+    """Why an answer is rejected."""
 
     reason: Unanswered
     field: str
-    """Of the answer, such as `short`."""
+    """Field of the answer, such as `short`."""
     said: str
-    """What was found, in one line that a prompt can name."""
+    """The finding, in one line that a prompt can quote."""
 
 
 def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
-    """The first rule that an answer breaks, fields in the order of `caption.lengths`."""
+    """Returns the first rule that an answer breaks, fields in the order of `caption.lengths`."""
     captions = [(name, getattr(answer, name) or "") for name in config.lengths]
     for length, text in captions:
         if (reason_said := _wrong_caption(text, config)) is not None:
@@ -64,7 +64,7 @@ def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
     for name, text in (*_strings("structured", answer.structured), *_strings("", answer.extra)):
         if (found := refusal_in(text)) is not None:
             return Problem(Unanswered.REFUSAL, name, f"it declines to answer: {found!r}")
-        # What signs say may be said again and again.
+        # Signs may repeat their text.
         is_read = name.startswith("structured.text")
         if not is_read and (found := repeated_in(text)) is not None:
             return Problem(Unanswered.REPEATED, name, f"{name} repeats {found!r}")
@@ -75,12 +75,7 @@ def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
 
 
 def problem_of_text(text: str, *, is_whole: bool) -> Problem | None:
-    """What is wrong with an answer before it is read.
-
-    Args:
-        text: As the model gave it.
-        is_whole: False for one that ended at the longest length.
-    """
+    """Returns the problem of an unparsed answer; `is_whole` is False if it was cut at its limit."""
     if not text.strip():
         return Problem(Unanswered.EMPTY, "answer", "it was empty")
     if not is_whole:
@@ -112,27 +107,27 @@ def _wrong_caption(text: str, config: CaptionConfig) -> tuple[Unanswered, str] |
 
 
 def is_empty(text: str) -> bool:
-    """Whether a text has no words, or one that stands for none, such as `N/A`."""
+    """Returns whether a text has no words, or only a filler such as `N/A`."""
     words = "".join(c for c in text if unicodedata.category(c)[0] in "LN" or c in " /")
     return not words.strip(" /") or PLACEHOLDER.fullmatch(text.strip()) is not None
 
 
 def without_quotations(text: str) -> str:
-    """A text with a mark in the place of each quotation that is not long."""
+    """Replaces each quotation of a text, except long ones, with a mark."""
     return _QUOTED.sub("\u00a4", text)
 
 
 def refusal_in(text: str) -> str | None:
-    """The words by which a model declines to answer; None if it does not."""
+    """Returns the words by which a model declines to answer, or None."""
     found = REFUSAL.search(_plain(text))
     return found[0][:60] if found is not None else None
 
 
 def meta_phrase_in(text: str) -> str | None:
-    """The words that speak of the image or the video itself; None for none.
+    """Returns the words about the image or the video itself, or None.
 
-    A picture that is in the scene, printed or on a screen, may be spoken of in the sentence that
-    names it and in the next one.
+    The sentence that names a picture in the scene, printed or on a screen, may speak of it, and so
+    may the next one.
     """
     plain = _plain(text)
     if (found := META_ALWAYS.search(plain)) is not None:
@@ -140,14 +135,13 @@ def meta_phrase_in(text: str) -> str | None:
     for found in META.finditer(plain):
         is_still = IS_STILL.fullmatch(found["subject"] or found["place"] or found["start"])
         showing = SHOWING_STILL if is_still else SHOWING_MOVING
-        # In the sentence, or in the one before.
+        # In this sentence, or in the one before.
         if showing.search(_last_two_sentences(plain[: found.start()])) is None:
             return found[0].lstrip(".!?, ")
     return None
 
 
 def _last_two_sentences(text: str) -> str:
-    """The sentence that a text ends in, and the one before it."""
     last = max(text.rfind(end) for end in ".!?")
     return text[max(text.rfind(end, 0, max(last, 0)) for end in ".!?") + 1 :]
 
@@ -157,11 +151,9 @@ def _plain(text: str) -> str:
 
 
 def cut_off_at(text: str, language: str | None) -> str | None:
-    """The end of a text that breaks off in a sentence; None if it does not.
+    """Returns the end of a text that breaks off in a sentence, or None.
 
-    Args:
-        text: A caption.
-        language: `en` knows words that end no sentence; in others, only punctuation tells.
+    For `en`, the function knows words that end no sentence; in other languages it uses punctuation.
     """
     text = text.strip()
     if not text:
@@ -173,17 +165,17 @@ def cut_off_at(text: str, language: str | None) -> str | None:
         return None
     if language == "en" and UNFINISHED.search(text) is not None:
         return end
-    # Whoever has ended two sentences ends the third.
+    # A writer who ended two sentences ends the third.
     ended = re.findall(r"[a-z]{3}[.!?](?=\s+\S)|[。！？](?=\S)", text)
     return end if len(ended) >= 2 else None
 
 
 def repeated_in(text: str) -> str | None:
-    """The phrase that a text repeats without need; None for none.
+    """Returns the phrase that a text repeats without need, or None.
 
-    A phrase of a word or two is a loop from its fifth time in a row, a longer one from its third; a
-    sentence of five words or more from its third time anywhere, or its second time in a row; and
-    pieces of six words that stand there three times may not make up half of a text.
+    A phrase of a word or two is a loop from its fifth time in a row, a longer one from its third. A
+    sentence of five words or more is one from its third time anywhere, or its second time in a row.
+    Pieces of six words that occur three times must not make up half of a text.
     """
     text = without_quotations(text)
     if (run := _RUN.search(text)) is not None and len(run[0]) >= 15:
@@ -202,7 +194,7 @@ def repeated_in(text: str) -> str | None:
 
 
 def _loop(tokens: Sequence[str]) -> Sequence[str] | None:
-    """The unit of the first run of equal units that is too long for chance."""
+    """Returns the unit of the first run of equal units that is too long for chance."""
     for size in range(1, min(_MAX_UNIT, len(tokens) // 2) + 1):
         length = 0
         for i in range(len(tokens) - size):
@@ -215,7 +207,7 @@ def _loop(tokens: Sequence[str]) -> Sequence[str] | None:
 
 
 def _times(unit: Sequence[str]) -> int:
-    """How often a phrase must stand in a row to be a loop."""
+    """Returns how often a phrase must occur in a row to be a loop."""
     # Four signs of Chinese or Thai say about as much as three words.
     weight = sum(0.75 if re.match(f"[{_UNSPACED}]", token) else 1.0 for token in unit)
     if weight < 1:
@@ -248,7 +240,6 @@ def _repeated_item(items: Sequence[object], times: int) -> str | None:
 
 
 def _strings(name: str, value: object) -> Iterator[tuple[str, str]]:
-    """All texts of a value, with where they stand."""
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, dict):

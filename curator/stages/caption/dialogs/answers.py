@@ -1,7 +1,7 @@
-"""Answers of models: the schema that they must meet, and how they are read.
+"""Defines the JSON schemas of models' answers, and reads the answers.
 
-Reading is tolerant of what stands around the JSON and of trailing commas, and of nothing else: a
-value is what the model wrote, or there is no answer.
+Reading tolerates text around the JSON and trailing commas, but nothing else. It never guesses a
+value.
 """
 
 import json
@@ -15,7 +15,7 @@ from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import USUAL_FIELDS, Prompt, as_data
 
 SCORES = ("faithfulness", "completeness", "correctness")
-"""What a judge scores, 1 to 5."""
+"""Scores of a judge, 1 to 5."""
 
 _LENGTHS = {
     "short": "One sentence of 8 to 20 words: the main subject, what it does, and where.",
@@ -48,23 +48,17 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class BadAnswerError(ValueError):
-    """An answer is not what was asked for; the message is one line that says how."""
+    """An answer does not match the request; the message is a one-line reason."""
 
 
 def answer_schema(config: CaptionConfig, prompt: Prompt) -> dict[str, Any] | None:
-    """JSON Schema of the answer about a window.
+    """Returns the JSON Schema of the answer about a window, or None for plain text.
 
-    Only keywords that servers guide by are used: type, properties, required, enum, items.
-
-    Args:
-        config: What is asked for.
-        prompt: Its own fields come last.
-
-    Returns:
-        The schema, with a description for each field; None for an answer in plain text.
+    Each field has a description; the prompt's own fields come last. Only keywords that guide
+    servers are used: type, properties, required, enum, items.
 
     Raises:
-        RecipeError: More is asked for than a plain text can say.
+        RecipeError: The recipe requests more than a plain text can say.
     """
     if prompt.answer == "text":
         _refuse_fields(config)
@@ -108,10 +102,10 @@ def _refuse_fields(config: CaptionConfig) -> None:
 
 
 def judge_schema(prompt: Prompt) -> dict[str, Any]:
-    """JSON Schema of a judge's answer: why, and three scores of 1 to 5.
+    """Returns the JSON Schema of a judge's answer: a reason, and three scores of 1 to 5.
 
     Raises:
-        RecipeError: The prompt answers in plain text, or does not tell the candidate.
+        RecipeError: The prompt answers in plain text, or does not include the candidate.
     """
     if prompt.answer != "json" or "{candidate}" not in prompt.user or prompt.own_schema:
         raise RecipeError(
@@ -133,7 +127,7 @@ def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def format_of(schema: Mapping[str, Any], indent: str = "") -> str:
-    """The fields of a schema in words, a line each, for a prompt."""
+    """Describes the fields of a schema in words, a line each, for a prompt."""
     required = schema.get("required", ())
     lines = []
     for name, field in schema["properties"].items():
@@ -157,14 +151,10 @@ def _kind(field: Mapping[str, Any]) -> str:
 
 
 def read_json(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON object of an answer.
-
-    Args:
-        text: As the model gave it, with code fences, thoughts or words around the object.
-        schema: What the object must meet.
+    """Returns the JSON object of an answer, maybe inside code fences, thoughts or words.
 
     Raises:
-        BadAnswerError: There is none that meets the schema, or several that differ.
+        BadAnswerError: No object meets the schema, or several different ones do.
     """
     text = text.rpartition("</think>")[2]
     found, broken = _objects(text)
@@ -176,12 +166,12 @@ def read_json(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         return whole[0]
     if broken is not None or not found:
         raise BadAnswerError(broken or f"found {shown(text)!r}; expected a JSON object")
-    # The one that comes nearest to what was asked is the one to mend.
+    # Mend the object that comes nearest to the schema.
     raise BadAnswerError("; ".join(sorted(errors, key=len)[0]))
 
 
 def _objects(text: str) -> tuple[list[dict[str, Any]], str | None]:
-    """Distinct outermost JSON objects of a text, and what is wrong with the first broken one."""
+    """Returns distinct outermost JSON objects of a text, and the error of the first broken one."""
     found: dict[str, dict[str, Any]] = {}
     broken = None
     start = text.find("{")
@@ -201,7 +191,7 @@ def _objects(text: str) -> tuple[list[dict[str, Any]], str | None]:
 
 
 def _decode(text: str) -> tuple[dict[str, Any], int]:
-    """The object at the start of a text, and the length of what it was read from."""
+    """Returns the object at the start of a text, and the length of its source."""
     decoder = json.JSONDecoder(
         strict=False, parse_constant=_no_constant, object_pairs_hook=_once_each
     )
@@ -221,7 +211,7 @@ def _decode(text: str) -> tuple[dict[str, Any], int]:
 
 
 def _end_before_mending(text: str, end: int) -> int:
-    """Where a place in the mended text lies in the text with its trailing commas."""
+    """Maps a place in the mended text to the text with its trailing commas."""
     for found in _COMMA.finditer(text):
         if found[0] == "," and found.start() < end:
             end += 1
@@ -251,8 +241,8 @@ def _told(error: Exception) -> str:
 
 
 def _errors(value: object, schema: Mapping[str, Any]) -> list[str]:
-    """What of a value does not meet a schema, a line each; empty for nothing."""
-    # Imported here: 0.3 CPU-seconds that no run without captions should take.
+    """Returns how a value violates a schema, a line each."""
+    # Imported here, because runs without captions should not spend 0.3 CPU seconds on it.
     from jsonschema import Draft202012Validator
     from referencing import Registry
 
@@ -284,7 +274,7 @@ def _lines_of(error: Any) -> Iterator[str]:  # noqa: ANN401 - jsonschema has no 
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """A piece of a model's text for one line of a message."""
+    """Shortens a model's text for one line of a message."""
     line = " ".join(as_data(text).split())
     return line if len(line) <= limit else line[:limit] + "…"
 
@@ -292,16 +282,10 @@ def shown(text: str, limit: int = 60) -> str:
 def read_answer(
     text: str, config: CaptionConfig, prompt: Prompt, schema: Mapping[str, Any] | None
 ) -> Answer:
-    """The typed answer in a model's text.
-
-    Args:
-        text: As the model gave it.
-        config: What was asked for.
-        prompt: What it was asked with.
-        schema: Of `answer_schema`.
+    """Parses a model's text, with the schema of `answer_schema`, into a typed answer.
 
     Raises:
-        BadAnswerError: It is not what was asked for.
+        BadAnswerError: The text does not match the request.
     """
     if schema is None:
         said: dict[str, Any] = {config.text: _clean(text.rpartition("</think>")[2])}
@@ -313,17 +297,17 @@ def read_answer(
 
 
 def read_scores(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, int], str]:
-    """A judge's scores by name, 1 to 5, and its line of why.
+    """Returns a judge's scores by name, 1 to 5, and its one-line reason.
 
     Raises:
-        BadAnswerError: It is not what was asked for.
+        BadAnswerError: The text does not match the schema.
     """
     value = read_json(text, schema)
     return {name: int(value[name]) for name in SCORES}, " ".join(_clean(value["why"]).split())
 
 
 def answer_text(answer: Answer, config: CaptionConfig, prompt: Prompt) -> str:
-    """An answer as a model would write it: JSON in the order of its fields, or plain text."""
+    """Formats an answer as a model would: JSON in the order of its fields, or plain text."""
     if prompt.answer == "text":
         return str(getattr(answer, config.text))
     said = {name: getattr(answer, name) for name in USUAL_FIELDS}
@@ -342,6 +326,5 @@ def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any value of JSON
 
 
 def _clean(text: str) -> str:
-    """A text without control characters and without blanks around it."""
     text = text.encode(errors="replace").decode()
     return _CONTROL.sub(" ", text.replace("\r\n", "\n")).strip()

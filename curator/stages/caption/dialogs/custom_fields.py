@@ -1,4 +1,4 @@
-"""Fields that a prompt's own schema adds to answers, as `caption.reject` names them."""
+"""Fields of a prompt's own schema, for use in `caption.reject`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +11,9 @@ _TYPES = ("boolean", "integer", "string")
 
 
 def own_fields(prompt: str) -> Mapping[str, Any] | None:
-    """JSON Schemas of a prompt's own fields by name.
+    """Returns the JSON Schemas of a prompt's own fields by name.
 
-    Returns:
-        None if the prompt cannot be read, which is said before anything is asked.
+    An unreadable prompt gives None, because another check reports it before the first request.
     """
     try:
         found: Mapping[str, Any] = load_prompt(prompt).own_schema.get("properties", {})
@@ -24,13 +23,7 @@ def own_fields(prompt: str) -> Mapping[str, Any] | None:
 
 
 def wrong_values(name: str, schema: Mapping[str, Any], values: Sequence[Value]) -> str | None:
-    """Says what is wrong with the values for which a field rejects a clip; None for nothing.
-
-    Args:
-        name: Of the field.
-        schema: Its JSON Schema; of a list, each of its items counts.
-        values: As the recipe gives them.
-    """
+    """Says which values a field, or an item of a list field, never has; None if all can occur."""
     from jsonschema import Draft202012Validator
 
     is_list = schema.get("type") == "array"
@@ -50,7 +43,7 @@ def wrong_values(name: str, schema: Mapping[str, Any], values: Sequence[Value]) 
 
 
 def has_value(answered: object, wanted: Value) -> bool:
-    """Whether an answer is a value, or a list with it; `true` is not 1 there."""
+    """Returns whether an answer equals or, as a list, contains a value; `true` is not 1 there."""
     if isinstance(answered, list | tuple):
         return any(has_value(item, wanted) for item in answered)
     return type(answered) is type(wanted) and answered == wanted

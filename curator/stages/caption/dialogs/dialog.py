@@ -1,8 +1,8 @@
-"""Dialogs about windows, apart from the captioner that answers them.
+"""Dialogs about windows, independent of the captioner that answers them.
 
-A dialog is a generator: it yields requests that may be answered at the same time, takes their
-replies in the same order, and returns the window's annotation. So questions, checks, repairs and
-judgement are the same for a server, a model in the worker and stored replies.
+A dialog is a generator. It yields requests that may run at the same time, takes their replies in
+the same order, and returns the window's annotation. So questions, checks, repairs and judgement are
+the same for a server, a model in the worker and stored replies.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -15,15 +15,7 @@ Dialogs = Callable[[Task], Dialog]
 
 
 def replayed(dialog: Dialog, replies: Mapping[str, Reply]) -> Annotation | None:
-    """Runs a dialog with stored replies.
-
-    Args:
-        dialog: At its start; it is used up.
-        replies: By the key of their request.
-
-    Returns:
-        The annotation, or None if a reply is missing.
-    """
+    """Uses up a new dialog with stored replies by request key; returns None if one is missing."""
     try:
         asked = next(dialog)
         while all(request.key in replies for request in asked):
@@ -36,14 +28,9 @@ def replayed(dialog: Dialog, replies: Mapping[str, Reply]) -> Annotation | None:
 
 
 def known_replies(dialog: Dialog, replies: Mapping[str, Reply]) -> dict[str, Reply]:
-    """The stored replies that a dialog takes before the first request without one.
+    """Returns the stored replies that a new dialog takes before its first unanswered request.
 
-    Args:
-        dialog: At its start; it is used up.
-        replies: By the key of their request.
-
-    Returns:
-        By key; with those to requests that are made together with the first one without.
+    These include replies to requests in the same group as that request. The dialog is used up.
     """
     known: dict[str, Reply] = {}
     try:

@@ -1,4 +1,4 @@
-"""Preference pairs: of several answers to one question, the better one and a worse one."""
+"""Preference pairs: a better and a worse answer to one question."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,24 +19,24 @@ from curator.stages.caption.dialogs.window_dialog import Asker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferencePair:
-    """Two answers to the same question about the same frames, as a judge preferred them."""
+    """Two answers to the same question about the same frames, ranked by a judge."""
 
     clip_id: str
     window: int
     start_frame: int
     end_frame: int
-    """Frames of the clip as written, half-open."""
+    """Half-open frames of the written clip."""
     system: str
     prompt: str
-    """The user's turn; the frames stand before it."""
+    """The user's turn; the frames come before it."""
     chosen: str
     rejected: str
-    """As the model would write it: JSON or plain text, as the prompt asks."""
+    """In the form that the prompt requests: JSON or plain text."""
     chosen_scores: tuple[int, int, int]
     """Faithfulness, completeness, correctness, 1 to 5."""
     rejected_scores: tuple[int, int, int]
     margin: int
-    """Between the lowest scores of both, at least 1."""
+    """Difference of the lowest scores of both, at least 1."""
     model: str
     judge: str
     prompt_name: str
@@ -44,21 +44,17 @@ class PreferencePair:
     judge_prompt_fingerprint: str
     chosen_key: str
     rejected_key: str
-    """Keys of the replies that they were read from."""
+    """Keys of the replies with the two answers."""
 
 
 def pairs_of(annotation: Annotation, asker: Asker, min_margin: int = 1) -> Iterator[PreferencePair]:
-    """The best candidate of a window with each one that was scored lower.
+    """Pairs the best candidate of a window with each lower-scored one.
 
-    Candidates that were not scored are in no pair, nor are two with the same text.
-
-    Args:
-        annotation: With its candidates.
-        asker: Of the same configuration; names prompt, model and judge.
-        min_margin: Least difference of their lowest scores.
+    Unscored candidates form no pair, nor do two candidates with the same text. `asker` has the same
+    configuration, and `min_margin` is the least difference of the candidates' lowest scores.
 
     Raises:
-        ValueError: `min_margin` is below 1: no answer is preferred to an equal one.
+        ValueError: `min_margin` is below 1, so an answer would be preferred to an equal one.
     """
     if min_margin < 1:
         raise ValueError(f"min_margin is {min_margin}; expected 1 to 4")
@@ -96,11 +92,7 @@ def pairs_of(annotation: Annotation, asker: Asker, min_margin: int = 1) -> Itera
 
 
 def annotation_of(row: Mapping[str, Any], fps: float) -> Annotation | None:
-    """The candidates of a window, as the table `annotations` has them.
-
-    Returns:
-        An annotation that tells its task and its candidates; None where there are none.
-    """
+    """Returns task and candidates of a row of `annotations`, or None without candidates."""
     candidates = [
         Candidate(
             answer=Answer(**{name: stored[name] for name in ANSWER_FIELDS}),

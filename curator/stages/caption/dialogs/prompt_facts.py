@@ -1,8 +1,8 @@
-"""What was measured or is known of a clip, as lines of text for a prompt.
+"""Writes measured or known facts of a clip as lines of text for a prompt.
 
-Only what a model cannot see, or is known to invent: it is shown a few still frames, and takes
-things that move for a camera that does. Text from pictures, metadata and
-names is quoted as JSON on one line, so that it is data.
+The facts are those that a model cannot see in a few still frames, or tends to invent: it mistakes
+moving things for a moving camera. Text from pictures, metadata and names is quoted as JSON on one
+line, to mark it as data.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -25,8 +25,8 @@ CAMERA_WORDS = {
     "handheld": "is held in hands",
     "shaky": "shakes",
 }
-"""Words for the tags of `stages.scores.camera`. Two pictures alone do not tell a zoom from a camera
-that moves along its line of sight."""
+"""Words for the tags of `stages.scores.camera`. Two pictures alone cannot distinguish a zoom from a
+camera that moves along its line of sight."""
 _MOVES = ("pan_left", "pan_right", "tilt_up", "tilt_down", "zoom_in", "zoom_out", "roll")
 # Short sides per second, mean over the picture: at 0.1 it takes ten seconds to leave the frame.
 _SPEEDS = ((0.1, "slowly"), (0.5, "at a moderate speed"), (float("inf"), "fast"))
@@ -41,19 +41,18 @@ def facts_of(
     with_source_events: bool = True,
     bad_keys: Collection[str] = (),
 ) -> str:
-    """Lines of text for a prompt; the same for the same arguments.
+    """Returns lines of text for a prompt; the same for the same arguments.
 
     Args:
-        clip: None to leave out what was measured; what was not measured is left out.
-        text_lines: What was read in the clip's pictures, from `models.read_text.merged`.
+        clip: Row with measurements; None to leave them out.
+        text_lines: Text read in the clip's pictures, from `models.read_text.merged`.
         sidecar: The sidecar of the source.
-        known_lines: What is known of the window alone, a line each.
+        known_lines: Facts of the window alone, a line each.
         with_source_events: Whether to list `events` of the sidecar, in seconds of the source.
         bad_keys: Keys of the sidecar to leave out, such as `SourceEvents.bad_keys`.
 
     Returns:
-        At most `MAX_CHARACTERS` characters; what does not fit is left out from the end, whole
-        lines at a time. Empty for nothing.
+        At most `MAX_CHARACTERS` characters, cut at the end by whole lines; may be empty.
     """
     lines = list(known_lines)
     lines += [f"- {line}" for line in _measured(clip)] if clip is not None else []
@@ -78,14 +77,9 @@ def facts_of(
 
 
 def camera_words(tags: Sequence[str], speed: float | None) -> str | None:
-    """What the camera does, in words.
+    """Describes the camera's motion in a sentence without its end, or None if unknown.
 
-    Args:
-        tags: Of the clip; those that are not the camera's are passed over.
-        speed: `camera_motion`, in short sides per second; None where it was not measured.
-
-    Returns:
-        A sentence without its end; None where nothing is known.
+    Other tags are ignored. `speed` is `camera_motion`, in short sides per second.
     """
     moves = [CAMERA_WORDS[tag] for tag in _MOVES if tag in tags]
     if moves and speed is not None:

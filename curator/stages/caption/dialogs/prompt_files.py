@@ -1,4 +1,4 @@
-"""Prompts: YAML files whose words a model is asked with."""
+"""Prompts: YAML files with the words for a model."""
 
 import re
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "questions": "questions by name, a line each",
     "times": "seconds at which the frames are shown, from the window's start",
 }
-"""What `{name}` in a prompt is replaced by."""
+"""Values for `{name}` in a prompt."""
 
 USUAL_FIELDS = (
     "structured",
@@ -34,8 +34,7 @@ USUAL_FIELDS = (
     "answers",
     "safety",
 )
-"""Fields of an answer in JSON, in the order in which they are asked for, if they are: what was
-looked at closely is summed up."""
+"""JSON fields of an answer, in the order of the request: details come before summaries."""
 
 _ASKED = frozenset({"duration", "facts", "format", "language", "n_frames", "questions", "times"})
 _KNOWN = {
@@ -44,9 +43,9 @@ _KNOWN = {
     "repair": frozenset({"error", "format"}),
     "retry": frozenset({"problem"}),
 }
-# Only a name in braces is a placeholder, so that braces of JSON stay what they are.
+# Only a name in braces is a placeholder, so braces of JSON remain.
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
-# What chat templates and processors read as their own: <|im_end|>, <image>, </facts>, [INST].
+# Marks that chat templates and processors interpret: <|im_end|>, <image>, </facts>, [INST].
 _MARKUP = re.compile("<(?=[|\uff5c/!A-Za-z])")
 _BRACKETED = re.compile(r"\[(/?[A-Z][A-Z_]+)\]")
 _HIDDEN = re.compile(
@@ -55,7 +54,6 @@ _HIDDEN = re.compile(
 
 
 _given: "dict[str, Prompt]" = {}
-"""Those of `give_prompts`."""
 
 
 class Prompt(BaseModel):
@@ -100,18 +98,18 @@ class Prompt(BaseModel):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that a model may read; `about` is for people."""
+        """Hash of all parts that a model may read; `about` is for people."""
         said = [getattr(self, name) for name in ("system", "user", "repair", "retry", "answer")]
         return fingerprint("prompt-1", said, self.own_schema)
 
 
 def placeholders(text: str) -> set[str]:
-    """Names in braces of a text."""
+    """Returns the names in braces of a text."""
     return set(_PLACEHOLDER.findall(text))
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Puts values in the place of their names, once: braces in a value stay.
+    """Replaces placeholders by their values, once: braces in a value stay.
 
     Raises:
         KeyError: A name has no value.
@@ -120,35 +118,32 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def as_data(text: str) -> str:
-    """Text of unknown origin, without what could end its place in a prompt.
+    """Neutralizes text of unknown origin, so that it cannot end its place in a prompt.
 
-    Marks of chat templates, tags and image tokens become plain text (`<` becomes a quotation
-    mark, `[INST]` becomes `(INST)`), and characters that cannot be seen go. What it says stays.
+    Marks of chat templates, tags and image tokens become plain text (`<` becomes a quotation mark,
+    `[INST]` becomes `(INST)`), and invisible characters go. The wording stays.
     """
     text = _HIDDEN.sub("", text)
     return _BRACKETED.sub(r"(\1)", _MARKUP.sub("\u2039", text))
 
 
 def prompt_folder() -> Path:
-    """Where the prompts of this installation are: in the package, or next to it in a checkout."""
+    """Returns the folder of prompts: in the package, or next to it in a checkout."""
     packaged = Path(__file__).parents[3] / "pipelines"
     recipes = packaged if packaged.is_dir() else packaged.parent.parent / "pipelines"
     return recipes / "prompts"
 
 
 def prompt_names() -> list[str]:
-    """Names that a recipe may give for a prompt, sorted."""
+    """Returns the prompt names that a recipe may use, sorted."""
     return sorted(path.stem for path in prompt_folder().glob("*.yaml"))
 
 
 def load_prompt(name: str) -> Prompt:
-    """Reads and checks a prompt.
-
-    Args:
-        name: One of `prompt_names`, or the path of a YAML file.
+    """Reads and checks a prompt of `prompt_names`, or the YAML file at a path.
 
     Raises:
-        RecipeError: Naming the file, the key, what is wrong and what is known.
+        RecipeError: The prompt is unknown or wrong; with file, key, error and known names.
     """
     if name in _given:
         return _given[name]
@@ -170,10 +165,7 @@ def load_prompt(name: str) -> Prompt:
 
 
 def give_prompts(prompts: Mapping[str, Prompt]) -> None:
-    """Lets this process know prompts by name, whatever files it has.
-
-    A worker on another machine has no file of the user's.
-    """
+    """Registers prompts by name in this process, for workers without the user's files."""
     _given.update(prompts)
 
 
@@ -188,7 +180,7 @@ def _find(name: str) -> Path:
 
 
 def _explain(error: ValidationError) -> str:
-    # A key that is wrongly spelled is missing too; its spelling is what to mend.
+    # A misspelled key is missing too; report the spelling.
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in first["loc"])
     known = [info.alias or name for name, info in Prompt.model_fields.items()]
@@ -202,7 +194,7 @@ def _explain(error: ValidationError) -> str:
 
 
 def _wrong_schema(schema: Mapping[str, Any]) -> str | None:
-    """What is wrong with a prompt's own schema; None for nothing."""
+    """Says why a prompt's own schema is wrong, or returns None."""
     if not schema:
         return None
     from jsonschema import Draft202012Validator, SchemaError

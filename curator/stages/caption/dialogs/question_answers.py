@@ -1,7 +1,7 @@
-"""Questions and answers about a window for post-training, each with where its answer is from.
+"""Makes questions and answers about a window for post-training, each with the answer's origin.
 
-Metadata goes before a model's answer. Questions name the window's seconds where it is
-not the whole clip, because a trainer is given the whole clip.
+Metadata takes precedence over a model's answer. Because a trainer gets the whole clip, questions
+name the seconds of a shorter window.
 Source: the kinds of supervision of VLM-AutoDrive (arXiv 2603.18178): captions from metadata,
 descriptions by a model, question-answer pairs, and reasoning that ends in a known label.
 """
@@ -17,9 +17,9 @@ from curator.stages.caption.dialogs.prompt_files import as_data
 from curator.stages.caption.dialogs.source_events import in_words
 
 METADATA = "metadata"
-"""Origin of an answer that no model gave."""
+"""Origin of an answer without a model."""
 REASONING = "reasoning"
-"""Field of a prompt's own schema that holds reasoning."""
+"""Field of a prompt's own schema for reasoning."""
 ABOUT_A_CLASS = "class"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -28,14 +28,14 @@ Kind = Literal["caption", "choice", "yes_no", "open", "reasoning"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Where a window lies in the clip as it was written, in seconds."""
+    """Position of a window in the written clip, in seconds."""
 
     start_s: float
     end_s: float
     clip_s: float
     """Length of the clip."""
     clip_start_s: float
-    """Where the clip begins in the source."""
+    """Start of the clip in the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +49,11 @@ class QuestionAnswer:
     origin: str
     """`metadata`, or the name of the model that answered."""
     reasoning: str = ""
-    """What leads to the answer."""
     reasoning_origin: str | None = None
 
 
 def questions_of(annotation: Annotation, config: CaptionConfig, span: Span) -> list[QuestionAnswer]:
-    """Questions about a window that metadata or its annotation answers.
-
-    Returns:
-        The same for the same arguments. A question without an answer from either is left out.
-    """
+    """Returns questions about a window that metadata or its annotation answers."""
     made = _Made(annotation, config, span)
     return [*made.captions(), *made.classes(), *made.yes_no(), *made.open(), *made.reasoned()]
 
@@ -67,7 +62,7 @@ class _Made:
     def __init__(self, annotation: Annotation, config: CaptionConfig, span: Span) -> None:
         self._task = annotation.task
         self._known: Known | None = annotation.task.known
-        # Without a model, an answer repeats what metadata says.
+        # Without a model, an answer only repeats metadata.
         self._answer: Answer | None = annotation.answer if config.asks else None
         self._config = config
         self._span = span
@@ -135,7 +130,7 @@ class _Made:
                 yield self._made(name, "open", question, text, config.name)
 
     def reasoned(self) -> Iterator[QuestionAnswer]:
-        """The class with the model's reasoning, unless the model says another class itself."""
+        """Yields the class with the model's reasoning, unless the model gives another class."""
         answer = self._answer
         if answer is None or self._class is None:
             return
@@ -162,7 +157,7 @@ class _Made:
         return (answer.content_type if answer is not None else None), self._config.name
 
     def _choice(self) -> tuple[str, str]:
-        """The question after the class, and the answer; the order says nothing about either."""
+        """Returns the class question and its answer; the order of choices reveals nothing."""
         assert self._class is not None
         task, names = self._task, list(self._config.events or self._config.content_types)
         names.sort(key=lambda name: fingerprint("choice", task.clip_id, task.window.index, name))
@@ -180,7 +175,7 @@ class _Made:
     def _made(
         self, name: str, kind: Kind, question: str, answer: str, origin: str
     ) -> QuestionAnswer:
-        # What a trainer reads as a mark, such as <video>, must not stand in an answer.
+        # An answer must not contain marks that trainers interpret, such as <video>.
         return QuestionAnswer(
             name=name,
             kind=kind,

@@ -1,4 +1,4 @@
-"""Words by which failures of captioners are known: refusals, and talk about the picture itself."""
+"""Words that reveal failures of captioners: refusals, and talk about the picture itself."""
 
 import re
 
@@ -36,12 +36,12 @@ REFUSAL = re.compile(
     r"|^(?:извините|простите|к сожалению, я)|^я не могу (?:помочь|описать)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Words of a model that declines; on text without quotations."""
+"""Words of a model that declines; for text without quotations."""
 
 PICTURE = r"(?:image|picture|photo|photograph|video|clip|footage|film|frame|sequence|screenshot)s?"
-"""What a caption speaks of when it does not speak of what is seen."""
+"""Words for the picture itself instead of its content."""
 
-# "The video game shows" and "in the picture frame" name things that are there.
+# "The video game shows" and "in the picture frame" name things in the scene.
 _NOT_COMPOUND = (
     r"(?![ -](?:games?|calls?|cameras?|walls?|screens?|monitors?|conferences?|booths?|frames?|"
     r"books?|albums?|studios?|stores?|shops?|displays?|gallery|galleries|windows?|shoots?|sets?|crews?|"
@@ -102,7 +102,7 @@ META_ALWAYS = re.compile(
     r"|(?:на (?:этом )?(?:видео|изображении|фото)|видео показывает|в этом видео)",
     re.IGNORECASE,
 )
-"""Talk about the picture or to the one who asked, whatever was named before."""
+"""Talk about the picture or to the user, regardless of things named before."""
 
 _ON_SCREEN = (
     r"screens?|tv|televisions?|monitors?|displays?|projectors?|phones?|smartphones?|tablets?|laptops?|"
@@ -115,7 +115,7 @@ SHOWING_STILL = re.compile(
     rf"(?:{_OWN}) (?:\w+ ){{0,2}}(?:images?|pictures?|photos?|photographs?))\b",
     re.IGNORECASE,
 )
-"""Things with a picture on them, that a caption may well speak of."""
+"""Things with a picture on them, which a caption may mention."""
 
 SHOWING_MOVING = re.compile(
     rf"\b(?:{_ON_SCREEN}|(?:{_OWN}) (?:\w+ ){{0,2}}(?:videos?|clips?|films?|movies?))\b",
@@ -125,7 +125,7 @@ SHOWING_MOVING = re.compile(
 
 IS_STILL = re.compile(r"(?:image|picture|photo|photograph|screenshot)s?", re.IGNORECASE)
 
-# The names of fields stand for a form that was copied.
+# Names of fields show that the model copied the form.
 PLACEHOLDER = re.compile(
     r"(?:n/?a|none|null|nil|unknown|undefined|empty|todo|string|text|caption|description|short|"
     r"medium|long)",
@@ -137,4 +137,4 @@ UNFINISHED = re.compile(
     r"\b(?:an?|the|and|or|but|of|his|its|their|my|your|our|into|onto|while|whose|which|because|than|"
     r"very|is|are|was)$"
 )
-"""Last words of a sentence in English that goes on."""
+"""English words that end no sentence."""

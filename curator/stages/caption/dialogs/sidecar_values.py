@@ -1,4 +1,4 @@
-"""The values of a sidecar, the `.json` next to a source, as lines for a prompt."""
+"""Writes the values of a sidecar, the `.json` next to a source, as lines for a prompt."""
 
 import json
 import re
@@ -12,13 +12,13 @@ from curator.storage.sidecar_reader import Sidecar, SidecarProblem
 MAX_LINES = 40
 MAX_LINE_CHARACTERS = 240
 _MAX_VALUES = 12
-"""Of a list of plain values."""
+"""Longest list of plain values."""
 _MAX_DEPTH = 6
 _PLAIN_KEY = re.compile(r"[\w-]{1,40}")
 
 
 def sidecar_lines(data: Mapping[str, Any]) -> list[str]:
-    """`key.sub: value` of each value in the file's order, quoted; limited in all directions."""
+    """Returns `key.sub: value` of each value in the file's order, quoted; all sizes are limited."""
     lines = []
     for key, value in _values(data, "", 1):
         line = f"{key}: {value}"
@@ -30,20 +30,17 @@ def sidecar_lines(data: Mapping[str, Any]) -> list[str]:
 
 
 def count_problems(sidecars: Mapping[str, Sidecar | SidecarProblem]) -> dict[str, int]:
-    """How many sidecars could not be used, by code, sorted."""
+    """Counts the unusable sidecars, by code, sorted."""
     counts = Counter(s.code.value for s in sidecars.values() if isinstance(s, SidecarProblem))
     return dict(sorted(counts.items()))
 
 
 def quoted(text: str, max_characters: int = 200) -> str:
-    """Untrusted text as one JSON string on one line.
+    """Quotes untrusted text as one JSON string on one line.
 
     Control, format and private characters become spaces. `<`, `>`, `[` and `]` are escaped, so that
-    no tokenizer takes what is written there for a mark of its own (`<|im_end|>`, `[INST]`).
-
-    Args:
-        text: Anything.
-        max_characters: Longer text ends in an ellipsis.
+    no tokenizer reads them as a mark of its own (`<|im_end|>`, `[INST]`). Longer text than
+    `max_characters` ends in an ellipsis.
     """
     kept = "".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in text)
     kept = " ".join(kept.split())
@@ -56,7 +53,7 @@ def quoted(text: str, max_characters: int = 200) -> str:
 
 
 def _values(data: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:  # noqa: ANN401
-    """Keys joined by dots, and values as JSON, in the order of the file."""
+    """Yields keys joined by dots, and values as JSON, in the order of the file."""
     if isinstance(data, dict):
         if depth <= _MAX_DEPTH:
             for name, value in data.items():

@@ -1,4 +1,4 @@
-"""Events that a sidecar names, and what they and other metadata say of a window.
+"""Reads the events of a sidecar, and derives the known facts of a window.
 
 ```
 {"events": [{"time_s": 12.4, "end_s": 13.1, "label": "near_collision", "about": "a van cuts in"}],
@@ -7,8 +7,8 @@
 
 Values next to `events` hold for the whole source, those in an event for windows with that event. A
 bad value is a problem with a message and costs that value alone. An empty list says that nothing
-happens; without a list, or with an entry that cannot be read, it is unknown what else happens, and
-no window is said to be without events.
+happens. Without a list, or with an unreadable entry, other events are unknown, and no window counts
+as eventless.
 """
 
 import math
@@ -35,7 +35,7 @@ _MAX_EVENTS = 1000
 
 
 class EventCode(StrEnum):
-    """What of a sidecar cannot be used. Public: counted in `summary.json`."""
+    """Problems of a sidecar. Public: counted in `summary.json`."""
 
     NOT_A_LIST = "not_a_list"
     """`events` is no list."""
@@ -46,7 +46,7 @@ class EventCode(StrEnum):
     BAD_END = "bad_end"
     """`end_s` is no number from `time_s`."""
     UNKNOWN_LABEL = "unknown_label"
-    """`label` is none of `caption.events`."""
+    """`label` is not in `caption.events`."""
     BAD_VALUE = "bad_value"
     """Another key has no value of its kind."""
     TOO_MANY = "too_many"
@@ -55,22 +55,22 @@ class EventCode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventProblem:
-    """A value that cannot be used."""
+    """An unusable value."""
 
     code: EventCode
     message: str
     key: str = ""
-    """Of the sidecar, with dots."""
+    """Key in the sidecar, with dots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceEvents:
-    """What the sidecar of a source says about events, and the values that describe it."""
+    """Events and descriptive values in the sidecar of a source."""
 
     events: tuple[Event, ...] = ()
-    """By their start."""
+    """Sorted by start."""
     lists_all: bool = False
-    """Whether there is a list of events each of which could be read."""
+    """Whether the sidecar has a list of events and all of them could be read."""
     values: Mapping[str, str | float | bool]
     problems: tuple[EventProblem, ...] = ()
 
@@ -81,24 +81,19 @@ class SourceEvents:
 
     @property
     def bad_keys(self) -> frozenset[str]:
-        """Keys of the whole source whose values cannot be used, and are left out of prompts."""
+        """Keys of the whole source with unusable values, which prompts leave out."""
         bad = [problem.key for problem in self.problems if problem.code is EventCode.BAD_VALUE]
         return frozenset(key for key in bad if "." not in key)
 
 
 NOTHING = SourceEvents(values={})
-"""What a source without a sidecar says."""
+"""Events of a source without a sidecar."""
 
 
 def events_of(data: Mapping[str, Any], config: CaptionConfig) -> SourceEvents:
-    """Reads what a sidecar says about events.
+    """Reads the events of a sidecar; returns problems instead of raising them.
 
-    Args:
-        data: The JSON object.
-        config: `events` names the labels; `questions` and `open_questions` name values.
-
-    Returns:
-        What can be used, and what cannot; nothing is raised.
+    In the configuration, `events` names the labels, `questions` and `open_questions` other values.
     """
     problems: list[EventProblem] = []
     value_problems: list[EventProblem] = []
@@ -127,13 +122,13 @@ def events_of(data: Mapping[str, Any], config: CaptionConfig) -> SourceEvents:
 
 
 def count_event_problems(sources: Iterable[SourceEvents]) -> dict[str, int]:
-    """How many values of sidecars could not be used, by code, sorted."""
+    """Counts unusable values of sidecars, by code, sorted."""
     counts = Counter(problem.code.value for one in sources for problem in one.problems)
     return dict(sorted(counts.items()))
 
 
 def event_counts(sources: Collection[SourceEvents], n_in_windows: int) -> dict[str, int]:
-    """Events that sidecars name, those that lie in a window, and problems, for the summary."""
+    """Counts events of sidecars, events in windows, and problems, for the summary."""
     return {
         "events": sum(len(source.events) for source in sources),
         "events_in_windows": n_in_windows,
@@ -149,18 +144,11 @@ def known_of(
     config: CaptionConfig,
     clip: Clip | None,
 ) -> Known:
-    """What is known of a window without a model.
+    """Returns the facts about a window that need no model.
 
-    Its class is that of the gravest event in it. Without one it is `caption.no_event`, where the
-    sidecar lists all events and none is nearer than half an event's window.
-
-    Args:
-        window: Frames of the clip.
-        fps: Rate of the clip as written.
-        start_s: Where the clip begins in the source.
-        source: What its sidecar says.
-        config: Classes of events.
-        clip: For the caption, which says what its camera does; None to leave that out.
+    The gravest event in the window gives the class. Without an event, the class is
+    `caption.no_event` if the sidecar lists all events and none is nearer than half an event's
+    window. `start_s` is the clip's start in the source; `clip` adds camera motion to the caption.
     """
     near = round((config.event_window_s or 0.0) * fps / 2)
     inside = tuple(e for e in source.events if _lies_in(e, window, fps, start_s))
@@ -182,7 +170,7 @@ def known_of(
 
 
 def known_lines(known: Known, window: Window, fps: float, start_s: float) -> list[str]:
-    """Lines for a prompt: the class of a window, and when its events happen from its start on."""
+    """Returns lines for a prompt: the class of a window, and its events' times from its start."""
     if known.label is None:
         return []
     lines = [f"- Class of this piece, from its owner: {known.label}"]
@@ -195,7 +183,7 @@ def known_lines(known: Known, window: Window, fps: float, start_s: float) -> lis
 
 
 def in_words(name: str) -> str:
-    """A name as words: `near_collision` is near collision."""
+    """Turns a name into words: `near_collision` becomes near collision."""
     return name.replace("_", " ")
 
 
@@ -254,7 +242,7 @@ def _event(
 def _values(
     data: Mapping[str, Any], prefix: str, config: CaptionConfig, problems: list[EventProblem]
 ) -> dict[str, str | float | bool]:
-    """Values of known names; what is bad goes to the problems."""
+    """Returns values of known names; bad values go to the problems."""
     values: dict[str, str | float | bool] = {}
     for name in dict.fromkeys((SPEED, *WORDS, *config.questions, *config.open_questions)):
         if data.get(name) is not None:
@@ -285,14 +273,14 @@ def _value(
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is a finite number; true and false are none."""
+    """Returns whether the value is a finite number; booleans are not."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) < 1e9 and math.isfinite(value)
 
 
 def _plain(text: str) -> str:
-    """Untrusted text as words on one line, without marks of chat templates."""
+    """Returns untrusted text as words on one line, without marks of chat templates."""
     words = " ".join(as_data(text.encode(errors="replace").decode()).split())
     return words if len(words) <= _MAX_CHARACTERS else words[: _MAX_CHARACTERS - 1].rstrip() + "…"
 

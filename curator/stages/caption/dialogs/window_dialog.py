@@ -5,8 +5,8 @@
  candidate 1   ask ─ …                                                                ─┼─ best
 ```
 
-Candidates go on together: the next requests of all of them are made at the same time. Nothing here
-depends on time or chance, so the same replies give the same requests and the same annotation.
+The next requests of all candidates are made at the same time. Nothing here depends on time or
+chance, so the same replies give the same requests and the same annotation.
 """
 
 from collections import Counter
@@ -47,8 +47,6 @@ from curator.stages.caption.dialogs.prompt_files import Prompt, as_data, fill, l
 
 @dataclass(slots=True, kw_only=True)
 class _Course:
-    """The course of one candidate."""
-
     candidate: Candidate | None = None
     failure: Unanswered | None = None
     detail: str = ""
@@ -60,19 +58,16 @@ _Steps = Generator[Request, Reply, _Course]
 
 
 def make_dialogs(config: CaptionConfig) -> Dialogs:
-    """What begins the dialog about a window.
-
-    Args:
-        config: With a model to ask, or without one for captions from metadata.
+    """Returns the function that begins dialogs; without a model, metadata give the captions.
 
     Raises:
-        RecipeError: A prompt is wrong, or does not fit what is asked for.
+        RecipeError: A prompt is wrong, or does not fit the requested answers.
     """
     return Asker(config).dialog if config.asks else partial(_from_metadata, config)
 
 
 def _from_metadata(config: CaptionConfig, task: Task) -> Dialog:
-    """A dialog without requests: the answer is from metadata."""
+    """Makes a dialog without requests, answered from metadata."""
     yield from ()
     assert task.known is not None
     said: dict[str, str] = {config.text: task.known.caption}
@@ -83,7 +78,7 @@ class Asker:
     """Begins dialogs by one configuration.
 
     Raises:
-        RecipeError: A prompt is wrong, or does not fit what is asked for.
+        RecipeError: A prompt is wrong, or does not fit the requested answers.
     """
 
     def __init__(self, config: CaptionConfig) -> None:
@@ -108,18 +103,18 @@ class Asker:
             self.judge_schema = judge_schema(self.judge_prompt)
 
     def dialog(self, task: Task) -> Dialog:
-        """The dialog about a window: yields requests, takes replies, returns the annotation."""
+        """Begins a dialog: it yields requests, takes replies, and returns the annotation."""
         courses = [self._course(task, i) for i in range(self.config.candidates)]
         given: dict[str, Reply] = {}
         ended = yield from _together(courses, given)
         return self._annotation(task, ended, given)
 
     def first_request(self, task: Task) -> Request:
-        """The first request about a window."""
+        """Returns the first request about a window."""
         return self._request(task, self._words(task), self.config.seed)
 
     def _course(self, task: Task, number: int) -> _Steps:
-        """One candidate, from its first request to its scores."""
+        """Runs one candidate, from its first request to its scores."""
         config, course = self.config, _Course()
         words = self._words(task)
         result, key = yield from self._answer(
@@ -145,7 +140,7 @@ class Asker:
     def _answer(
         self, request: Request, course: _Course
     ) -> Generator[Request, Reply, tuple[Answer | Problem | Reply, str]]:
-        """An answer with the key of its reply, what is wrong with it, or a reply without any."""
+        """Returns an answer with the key of its reply, its problem, or a failed reply."""
         repaired = False
         while True:
             reply = yield request
@@ -200,13 +195,13 @@ class Asker:
     def _annotation(
         self, task: Task, courses: Sequence[_Course], given: Mapping[str, Reply]
     ) -> Annotation:
-        """The best of the candidates, or why there is none."""
+        """Returns the best of the candidates, or the failure."""
         whole = [course.candidate for course in courses if course.candidate is not None]
         failed = [course for course in courses if course.failure is not None]
         set_aside = sum((course.set_aside for course in courses), Counter[str]())
         # Of equal ones, max takes the first: the lowest seed.
         best = max(whole, key=lambda candidate: candidate.score or 0) if whole else None
-        # Where another run may bring an answer, that is what is said of the window.
+        # A transient failure comes first, because another run may bring an answer.
         worst = next((c for c in failed if c.failure in TRANSIENT), failed[0] if failed else None)
         return Annotation(
             task=task,
@@ -232,7 +227,6 @@ class Asker:
         )
 
     def _values(self, task: Task) -> dict[str, str]:
-        """The values of a prompt's placeholders."""
         window, config = task.window, self.config
         times_s = [(frame - window.start_frame) / task.fps for frame in window.shown]
         language = config.language
@@ -284,7 +278,7 @@ def _request(
 
 
 def _repair(request: Request, reply: Reply, error: str, prompt: Prompt) -> Request:
-    """The conversation with one more turn, that names what is wrong."""
+    """Extends the conversation with one turn that names the error."""
     assert request.schema is not None
     values = {"error": as_data(error), "format": format_of(request.schema)}
     turns = (
@@ -302,11 +296,9 @@ def _counts(counter: Counter[str]) -> dict[str, int]:
 def _together(
     courses: Sequence[_Steps], given: dict[str, Reply]
 ) -> Generator[list[Request], list[Reply], list[_Course]]:
-    """Goes on with all courses together; equal requests are made once.
+    """Continues all courses together; equal requests are made once.
 
-    Args:
-        courses: At their start.
-        given: Takes all replies by the key of their request, in the order of the requests.
+    `given` takes all replies by request key, in the order of the requests.
     """
     ended: dict[int, _Course] = {}
     asked: dict[int, Request] = {}
