@@ -11,7 +11,7 @@ Commands = argparse._SubParsersAction
 
 
 def positive(text: str) -> int:
-    """A whole number from 1."""
+    """Parses a whole number from 1."""
     number = int(text) if text.isdigit() else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number from 1")
@@ -19,7 +19,7 @@ def positive(text: str) -> int:
 
 
 def fraction(text: str) -> float:
-    """A number from 0 to 1."""
+    """Parses a number from 0 to 1."""
     try:
         number = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`curate doctor`: says what works here, and whether a recipe can run."""
+"""`curate doctor`: reports the state of this machine, and whether a recipe can run."""
 
 import argparse
 
@@ -37,7 +37,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    """Returns 0 if the recipe can run here, else the code with which `curate run` would end."""
+    """Returns 0 if the recipe can run here, else the exit code of `curate run`."""
     from curator.doctor.checks import examine
     from curator.doctor.diagnosis_text import as_json, print_diagnosis
 

@@ -1,4 +1,4 @@
-"""`curate explain`: says why a clip was kept or rejected."""
+"""`curate explain`: explains why a clip was kept or rejected."""
 
 import argparse
 

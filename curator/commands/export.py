@@ -1,4 +1,4 @@
-"""`curate export`: writes the clips of OUT in the form that another loader takes."""
+"""`curate export`: writes the clips of OUT in the format of another loader."""
 
 import argparse
 from collections.abc import Sequence
@@ -69,10 +69,10 @@ def _add_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str]) ->
 
 
 def _add_formats(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Adds the options of this package's formats, or of the one from outside that is named.
+    """Adds the options of this package's formats, or of the named external one.
 
     Raises:
-        UsageError: There is no such format.
+        UsageError: The format does not exist.
         RecipeError: It cannot be loaded.
     """
     from curator.export.formats import FORMATS, load_format
@@ -121,7 +121,7 @@ def run_export(options: argparse.Namespace) -> int:
 
 
 def as_text(exported: "Exported", destination: str, format: str) -> str:
-    """What was done, for people."""
+    """Describes the export, for people."""
     lines = [
         f"{destination}: {exported.n_clips} clips as {format}; {exported.n_objects} objects "
         f"written ({exported.n_bytes / 1e6:.1f} MB), {exported.n_standing} stood already"

@@ -1,4 +1,4 @@
-"""A command's parser whose arguments are added when the command is asked for."""
+"""A command's parser whose arguments are added when the command is used."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class LateParser(argparse.ArgumentParser):
-    """Adds arguments that take long to find, or depend on others, once it parses.
+    """Adds arguments that take long to find, or depend on others, when it parses.
 
     Args:
         add_late: Adds them; called once, with the parser and the command's arguments.

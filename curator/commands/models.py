@@ -46,7 +46,7 @@ def run_models(options: argparse.Namespace) -> int:
     """Runs `list`, `pull` or `verify`.
 
     Returns:
-        0, or 1 if a model that was to be verified is not the one that the catalogue names.
+        0, or 1 if a verified model differs from the catalogue.
 
     Raises:
         UsageError: A name is unknown, or a model cannot be fetched.
@@ -72,7 +72,7 @@ def run_models(options: argparse.Namespace) -> int:
 
 
 def listing(store: "ModelStore", entries: "Sequence[ModelEntry]") -> str:
-    """Models with their kind, size, state on this machine, licence and source, for people."""
+    """Lists models with kind, size, state on this machine, licence and source, for people."""
     lines = [f"models folder: {store.folder}" + (f", from {store.mirror}" if store.mirror else "")]
     for entry in entries:
         n_bytes = entry.total_bytes
@@ -98,7 +98,7 @@ def _hint(store: "ModelStore", entry: "ModelEntry") -> None:
 
 
 def _verify(store: "ModelStore", entries: "Sequence[ModelEntry]") -> int:
-    """Hashes the named models, or all that are here; says how each stands."""
+    """Hashes the named models, or all local ones, and prints the state of each."""
     wrong = 0
     for entry in entries or list(store.catalogue.entries.values()):
         state = store.state(entry, again=True)

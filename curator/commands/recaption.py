@@ -37,7 +37,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_recaption(options: argparse.Namespace) -> int:
-    """Annotates anew, and prints what was done."""
+    """Annotates anew, and prints the outcome."""
     from curator.executor.engine import Engine
     from curator.executor.progress import Progress
     from curator.runs.preflight import check_captions, check_shared, check_writable
@@ -61,7 +61,7 @@ def run_recaption(options: argparse.Namespace) -> int:
 
 
 def outcome_text(summary: dict[str, Any], uri: str) -> str:
-    """What was done, in a few lines for people."""
+    """Describes the outcome in a few lines for people."""
     work, counts = summary["work"], summary["counts"]
     windows = work.get("caption_windows", 0)
     lines = [

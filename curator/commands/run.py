@@ -78,7 +78,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_run(options: argparse.Namespace) -> int:
-    """Checks, then runs; with `--dry-run`, says what a run would do."""
+    """Checks, then runs; with `--dry-run`, describes the run."""
     from curator.runs.preflight import dry_run
     from curator.runs.start import check_run
     from curator.tables.parts import leave_pandas_out

@@ -1,4 +1,4 @@
-"""`curate scores`: says what each score of a clip is."""
+"""`curate scores`: explains each score of a clip."""
 
 import argparse
 

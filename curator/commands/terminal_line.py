@@ -1,14 +1,14 @@
-"""One line on the terminal that says how far a command is."""
+"""One terminal line with the progress of a command."""
 
 import sys
 import time
 
 
 class TerminalLine:
-    """Writes texts over each other, twice a second at most.
+    """Writes texts over each other, at most twice a second.
 
     Args:
-        quiet: Whether nothing is written, as where standard error is no terminal.
+        quiet: Whether to write nothing, as where standard error is no terminal.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -22,10 +22,8 @@ class TerminalLine:
             print(f"\r{words}", end="", file=sys.stderr, flush=True)
 
     def __enter__(self) -> "TerminalLine":
-        """Begins."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Clears the line."""
         if self._next < float("inf"):
             print("\r\033[K", end="", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`curate tune`: says what other bounds would keep and drop."""
+"""`curate tune`: shows which clips other bounds would keep and drop."""
 
 import argparse
 import shlex

@@ -1,4 +1,4 @@
-"""`curate verify`: says whether the shards under OUT are what a run wrote."""
+"""`curate verify`: checks that the shards under OUT are those of a run."""
 
 import argparse
 import json
@@ -56,10 +56,10 @@ def _frames(text: str) -> int | str:
 
 
 def run_verify(options: argparse.Namespace) -> int:
-    """Runs the command.
+    """Runs the command; returns 0, or `EXIT_FAILED` if a check fails.
 
-    Args:
-        options: `out`, `frames`, `seed`, `workers`, `json`.
+    Raises:
+        UsageError: OUT has no shards, or they cannot be listed.
 
     Returns:
         0, or `EXIT_FAILED` if something is wrong.
@@ -88,7 +88,7 @@ def run_verify(options: argparse.Namespace) -> int:
 
 
 def as_json(verified: "Verified") -> str:
-    """All of it, for programs."""
+    """Returns all results, for programs."""
     return json.dumps(
         {
             "out": verified.uri,
@@ -116,7 +116,7 @@ def as_json(verified: "Verified") -> str:
 
 
 def as_text(verified: "Verified") -> str:
-    """All of it, for people."""
+    """Returns all results, for people."""
     lines = []
     stored: dict[str, int] = {}
     for finding in verified.findings:

@@ -1,5 +1,5 @@
-"""What works on this machine, what does not, and the remedy: `curate doctor`.
+"""`curate doctor`: checks this machine, and gives remedies.
 
-Each check is a function from a `Host` (or from places) to rows. A process of its own tries what
-could crash, hang or take memory (`probe_process.py`).
+Each check is a function from a `Host` (or from places) to rows. A separate process tries actions
+that could crash, hang or take memory (`probe_process.py`).
 """

@@ -1,4 +1,4 @@
-"""All checks, in the order in which each allows the next."""
+"""All checks, each after those that it depends on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,13 +36,8 @@ def examine(
 ) -> Diagnosis:
     """Checks everything; writes nothing that stays.
 
-    Args:
-        sources: As for `curate run`; may be empty.
-        out: Output root, if one was named.
-        recipe: Name or file.
-        overrides: As for `load_recipe`.
-        models: Place of weights, instead of the recipe's.
-        host: None for this machine.
+    `sources`, `out` and `recipe` are those of `curate run`, where given; `models` replaces the
+    recipe's place of weights.
     """
     host = host or Host()
     answers = ask_all(host, ASKED)

@@ -1,4 +1,4 @@
-"""What one check found."""
+"""The finding of one check."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Group(StrEnum):
         *,
         needed: bool = False,
     ) -> "Row":
-        """The outcome of a check of this subject; see `Row`."""
+        """Returns the outcome of a check of this subject; see `Row`."""
         return Row(group=self, name=name, state=state, found=found, remedy=remedy, needed=needed)
 
 
@@ -47,7 +47,7 @@ class Row:
     Attributes:
         name: The thing that was checked.
         found: The finding, in words.
-        remedy: What to do about it; None if nothing.
+        remedy: The remedy; None if none is needed.
         needed: Whether the recipe cannot run without it.
     """
 
@@ -64,7 +64,7 @@ class Row:
 
     @property
     def is_bad(self) -> bool:
-        """Whether it is missing or broken."""
+        """Whether the thing is missing or broken."""
         return self.state in (State.MISSING, State.BROKEN)
 
     @property
@@ -75,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a recipe and its places use beyond what every run uses."""
+    """Needs of a recipe and its places beyond those of every run."""
 
     gpu: bool = False
     clip: bool = False
@@ -86,10 +86,10 @@ class Needs:
 
 
 def can_run(rows: Iterable[Row]) -> bool:
-    """Whether nothing that the recipe needs is missing or broken."""
+    """Returns whether nothing that the recipe needs is missing or broken."""
     return not any(row.stops for row in rows)
 
 
 def first_line(text: str) -> str:
-    """The first line that is not blank, stripped."""
+    """Returns the first line that is not blank, stripped."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")

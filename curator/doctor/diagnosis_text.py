@@ -25,9 +25,7 @@ _PLAIN_WIDTH = 1000
 def print_diagnosis(diagnosis: Diagnosis, stream: TextIO | None = None) -> None:
     """Prints the table, and a last line that says whether the recipe can run.
 
-    Args:
-        diagnosis: To print.
-        stream: None for standard output.
+    `stream` is standard output by default.
     """
     stream = stream or sys.stdout
     if stream.isatty():
@@ -40,7 +38,7 @@ def print_diagnosis(diagnosis: Diagnosis, stream: TextIO | None = None) -> None:
 
 
 def as_json(diagnosis: Diagnosis) -> str:
-    """The diagnosis as one JSON object; its keys are public."""
+    """Returns the diagnosis as one JSON object; its keys are public."""
     return json.dumps(
         {
             "recipe": diagnosis.recipe,
@@ -52,7 +50,7 @@ def as_json(diagnosis: Diagnosis) -> str:
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """Whether the recipe can run, in a sentence."""
+    """Returns a sentence on whether the recipe can run."""
     stops = [row.name for row in diagnosis.rows if row.stops]
     others = [row.name for row in diagnosis.rows if row.is_bad and not row.stops]
     aside = f"; not needed for it, and not in order: {', '.join(others)}" if others else ""
@@ -68,7 +66,7 @@ def _render(diagnosis: Diagnosis, stream: TextIO, width: int | None) -> None:
 
     console = Console(file=stream, width=width, highlight=False)
     table = Table.grid(padding=(0, 2))
-    # Only long names are broken, which would leave no room for the finding.
+    # Breaks only long names, which would leave no room for the finding.
     table.add_column(max_width=44)
     table.add_column(no_wrap=True)
     table.add_column()

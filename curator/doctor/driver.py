@@ -1,4 +1,4 @@
-"""The NVIDIA driver: whether there is one, which parts load, and how to get the others."""
+"""The NVIDIA driver: which parts load, and how to get the others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,13 +67,13 @@ class Driver:
     """The parts of a driver on this machine; `cuda`, `init` and `devices` are None without libcuda.
 
     Attributes:
-        smi: Result of nvidia-smi; None if there is no such program.
+        smi: Result of nvidia-smi; None without that program.
         loads: For each library None, or its error.
         cuda: Newest CUDA of the driver, such as 13020 for 13.2.
         init: Code of `cuInit`.
         devices: Number of GPUs that CUDA sees.
         error: Why the libraries could not be checked; empty if they were.
-        on_bus: Whether a device of NVIDIA is on the PCI bus.
+        on_bus: Whether an NVIDIA device is on the PCI bus.
     """
 
     smi: Ran | None
@@ -86,7 +86,7 @@ class Driver:
 
     @property
     def is_here(self) -> bool:
-        """Whether there is a driver, working or broken."""
+        """Whether the machine has a driver, working or broken."""
         return self.smi is not None or bool(self.error) or self.has("libcuda.so.1")
 
     @property
@@ -95,7 +95,7 @@ class Driver:
         return self.init == _CUDA_SUCCESS and bool(self.devices)
 
     def has(self, library: str) -> bool:
-        """Whether a library loads."""
+        """Returns whether a library loads."""
         return library in self.loads and self.loads[library] is None
 
 
@@ -119,7 +119,7 @@ def find_driver(host: Host) -> Driver:
 
 
 def driver_rows(host: Host, driver: Driver, needs: Needs) -> list[Row]:
-    """Checks of the driver and its libraries."""
+    """Returns the checks of the driver and its libraries."""
     if not driver.is_here:
         return _without(host, driver, needs)
     rows = [_smi(driver), _cuda(host, driver, needs)]
@@ -191,7 +191,7 @@ def _cuda(host: Host, driver: Driver, needs: Needs) -> Row:
 
 
 def cuda_words(number: int) -> str:
-    """CUDA's number of a version, 13020, as `13.2`."""
+    """Formats CUDA's version number 13020 as `13.2`."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 

@@ -23,15 +23,10 @@ _NO_ENCODER = ("Error code : 1 ", "Error code : 2 ")
 
 
 def gpu_rows(host: Host, faiss: Answer, needs: Needs) -> list[Row]:
-    """Checks of the GPU, and of packages that would use it.
+    """Returns the checks of the GPU, and of packages that would use it.
 
-    Without a GPU, all are *not needed* for a recipe that needs none. With one, everything that does
-    not work is reported, and stops only a recipe that needs a GPU.
-
-    Args:
-        host: The machine.
-        faiss: The answer to `faiss`.
-        needs: What the recipe uses.
+    Without a GPU, all are *not needed* for a recipe that needs none. With one, every fault is
+    reported, and stops only a recipe that needs a GPU.
     """
     driver = find_driver(host)
     answers: Mapping[str, Answer] = {}
@@ -48,7 +43,6 @@ def gpu_rows(host: Host, faiss: Answer, needs: Needs) -> list[Row]:
 
 
 def _questions(host: Host, driver: Driver, faiss: Answer) -> list[str]:
-    """The probes that can tell more than what is already known to be missing."""
     asked = []
     if _torch_fits(torch_cuda_build(host), driver):
         asked.append("torch")
@@ -109,7 +103,7 @@ def _absent(name: str, found: str, install: str, needs: Needs) -> Row:
 
 
 def _no_gpu(name: str, found: str, driver: Driver, needs: Needs) -> Row:
-    """A row about a package that cannot be tried because CUDA does not start."""
+    """Returns the row of a package that cannot be tried because CUDA does not start."""
     if driver.is_here or needs.gpu:
         found += "; was not tried, because there is no GPU that works"
         remedy = f"see the row `{'CUDA' if driver.is_here else 'driver'}`"
@@ -141,7 +135,7 @@ def _video(host: Host, driver: Driver, answers: Mapping[str, Answer], needs: Nee
 
 
 def _nvdec(codec: str, formats: Sequence[Mapping[str, Any]], needs: Needs) -> Row:
-    """Formats of a codec that NVDEC decodes; the CPU decodes sources in others."""
+    """Returns formats of a codec that NVDEC decodes; the CPU decodes sources in others."""
     name = f"NVDEC {codec}"
     mine = [one for one in formats if one["codec"] == codec]
     takes = [one for one in mine if one["caps"].get("supported")]

@@ -57,7 +57,7 @@ class Host:
         return os.environ
 
     def run(self, command: Sequence[str], *, timeout_s: float) -> Ran | None:
-        """Runs a program, killed after `timeout_s`; None if there is no such program."""
+        """Runs a program, killed after `timeout_s`; None if the program does not exist."""
         environment = dict(self.environ)
         if command[0] == sys.executable:
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -79,11 +79,9 @@ class Host:
         return Ran(code=done.returncode, out=done.stdout, err=done.stderr)
 
     def ask(self, question: str, *, timeout_s: float = ANSWER_S) -> Answer:
-        """Runs a probe in a process of its own, so that a crash is an answer too.
+        """Runs a probe in a separate process, killed after `timeout_s`: a crash is an answer too.
 
-        Args:
-            question: Name of a function of `curator.doctor.probe_process`.
-            timeout_s: It is killed after this.
+        `question` names a function of `curator.doctor.probe_process`.
         """
         command = [sys.executable, "-m", "curator.doctor.probe_process", question]
         ran = self.run(command, timeout_s=timeout_s)
@@ -101,40 +99,40 @@ class Host:
         return Answer(facts=facts)
 
     def version(self, distribution: str) -> str | None:
-        """Version of an installed distribution, from its metadata."""
+        """Returns the version of an installed distribution, from its metadata."""
         try:
             return version(distribution)
         except PackageNotFoundError:
             return None
 
     def package_file(self, package: str, name: str) -> str | None:
-        """Text of a file in the folder of a top-level package, without importing it."""
+        """Reads a text file in the folder of a top-level package, without importing it."""
         spec = importlib.util.find_spec(package)
         origin = spec.origin if spec is not None else None
         return self.read_text(str(Path(origin).parent / name)) if origin else None
 
     def exists(self, path: str) -> bool:
-        """Whether a path exists."""
+        """Returns whether a path exists."""
         return os.path.exists(path)
 
     def read_text(self, path: str) -> str | None:
-        """Content of a file; None if it cannot be read."""
+        """Reads a file; None if it cannot be read."""
         try:
             return Path(path).read_text(errors="replace")
         except OSError:
             return None
 
     def glob(self, pattern: str) -> list[str]:
-        """Paths that match a pattern, sorted."""
+        """Returns paths that match a pattern, sorted."""
         return sorted(glob(pattern))
 
     def disk(self, path: str) -> tuple[int, int]:
-        """Free and total bytes of a path's file system."""
+        """Returns free and total bytes of a path's file system."""
         usage = shutil.disk_usage(path)
         return usage.free, usage.total
 
     def open_files(self) -> tuple[int, int] | None:
-        """Soft and hard limit of open files; None if there is no limit."""
+        """Returns soft and hard limit of open files; None for no limit."""
         try:
             import resource
         except ImportError:
@@ -142,17 +140,17 @@ class Host:
         return resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def cpus(self) -> int:
-        """Cores that this process may use."""
+        """Returns the number of cores that this process may use."""
         return available_cpus()
 
     def memory_bytes(self) -> int:
-        """Memory of the machine or container."""
+        """Returns the memory of the machine or container."""
         return memory_bytes()
 
     def object_store_bytes(self) -> int:
-        """Memory that Ray's object store would take."""
+        """Returns the memory that Ray's object store would take."""
         return object_store_bytes()
 
     def now(self) -> float:
-        """Seconds since 1970."""
+        """Returns seconds since 1970."""
         return time.time()

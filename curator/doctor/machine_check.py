@@ -27,7 +27,7 @@ _SHM = "/dev/shm"
 
 
 def machine_rows(host: Host, out: str | None) -> list[Row]:
-    """Checks of the machine; `out` is the output root, if one was named."""
+    """Returns the checks of the machine and of the output root, if one was named."""
     rows = [_python(host), _cores(host), _memory(host), _shared_memory(host)]
     if out is not None and scheme_of(out) is None:
         rows.append(_disk(host, "disk of OUT", existing(out), "free some, or choose another OUT"))
@@ -37,7 +37,7 @@ def machine_rows(host: Host, out: str | None) -> list[Row]:
 
 
 def existing(path: str) -> str:
-    """A path, or the nearest folder above it that exists."""
+    """Returns a path, or the nearest folder above it that exists."""
     place = Path(path).absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -45,7 +45,7 @@ def existing(path: str) -> str:
 
 
 def size(n_bytes: int) -> str:
-    """Bytes in binary units, as memory is sold: `16.0 GiB`."""
+    """Formats bytes in binary units, as memory is sold: `16.0 GiB`."""
     gib = n_bytes / (1 << 30)
     return f"{gib:.1f} GiB" if gib >= 1 else f"{n_bytes / (1 << 20):.0f} MiB"
 

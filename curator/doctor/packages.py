@@ -24,19 +24,19 @@ _SYSTEM_LIBRARY = "cannot open shared object file"
 
 
 def ask_all(host: Host, questions: Iterable[str]) -> dict[str, Answer]:
-    """Answers to questions, as many at a time as there are cores."""
+    """Returns answers to questions, as many at a time as there are cores."""
     names = list(questions)
     with ThreadPoolExecutor(max(1, host.cpus()), thread_name_prefix="doctor") as pool:
         return dict(zip(names, pool.map(host.ask, names), strict=True))
 
 
 def are_sound(answers: Mapping[str, Answer]) -> bool:
-    """Whether this process can import the packages that read recipes and stores."""
+    """Returns whether this process can import the packages that read recipes and stores."""
     return all(answers[name].facts is not None for name in ASKED if name != "ray")
 
 
 def package_rows(host: Host, answers: Mapping[str, Answer], needs: Needs) -> list[Row]:
-    """Checks of packages; `answers` are those to `ASKED`."""
+    """Returns the checks of packages; `answers` are those to `ASKED`."""
     return [
         *_ffmpeg(host, answers["av"]),
         _package(host, "cv2", answers),
@@ -57,7 +57,7 @@ _row = partial(Group.VIDEO.row, needed=True)
 def _package(
     host: Host, module: str, answers: Mapping[str, Answer], more: str = "", *, needed: bool = True
 ) -> Row:
-    """A package, by its metadata and by the answer of a process that imported it."""
+    """Checks a package by its metadata and by the answer of a process that imported it."""
     name, distributions = _DISTRIBUTIONS[module]
     installed = [(one, found) for one in distributions if (found := host.version(one)) is not None]
     answer = answers[module]
@@ -113,7 +113,7 @@ def _ffmpeg(host: Host, answer: Answer) -> list[Row]:
 
 
 def torch_cuda_build(host: Host) -> str | None:
-    """CUDA version that torch was built for, such as `13.2`; None for a CPU-only build.
+    """Returns the CUDA version that torch was built for, such as `13.2`; None for CPU-only.
 
     Read from its version file: importing torch takes seconds.
     """
@@ -133,7 +133,7 @@ def _torch(host: Host) -> Row:
 
 
 def torch_build_words(build: str | None) -> str:
-    """What torch was built for, in words."""
+    """Describes torch's build."""
     return f"for CUDA {build}" if build else "a CPU-only build"
 
 

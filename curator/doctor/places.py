@@ -34,7 +34,7 @@ _CONTENT = b"written to see whether this prefix can be written and read\n"
 
 
 def storage_rows(sources: Sequence[str], out: str | None, *, s3_answers: bool) -> list[Row]:
-    """Checks of places. Written objects are removed again, and a missing OUT is not created.
+    """Checks places. Written objects are removed again, and a missing OUT is not created.
 
     Args:
         sources: As the user named them.
@@ -57,7 +57,7 @@ _row = partial(Group.STORAGE.row, needed=True)
 
 
 def _tried(name: str, place: str, check: Callable[[str], str]) -> Row:
-    """A row of a check's finding, or of its error."""
+    """Returns a row with a check's finding, or its error."""
     try:
         return _row(name, State.OK, check(place))
     except CuratorError as error:
@@ -122,7 +122,7 @@ def _round_trip(store: Store) -> str:
 
 
 def s3_rows(host: Host, places: Sequence[str]) -> list[Row]:
-    """Checks of credentials, endpoint and clock, once for all places on S3 (at least one)."""
+    """Checks credentials, endpoint and clock, once for all places on S3 (at least one)."""
     rows = [_credentials()]
     if rows[0].stops:
         return rows
@@ -140,7 +140,7 @@ def s3_rows(host: Host, places: Sequence[str]) -> list[Row]:
 
 
 def _credentials() -> Row:
-    """The origin of the credentials, which are never shown."""
+    """Returns the origin of the credentials, which are never shown."""
     import boto3
 
     from curator.storage.s3_client import S3Errors, explain
@@ -196,7 +196,7 @@ def _endpoint(client: Any) -> Row:  # noqa: ANN401 - boto3's clients are classes
 
 
 def _clock(host: Host, client: Any, place: str) -> Row:  # noqa: ANN401
-    """The server's clock against ours: signed requests are valid only for some minutes."""
+    """Compares the server's clock with ours: signed requests are valid only for some minutes."""
     from botocore.exceptions import ClientError
 
     from curator.storage.s3_client import S3Errors

@@ -1,4 +1,4 @@
-"""Probes in a process of their own: `python -m curator.doctor.probe_process QUESTION`.
+"""Probes in a separate process: `python -m curator.doctor.probe_process QUESTION`.
 
 Each function imports a package that could crash, and returns facts as JSON. An exception becomes
 the answer `error`.
@@ -35,7 +35,7 @@ tenth of a second or more, so only these combinations are probed."""
 
 
 def av() -> dict[str, Any]:
-    """FFmpeg behind PyAV: version, and the decoders and encoders that this package uses."""
+    """Returns the version, decoders and encoders of FFmpeg behind PyAV."""
     import av as package
     from av.codec import Codec
 
@@ -54,7 +54,7 @@ def av() -> dict[str, Any]:
 
 
 def cv2() -> dict[str, Any]:
-    """Whether OpenCV computes."""
+    """Checks that OpenCV computes."""
     import cv2 as package
     import numpy as np
 
@@ -63,7 +63,7 @@ def cv2() -> dict[str, Any]:
 
 
 def faiss() -> dict[str, Any]:
-    """Whether FAISS searches on a CPU, and whether it was built for GPUs."""
+    """Checks that FAISS searches on a CPU, and whether it was built for GPUs."""
     import faiss as package
     import numpy as np
 
@@ -74,28 +74,28 @@ def faiss() -> dict[str, Any]:
 
 
 def faiss_gpus() -> dict[str, Any]:
-    """GPUs that FAISS sees. A driver that does not work makes this end the process."""
+    """Counts GPUs that FAISS sees. A driver that does not work makes this end the process."""
     import faiss as package
 
     return {"gpus": int(package.get_num_gpus())}
 
 
 def onnxruntime() -> dict[str, Any]:
-    """Execution providers of onnxruntime."""
+    """Returns the execution providers of onnxruntime."""
     import onnxruntime as package
 
     return {"providers": list(package.get_available_providers())}
 
 
 def imported(*modules: str) -> dict[str, Any]:
-    """Whether modules can be imported."""
+    """Checks whether modules can be imported."""
     for module in modules:
         import_module(module)
     return {}
 
 
 def libraries() -> dict[str, Any]:
-    """Which parts of the driver load, and how CUDA starts.
+    """Checks which parts of the driver load, and how CUDA starts.
 
     `loads` maps each library to None, or to its error. `driver_cuda` is the newest CUDA of the
     driver (13020 for 13.2), `init` the code of `cuInit` (0 is success), `devices` the number of
@@ -121,7 +121,7 @@ def libraries() -> dict[str, Any]:
 
 
 def torch() -> dict[str, Any]:
-    """Whether torch computes on a GPU: adds numbers on each."""
+    """Checks whether torch computes on a GPU: adds numbers on each."""
     import torch as package
 
     facts: dict[str, Any] = {"build": package.version.cuda, "devices": [], "why_not": None}
@@ -137,7 +137,7 @@ def torch() -> dict[str, Any]:
 
 
 def nvdec() -> dict[str, Any]:
-    """Capabilities of the first GPU's decoder: PyNvVideoCodec's dictionary for each format."""
+    """Returns capabilities of the first GPU's decoder: PyNvVideoCodec's dictionary by format."""
     package = import_module("PyNvVideoCodec")
 
     formats = []
@@ -153,7 +153,7 @@ def nvdec() -> dict[str, Any]:
 
 
 def nvenc() -> dict[str, Any]:
-    """Capabilities of the first GPU's H.264 encoder; an error if it has none."""
+    """Returns capabilities of the first GPU's H.264 encoder; an error if it has none."""
     package = import_module("PyNvVideoCodec")
 
     return {"caps": dict(package.GetEncoderCaps(gpuid=0, codec="h264"))}

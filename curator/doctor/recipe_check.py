@@ -17,17 +17,17 @@ _SHOT_MODEL = "transnetv2"
 
 
 def needs_gpu(recipe: Recipe) -> bool:
-    """Whether a recipe cannot run without a GPU."""
+    """Returns whether a recipe cannot run without a GPU."""
     return getattr(recipe.analyze, "device", None) == "gpu"
 
 
 def mirror_of(recipe: Recipe) -> str | None:
-    """The place from which weights are copied to this machine, if there is one."""
+    """Returns the place from which weights are copied to this machine, if any."""
     return ModelStore.at(recipe.models).mirror
 
 
 def needs_of(recipe: Recipe | None, places: Sequence[str]) -> Needs:
-    """What a recipe and its places (sources and output root) use; None is an unreadable recipe."""
+    """Returns the needs of a recipe and its places; None is an unreadable recipe."""
     s3 = any(scheme_of(place) == "s3" for place in places)
     if recipe is None:
         return Needs(s3=s3)
@@ -53,13 +53,10 @@ def read_recipe(
 
 
 def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[Row]:
-    """Checks of the weights that a recipe names. Nothing is fetched.
+    """Checks the weights that a recipe names. Nothing is fetched.
 
-    A file that was never hashed is hashed once, as in a run.
-
-    Args:
-        recipe: The recipe.
-        s3_answers: Whether to try a place of weights on S3.
+    A file that was never hashed is hashed once, as in a run. `s3_answers` is whether to try a place
+    of weights on S3.
     """
     mirror = mirror_of(recipe)
     if mirror is not None and scheme_of(mirror) == "s3" and not s3_answers:
@@ -78,7 +75,7 @@ def model_rows(recipe: Recipe, *, s3_answers: bool) -> list[Row]:
 
 
 def _captioner(recipe: Recipe) -> list[Row]:
-    """Whether the recipe's captioner answers; a server gets one request."""
+    """Checks that the recipe's captioner answers; a server gets one request."""
     config = recipe.caption
     if not config.asks:
         return []
@@ -104,7 +101,7 @@ def _reader() -> Row:
 
 
 def recipe_rows(recipe: Recipe, name: str) -> list[Row]:
-    """Checks that the recipe's rules and selection use only what it measures."""
+    """Checks that the recipe measures all that its rules and selection use."""
     try:
         check_measured(recipe)
         semantics_of(recipe).check_keys(recipe.filters.rejecting(), recipe.select.by)
@@ -142,7 +139,7 @@ def _model(store: ModelStore, entry: ModelEntry) -> Row:
 
 
 def _mirrored(mirror: str, entry: ModelEntry, absent: str) -> Row:
-    """A model that is not on this machine, and may be in the place from which runs copy."""
+    """Checks a model that is not on this machine, and may be in the place from which runs copy."""
     try:
         there = mirrored_names(mirror, entry) is not None
     except CuratorError as error:

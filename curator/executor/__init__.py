@@ -1,1 +1,1 @@
-"""Where work runs: in this process, in a child process, on Ray."""
+"""Runs work in this process, in a child process, or on Ray."""

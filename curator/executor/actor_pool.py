@@ -10,14 +10,14 @@ UNITS_AHEAD = 2
 
 
 class Pool:
-    """Workers of one chain; units are given to whichever has the fewest.
+    """Workers of one chain; each unit goes to the worker with the fewest.
 
     Args:
         ray: The running engine.
-        make_worker: Gives a worker.
-        chain: What it does, packed.
-        result: Reads what a worker answered.
-        n_workers: Most workers; they are started as there are units for them.
+        make_worker: Starts a worker.
+        chain: The packed chain.
+        result: Reads a worker's answer.
+        n_workers: Most workers; they are started as units arrive.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Pool:
 
     @property
     def n_open(self) -> int:
-        """Units that were submitted and whose result was not yet given."""
+        """Units that were submitted and whose result was not yet returned."""
         return len(self._waiting) + len(self._under_way)
 
     def submit(self, unit: Any) -> None:  # noqa: ANN401
@@ -49,13 +49,13 @@ class Pool:
         self._begin()
 
     def poll(self, timeout: float = 0.0) -> list[Any]:
-        """Results that are there, in any order.
+        """Returns available results in any order.
 
         Args:
             timeout: Seconds to wait for the first.
 
         Raises:
-            CuratorError: The first that a step raised, as it was.
+            CuratorError: The first that a step raised, unchanged.
         """
         if not self._under_way:
             return []
@@ -72,7 +72,7 @@ class Pool:
         return results
 
     def close(self) -> None:
-        """Ends the workers, and what they are working on."""
+        """Ends the workers and their work."""
         for worker in self._workers:
             self._ray.kill(worker)
         self._workers, self._n_given, self._under_way = [], [], {}
@@ -80,7 +80,7 @@ class Pool:
 
     def _begin(self) -> None:
         while self._waiting:
-            # Another worker before a second unit for one.
+            # Starts another worker before giving a second unit to one.
             if len(self._workers) < self._most and 0 not in self._n_given:
                 self._workers.append(self._make_worker())
                 self._n_given.append(0)

@@ -1,4 +1,4 @@
-"""How a worker gives up: the most attempts, the watchdog, failures that nothing foresaw."""
+"""Limits of a worker: the most attempts, the watchdog, unforeseen failures."""
 
 import faulthandler
 import logging
@@ -18,10 +18,10 @@ MAX_ATTEMPTS = 2
 
 
 class CpuClock:
-    """Divides the CPU-seconds of a worker's process among what it did.
+    """Divides the CPU-seconds of a worker's process among its tasks.
 
-    What passes before the first call of a step is start-up, with the loading of models; what passes
-    between two calls is the engine's own work.
+    Time before the first call of a step is start-up, with the loading of models; time between two
+    calls is the engine's own work.
     """
 
     _of_process: float | None = None
@@ -32,21 +32,18 @@ class CpuClock:
         self._last = 0.0
 
     def begin(self) -> dict[str, float]:
-        """Begins a call; returns what passed since the last one, by name."""
+        """Begins a call; returns the CPU-seconds since the last one, by name."""
         now = time.process_time()
         passed = {self._between: now - (CpuClock._of_process or 0.0)}
         self._last, self._between = now, "between_units"
         return passed
 
     def end(self, seconds: dict[str, float], *, rest: str) -> dict[str, float]:
-        """Ends a call.
+        """Ends a call; returns all CPU-seconds of this process since the previous one.
 
         Args:
-            seconds: From `begin`, and what was measured inside the call.
-            rest: Name for what the call took beyond that.
-
-        Returns:
-            All CPU-seconds of this process since the call before.
+            seconds: From `begin`, with measurements inside the call.
+            rest: Name for the remaining time of the call.
         """
         now = time.process_time()
         inside = sum(s for name, s in seconds.items() if name not in ("start_up", "between_units"))
@@ -69,7 +66,7 @@ def watchdog(limit_s: float, *, armed: bool) -> Iterator[None]:
 
 
 def internal_failure(uri: str, stage: str, error: Exception) -> Failure:
-    """Logs an error that nothing foresaw, and makes it the outcome of its source."""
+    """Logs an unforeseen error, and makes it the outcome of its source."""
     logger.exception("%s of %r failed", stage, uri)
     return Failure(
         uri=uri,

@@ -1,7 +1,7 @@
 """Runs small work in one child process, where starting a cluster would take longer than the work.
 
-The process stands apart from the driver for the same reason as a cluster's workers: a decoder that
-crashes must not take the run with it. It is started again, and what was begun is counted in files.
+The process is separate from the driver for the same reason as a cluster's workers: a decoder that
+crashes must not end the run. It is started again, and attempts are counted in files.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Child:
-    """One process that runs chains of steps; the last chain's steps are kept for its next unit."""
+    """One process that runs chains of steps; it keeps the last chain's steps for the next unit."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -48,7 +48,7 @@ class Child:
     def start(self, modules: Sequence[str] = ()) -> None:
         """Starts the process, which imports some modules at once."""
         ours, theirs = Pipe()
-        # What it spends is counted by the steps, not as an engine's.
+        # The steps count its CPU time; it is not the engine's.
         environment = {name: value for name, value in os.environ.items() if name != MARK}
         environment = ONE_THREAD | environment
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -57,29 +57,29 @@ class Child:
             [sys.executable, "-m", __name__, str(theirs.fileno()), *modules],
             pass_fds=[theirs.fileno()],
             env=environment,
-            # An interrupt from the terminal is the driver's, which ends this process.
+            # An interrupt from the terminal goes to the driver, which ends this process.
             process_group=0,
         )
         theirs.close()
         self._pipe, self._is_ready = ours, False
 
     def load(self, modules: Sequence[str]) -> None:
-        """Lets the process import modules, and does not wait; starts it if it does not run."""
+        """Lets the process import modules without waiting; starts it if necessary."""
         if self._process is None or self._process.poll() is not None:
             self.start(modules)
             return
         assert self._pipe is not None
-        # Who dies now is started again when there is work, and loads then.
+        # A process that dies now is restarted when there is work, and loads then.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._pipe.send_bytes(pickle.dumps((None, pickle.dumps(tuple(modules)))))
 
     def run(self, steps: Chain, units: Sequence[Any]) -> Iterator[Any]:
         """Sends units through a chain, one after the other.
 
-        A unit in which the process dies is sent again to a new one; steps give up by their ledger.
+        A unit that kills the process is sent again to a new one; steps give up by their ledger.
 
         Raises:
-            CuratorError: What a step raised, or that the process dies without end.
+            CuratorError: Raised by a step, or the process dies repeatedly.
         """
         chain = pack_chain(steps)
         for unit in units:
@@ -97,10 +97,10 @@ class Child:
             yield answer[0]
 
     def attempts(self, step: Step, units: Iterable[_Unit]) -> Iterator[tuple[_Unit, Any]]:
-        """Sends units to a step; one in which the process dies is given back with None.
+        """Sends units to a step; yields None for one that kills the process.
 
         Raises:
-            CuratorError: What the step raised.
+            CuratorError: Raised by the step.
         """
         chain = pack_chain([step])
         for unit in units:
@@ -123,7 +123,7 @@ class Child:
         self._folders.clear()
 
     def _ask(self, chain: bytes, unit: Any) -> tuple[Any] | None:  # noqa: ANN401
-        """The result of one unit; None if the process died over it."""
+        """Returns the result of one unit; None if the process died."""
         if self._process is None or self._process.poll() is not None:
             self.start()
         assert self._pipe is not None

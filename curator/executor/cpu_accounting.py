@@ -1,4 +1,4 @@
-"""Where a run's CPU-seconds went, so that they add up to what the machine spent on it."""
+"""Accounts for a run's CPU-seconds, so that they add up to those of the machine."""
 
 import os
 import secrets
@@ -16,7 +16,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_profile(workers: Mapping[str, float]) -> dict[str, float]:
-    """CPU-seconds of a run by what they went into.
+    """Returns the CPU-seconds of a run by purpose.
 
     Args:
         workers: CPU-seconds that the workers' steps counted, by name. The workers have ended.
@@ -24,7 +24,7 @@ def cpu_profile(workers: Mapping[str, float]) -> dict[str, float]:
     Returns:
         The workers' numbers, `driver` for this process, `engine` for the processes that serve the
         workers (Ray's daemons, the ledger), and `total`. On a cluster that this process did not
-        start, the engine's part cannot be told and is 0.
+        start, the engine's part is unknown and given as 0.
     """
     profile = dict(workers)
     profile |= {"driver": time.process_time(), "engine": sum(_serving_cpu_s())}
@@ -46,7 +46,7 @@ def _serving_cpu_s() -> Iterator[float]:
         number = int(folder.name)
         try:
             if (folder / "cmdline").read_bytes().startswith(_WORKER):
-                # One that was killed may not be gone yet.
+                # A killed process may not be gone yet.
                 continue
             if mark in (folder / "environ").read_bytes():
                 marked.add(number)
@@ -54,7 +54,7 @@ def _serving_cpu_s() -> Iterator[float]:
         except OSError:
             continue
         parents[number] = int(fields[1])
-        # User and system time of the process itself: workers that have ended count by themselves.
+        # User and system time of the process itself: ended workers are counted separately.
         cpu_s[number] = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
     for number, seconds in cpu_s.items():
         if number != os.getpid() and (number in marked or _has_parent(number, parents, marked)):
@@ -62,5 +62,5 @@ def _serving_cpu_s() -> Iterator[float]:
 
 
 def _has_parent(number: int, parents: Mapping[int, int], among: Collection[int]) -> bool:
-    """Whether a process was started by one of some: Ray's agents write over their environment."""
+    """Returns whether one of `parents` started it: Ray's agents overwrite their environment."""
     return parents[number] in among

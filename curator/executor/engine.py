@@ -1,7 +1,8 @@
 """Decides where work runs: in this process, in one child process, or on Ray.
 
-Ray is started only when there is work for it: that takes seconds of every core. Steps that merely
-read parts and add up run in this process when there are few units; small work runs in one child.
+Ray is started only when there is work for it, because that takes seconds of every core. Steps that
+merely read parts and add up run in this process when there are few units; small work runs in one
+child.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,7 +44,6 @@ class Engine:
         self._ledger: AttemptLedger | None = None
 
     def __enter__(self) -> "Engine":
-        """Starts nothing yet."""
         return self
 
     def __exit__(
@@ -61,7 +61,7 @@ class Engine:
         return self._cluster is not None
 
     def is_small(self, n_items: int, frames: float) -> bool:
-        """Whether one process finishes work sooner than a cluster that has to start first.
+        """Returns whether one process finishes work sooner than a cluster that has to start first.
 
         Args:
             n_items: Sources or clips.
@@ -71,11 +71,11 @@ class Engine:
         return may and n_items <= SMALL_SOURCES and frames <= SMALL_FRAMES
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Lets the process for small work import modules; starts it if it does not run."""
+        """Lets the child process import modules; starts it if necessary."""
         self._child.load(modules)
 
     def ledger(self, *, small: bool = False) -> AttemptLedger:
-        """A fresh ledger for one chain; starts Ray unless the work is small."""
+        """Returns a new ledger for one chain; starts Ray unless the work is small."""
         if isinstance(self._ledger, ActorLedger) and not small:
             self._ledger.reset()
         else:
@@ -83,7 +83,7 @@ class Engine:
         return self._ledger
 
     def own_ledger(self, *, small: bool = False) -> AttemptLedger:
-        """A ledger apart from that of the chain under way; starts Ray unless the work is small."""
+        """Returns a ledger apart from the current chain's; starts Ray unless the work is small."""
         if small:
             return self._child.ledger()
         cluster = self._start()
@@ -91,23 +91,23 @@ class Engine:
         return self._child.ledger() if self._address is None else cluster.new_ledger()
 
     def progress(self) -> tuple[int, float]:
-        """Keys that ended in the current ledger, and their seconds of video."""
+        """Returns finished keys of the current ledger, and their seconds of video."""
         return self._ledger.progress() if self._ledger is not None else (0, 0.0)
 
     def n_cpus(self) -> int:
-        """Cores for work: of this machine, or of the cluster that was joined."""
+        """Returns the cores of this machine, or of the joined cluster."""
         if self._cluster is not None and self._address is not None:
             return self._cluster.n_cpus()
         return available_cpus()
 
     def n_gpus(self) -> float:
-        """GPUs for work: of this machine, or of the cluster that was joined."""
+        """Returns the GPUs of this machine, or of the joined cluster."""
         if self._cluster is not None and self._address is not None:
             return self._cluster.n_gpus()
         return float(available_gpus())
 
     def n_workers(self, n_units: int, each: Resources = Resources()) -> int:  # noqa: B008 - frozen
-        """Workers for a step that keeps state: as asked, or one per core that has memory."""
+        """Counts workers that keep state: as configured, or one per core with memory."""
         wanted = self._workers
         if wanted is None:
             wanted = self.n_cpus()
@@ -161,17 +161,17 @@ class Engine:
             yield result
 
     def pool(self, steps: Chain) -> Pool:
-        """Workers of a chain that take units while other work goes on; starts Ray."""
+        """Returns workers of a chain that take units during other work; starts Ray."""
         cluster = self._start()
         return cluster.pool(steps, self.n_workers(1 << 20, largest(steps)))
 
     def attempts(
         self, step: Step, units: Iterable[_Unit], *, few: bool
     ) -> Iterator[tuple[_Unit, Any]]:
-        """Streams units through one light step, and says which of them ended their process.
+        """Streams units through one light step, and reports those that ended their process.
 
-        Units are taken as there is room for them: neither they nor their results pile up, and
-        their number need not be known.
+        Units are taken as there is room for them: neither they nor their results pile up, and their
+        number need not be known.
 
         Args:
             step: One that keeps no state.

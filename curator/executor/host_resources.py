@@ -1,4 +1,4 @@
-"""What this machine offers to a cluster of our own."""
+"""Resources that this machine offers to a cluster of our own."""
 
 import contextlib
 import importlib.util
@@ -12,19 +12,19 @@ _DRIVER, _DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
 
 
 def available_cpus() -> int:
-    """Cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     if sys.platform == "linux":
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
 
 
 def available_gpus() -> int:
-    """NVIDIA GPUs that this process may use, as the driver lists them; starts nothing on them."""
+    """Counts the NVIDIA GPUs that the driver lists for this process; starts nothing on them."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         n_gpus = len(list(_DRIVER.iterdir()))
     except OSError:
-        # Some containers have the devices, and not the driver's part of /proc.
+        # Some containers have the devices without the driver's part of /proc.
         names = [path.name.removeprefix("nvidia") for path in _DEVICES.glob("nvidia*")]
         n_gpus = sum(name.isdigit() for name in names)
     if shown is None:
@@ -33,14 +33,14 @@ def available_gpus() -> int:
 
 
 def device_of(asked: str, n_gpus: float) -> str:
-    """Where analysis runs, `cpu` or `gpu`, by what a recipe asks for and what is here.
+    """Returns the device of analysis, `cpu` or `gpu`, by the recipe and this machine.
 
     Args:
         asked: Value of `analyze.device`.
-        n_gpus: GPUs of the machine, or of the cluster, whose nodes are set up as this one.
+        n_gpus: GPUs of the machine, or of the cluster, whose nodes must be set up like this one.
 
     Raises:
-        UsageError: A GPU was asked for, and there is none.
+        UsageError: The recipe requires a GPU, and the machine has none.
     """
     if asked == "auto":
         has_package = importlib.util.find_spec("PyNvVideoCodec") is not None
@@ -54,7 +54,7 @@ def device_of(asked: str, n_gpus: float) -> str:
 
 
 def memory_bytes() -> int:
-    """Memory of this machine, or of the container that this process runs in."""
+    """Returns the memory of this machine, or of this process's container."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -62,5 +62,5 @@ def memory_bytes() -> int:
 
 
 def object_store_bytes() -> int:
-    """Memory for Ray's object store: it holds references and small records only."""
+    """Returns the memory for Ray's object store, which holds references and small records only."""
     return min(2 << 30, max(256 << 20, memory_bytes() // 16))

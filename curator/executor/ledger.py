@@ -1,4 +1,4 @@
-"""Counts attempts outside the workers, so that a worker's death is not forgotten with it."""
+"""Counts attempts outside the workers, so that the counts survive a worker's death."""
 
 import contextlib
 import hashlib
@@ -20,7 +20,7 @@ class AttemptLedger(Protocol):
         ...
 
     def progress(self) -> tuple[int, float]:
-        """Keys that ended, and their seconds of video."""
+        """Returns the number of keys that ended, and their seconds of video."""
         ...
 
 
@@ -28,7 +28,7 @@ class FileLedger:
     """Counts attempts in a folder of this machine.
 
     Args:
-        folder: A folder of its own that all processes concerned can write to.
+        folder: A dedicated folder that all processes involved can write to.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,19 +36,19 @@ class FileLedger:
         self._n_read, self._n_done, self._seconds = 0, 0, 0.0
 
     def begin(self, key: str) -> int:
-        """Notes that work on a key begins; returns the number of this attempt, from 1."""
+        """Notes an attempt, as `AttemptLedger.begin`."""
         with self._file(key).open("ab") as file:
             file.write(b".")
             return file.tell()
 
     def end(self, key: str, seconds: float) -> None:
-        """Notes that work on a key ended, with the seconds of video in it."""
+        """Records the end, as `AttemptLedger.end`."""
         self._file(key).unlink(missing_ok=True)
         with (self._folder / _DONE).open("a") as file:
             file.write(f"{seconds}\n")
 
     def progress(self) -> tuple[int, float]:
-        """Keys that ended, and their seconds of video."""
+        """Returns the number of keys that ended, and their seconds of video."""
         with contextlib.suppress(FileNotFoundError), (self._folder / _DONE).open("rb") as file:
             file.seek(self._n_read)
             lines = file.read().split(b"\n")[:-1]
@@ -85,16 +85,12 @@ class LedgerActor:
         self._seconds += seconds
 
     def progress(self) -> tuple[int, float]:
-        """Keys that ended, and their seconds of video."""
+        """Returns the number of keys that ended, and their seconds of video."""
         return self._n_done, self._seconds
 
 
 class ActorLedger:
-    """A worker's side of a `LedgerActor`.
-
-    Args:
-        actor: Handle of the actor.
-    """
+    """A worker's side of a `LedgerActor`."""
 
     def __init__(self, actor: Any) -> None:  # noqa: ANN401
         self._actor = actor
@@ -104,22 +100,21 @@ class ActorLedger:
         self._actor.reset.remote()
 
     def begin(self, key: str) -> int:
-        """Notes that work on a key begins; returns the number of this attempt, from 1."""
+        """Counts an attempt, as `AttemptLedger.begin`."""
         import ray
 
         number: int = ray.get(self._actor.begin.remote(key))
         return number
 
     def end(self, key: str, seconds: float) -> None:
-        """Notes that work on a key ended, with the seconds of video in it; does not wait.
+        """Records the end, as `AttemptLedger.end`; does not wait.
 
-        An actor takes the calls of one worker in their order, so that this is noted before the next
-        attempt is.
+        An actor takes the calls of one worker in order, so it records this before the next attempt.
         """
         self._actor.end.remote(key, seconds)
 
     def progress(self) -> tuple[int, float]:
-        """Keys that ended, and their seconds of video."""
+        """Returns the number of keys that ended, and their seconds of video."""
         import ray
 
         done: tuple[int, float] = ray.get(self._actor.progress.remote())

@@ -13,14 +13,7 @@ def pack(
     weight: Callable[[_Item], float] = lambda _: 0.0,
     max_weight: float = 0.0,
 ) -> Iterator[list[_Item]]:
-    """Groups neighbours: at most so many, and at most so heavy unless one alone is heavier.
-
-    Args:
-        items: In the order in which they stay.
-        max_items: Most items of a group, at least 1.
-        weight: Weight of an item.
-        max_weight: Most weight of a group.
-    """
+    """Groups neighbours up to `max_items` and `max_weight`; a single item may be heavier."""
     group: list[_Item] = []
     total = 0.0
     for item in items:

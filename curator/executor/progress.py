@@ -1,4 +1,4 @@
-"""Shows how far a run is: a live display on a terminal, plain lines elsewhere."""
+"""Shows the progress of a run: a live display on a terminal, plain lines elsewhere."""
 
 import contextlib
 import logging
@@ -36,7 +36,7 @@ JOIN_S = 2.0
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    """What the current stage has to do and has done; `*_s` are seconds of video."""
+    """Planned and finished work of the current stage; `*_s` are seconds of video."""
 
     n_items: int = 0
     video_s: float = 0.0
@@ -45,7 +45,7 @@ class _Work:
     began: float | None = None
 
     def share_done(self) -> float | None:
-        """From 0 to 1: by seconds of video where they are known, else by items."""
+        """Returns a share from 0 to 1: by seconds of video where they are known, else by items."""
         if self.video_s > 0 and self.done_s > 0:
             return min(1.0, self.done_s / self.video_s)
         return min(1.0, self.n_done / self.n_items) if self.n_items > 0 else None
@@ -54,19 +54,19 @@ class _Work:
         return 0.0 if self.began is None else now - self.began
 
     def left_s(self, now: float) -> float | None:
-        """Seconds until the stage ends at the rate so far; None when there is no rate yet."""
+        """Returns seconds until the stage ends at the rate so far; None without a rate."""
         done, elapsed_s = self.share_done(), self.elapsed_s(now)
         return elapsed_s * (1 - done) / done if done and elapsed_s > 0 else None
 
     def rate(self, now: float) -> float | None:
-        """Seconds of video per second; None when it is not known."""
+        """Returns seconds of video per second; None when unknown."""
         elapsed_s = self.elapsed_s(now)
         return self.done_s / elapsed_s if self.done_s > 0 and elapsed_s > 0 else None
 
 
 @dataclass(slots=True, kw_only=True)
 class _Shown:
-    """What the display says; `ended` maps a finished stage to the seconds it took."""
+    """The contents of the display; `ended` maps a finished stage to the seconds it took."""
 
     stage: str | None = None
     began: float = 0.0
@@ -80,7 +80,7 @@ class Progress:
     """The display of one run, as a context manager.
 
     Args:
-        stream: Where to write; None for standard error.
+        stream: Output; None for standard error.
         live: Whether to redraw in place; None for where `stream` is a terminal that can.
     """
 
@@ -94,7 +94,6 @@ class Progress:
         self._restore = contextlib.ExitStack()
 
     def __enter__(self) -> "Progress":
-        """Starts the display."""
         self._start = self._last_line = time.monotonic()
         if self._is_live:
             self._start_live()
@@ -106,7 +105,6 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leaves the last state on the screen."""
         with self._lock:
             if kind is None:
                 self._end_stage()
@@ -114,7 +112,7 @@ class Progress:
         self._live = None
 
     def stage(self, name: str) -> None:
-        """Says that a stage begins, and so that the one before has ended."""
+        """Begins a stage, which ends the one before."""
         with self._lock:
             self._end_stage()
             self._shown.stage, self._shown.began = name, time.monotonic()
@@ -122,33 +120,33 @@ class Progress:
             self._write_line(name)
 
     def sources(self, n_total: int) -> None:
-        """Says how many sources the run has."""
+        """Sets the number of the run's sources."""
         with self._lock:
             self._shown.n_sources = n_total
 
     def work(self, n_items: int, video_s: float) -> None:
-        """Says what the current stage has to do.
+        """Sets the work of the current stage.
 
         Args:
             n_items: Sources or clips.
-            video_s: Seconds of video in them; 0 when it is not known.
+            video_s: Seconds of video in them; 0 when unknown.
         """
         with self._lock:
             self._shown.work = _Work(n_items=n_items, video_s=video_s, began=time.monotonic())
 
     def clips(self, n_kept: int) -> None:
-        """Says how many clips are kept so far."""
+        """Sets the number of clips kept so far."""
         with self._lock:
             self._shown.n_kept = n_kept
         self._tick()
 
     @contextlib.contextmanager
     def polling(self, poll: Callable[[], tuple[int, float]]) -> Iterator[None]:
-        """Asks how far the stage is, about twice a second, as long as the block runs.
+        """Polls the progress of the stage about twice a second during the block.
 
         Args:
-            poll: Returns the items that are done and the seconds of video in them. It runs in a
-                thread; what it raises is logged once and the display stays as it was.
+            poll: Returns the number of finished items and their seconds of video. It runs in a
+                thread; its exceptions are logged once and leave the display unchanged.
         """
         stop = threading.Event()
         thread = threading.Thread(
@@ -162,13 +160,13 @@ class Progress:
             thread.join(JOIN_S)
 
     def line(self, text: str) -> None:
-        """Prints a line of its own, above the display."""
+        """Prints a separate line above the display."""
         if self._live is None:
             self._write(text)
             return
         from rich.text import Text
 
-        # Without this class's lock: rich holds its own while it asks for the display.
+        # Without this class's lock: rich holds its own when it requests the display.
         self._live.console.print(Text(text))
 
     def _poll_until(self, stop: threading.Event, poll: Callable[[], tuple[int, float]]) -> None:
@@ -206,7 +204,7 @@ class Progress:
                 self._write_line(f"{self._shown.stage}{said}")
 
     def _facts(self) -> Iterator[str]:
-        """How far the current stage is, in words."""
+        """Describes the progress of the current stage."""
         shown, work, now = self._shown, self._shown.work, time.monotonic()
         if work.n_items > 0:
             noun = NOUNS.get(shown.stage or "", "item")
@@ -228,7 +226,7 @@ class Progress:
             self._write(f"curate {clock(time.monotonic() - self._start)} {text}")
 
     def _write(self, text: str) -> None:
-        # A log that is full or a terminal that went away must not end a run of hours.
+        # A full log or a closed terminal must not end a run of hours.
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(text + "\n")
             self._stream.flush()
@@ -243,8 +241,8 @@ class Progress:
             get_renderable=self._render, console=console, refresh_per_second=4, transient=False
         )
         self._restore.enter_context(self._live)
-        # While it runs, standard error is rich's, which prints above the display; log handlers
-        # made earlier hold the old one.
+        # While it runs, standard error is rich's, which prints above the display; log handlers made
+        # earlier hold the old one.
         for handler in logging.getLogger().handlers:
             if isinstance(handler, logging.StreamHandler) and handler.stream is before:
                 handler.setStream(sys.stderr)

@@ -48,7 +48,7 @@ class Worker:
     """A Ray process that keeps the chain of its last unit."""
 
     def ready(self) -> None:
-        """Answers when the process is up."""
+        """Returns when the process is up."""
 
     def run(self, packed: bytes, unit: bytes) -> bytes:
         """Runs one unit through a chain."""
@@ -60,7 +60,7 @@ class RayCluster:
 
     Args:
         address: Cluster to join, or None for one of this process's own.
-        workers: Workers that were asked for; None for one per core.
+        workers: Requested workers; None for one per core.
     """
 
     def __init__(self, address: str | None, workers: int | None) -> None:
@@ -71,7 +71,7 @@ class RayCluster:
         self._ray: Any = None
 
     def start(self) -> None:
-        """Starts Ray.
+        """Starts Ray or joins the cluster.
 
         Raises:
             UsageError: The cluster cannot be joined.
@@ -94,7 +94,7 @@ class RayCluster:
                 "that the cluster runs the same Ray and Python versions"
             ) from error
         except Exception as error:
-            # Of a node that does not come up in time Ray raises an `Exception`, and no more.
+            # If a node does not come up in time, Ray raises a plain `Exception`.
             if type(error) is not Exception:
                 raise
             raise CuratorError(
@@ -104,15 +104,15 @@ class RayCluster:
         self._ray = ray
 
     def n_cpus(self) -> int:
-        """Cores of the cluster for work."""
+        """Returns the cores of the cluster."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)) - LIGHT_CPUS)
 
     def n_gpus(self) -> float:
-        """GPUs of the cluster."""
+        """Returns the GPUs of the cluster."""
         return float(self._ray.cluster_resources().get("GPU", 0))
 
     def new_ledger(self) -> ActorLedger:
-        """A ledger that all nodes can write to."""
+        """Returns a new ledger that all nodes can write to."""
         return ActorLedger(self._ray.remote(num_cpus=0, max_restarts=3)(LedgerActor).remote())
 
     def stop(self) -> None:
@@ -123,7 +123,7 @@ class RayCluster:
             self._session.close()
 
     def pool(self, chain: Chain, n_workers: int) -> Pool:
-        """Workers of a chain that take units while other work goes on."""
+        """Returns workers of a chain that take units during other work."""
         each = largest(chain)
         return Pool(
             self._ray,
@@ -136,7 +136,7 @@ class RayCluster:
     def as_tasks(
         self, steps: Chain, units: Iterable[_Unit], *, retries: int, n_cpus: Callable[[], int]
     ) -> Iterator[tuple[_Unit, Any]]:
-        """Streams units through any processes that are free; None where all tries died."""
+        """Streams units through any free processes; yields None where all tries died."""
         cpus = max(step.resources.cpus for step in steps)
         self._let_go()
         call = self._ray.remote(num_cpus=cpus, max_retries=retries)(call_chain)
@@ -155,11 +155,11 @@ class RayCluster:
     def on_workers(
         self, steps: Chain, units: Sequence[Any], n_workers: Callable[[], int]
     ) -> Iterator[Any]:
-        """Streams units through processes that keep what the chain loads, one unit each.
+        """Streams units through processes that keep the chain's state, one unit each.
 
-        Ray starts a process that died again, and gives it the same unit: steps give up by the
-        ledger. On a cluster that grows, workers are added. Without a GPU they serve the next chain,
-        where this machine has the memory for that.
+        Ray restarts a process that died, and gives it the same unit: steps give up by the ledger.
+        On a growing cluster, workers are added. Without a GPU they serve the next chain, where this
+        machine has the memory for that.
         """
         packed = pack_chain(steps)
         waiting = deque(units)
@@ -204,13 +204,13 @@ class RayCluster:
         return self._ray.remote(**options)(Worker).remote()
 
     def _let_go(self) -> None:
-        """Ends workers that have nothing to do: they would hold cores that others wait for."""
+        """Ends idle workers, which would hold cores that others wait for."""
         for worker in self._idle:
             self._ray.kill(worker)
         self._idle.clear()
 
     def _result(self, reference: Any, *, or_raise: bool = False) -> Any:  # noqa: ANN401
-        """What a process answered; None if it died, and Ray may not repeat it."""
+        """Returns a process's answer; None if it died, and Ray may not repeat it."""
         try:
             answer = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError:
@@ -248,7 +248,7 @@ class RayCluster:
                 context = ray.init(
                     address="local",
                     num_cpus=max(available_cpus(), self._workers or 0) + LIGHT_CPUS,
-                    # By its own count Ray may find none, and workers would be waited for.
+                    # By its own count Ray may find none, and would wait for workers forever.
                     num_gpus=available_gpus(),
                     include_dashboard=False,
                     _node_ip_address="127.0.0.1",
@@ -258,26 +258,25 @@ class RayCluster:
             self._own_session(Path(context.address_info["session_dir"]))
 
     def _own_session(self, folder: Path) -> None:
-        """Marks Ray's folder of logs as this process's, and removes those of dead ones.
+        """Marks Ray's log folder as this process's, and removes those of dead processes.
 
-        Ray leaves one for each start. The last one stays, to look into.
+        Ray leaves one for each start. The last one stays for inspection.
         """
         remove_dead(folder.parent, "session_")
         self._session = hold(folder)
 
 
 def _where(address: str | None) -> str:
-    """A cluster in words."""
     return address or "this machine"
 
 
 def _may_serve_again(each: Resources) -> bool:
-    """Whether workers of a chain serve others: a GPU's memory comes back with the process only."""
+    """Returns whether workers can serve other chains: GPU memory is freed only with the process."""
     return each.cpus == 1 and not each.gpus
 
 
 def largest(steps: Chain) -> Resources:
-    """What a worker of a chain takes: the most of any step."""
+    """Returns the resources of a chain's worker: the most of any step."""
     return Resources(
         cpus=max(step.resources.cpus for step in steps),
         memory_bytes=max(step.resources.memory_bytes for step in steps),

@@ -1,4 +1,4 @@
-"""How a Ray of our own is started: with a token, quietly, and with few processes."""
+"""Starts a Ray of our own: with a token, quietly, and with few processes."""
 
 import contextlib
 import os
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 
 def use_own_token() -> None:
-    """Gives clusters of this process a token of their own, unless the user named one.
+    """Gives clusters of this process a separate token, unless the user set one.
 
     Ray's default writes and reads one in the home folder, where a stale or foreign one makes the
-    start fail. Ray's native code reads the token once per process, so that it stays the same for
-    every cluster that this process starts.
+    start fail. Ray's native code reads the token once per process, so it stays the same for every
+    cluster that this process starts.
     """
     if "RAY_AUTH_MODE" in os.environ or "RAY_AUTH_TOKEN" in os.environ:
         return
@@ -22,9 +22,9 @@ def use_own_token() -> None:
 
 @contextlib.contextmanager
 def native_stderr_aside() -> Iterator[None]:
-    """Keeps what Ray's native code says while it starts out of the user's terminal.
+    """Keeps messages of Ray's native code during start out of the user's terminal.
 
-    It announces its own log level there. What goes wrong is raised, or in Ray's log files.
+    It announces its own log level there. Errors are raised, or in Ray's log files.
     """
     sys.stderr.flush()
     kept = os.dup(2)
@@ -39,14 +39,11 @@ def native_stderr_aside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def few_daemons(node: type) -> Iterator[None]:
-    """Lets a cluster of our own start without what nobody asks there.
+    """Lets a cluster of our own start without unused daemons, by replacing methods of `node`.
 
     The autoscaler's monitor, the reader of logs for the driver and the dashboard's server are
-    Python processes that cost a CPU-second each to start and more while they run. `ray.init` has
-    no argument for them; a Ray that does not have these methods starts as it likes.
-
-    Args:
-        node: Ray's class whose methods start them.
+    Python processes that cost a CPU-second each to start and more while they run. `ray.init` has no
+    argument for them; a Ray without these methods starts as usual.
     """
     names = ("start_monitor", "start_log_monitor", "start_api_server")
     kept = {name: getattr(node, name) for name in names if hasattr(node, name)}

@@ -1,4 +1,4 @@
-"""Keeps signals that ask this process to end until what must not be broken off is done."""
+"""Holds back termination signals until uninterruptible work is done."""
 
 import contextlib
 import os
@@ -13,10 +13,10 @@ HELD = (signal.SIGINT, signal.SIGTERM)
 def signals_held() -> Iterator[None]:
     """Gives SIGINT and SIGTERM to their handlers after the block, whatever the block does to them.
 
-    Ray puts a handler of its own for SIGTERM while it starts, which leaves with 15, and some of its
-    native code drops what a handler raises. Signals are therefore read from the descriptor that
-    Python writes each of them to. Handlers are put back as they were; a `SystemExit` that the block
-    raised because of a signal is dropped in favour of the handler.
+    During its start Ray sets its own SIGTERM handler, which exits with 15, and some of its native
+    code drops exceptions of handlers. Signals are therefore read from the descriptor that Python
+    writes each of them to. Handlers are restored; a `SystemExit` that the block raised because of a
+    signal is dropped in favour of the handler.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -29,7 +29,7 @@ def signals_held() -> Iterator[None]:
     leaves: SystemExit | None = None
     try:
         for number, handler in handlers.items():
-            # What is ignored, or is not Python's, stays so.
+            # Signals that are ignored, or not handled by Python, stay so.
             if callable(handler):
                 signal.signal(number, lambda _number, _frame: None)
         yield
@@ -52,7 +52,7 @@ def signals_held() -> Iterator[None]:
 
 
 def _arrived(descriptor: int) -> list[signal.Signals]:
-    """Signals of interest that came, in their order."""
+    """Returns the signals of interest that arrived, in order."""
     try:
         numbers = os.read(descriptor, 4096)
     except BlockingIOError:

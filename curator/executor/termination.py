@@ -1,4 +1,4 @@
-"""How a long command ends when it is asked to: by Ctrl-C or by a scheduler."""
+"""Ends a long command on Ctrl-C or on a scheduler's request."""
 
 import atexit
 import os
@@ -11,12 +11,12 @@ from typing import NoReturn
 
 
 class Terminated(KeyboardInterrupt):
-    """A scheduler asked the process to end; it is to end like an interrupted one."""
+    """A scheduler requested the end of the process, which ends like an interrupted one."""
 
 
 @contextmanager
 def ends_when_asked() -> Iterator[None]:
-    """Lets SIGTERM raise `Terminated`; outermost, because it puts back who handled signals."""
+    """Lets SIGTERM raise `Terminated`; outermost, because it restores the signal handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -32,9 +32,9 @@ def ends_when_asked() -> Iterator[None]:
 
 @contextmanager
 def ends_in_peace() -> Iterator[None]:
-    """Lets nothing interrupt what an interrupt begins: the end of workers; innermost.
+    """Shields the end of workers after an interrupt from further interrupts; innermost.
 
-    A second Ctrl-C in the middle of it would leave processes behind, and a traceback of Ray's.
+    A second Ctrl-C in the middle would leave processes behind, and a traceback of Ray's.
     """
     try:
         yield
@@ -51,12 +51,11 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def end_process(code: int) -> NoReturn:
-    """Ends the process with a code, once what was registered for its end has been done.
+    """Ends the process with a code after running the registered exit functions.
 
-    `sys.exit` would then take the interpreter and all libraries apart. On a busy machine 2 of 40
-    commands aborted there, after all was printed; why was not found, and threads of libraries that
-    are still about are a guess. An interrupt in the middle of it prints a traceback of whichever
-    library it hit.
+    `sys.exit` would then tear down the interpreter and all libraries. On a busy machine 2 of 40
+    commands aborted there, after all output; the cause is unknown, perhaps remaining threads of
+    libraries. An interrupt in the middle prints a traceback of some library.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -28,7 +28,7 @@ class Step:
     Args:
         make: Makes the step, once per worker; the step is called with a unit and returns a result.
         settings: Keyword arguments of `make`.
-        resources: What one worker takes.
+        resources: Needs of one worker.
         keeps_state: Whether workers hold a model and are worth keeping; else any process serves.
     """
 
@@ -56,7 +56,7 @@ class ChainWorker:
         try:
             self._steps = [make(**settings) for make, settings in pickle.loads(packed)]
         except CuratorError as error:
-            # Ray says that an actor could not be made, and not why.
+            # Ray reports that an actor could not be made, and not why.
             self._error = error
         except Exception as error:  # noqa: BLE001 - a process that ends here is started again
             self._error = _unforeseen(error)
@@ -70,7 +70,7 @@ class ChainWorker:
             for step in self._steps:
                 result = step(result)
         except CuratorError as error:
-            # Ray would raise an error of its own with this one's text in a page of traceback.
+            # Ray would raise its own error, with this text in a page of traceback.
             result = error
         except Exception as error:  # noqa: BLE001 - a process that ends here is started again
             result = _unforeseen(error)
@@ -89,7 +89,7 @@ _kept: dict[bytes, ChainWorker] = {}
 
 
 def call_chain(packed: bytes, unit: bytes) -> bytes:
-    """Runs a unit through a chain; this process keeps the chain until it is given another one."""
+    """Runs a unit through a chain; the process keeps the chain until it gets another one."""
     if packed not in _kept:
         _kept.clear()
         _kept[packed] = ChainWorker(packed)

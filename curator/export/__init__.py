@@ -1,4 +1,4 @@
-"""Writes the clips of an output root in the forms that other loaders take."""
+"""Writes the clips of an output root in the formats of other loaders."""
 
 from curator.export.clip_export import export
 from curator.export.formats import FORMATS

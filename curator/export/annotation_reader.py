@@ -1,4 +1,4 @@
-"""Annotations of clips, as the tables under an output root have them."""
+"""Reads annotations of clips from the tables under an output root."""
 
 from typing import Any
 
@@ -18,13 +18,10 @@ COLUMNS = (
 
 
 class ClipAnnotations:
-    """Rows of `annotations` by clip; all of them are in memory, as columns.
-
-    Args:
-        shards: Of a finished run.
+    """Rows of `annotations` by clip, held in memory as columns.
 
     Raises:
-        UsageError: There is no table of annotations beside the shards.
+        UsageError: The run has no table of annotations.
     """
 
     def __init__(self, shards: ShardSet) -> None:
@@ -55,17 +52,13 @@ class ClipAnnotations:
         self.config = CaptionConfig.model_validate(summary["recipe"]["caption"])
 
     def of(self, clip_id: str) -> list[dict[str, Any]]:
-        """Rows of a clip, by window; none for a clip that nobody was asked about."""
+        """Returns a clip's rows, by window; empty for a clip that no model annotated."""
         found = self._rows.get(clip_id, [])
         return self._table.take(found).to_pylist() if found else []
 
 
 def frames_in_clip(row: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """Where a window lies in a clip as it was written.
-
-    Args:
-        row: Of `annotations`.
-        fields: The clip's JSON.
+    """Returns the position of a window in the written clip.
 
     Returns:
         `start_frame`, `end_frame` (half-open) and `shown`, without frames that a copy left out.
@@ -77,12 +70,7 @@ def frames_in_clip(row: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any
 
 
 def provenance_of(row: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """Where a record of post-training data comes from.
-
-    Args:
-        row: Of `annotations`.
-        fields: The clip's JSON.
-    """
+    """Returns the provenance of a record of post-training data."""
     frames = frames_in_clip(row, fields)
     fps, start_s = float(fields["fps"]), float(fields["source_start_s"])
     return {

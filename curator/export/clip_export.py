@@ -1,4 +1,4 @@
-"""Chooses what is exported and hands it to the format."""
+"""Chooses what to export and passes it to the format."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -23,10 +23,10 @@ def export(
     options: Mapping[str, object] | None = None,
     progress: Callable[[Exported], None] = lambda exported: None,
 ) -> Exported:
-    """Writes the clips of an output root in another form.
+    """Writes the clips of an output root in another format.
 
-    The same clips and options give the same bytes. Objects that are there with the same bytes are
-    not written again, so that a broken-off export goes on.
+    The same clips and options give the same bytes. Objects that already exist with the same bytes
+    are not written again, so that an interrupted export continues.
 
     Args:
         out: Folder or `s3://bucket/prefix` of a run, or a folder with the contents of `shards/`.
@@ -39,11 +39,11 @@ def export(
         progress: Called after each clip.
 
     Returns:
-        What was done.
+        Counts of what was written.
 
     Raises:
-        UsageError: There is nothing to export, the format or one of its options does not exist, or
-            the format needs a package that is missing.
+        UsageError: Nothing was selected, the format or one of its options does not exist, or the
+            format needs a package that is missing.
         ShardError: A shard is damaged.
         StorageError: Reading or writing failed.
     """

@@ -53,15 +53,10 @@ class Clip:
 def chosen_shards(
     shards: ShardSet, splits: Sequence[str], buckets: Sequence[str] | None
 ) -> list[Shard]:
-    """Shards of some splits and buckets.
-
-    Args:
-        shards: All.
-        splits: `train`, `val`.
-        buckets: Folders of tars; None for all.
+    """Returns the shards of some splits and buckets; None for all buckets.
 
     Raises:
-        UsageError: There are none, or a bucket does not exist.
+        UsageError: No shards match, or a bucket does not exist.
     """
     known = sorted({shard.bucket for shard in shards.shards})
     for name in buckets or ():
@@ -92,13 +87,13 @@ def read_clips(
     """Yields the clips of a shard, in its order.
 
     Args:
-        shards: Where it lies.
-        shard: Which.
-        wants_mp4: Says whether a clip's MP4 is read, from the clip with its JSON and the SHA-256 of
-            the MP4.
+        shards: The shards of the run.
+        shard: The one to read.
+        wants_mp4: Whether to read a clip's MP4, given the clip with its JSON and the SHA-256 of the
+            MP4.
 
     Raises:
-        ShardError: The tar is damaged, or a clip's bytes are not those that its JSON names.
+        ShardError: The tar is damaged, or a clip's bytes do not match its JSON.
         StorageError: It cannot be read.
     """
     uri = shards.uri(shard.name)

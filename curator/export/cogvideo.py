@@ -1,9 +1,9 @@
 """Folders of MP4s for the fine-tuning of CogVideo, and for finetrainers.
 
-CogVideo has two loaders. The one for SAT walks a folder, finds a caption by writing `labels` for
-each `videos` in the path, and takes the first line of it, which an empty file has not. The other
-one, and finetrainers, read a list of paths and a list of prompts, a line each, and pass over empty
-lines, so that a clip without a caption would move all prompts behind it.
+CogVideo has two loaders. The one for SAT walks a folder, finds a caption by replacing each `videos`
+in the path by `labels`, and takes its first line, which an empty file does not have. The other one,
+and finetrainers, read a list of paths and a list of prompts, one per line, and skip empty lines, so
+that a clip without a caption would shift all later prompts.
 
 Source: the dataset classes of CogVideo 7a1af71 and finetrainers f476c37.
 """
@@ -61,5 +61,5 @@ class CogVideo(Exporter[LeastFrames, Pairs]):
 
 
 def _one_line(text: str) -> str:
-    """A caption without line breaks of any kind: loaders split at all of them."""
+    """Removes line breaks of any kind from a caption: loaders split at all of them."""
     return " ".join(part for line in text.splitlines() if (part := line.strip()))

@@ -1,8 +1,8 @@
 """Questions and answers about clips as conversations, for post-training of VLMs.
 
-A record is a question with its answer: several in one conversation would tell the later answers by
-the earlier ones. The form is that of LLaVA, which Qwen-VL's fine-tuning and NVILA read (`video`,
-`conversations` with `from` and `value`, `<video>` where the frames go) and which LLaMA-Factory
+A record is one question with its answer: in a longer conversation, earlier answers would reveal
+later ones. The form is that of LLaVA, which Qwen-VL's fine-tuning and NVILA read (`video`,
+`conversations` with `from` and `value`, `<video>` in place of the frames) and which LLaMA-Factory
 calls sharegpt (`videos`; `dataset_info.json` describes it). Reasoning has Cosmos-Reason's tags.
 """
 
@@ -55,7 +55,7 @@ class Conversations(Exporter[RelativePaths, bytes]):
             output.writelines(results)
 
     def finish(self, job: Job) -> None:
-        """Describes the splits; one that an earlier export wrote too."""
+        """Describes the splits, including one from an earlier export."""
         described = {
             f"curate_{split}": {
                 "file_name": f"{split}.jsonl",

@@ -1,9 +1,9 @@
 """Folders of MP4s for the post-training of Cosmos-Predict2 and 2.5.
 
-Both take from a folder all `videos/*.mp4`, and for each the prompt from `metas/<name>.txt`. Both
-draw the first frame from [0, frames - N), which is empty for a clip of exactly N frames: buckets
-promise N + 1. A clip that is too short is replaced by another one drawn at random, without end if
-all are. Text embeddings of Predict2 are made by its own script.
+Both read all `videos/*.mp4` of a folder, each with the prompt in `metas/<name>.txt`. Both draw the
+first frame from [0, frames - N), which is empty for a clip of exactly N frames: buckets guarantee N
++ 1. They replace a clip that is too short by another one drawn at random, without end if all are.
+Predict2's own script makes its text embeddings.
 
 Source: the dataset classes of cosmos-predict2 661da47 and cosmos-predict2.5 50369b8.
 """

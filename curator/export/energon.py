@@ -13,7 +13,7 @@ class Energon(TarIndexes):
     about = "indexes for Megatron-Energon: .tar.idx beside the tars, .nv-meta"
 
     def folders(self, splits: object) -> list[str]:
-        """Everywhere."""
+        """Returns the whole destination."""
         return [""]
 
     def shard(self, job: Job, shard: Shard) -> TarIndex:
@@ -23,7 +23,7 @@ class Energon(TarIndexes):
         return index
 
     def finish(self, job: Job) -> None:
-        """Writes what names all tars."""
+        """Writes the files that name all tars."""
         tars = self.tars()
         buckets = sorted({tar.shard.bucket for tar in tars if tar.shard.bucket})
         for folder in ("", *(f"{bucket}/" for bucket in buckets)):

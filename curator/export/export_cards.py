@@ -1,7 +1,7 @@
-"""Dataset cards beside tars that get indexes: without one, indexes mislead `datasets`.
+"""Dataset cards for tars that get indexes: without one, indexes mislead `datasets`.
 
 Hugging Face `datasets` goes by suffixes where no card says otherwise, and takes `.tar.idx` for a
-tar. A card that stands is left, because people write into it.
+tar. Existing cards are kept, because people edit them.
 """
 
 import io
@@ -18,10 +18,10 @@ from curator.stages.shard.tar_reader import SPLITS, TEXT_VECTOR, Shard, TarReade
 
 
 def put_cards(job: Job) -> None:
-    """Writes the cards that are missing, of all tars and of each bucket, beside the tars.
+    """Writes missing cards next to the tars, one for all of them and one for each bucket.
 
-    Elsewhere nothing is written: the tars that a card names are not there. Neither is a card that
-    a manifest does not name, which `curate verify` would take for none of the set.
+    Other destinations get none, because they do not have the tars. Cards that a manifest does not
+    name are not written either: `curate verify` would report them.
     """
     if job.store.uri != job.shards.uri("").rstrip("/"):
         return
@@ -52,7 +52,7 @@ def _card(job: Job, shards: Sequence[Shard], folder: str) -> bytes:
 
 
 def _first_sample(job: Job, shard: Shard) -> dict[str, bytes]:
-    """Members of a tar's first sample by suffix; the MP4 is not read.
+    """Returns members of a tar's first sample by suffix; does not read the MP4.
 
     Raises:
         ShardError: The tar is damaged.

@@ -1,4 +1,4 @@
-r"""The contract of export formats: what a format declares, and what it does with a shard.
+r"""The contract of export formats: its declarations, and its work on a shard.
 
     class JsonLines(Exporter[ExporterOptions, bytes]):
         about = "<split>.jsonl, a line per clip"
@@ -59,20 +59,17 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
     """One format. An instance serves one export.
 
     The job calls `begin`, then for each split `shard` for its shards and `split`, then `finish`. It
-    has several threads: `shard` must not depend on other shards.
-
-    Args:
-        options: Values of the options.
+    runs `shard` in several threads, which must not depend on other shards.
 
     Attributes:
-        about: What is written and who reads it, for help.
+        about: Output and its readers, for help.
         version: Raised when the same clips would give other objects.
         options_type: Options that the format takes.
         records: What `Exported.n_records` counts, in words; None where it counts nothing.
         suffixes: Ends of the names of files that a loader would take from the destination, whoever
             wrote them; the job reports those of other exports.
-        indexes_tars: Whether it writes indexes of the tars: they may go into OUT itself, and are
-            of all tars, never of some.
+        indexes_tars: Whether it writes indexes of the tars: these may go into OUT itself, and
+            always cover all tars.
     """
 
     about: ClassVar[str]
@@ -86,11 +83,11 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
         self.options = options
 
     def folders(self, splits: Sequence[str]) -> list[str]:
-        """Beginnings of the keys that the format writes; what is there already is listed."""
+        """Returns prefixes of the format's keys; existing objects there are listed."""
         return [f"{split}/" for split in splits]
 
     def begin(self, job: "Job") -> None:
-        """Checks that the export can be done, and reads what all shards need.
+        """Checks that the export can be done, and reads data that all shards need.
 
         Raises:
             UsageError: Something is missing.
@@ -98,16 +95,16 @@ class Exporter(ABC, Generic[OptionsT, ResultT]):
 
     @abstractmethod
     def shard(self, job: "Job", shard: Shard) -> ResultT:
-        """Writes the clips of a shard, or returns what `split` writes."""
+        """Writes the clips of a shard, or returns data for `split`."""
 
     def split(self, job: "Job", split: str, results: Iterator[ResultT]) -> None:
-        """Writes what is one object per split.
+        """Writes the objects of one split.
 
         Args:
             job: The export.
             split: `train` or `val`.
-            results: Of the split's shards, in order; each is made while others are written.
+            results: Of the split's shards, in order; produced during the writing.
         """
 
     def finish(self, job: "Job") -> None:
-        """Writes what comes last, such as indexes of everything."""
+        """Writes the last objects, such as indexes of everything."""

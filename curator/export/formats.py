@@ -25,16 +25,13 @@ FORMATS: Mapping[str, str] = {
 
 
 def load_format(name: str) -> tuple[type[Exporter[ExporterOptions, object]], Extension | None]:
-    """Finds the class of a format.
-
-    Args:
-        name: Of `FORMATS`, `package.module:Class`, or an entry point of `curate.exporters`.
+    """Finds a format by its name in `FORMATS`, `package.module:Class`, or entry point.
 
     Returns:
-        The class, and where it is from; None for a format of this package.
+        The class, and its origin; None for a format of this package.
 
     Raises:
-        UsageError: There is no such format, or it is no exporter.
+        UsageError: The format does not exist, or is no exporter.
         RecipeError: It cannot be loaded.
     """
     if name in FORMATS:
@@ -55,7 +52,7 @@ def load_format(name: str) -> tuple[type[Exporter[ExporterOptions, object]], Ext
 
 
 def checked_options(name: str, given: Mapping[str, object]) -> ExporterOptions:
-    """Options of a format.
+    """Returns the checked options of a format.
 
     Raises:
         UsageError: The format has no such option, or the value is wrong.

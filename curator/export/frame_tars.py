@@ -1,8 +1,9 @@
-"""Pictures at one size, as WebDataset: for tokenizers that take frames and not videos.
+"""Frames at one size, as WebDataset: for tokenizers that read frames and not videos.
 
-A picture is cut to the wanted aspect around its middle and scaled by averaging (or by a bicubic
-filter where it is enlarged). A sample has its `json`, with `frames` saying what was stored, its
-`txt`, and either `npz` (array `frames`, uint8 [T, H, W, 3], RGB) or one `<number>.webp` per frame.
+A frame is cropped around its middle to the requested aspect and scaled by averaging (or by a
+bicubic filter where it is enlarged). A sample has its `json`, with `frames` describing the stored
+frames, its `txt`, and either `npz` (array `frames`, uint8 [T, H, W, 3], RGB) or one `<number>.webp`
+per frame.
 """
 
 import io
@@ -27,7 +28,7 @@ MAX_PIXELS = 1 << 27
 
 
 def _size(value: object) -> object:
-    """Width and height of `WxH`."""
+    """Parses `WxH`."""
     width, _, height = str(value).partition("x")
     if not isinstance(value, str):
         return value
@@ -79,7 +80,7 @@ class FrameTars(Exporter[FramesOptions, None]):
         bucket = f"{shard.bucket}/" if shard.bucket else ""
         key = f"{shard.split}/{bucket}{shard.stem}-{stamp[:8]}.tar"
         if job.place.size(key) is not None:
-            # The name says what it was made from and how, and it was written whole.
+            # The name identifies input and settings, and objects appear only when complete.
             job.place.keep(key)
             job.exported.add(standing=1, clips=int(shard.facts.get("samples") or 0))
             return
@@ -92,17 +93,13 @@ class FrameTars(Exporter[FramesOptions, None]):
 
 
 def decode_frames(clip: Clip, options: FramesOptions) -> NDArray[np.uint8]:
-    """Pictures of a clip.
-
-    Args:
-        clip: With its MP4.
-        options: Size and number.
+    """Decodes frames of a clip.
 
     Returns:
         uint8 [T, H, W, 3], RGB.
 
     Raises:
-        ShardError: The MP4 does not decode, or to fewer frames than its JSON says.
+        ShardError: The MP4 does not decode, or gives fewer frames than its JSON states.
     """
     assert clip.mp4 is not None
     wanted = min(clip.fields["n_frames"], options.max_frames or clip.fields["n_frames"])
@@ -124,7 +121,7 @@ def decode_frames(clip: Clip, options: FramesOptions) -> NDArray[np.uint8]:
 
 
 def fitted(rgb_HWC: NDArray[np.uint8], size_px: tuple[int, int]) -> NDArray[np.uint8]:  # noqa: N803
-    """The middle of a picture in the aspect of a size, scaled to it.
+    """Crops the middle of a frame to the aspect of `size_px` (width, height), and scales it.
 
     Args:
         rgb_HWC: uint8 [H, W, 3].
@@ -166,7 +163,7 @@ def _webp(picture: NDArray[np.uint8], quality: int) -> bytes:
 
 
 class _Tar:
-    """Writes plain files with the same header each time."""
+    """Writes plain files with constant headers."""
 
     def __init__(self, output: BinaryIO) -> None:
         self._output = output

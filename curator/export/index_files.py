@@ -1,6 +1,6 @@
-"""Indexes beside the tars, written anew: for shards of older versions, and for lost ones.
+"""Rewrites the indexes of the tars: for shards of older versions, and for lost indexes.
 
-The bytes are those that a run writes, so that a manifest that names them still holds.
+The bytes are those of a run, so that a manifest that names them stays valid.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from curator.stages.shard.tar_reader import Shard, TarReader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarIndex:
-    """What indexes say about a tar."""
+    """The facts of a tar that indexes hold."""
 
     shard: Shard
     offsets: tuple[int, ...]
@@ -32,7 +32,7 @@ class TarIndex:
         return len(self.offsets) - 1
 
     def facts(self) -> IndexedTar:
-        """What indexes of readers say of it."""
+        """Returns these facts as indexes of readers take them."""
         return IndexedTar(
             name=self.shard.name,
             split=self.shard.split,
@@ -81,7 +81,7 @@ def read_index(job: Job, shard: Shard, *, with_md5: bool) -> TarIndex:
 
 
 class TarIndexes(Exporter[ExporterOptions, TarIndex]):
-    """What formats that index tars share: the tars, in order of their names."""
+    """The part that formats with indexes of tars share: the tars, sorted by name."""
 
     indexes_tars = True
     with_md5: ClassVar[bool] = False
@@ -91,11 +91,11 @@ class TarIndexes(Exporter[ExporterOptions, TarIndex]):
         self._tars: list[TarIndex] = []
 
     def shard(self, job: Job, shard: Shard) -> TarIndex:
-        """Reads what indexes say about a tar."""
+        """Reads the facts of a tar."""
         return read_index(job, shard, with_md5=self.with_md5)
 
     def split(self, job: Job, split: str, results: Iterator[TarIndex]) -> None:
-        """Keeps them."""
+        """Stores them."""
         self._tars += results
 
     def tars(self) -> list[TarIndex]:
@@ -104,9 +104,9 @@ class TarIndexes(Exporter[ExporterOptions, TarIndex]):
 
 
 def put_index(job: Job, name: str, data: bytes) -> None:
-    """Writes an index, unless the one that the manifest names is there.
+    """Writes an index, unless the one that the manifest names exists.
 
-    A later version may write other bytes, with which that manifest would not hold.
+    A later version may write other bytes, which that manifest would not match.
     """
     facts = ((job.shards.manifest or {}).get("files") or {}).get(name)
     if isinstance(facts, dict) and job.place.stands(

@@ -1,4 +1,4 @@
-"""An export under way: what is read, where it goes, and the threads that do it."""
+"""An export in progress: its input, its destination and its threads."""
 
 import logging
 import os
@@ -20,16 +20,13 @@ logger = logging.getLogger(__name__)
 
 
 class Job:
-    """What an exporter works with.
+    """The working context of an exporter.
 
     Args:
-        shards: What is read.
-        chosen: The shards that are asked for, in order.
-        splits: The splits that are asked for.
-        store: Destination.
-        exporter: The format.
-        workers: Shards under way at once; None for one per core, at most 16.
-        progress: Called after each clip.
+        shards: The shards of the run.
+        chosen: The shards to export, in order.
+        splits: The splits to export.
+        workers: Shards in progress at once; None for one per core, at most 16.
     """
 
     def __init__(
@@ -75,16 +72,16 @@ class Job:
         *,
         min_frames: int | None = None,
     ) -> Iterator[Clip]:
-        """Yields the clips of a shard, and counts each once the next is asked for.
+        """Yields the clips of a shard, and counts each when the next is requested.
 
         Args:
             shard: The tar.
-            wants_mp4: Whether MP4s are read; a function decides for each clip, from the clip
-                without its MP4 and that one's SHA-256.
-            min_frames: Least frames of a clip; shorter ones are counted and left out.
+            wants_mp4: Whether MP4s are read; a function decides for each clip, given the clip
+                without its MP4 and the MP4's SHA-256.
+            min_frames: Shorter clips are counted and left out.
 
         Raises:
-            ShardError: The tar is damaged, or a clip's bytes are not those that its JSON names.
+            ShardError: The tar is damaged, or a clip's bytes are not those of its JSON.
             StorageError: It cannot be read.
         """
 
@@ -103,9 +100,9 @@ class Job:
             self._progress(self.exported)
 
     def videos(self, shard: Shard, folder: str, *, min_frames: int | None = None) -> Iterator[Clip]:
-        """Yields the clips of a shard as `clips`, their MP4s written as `<folder>/<key>.mp4`.
+        """Yields the clips of a shard as `clips` does, and writes MP4s as `<folder>/<key>.mp4`.
 
-        MP4s that are there already are neither read nor written.
+        MP4s that exist already are neither read nor written.
         """
 
         def is_new(clip: Clip, sha256: str) -> bool:
@@ -117,17 +114,14 @@ class Job:
             yield clip
 
     def base(self, *, relative: bool) -> str:
-        """What paths in tables begin with: nothing, or the address of the destination."""
+        """Returns the prefix of paths in tables: empty, or the address of the destination."""
         return "" if relative else f"{self.store.uri}/"
 
     def stamp(self, shard: Shard, *settings: object) -> str:
-        """Hash of what an object of this shard is made from: the tar's name and size, and settings.
+        """Hashes the inputs of a shard's object: the tar's name and size, and `settings`.
 
-        The tar's name has a hash of its samples.
-
-        Args:
-            shard: The tar.
-            settings: Options that change the object's bytes, and the format's version.
+        The name has a hash of the samples. `settings` are the options that change the object's
+        bytes, and the format's version.
         """
         return fingerprint(shard.name, self.shards.sizes[shard.name], *settings)
 
@@ -144,10 +138,10 @@ class Job:
             ) from error
 
     def _in_order(self, shards: Sequence[Shard]) -> Generator[object]:
-        """Yields what the exporter makes of each shard, in order.
+        """Yields the exporter's result of each shard, in order.
 
-        No more than two results per thread wait, whatever is done with them. The first error ends
-        it; what was under way is finished.
+        At most two results per thread wait for the consumer. The first error ends the export, after
+        the shards in progress.
         """
         with ThreadPoolExecutor(self._n_workers) as pool:
             waiting: deque[Future[object]] = deque()

@@ -1,8 +1,8 @@
 """MDS, the format of MosaicML's StreamingDataset, by its own writer.
 
 Each tar becomes a folder of MDS shards with an index, written to a temporary folder first; the
-index of a split names the shards of all its folders. An MDS shard is held in memory while it is
-written: 64 MiB.
+index of a split names the shards of all its folders. An MDS shard (64 MiB) is held in memory during
+writing.
 """
 
 import hashlib
@@ -46,11 +46,11 @@ class Mds(Exporter[ExporterOptions, Entries]):
     suffixes = (".mds",)
 
     def begin(self, job: Job) -> None:
-        """Looks for the package."""
+        """Checks that the package is installed."""
         _writer_class()
 
     def shard(self, job: Job, shard: Shard) -> Entries:
-        """Writes a shard's folder; returns what the index of its split says of it."""
+        """Writes a shard's folder; returns its entries for the index of its split."""
         bucket = f"{shard.bucket.replace('/', '_')}_" if shard.bucket else ""
         name = f"{bucket}{shard.stem}"
         folder = f"{shard.split}/{name}"
@@ -70,7 +70,7 @@ class Mds(Exporter[ExporterOptions, Entries]):
         ]
 
     def split(self, job: Job, split: str, results: Iterator[Entries]) -> None:
-        """Writes the index last, so that what a reader finds is whole."""
+        """Writes the index last, so that readers find only complete data."""
         listed = [entry for entries in results for entry in entries]
         job.place.put(f"{split}/{INDEX}", _json({"version": 2, "shards": listed}))
 
@@ -92,7 +92,7 @@ def _basename(entry: dict[str, Any]) -> str:
 
 
 def _standing(job: Job, folder: str, stamp: str) -> Entries | None:
-    """Entries of a folder that stands whole and was made from the same, or None."""
+    """Returns the entries of a complete folder that was made from the same input, or None."""
     place = job.place
     if place.size(f"{folder}/{INDEX}") is None:
         return None

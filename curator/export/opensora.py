@@ -1,7 +1,7 @@
 """Tables and MP4s for Open-Sora.
 
-It reads its CSV with pandas, for which an empty field, and one that says `None` or `NA`, is a
-number; it then fails at the first such caption.
+It reads its CSV with pandas, which turns an empty field, `None` or `NA` into a number; it then
+fails at the first such caption.
 
 Source: the dataset classes of Open-Sora 7ad6a96.
 """
@@ -48,7 +48,7 @@ class OpenSoraOptions(LeastFrames, RelativePaths):
 class OpenSora(Exporter[OpenSoraOptions, Rows]):
     """Writes `videos/<split>/<key>.mp4`, and a table of each split as CSV and as Parquet.
 
-    The tables name the videos, so that others in the folder do no harm: they are not counted.
+    Loaders read only videos that the tables name, so that others in the folder are not reported.
     """
 
     about = (
@@ -87,7 +87,7 @@ class OpenSora(Exporter[OpenSoraOptions, Rows]):
 
 
 def _kept_text(text: str) -> str:
-    """A caption that pandas reads as text: with a space behind what it would take for missing."""
+    """Appends a space to a caption that pandas would read as missing."""
     return f"{text} " if text in PANDAS_NULLS else text
 
 

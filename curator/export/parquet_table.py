@@ -1,4 +1,4 @@
-"""Parquet, a row per clip: for Ray Data, `datasets` and whatever reads tables."""
+"""Parquet, a row per clip: for Ray Data, `datasets` and other readers of tables."""
 
 from contextlib import suppress
 from typing import Any
@@ -79,7 +79,7 @@ class ParquetTables(Exporter[ParquetOptions, None]):
             pq.ParquetWriter(
                 output,
                 schema.with_metadata({STAMP: stamp}),
-                # MP4s do not get smaller.
+                # MP4s do not compress.
                 compression={name: "none" if name == "video" else "zstd" for name in schema.names},
                 use_dictionary=[name for name in schema.names if name != "video"],
                 write_statistics=[name for name in schema.names if name != "video"],
@@ -101,7 +101,7 @@ def _row(clip: Clip, uri: str, *, with_videos: bool) -> dict[str, Any]:
 
 
 def _standing_rows(job: Job, key: str, stamp: str) -> int | None:
-    """Rows of a table that stands and was made from the same, or None."""
+    """Returns the number of rows of a table that was made from the same input, or None."""
     with suppress(StorageError, OSError, pa.ArrowException), job.store.open(key) as stream:
         metadata = pq.read_metadata(stream)
         if (metadata.metadata or {}).get(STAMP) == stamp.encode():
@@ -110,7 +110,7 @@ def _standing_rows(job: Job, key: str, stamp: str) -> int | None:
 
 
 class _Rows:
-    """Collects rows to row groups of bounded size."""
+    """Collects rows into row groups of bounded size."""
 
     def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema) -> None:
         self._writer = writer

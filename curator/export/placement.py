@@ -1,4 +1,4 @@
-"""Puts objects at the destination, and passes over those that are there with the same bytes."""
+"""Writes objects to the destination, and skips those that exist with the same bytes."""
 
 import hashlib
 import threading
@@ -13,7 +13,7 @@ from curator.storage import Store
 
 @dataclass(slots=True)
 class Exported:
-    """What an export did; counted by several threads."""
+    """Counts of an export; thread-safe."""
 
     n_clips: int = 0
     n_objects: int = 0
@@ -50,14 +50,13 @@ class Exported:
 class Place:
     """The destination of an export.
 
-    Objects are written whole, so one that is there was finished; whether it is the right one is
-    seen from its size and, where that agrees, from its SHA-256.
+    Objects are written whole, so an existing one is complete; size and, if that agrees, SHA-256
+    show whether it is the right one.
 
     Args:
-        store: Destination.
         exported: Where it counts.
-        folders: Keys begin with one of these; what is there already is listed once, which takes
-            about 200 bytes of memory for each object.
+        folders: Prefixes of the keys. Existing objects there are listed once, which takes about 200
+            bytes of memory for each.
     """
 
     def __init__(self, store: Store, exported: Exported, folders: Iterable[str]) -> None:
@@ -70,11 +69,11 @@ class Place:
         self._mine: set[str] = set()
 
     def stands(self, key: str, n_bytes: int, sha256: str) -> bool:
-        """Whether the object is there with these bytes, and counts it if so."""
+        """Returns whether the object exists with these bytes, and counts it if so."""
         if self._there.get(key) != n_bytes:
             return False
         digest = hashlib.sha256()
-        # What cannot be read is written anew.
+        # An unreadable object is written anew.
         with suppress(StorageError, OSError), self._store.open(key) as stream:
             while chunk := stream.read(1 << 20):
                 digest.update(chunk)
@@ -85,16 +84,16 @@ class Place:
         return True
 
     def size(self, key: str) -> int | None:
-        """Bytes of an object that was there at the beginning, or None."""
+        """Returns the size of an object that existed at the beginning, or None."""
         return self._there.get(key)
 
     def keep(self, key: str) -> None:
-        """Notes that an object is one of this export."""
+        """Marks an object as one of this export."""
         with self._lock:
             self._mine.add(key)
 
     def put(self, key: str, data: bytes) -> None:
-        """Writes an object, unless it is there with these bytes."""
+        """Writes an object, unless it exists with these bytes."""
         if key in self._there and self.stands(key, len(data), hashlib.sha256(data).hexdigest()):
             return
         self.keep(key)
@@ -103,12 +102,12 @@ class Place:
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
-        """Writes an object as a stream; it is there once the block has ended without an error."""
+        """Opens a stream to an object, which appears when the block ends without error."""
         self.keep(key)
         with self._store.create(key) as output:
             yield output
         self._exported.add(objects=1)
 
     def others(self, suffixes: tuple[str, ...]) -> list[str]:
-        """Objects that were there at the beginning and are not of this export."""
+        """Returns objects that existed at the beginning and are not of this export."""
         return sorted(k for k in self._there if k not in self._mine and k.endswith(suffixes))

@@ -1,8 +1,8 @@
 """Preference pairs from judged annotations, for direct preference optimization (DPO).
 
 The form is TRL's conversational preference format for vision: `prompt`, `chosen` and `rejected` are
-messages, and `images` are the frames that the model was shown, as JPEGs of the same size from the
-written clip.
+messages, and `images` are the frames that the model saw, as JPEGs of the same size from the written
+clip.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ class PreferencesOptions(RelativePaths):
 class Preferences(Exporter[PreferencesOptions, bytes]):
     """Writes `<split>.jsonl`, and `frames/<split>/<key>/<frame>.jpg`.
 
-    Pairs whose frames a copy has left out are counted, and not written.
+    Pairs whose frames a copy left out are counted and not written.
     """
 
     about = "<split>.jsonl with chosen and rejected answers, and frames/<split>/: DPO"
@@ -49,7 +49,7 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
         return [f"frames/{split}/" for split in splits]
 
     def begin(self, job: Job) -> None:
-        """Reads the annotations and the prompts that were asked."""
+        """Reads the annotations and their prompts."""
         self._annotations = ClipAnnotations(job.shards)
         self._asker = _asker(self._annotations, job)
 

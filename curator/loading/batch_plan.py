@@ -1,8 +1,8 @@
-"""Which sample is read where and when: arithmetic on counts, a seed and an epoch.
+"""Order and place of samples: arithmetic on counts, a seed and an epoch.
 
-Nothing depends on what was read before, so a position is an epoch and a step.
+Nothing depends on earlier reads, so a position is an epoch and a step.
 
-A *round* of a bucket is one pass over its samples: tars in an order drawn for the round, and their
+A *round* of a bucket is one pass over its samples: tars in an order drawn for the round, with
 samples shuffled within windows. Each rank has one contiguous piece of the round, and each of its
 workers a contiguous run of the piece's batches. So a worker has tars of its own, and shares only
 those at the ends of its run, by sample; no worker is idle with fewer tars than workers.
@@ -25,13 +25,13 @@ _SEQUENCE, _ROUND, _BLOCK, _DROPPED = range(4)
 
 
 def random_of(seed: int, *numbers: int) -> np.random.Generator:
-    """A generator that depends on all the numbers."""
+    """Returns a generator that depends on all the numbers."""
     return np.random.default_rng([seed & (2**64 - 1), *numbers])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketPlan:
-    """How one bucket is read.
+    """The reading plan of one bucket.
 
     Attributes:
         sizes: Samples of each tar, sorted by the tars' names.
@@ -53,7 +53,7 @@ class Setting:
     """Settings of order and division.
 
     Attributes:
-        shuffle: Samples of the window of the shuffle; 0 keeps the order of tars and samples.
+        shuffle: Window of the shuffle, in samples; 0 keeps the order of tars and samples.
         drop_last: Whether every rank has the same number of batches, all of them full.
     """
 
@@ -152,7 +152,7 @@ class Plan:
                 )
 
     def _least_batches(self, bucket: BucketPlan) -> int:
-        """Least number of batches that a rank has of a bucket."""
+        """Returns the least number of batches that a rank has of a bucket."""
         own = self.setting
         if own.drop_last:
             return bucket.n_samples // (own.world_size * own.batch_size)
@@ -167,7 +167,7 @@ class Plan:
         return share, n_samples * (own.rank + 1) // own.world_size
 
     def lanes(self, worker: int, num_workers: int) -> list[Lane]:
-        """A worker's part of each bucket."""
+        """Returns a worker's part of each bucket."""
         rounds = dealt(self._n_batches, num_workers)
         epochs = dealt(self._quotas, num_workers)
         lanes = []
@@ -189,17 +189,17 @@ class Plan:
         return Lane(start=0, stop=n_samples, n_batches=n_batches, quota=quota, salt=consumer + 1)
 
     def sequence(self, epoch: int, worker: int, lanes: Sequence[Lane]) -> NDArray[np.int64]:
-        """Number of the bucket of each of a worker's batches of an epoch."""
+        """Returns the bucket number of each of a worker's batches of an epoch."""
         ordered = np.repeat(np.arange(len(lanes)), [lane.quota for lane in lanes])
         return random_of(self.setting.seed, _SEQUENCE, epoch, worker).permutation(ordered)
 
     def batch(self, i: int, lane: Lane, number: int) -> tuple[int, list[tuple[int, int]]]:
-        """The samples of a batch of bucket `i`.
+        """Returns the samples of a batch of bucket `i`.
 
         Args:
             i: Number of the bucket.
             lane: The worker's part of it.
-            number: Of the batch among all batches of the lane, over all epochs.
+            number: Number of the batch in the lane, counted over all epochs.
 
         Returns:
             The round, and (number of the tar, number of the sample in it) of each sample.
@@ -247,7 +247,7 @@ def _permutation(
 def _round_order(
     seed: int, bucket: BucketPlan, round_: int, shuffled: bool, salt: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Tars in the order of a round, and their ends in it."""
+    """Returns tars in the order of a round, and their ends in it."""
     tars = np.arange(len(bucket.sizes))
     if shuffled:
         code = crc32(bucket.name.encode())

@@ -1,4 +1,4 @@
-"""Values of a batch, and how it crosses processes."""
+"""Values of a batch, and their transfer between processes."""
 
 import io
 import pickle
@@ -16,7 +16,7 @@ from curator.errors import ShardError
 class Repeated(NamedTuple):
     """Values of a batch, each once: sample `b` has `unique[inverse[b]]`.
 
-    So embeddings of captions, for example, are computed once per distinct caption.
+    So a trainer computes embeddings of captions, for example, once per distinct caption.
 
     Attributes:
         unique: Distinct values in the order of their first sample.
@@ -35,12 +35,12 @@ def repeated(values: Sequence[str]) -> Repeated:
 
 
 def as_unit(video: torch.Tensor) -> torch.Tensor:
-    """uint8 [0, 255] to float32 [-1, 1], on the tensor's device: 0 is -1 and 255 is 1."""
+    """Converts uint8 [0, 255] to float32 [-1, 1], on the tensor's device: 0 is -1 and 255 is 1."""
     return video.float().div_(127.5).sub_(1.0)
 
 
 class Packed(NamedTuple):
-    """A batch between processes: one tensor and one string of bytes.
+    """A batch in transfer: one tensor and one byte string.
 
     Each tensor costs a connection and a file descriptor.
     """
@@ -75,7 +75,7 @@ def _whole(value: Any) -> Any:  # noqa: ANN401
 
 
 def facts_of(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """A sample's JSON.
+    """Parses a sample's JSON.
 
     Raises:
         ShardError: It lacks the number of frames or the rate.
@@ -93,14 +93,14 @@ def facts_of(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rate_of(facts: Mapping[str, Any]) -> Fraction:
-    """Frames/s, exact; without `fps_fraction`, the nearest with a denominator up to 1001."""
+    """Returns exact frames/s; without `fps_fraction`, the nearest with a denominator up to 1001."""
     if "fps_fraction" in facts:
         return Fraction(facts["fps_fraction"])
     return Fraction(facts["fps"]).limit_denominator(1001)
 
 
 def embeddings(stored: Sequence[bytes]) -> Repeated:
-    """Embeddings of a batch, each once."""
+    """Returns the embeddings of a batch, each once."""
     order = repeated([data.hex() for data in stored])
     arrays = [np.load(io.BytesIO(bytes.fromhex(data)), allow_pickle=False) for data in order.unique]
     return Repeated(torch.from_numpy(np.stack(arrays).astype(np.float32)), order.inverse)

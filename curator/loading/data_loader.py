@@ -18,10 +18,9 @@ class ClipLoader(DataLoader[Batch]):
     next `for` begins at the same place again. `state_dict` is after the last batch returned.
 
     Args:
-        dataset: The clips.
         num_workers: Processes that decode; 0 decodes in this one. A state saved within an epoch
             must be loaded with the same number.
-        **options: Others of DataLoader (`prefetch_factor`, `pin_memory`, `timeout`, …).
+        **options: Other options of DataLoader (`prefetch_factor`, `pin_memory`, `timeout`, …).
 
     Raises:
         UsageError: `options` has `persistent_workers`, `shuffle`, a sampler or the like.
@@ -53,7 +52,6 @@ class ClipLoader(DataLoader[Batch]):
         return self._clips.steps
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        """Yields the rest of the epoch."""
         epoch = self._clips.state_dict()["epoch"]
         batches: Iterator[Packed] = super().__iter__()
         if self._clips.gpu is not None and self.num_workers:
@@ -65,11 +63,11 @@ class ClipLoader(DataLoader[Batch]):
         self._clips.set_epoch(epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """As of `ClipDataset`."""
+        """Returns the position, as `ClipDataset` does."""
         return self._clips.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As of `ClipDataset`."""
+        """Continues from a saved state, as `ClipDataset` does."""
         self._clips.load_state_dict(state)
 
 

@@ -54,7 +54,7 @@ class ClipDataset(IterableDataset[Batch]):
             shares an epoch has each sample exactly once over all ranks and workers. With shares it
             has as many batches: a bucket with a larger share begins another round, one with a
             smaller share continues its round in the next epoch.
-        batch_size: Samples of a batch, all of one bucket; None gives single samples.
+        batch_size: Samples per batch, all of one bucket; None gives single samples.
         frames: T, frames of a window.
         stride: Every `stride`-th frame of the clip.
         window: `random` places the window by seed, round and clip; `first` at the clip's start.
@@ -64,24 +64,24 @@ class ClipDataset(IterableDataset[Batch]):
         values: `uint8` for [0, 255], or `unit` for float32 [-1, 1], which is four times as much to
             copy between processes; `as_unit` does the same on the trainer's device.
         embedding: Reads `npy`, the clip's embedding, into `embedding`, float32 [B, D].
-        seed: Of order and windows.
-        shuffle: Samples of the window within which neighbours are shuffled; tars are shuffled too.
-            0 keeps the order of tars and samples.
+        seed: Seed of order and windows.
+        shuffle: Window of the shuffle, in samples; tars are shuffled too. 0 keeps the order of tars
+            and samples.
         drop_last: Leaves out samples that do not fill a batch on every rank; they differ by epoch.
             Then all ranks have the same number of batches, and the same bucket at each step (with
             equal numbers of workers). Distributed training needs it: ranks with more batches would
             wait for the others.
-        rank: Of this process; None takes torch.distributed's, and is 0 without it.
+        rank: Rank of this process; None takes torch.distributed's, and is 0 without it.
         world_size: Number of ranks; None as for `rank`.
         decoder_threads: Threads of each worker's decoder.
-        decode: `cpu`, or `gpu` for the GPU's video engine: the same frames, with `video`
-            in the GPU's memory. The CPU decodes what the engine cannot; `not_on_gpu` counts it by
-            reason. Decoding happens where the dataset is iterated: in the trainer's process
+        decode: `cpu`, or `gpu` for the GPU's video engine: the same frames, with `video` in the
+            GPU's memory. The CPU decodes what the engine cannot; `not_on_gpu` counts it by reason.
+            Decoding happens where the dataset is iterated: in the trainer's process
             (num_workers=0), or in workers, which must be spawned (multiprocessing_context="spawn"),
             because CUDA does not run in a forked process. Each worker takes half a gigabyte of the
             GPU's memory, and keeps another engine busy.
         gpu: Number of the GPU that decodes; None for torch's current one.
-        allow_incomplete: Reads tars without `manifest.json`, which may be any part of a run.
+        allow_incomplete: Reads tars without `manifest.json`, which may cover only part of a run.
 
     Attributes:
         gpu: Number of the GPU that decodes; None for the CPU.
@@ -198,11 +198,11 @@ class ClipDataset(IterableDataset[Batch]):
         return size
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the start of an epoch; `ClipLoader` counts them itself."""
+        """Moves to the start of an epoch; `ClipLoader` counts epochs itself."""
         self._start = self._now = _Position(epoch=epoch, step=0, workers=None, worker=None)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of this process, to be saved with the model.
+        """Returns the position of this process, to be saved with the model.
 
         In the trainer's process it is after the last batch that `ClipLoader` returned, or that was
         passed to `advance`; batches that workers made ahead do not count. In a worker, for
@@ -211,7 +211,7 @@ class ClipDataset(IterableDataset[Batch]):
         return {"version": 1, **self._now._asdict(), "made_with": dict(self._made_with)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a saved state: the next batch is the one that would have come next.
+        """Continues with the batch after a saved state.
 
         With drop_last the state of one rank fits all of them.
 
@@ -246,10 +246,10 @@ class ClipDataset(IterableDataset[Batch]):
 
         - `video`: uint8 [B, 3, T, H, W] of [0, 255], or float32 of [-1, 1]; RGB
         - `caption`: `Repeated` of strings
-        - `fps`: float32 [B], frames/s of the window, so the clip's by the stride
+        - `fps`: float32 [B], frames/s of the window, the clip's rate divided by the stride
         - `start_frame`: int64 [B], number of the window's first frame in the clip
         - `key`: clip ids; `json`: each sample's JSON; `bucket`: its name
-        - `embedding`: `Repeated` of float32 [U, D], if asked for
+        - `embedding`: `Repeated` of float32 [U, D], if requested
         - `not_on_gpu`: with `decode="gpu"`, the number of clips that the CPU decoded, by reason
         - `position`: for `advance`
 
@@ -290,7 +290,7 @@ class ClipDataset(IterableDataset[Batch]):
         return ((shards[tar], number) for tar, number in planned.samples)
 
     def batch_at(self, epoch: int, step: int) -> Batch:
-        """Makes the batch that a single worker gives at this step of this rank."""
+        """Makes the batch that a single worker makes at this step of this rank."""
         reader = self._reader()
         try:
             one = islice(self._planned(epoch, 0, 1, step), 1)
@@ -342,7 +342,6 @@ class ClipDataset(IterableDataset[Batch]):
         return batch if self.batch_size is not None else _single_of(batch)
 
     def _device_decoder(self) -> "device.DeviceDecoder | None":
-        """The decoder on the GPU, made in the process that uses it."""
         if self._engines is None:
             return None
         if self._on_device is None or self._on_device.pid != os.getpid():
@@ -368,7 +367,7 @@ class ClipDataset(IterableDataset[Batch]):
 
 
 class _Planned(NamedTuple):
-    """A batch to be made, at a step of the rank and in a round of its bucket."""
+    """A batch to make, at a step of the rank and in a round of its bucket."""
 
     step: int
     i: int
@@ -384,7 +383,7 @@ class _Position(NamedTuple):
     Attributes:
         step: The next batch of the rank, or of `worker` alone.
         workers: Number of workers that made the batches so far; None before the first.
-        worker: The worker with this position; None for all.
+        worker: The worker at this position; None for all.
     """
 
     epoch: int
@@ -393,7 +392,7 @@ class _Position(NamedTuple):
     worker: int | None
 
     def first(self, own: int, workers: int) -> tuple[int, int]:
-        """The lane of a worker from here on, and its first step.
+        """Returns a worker's lane from here on, and its first step.
 
         A new DataLoader takes from its worker 0 first, so worker 0 gets the lane whose turn it is.
         """
@@ -411,7 +410,7 @@ class _Position(NamedTuple):
 def _chosen(
     buckets: Sequence[str] | Mapping[str, float] | None, found: Mapping[str, LoadedBucket]
 ) -> dict[str, float | None]:
-    """Buckets to read with their weights, sorted by name."""
+    """Returns the buckets to read with their weights, sorted by name."""
     names = list(found if buckets is None else [buckets] if isinstance(buckets, str) else buckets)
     if not names:
         raise UsageError("buckets is empty; name one or more, or leave it out to read all")
@@ -439,7 +438,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 def _made_with(
     split: str, setting: Setting, plans: Sequence[BucketPlan], buckets: Sequence[LoadedBucket]
 ) -> dict[str, Any]:
-    """Everything that a position depends on."""
+    """Returns everything that a position depends on."""
     names = [(shard.name, shard.n_samples) for bucket in buckets for shard in bucket.shards]
     digest = hashlib.sha256(orjson.dumps(names)).hexdigest()
     return {
@@ -455,7 +454,7 @@ def _made_with(
 
 
 def _single_of(batch: Batch) -> Batch:
-    """The one sample of a batch, without the dimension of samples."""
+    """Returns the only sample of a batch, without the sample dimension."""
     single = {name: batch[name][0] for name in ("video", "key", "json")}
     single |= {name: batch[name][0].item() for name in ("fps", "start_frame")}
     single |= {"caption": batch["caption"].unique[0], "bucket": batch["bucket"]}

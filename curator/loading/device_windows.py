@@ -1,13 +1,12 @@
 """Decodes windows of clips on a GPU's video engine (NVDEC) into the GPU's memory.
 
-Packets and their times come from the demuxer of the CPU path. Frames are known by their packets,
-and must follow each other, as on the CPU. Clips that the engine refuses, or decodes to another
+Packets and their times come from the demuxer of the CPU path. As on the CPU, frames are identified
+by their packets and must follow each other. Clips that the engine refuses, or decodes to another
 number or order of frames, are left to the CPU path, with the reason.
 
 Making a decoder may take longer than decoding a window, so a decoder is reused for the next clip of
-its codec and size. Packets carry unique numbers through it, so that no frame of an earlier clip is
-taken for one of this. If a used decoder fails where a new one does not, each clip gets a new one
-from then on.
+its codec and size. Packets carry unique numbers through it, so that frames of two clips are never
+confused. If a used decoder fails where a new one does not, each clip gets a new one from then on.
 
 Shape letters: C channels (red, green, blue), T and B frames, H, W height and width.
 """
@@ -50,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 def gpu_number(gpu: int | None) -> int:
-    """The GPU that decodes: torch's current one by default.
+    """Returns the number of the GPU that decodes: by default torch's current one.
 
     Raises:
         UsageError: There is no GPU, or not this one.
@@ -67,7 +66,7 @@ def gpu_number(gpu: int | None) -> int:
 
 
 def engines_of(gpu: int) -> Nvdec:
-    """The video engines of a GPU, in this process.
+    """Returns this process's video engines of a GPU.
 
     Raises:
         UsageError: CUDA ran before this process was forked, and cannot run in it.
@@ -82,11 +81,11 @@ def engines_of(gpu: int) -> Nvdec:
 
 
 def owned(batches: Iterator[Packed], gpu: int) -> Iterator[Packed]:
-    """Batches of workers on a GPU, with their frames copied into memory of this process.
+    """Yields workers' batches from a GPU, with their frames copied into memory of this process.
 
     A worker's memory is mapped here until its tensor is freed, which the worker must outlive, and
-    freeing waits for the current stream. So frames are copied at once, on a stream of their own,
-    which waits for no trainer's work. The workers' videos are emptied.
+    freeing waits for the current stream. So frames are copied at once, on a separate stream, which
+    does not wait for the trainer's work. The workers' videos are emptied.
     """
     own_stream = torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
     while True:
@@ -103,7 +102,7 @@ def owned(batches: Iterator[Packed], gpu: int) -> Iterator[Packed]:
 
 
 class _UsedDecoderError(Exception):
-    """A decoder that was used before failed; a new one may not."""
+    """A used decoder failed; a new one may work."""
 
 
 class DeviceDecoder:
@@ -123,9 +122,9 @@ class DeviceDecoder:
 
     @contextmanager
     def queued(self, results: list[torch.Tensor]) -> Iterator[None]:
-        """Queues work within on the engines' stream, which waits for no trainer's work.
+        """Queues work on the engines' stream, which does not wait for the trainer's work.
 
-        Torch's current stream waits for `results` at the end.
+        At the end, torch's current stream waits for `results`.
         """
         with self._nvdec.queued():
             yield
@@ -146,7 +145,7 @@ class DeviceDecoder:
             Why the CPU decoded it; None if the GPU did.
 
         Raises:
-            ShardError: As `decode_window`.
+            ShardError: As for `decode_window`.
         """
         try:
             self.decode(clip, into_CTHW)
@@ -164,7 +163,7 @@ class DeviceDecoder:
         return None
 
     def decode(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
-        """As `decode_window`, into a tensor in the GPU's memory; for use within `queued`.
+        """Decodes as `decode_window`, into a tensor in the GPU's memory; for use within `queued`.
 
         Raises:
             NotOnDeviceError: The clip must be decoded on the CPU.
@@ -188,14 +187,14 @@ class DeviceDecoder:
             form = self._form(container, stream)
             shown_size(form.height, form.width, into_CTHW.shape[-2:], clip)
             key = self._key(stream, form)
-            # Not among the kept ones until it has decoded a clip to its end.
+            # Kept for reuse only after it has decoded a clip to its end.
             decoder = self._nvdec.kept.take(key)
             was_used = decoder is not None
             try:
                 decoder = decoder or self._nvdec.decoder(key[0])
                 numbered = self._numbered(container, stream, decoder, form, clip)
                 _fill(numbered, clip, form, into_CTHW)
-                # Drops the frames that it still holds, before the next clip.
+                # Drops its remaining frames before the next clip.
                 decoder.Decode(self._nvdec.packet(None))
             except torch.OutOfMemoryError:
                 raise
@@ -209,7 +208,7 @@ class DeviceDecoder:
             self._nvdec.kept.keep(key, decoder)
 
     def _form(self, container: InputContainer, stream: av.video.stream.VideoStream) -> Form:
-        """How a clip is coded; the CPU decodes the first picture once for each header."""
+        """Returns a clip's coding; for each header the CPU decodes the first picture once."""
         context = stream.codec_context
         header = (
             context.codec.canonical_name, bytes(context.extradata or b""), context.width,
@@ -253,7 +252,7 @@ class DeviceDecoder:
         form: Form,
         clip: ClipWindow,
     ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Frames from the key frame before the window on, with their numbers.
+        """Yields numbered frames from the key frame before the window on.
 
         Planes are valid until the next frame.
         """
@@ -284,9 +283,9 @@ class DeviceDecoder:
     def _packets(
         self, container: InputContainer, stream: av.video.stream.VideoStream, clip: ClipWindow
     ) -> Iterator[tuple[Any, int | None]]:
-        """Packets for the decoder, with their frames' numbers in the clip; None for hidden frames.
+        """Yields packets for the decoder, with their frames' numbers; None for hidden frames.
 
-        Their timestamp is a number that no packet had before. The last packet ends the stream.
+        Each timestamp is a number that no packet had before. The last packet ends the stream.
         """
         assert stream.time_base is not None
         ticks = 1 / (clip.rate * stream.time_base)
@@ -338,7 +337,7 @@ def _fill(
 def _pictures(
     planes: torch.Tensor, form: Form, size: tuple[int, ...], clip: ClipWindow
 ) -> torch.Tensor:
-    """The centres of frames, scaled as on the CPU: uint8 [B, 3, H, W], not contiguous."""
+    """Crops and scales frames as on the CPU: uint8 [B, 3, H, W], not contiguous."""
     height, width = shown_size(form.height, form.width, size, clip)
     # For more bits FFmpeg has no fast conversion, and scales chroma up as for other sizes.
     if (height, width) == (form.height, form.width) and form.bits == 8:

@@ -20,14 +20,14 @@ FILES_PER_BATCH = 32
 def ray_clips(
     dataset: ClipDataset, *, epoch: int = 0, first_step: int = 0, cpus: float = 1.0
 ) -> "ray.data.Dataset":
-    """A Ray dataset of the decoded samples of an epoch, one row each.
+    """Returns a Ray dataset of the decoded samples of an epoch, one row each.
 
     A Ray task reads and decodes one batch. Rows come in the order of `dataset` without workers, so
     with `drop_last` its batches are those of
 
         ray_clips(dataset).iter_torch_batches(batch_size=...)
 
-    with the same batch size. Blending, rank and windows are `dataset`'s.
+    with the same batch size. Blending, rank and windows come from `dataset`.
 
     Args:
         dataset: The clips; all nodes must reach its `out`.
@@ -65,7 +65,7 @@ def ray_clips(
 
 
 def ray_clip_files(store: Store, clips: pa.Table) -> "ray.data.Dataset":
-    """Clips with the bytes of their files, one row each, read by Ray's tasks.
+    """Returns clips with the bytes of their files, one row each, read by Ray's tasks.
 
     Args:
         store: The output; all nodes must reach it.
@@ -94,7 +94,7 @@ def ray_clip_files(store: Store, clips: pa.Table) -> "ray.data.Dataset":
 
 
 def _started_ray() -> Any:  # noqa: ANN401
-    """Ray with its data library.
+    """Imports Ray with its data library.
 
     Raises:
         UsageError: It is not installed, or was not started.

@@ -1,7 +1,7 @@
 """Finds the shards of a finished run, and reads any sample of them by its number.
 
 `shards/manifest.json` and `dataset.parquet` list the samples. Tars without a manifest are refused,
-or, if allowed, listed by reading their headers once. A tar's `.tar.idx` gives the places of its
+or, if allowed, listed by reading their headers once. A tar's `.tar.idx` gives the offsets of its
 samples, so a reader may begin anywhere and reads no other sample's bytes.
 """
 
@@ -58,9 +58,9 @@ class LoadedBucket:
 
     Attributes:
         shards: Sorted by name.
-        height: Of the lowest clip, in pixels.
-        width: Of the narrowest clip, in pixels.
-        n_frames: Of the shortest clip.
+        height: Smallest height in pixels.
+        width: Smallest width in pixels.
+        n_frames: Frames of the shortest clip.
     """
 
     shards: tuple[Shard, ...]
@@ -84,7 +84,7 @@ def read_buckets(
         The store of the shards' folder, and the buckets of the split, sorted by name.
 
     Raises:
-        UsageError: There is no such split, it is empty, or there is no manifest.
+        UsageError: The split does not exist or is empty, or the manifest is missing.
         ShardError: The manifest, the table or a tar is wrong.
         StorageError: It cannot be read.
     """
@@ -144,7 +144,7 @@ def _from_manifest(store: Store, split: str) -> dict[str, LoadedBucket]:
 
 
 def _least_of_table(store: Store, split: str) -> dict[str, tuple[int, int, int]]:
-    """Smallest height, width and number of frames by bucket."""
+    """Returns smallest height, width and number of frames by bucket."""
     import pyarrow.parquet as pq
 
     names = ["height", "width", "num_frames"]
@@ -197,7 +197,7 @@ def _split_of(name: str) -> str:
 
 
 def _scanned(store: Store, name: str) -> tuple[tuple[int, ...], tuple[int, int, int]]:
-    """Offsets of a tar's samples and its end, and the smallest height, width and frame count."""
+    """Returns offsets of a tar's samples and end, and smallest height, width and frame count."""
     offsets: list[int] = []
     facts: list[tuple[int, int, int]] = []
     key, end = None, 0
@@ -258,11 +258,11 @@ class SampleReader:
         Folders need no fetching, because the system reads ahead.
 
         Args:
-            groups: To be read, in order.
-            places: The samples of a group: each a tar and the sample's number in it.
+            groups: Groups to read, in order.
+            places: Returns a group's samples: each a tar and the sample's number in it.
 
         Raises:
-            ShardError, StorageError: As for `read`, of the tars' indexes.
+            ShardError, StorageError: As for `read`, from the tars' indexes.
         """
         if self._store.is_local:
             yield from groups
@@ -339,7 +339,7 @@ class SampleReader:
 
 @lru_cache(maxsize=256)
 def _index(store: Store, name: str, n_samples: int) -> Sequence[int]:
-    """The places of a tar's samples; a tar's name changes with its samples."""
+    """Returns the offsets of a tar's samples; a tar's name changes with its samples."""
     data = store.read(f"{name}.idx")
     if len(data) != 8 * (n_samples + 1):
         raise ShardError(

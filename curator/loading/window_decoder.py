@@ -35,13 +35,11 @@ _BT709, _BT601 = 1, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The frames to take of a clip.
+    """The frames to decode of a clip.
 
     Attributes:
-        frames: Number of frames.
         stride: Every `stride`-th frame is taken.
         place: `first` begins with the clip; `random` begins anywhere, by seed, round and key.
-        decoder_threads: Threads of one decoder.
     """
 
     frames: int
@@ -60,11 +58,11 @@ class Window:
 
     @property
     def span(self) -> int:
-        """Frames of the clip from the window's first to its last, both included."""
+        """Number of the clip's frames from the window's first to its last, both included."""
         return (self.frames - 1) * self.stride + 1
 
     def start(self, n_frames: int, key: str, *, seed: int, round_: int) -> int:
-        """First frame of the window in a clip, the same in every process."""
+        """Returns the first frame of the window in a clip, the same in every process."""
         if self.place == "first":
             return 0
         name = f"window {seed} {round_} {key}".encode()
@@ -73,7 +71,7 @@ class Window:
 
 
 def even_size(height: int, width: int) -> tuple[int, int]:
-    """The largest multiples of `MULTIPLE` within a size."""
+    """Returns the largest multiples of `MULTIPLE` within a size."""
     return height // MULTIPLE * MULTIPLE, width // MULTIPLE * MULTIPLE
 
 
@@ -99,9 +97,9 @@ class ClipWindow:
     Attributes:
         start: Number of the first frame.
         rate: Frames/s, exact; a container's average is wrong if its last frame lasts longer.
-        scaled: Whether the picture is scaled to cover the wanted size; else it is only cropped, and
-            must be that large.
-        name: Of the clip, for messages.
+        scaled: Whether the picture is scaled to cover the requested size; else it is only cropped,
+            and must be at least that large.
+        name: Name of the clip for messages.
     """
 
     mp4: bytes
@@ -113,16 +111,17 @@ class ClipWindow:
 
     @property
     def wanted(self) -> range:
-        """Numbers of the frames."""
+        """Numbers of the frames to decode."""
         return range(self.start, self.start + self.window.span, self.window.stride)
 
 
 def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N803
     """Decodes frames `start`, `start + stride`, … of a clip into a tensor.
 
-    Frames are known by their timestamps in a clip of constant rate from time 0, from the key frame
-    before `start` on, and must follow each other. FFmpeg's fast conversion gives RGB by the clip's
-    matrix; it is one level darker on average than the exact one and takes a sixth of its time.
+    Frames are identified by their timestamps in a clip of constant rate from time 0, from the key
+    frame before `start` on, and must follow each other. FFmpeg's fast conversion gives RGB by the
+    clip's matrix; it is one level darker on average than the exact one and takes a sixth of its
+    time.
 
     Args:
         clip: The window.
@@ -156,7 +155,7 @@ def decode_window(clip: ClipWindow, into_CTHW: torch.Tensor) -> None:  # noqa: N
 def _numbered(
     container: InputContainer, stream: av.video.stream.VideoStream, clip: ClipWindow
 ) -> Iterator[tuple[int, av.video.frame.VideoFrame]]:
-    """Frames from the key frame before `start` on, with their numbers."""
+    """Yields numbered frames from the key frame before `start` on."""
     assert stream.time_base is not None
     start, rate, name = clip.start, clip.rate, clip.name
     ticks = 1 / (rate * stream.time_base)
@@ -179,9 +178,9 @@ def _numbered(
 def packets_from(
     container: InputContainer, stream: av.video.stream.VideoStream, pts: int
 ) -> "Iterator[Packet[Any]]":
-    """Packets from the last key frame on that is not shown after `pts`.
+    """Yields packets from the last key frame on that is not shown after `pts`.
 
-    FFmpeg seeks by decoding time in MP4, and so may find the key frame after the wanted one, where
+    FFmpeg seeks by decoding time in MP4, and so may find a key frame after the wanted one, where
     frames are shown later than decoded.
     """
     target = pts
@@ -200,7 +199,7 @@ def packets_from(
 
 
 def shown_size(height: int, width: int, size: tuple[int, ...], clip: ClipWindow) -> tuple[int, int]:
-    """(height, width) to which a picture is scaled before its centre is taken.
+    """Returns (height, width) to which a picture is scaled before it is cropped.
 
     Raises:
         ShardError: The picture is only cropped, and is smaller than the wanted size.
@@ -218,7 +217,7 @@ def shown_size(height: int, width: int, size: tuple[int, ...], clip: ClipWindow)
 
 
 def matrix_of(picture: av.video.frame.VideoFrame) -> int:
-    """A picture's matrix coefficients by ITU-T H.273, guessed by its size if untagged."""
+    """Returns a picture's matrix coefficients by ITU-T H.273, guessed by its size if untagged."""
     if int(picture.colorspace) not in _UNKNOWN_MATRICES:
         return int(picture.colorspace)
     return _BT709 if min(picture.height, picture.width) >= HD_HEIGHT_PX else _BT601
@@ -227,7 +226,7 @@ def matrix_of(picture: av.video.frame.VideoFrame) -> int:
 def _rgb(
     picture: av.video.frame.VideoFrame, size: tuple[int, ...], clip: ClipWindow
 ) -> torch.Tensor:
-    """The centre of a frame, uint8 [3, H, W], not contiguous."""
+    """Returns the centre of a frame, uint8 [3, H, W], not contiguous."""
     height, width = size
     shown = shown_size(picture.height, picture.width, size, clip)
     shrinks = shown[0] < picture.height

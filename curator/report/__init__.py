@@ -1,4 +1,4 @@
-"""What a run left, for people to look at: one HTML page that needs nothing else."""
+"""The report of a run: one self-contained HTML page."""
 
 from curator.report.page import MAX_PER_GROUP, render_report, shown_clips
 

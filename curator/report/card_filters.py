@@ -16,12 +16,11 @@ _LAST = 99999
 
 
 class Browsing:
-    """What cards can be filtered and ordered by, and the ranks of the clips that are shown.
+    """Filters and orders of cards, and the ranks of the clips shown.
 
     Args:
         clips: The clips on the sheets.
-        groups: Title and number of clips of each group, in the page's order; the first is of
-            those that are kept.
+        groups: Title and number of clips of each group, in the page's order; kept clips first.
         nearness: Bounds of the run.
 
     Attributes:
@@ -52,7 +51,7 @@ class Browsing:
             self._add(up, down, f"x{number}", clips, _column(name))
 
     def css_of(self, clip: ClipRow) -> str:
-        """Classes of a clip's card."""
+        """Returns the CSS classes of a clip's card."""
         tags = (self._key_of_tag.get(str(tag)) for tag in clip.tags or ())
         return "".join(f" {key}" for key in tags if key is not None)
 
@@ -69,7 +68,7 @@ class Browsing:
         clips: Sequence[ClipRow],
         value: Callable[[ClipRow], Any],
     ) -> None:
-        """Adds an order, and the opposite one if it has a title; what has no value is last."""
+        """Adds an order, and its reverse if `down` has a title; clips without a value come last."""
         values = {clip.clip_id: value(clip) for clip in clips}
         known = {name: of for name, of in values.items() if of is not None}
         if len(set(known.values())) < 2:

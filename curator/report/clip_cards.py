@@ -1,4 +1,4 @@
-"""What a card says of one clip, in words and numbers; `card.html.j2` draws it."""
+"""The card of one clip, in words and numbers; `card.html.j2` draws it."""
 
 from collections.abc import Iterable
 
@@ -15,13 +15,13 @@ Scores = list[tuple[str, float]]
 
 
 def clip_s(clip: ClipRow) -> float | None:
-    """Length of a clip in seconds."""
+    """Returns the length of a clip in seconds."""
     start_s, end_s = clip.start_s, clip.end_s
     return end_s - start_s if start_s is not None and end_s is not None else None
 
 
 def short(text: object) -> str:
-    """A text of `MAX_TEXT` letters at most."""
+    """Shortens a text to `MAX_TEXT` characters."""
     said = str(text)
     return said if len(said) <= MAX_TEXT else f"{said[: MAX_TEXT - 1]}…"
 
@@ -35,7 +35,7 @@ def format_words(clip: ClipRow) -> str:
 
 
 def measured_scores(clip: ClipRow) -> tuple[int, list[tuple[str, Scores]], list[str]]:
-    """How many scores a clip has, those by family, and the names of the others."""
+    """Returns the number of a clip's scores, those by family, and the names of the others."""
     known = {name: value for name in SCORES if (value := clip.value(name)) is not None}
     families = [
         (title, [(name, known[name]) for name in names if name in known])
@@ -46,7 +46,7 @@ def measured_scores(clip: ClipRow) -> tuple[int, list[tuple[str, Scores]], list[
 
 
 def reason_words_of(clip: ClipRow, required: Iterable[str]) -> str:
-    """The first reason against a clip: its score and the bound it misses.
+    """Returns the first reason against a clip: its score and the bound it misses.
 
     Args:
         clip: A row of `clips`.
@@ -62,7 +62,7 @@ def reason_words_of(clip: ClipRow, required: Iterable[str]) -> str:
 
 
 def _score_of(reason: str) -> str:
-    """Name of the score that a reason is about."""
+    """Returns the name of the score behind a reason."""
     if reason == Reason.TOO_SHORT:
         return "seconds"
     if reason == Reason.CONTENT_TYPE_UNWANTED:

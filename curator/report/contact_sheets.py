@@ -1,4 +1,4 @@
-"""Contact sheets: a sample of the clips that are kept, and of those of each reason."""
+"""Contact sheets: a sample of the kept clips, and of those rejected for each reason."""
 
 import base64
 import heapq
@@ -23,7 +23,7 @@ KEPT = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """The clips of one reason: how many there are, the sample that is shown, and the rule."""
+    """The clips of one reason: their number, the sample shown, and the rule."""
 
     reason: str
     n_clips: int
@@ -33,10 +33,9 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Sheets:
-    """Chooses what is shown of clips.
+    """Chooses the clips to show.
 
     Attributes:
-        summary: What `summary.json` holds.
         clips: All rows of `clips`.
         thumbnails: JPEG of a clip by its id.
         max_per_group: Most clips on a sheet; fewer where there are many reasons.
@@ -54,16 +53,16 @@ class Sheets:
         return [*(clip.clip_id for clip in shown), *retained]
 
     def picture(self, clip: ClipRow) -> str:
-        """The picture of a clip in base64; empty where it has none."""
+        """Returns a clip's thumbnail in base64; empty where it has none."""
         return base64.b64encode(self.thumbnails.get(clip.clip_id, b"")).decode()
 
     def retained(self, clip: ClipRow) -> ClipRow | None:
-        """The clip that a duplicate is a copy of; None where it is not in this run."""
+        """Returns the clip that a duplicate is a copy of; None where it is not in this run."""
         return self._by_id.get(clip.duplicate_of)
 
     @cached_property
     def sheets(self) -> list[Sheet]:
-        """The sheet of kept clips, and one for each reason."""
+        """Returns the sheet of kept clips, and one for each reason."""
         return [
             Sheet(
                 reason=reason,
@@ -81,7 +80,7 @@ class Sheets:
 
     @cached_property
     def browsing(self) -> Browsing:
-        """What the cards can be filtered and ordered by."""
+        """Filters and orders of the cards."""
         groups = [(reason or "kept", len(numbers)) for reason, numbers in self._groups.items()]
         return Browsing(self._shown, groups, self.nearness)
 
@@ -91,7 +90,7 @@ class Sheets:
 
     @cached_property
     def _groups(self) -> dict[str, list[int]]:
-        """Numbers of clips by reason, in the order in which reasons count; those kept first."""
+        """Returns numbers of clips by reason, in the order of precedence; kept clips first."""
         groups: dict[str, list[int]] = {KEPT: []}
         groups |= {reason: [] for reason in reason_order(self.summary)}
         found = zip(self.clips.values("decision"), self.clips.values("reason"), strict=True)

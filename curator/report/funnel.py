@@ -1,4 +1,4 @@
-"""The funnel of a run: candidates, what each reason takes in the recipe's order, what is left."""
+"""The funnel of a run: candidates, the clips that each reason removes in order, the rest."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from curator.report.rule_text import applied_rules, reasons_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunnelStep:
-    """What one reason takes.
+    """The clips that one reason removes.
 
     Attributes:
         reason: Public name of the reason.
-        n_first: Clips of which it is the first reason: those that it takes out of the funnel.
-        n_alone: Clips against which nothing else stands; None where the run did not count them.
-        n_any: Clips against which it stands at all, whatever took them out.
+        n_first: Clips whose first reason it is, and which it so removes from the funnel.
+        n_alone: Clips with no other reason; None where the run did not count them.
+        n_any: Clips with this reason, first or not.
         n_left: Clips that are left after it.
     """
 
@@ -28,10 +28,10 @@ class FunnelStep:
 
 
 def funnel_steps(summary: Mapping[str, Any]) -> list[FunnelStep]:
-    """Steps of the funnel, in the order in which reasons count.
+    """Returns the steps of the funnel in the order of precedence of reasons.
 
     Args:
-        summary: What `summary.json` holds; reads `recipe` and `counts`.
+        summary: Contents of `summary.json`; reads `recipe` and `counts`.
 
     Returns:
         A step for each reason that the recipe can give, zeros included. The last one's `n_left` is
@@ -54,7 +54,7 @@ def funnel_steps(summary: Mapping[str, Any]) -> list[FunnelStep]:
 
 
 def reason_order(summary: Mapping[str, Any]) -> list[str]:
-    """Reasons that the recipe can give or the run gave, in the order in which they count."""
+    """Returns reasons that the recipe can give or the run gave, in their order of precedence."""
     counts = summary.get("counts") or {}
     given = {**(counts.get("by_reason") or {}), **(counts.get("by_any_reason") or {})}
     last = [

@@ -8,13 +8,10 @@ from curator.report.funnel import funnel_steps
 
 
 def format_funnel(summary: Mapping[str, Any]) -> str:
-    """The outcomes of sources and clips, as a table of fixed width.
-
-    Args:
-        summary: What `summary.json` holds.
+    """Formats the outcomes of sources and clips as a table of fixed width.
 
     Returns:
-        Lines without a last newline, in ASCII as far as reasons are.
+        Lines without a trailing newline.
     """
     counts = summary.get("counts") or {}
     n_clips, n_kept = counts.get("clips") or 0, counts.get("kept") or 0
@@ -42,7 +39,7 @@ def format_funnel(summary: Mapping[str, Any]) -> str:
 
 
 def _unanswered(work: Mapping[str, Any]) -> list[tuple[str, int, str]]:
-    """Windows without an answer, by reason: their clips are kept, and nothing else shows it."""
+    """Counts unanswered windows by reason: their clips are kept, and nothing else shows it."""
     begin = "caption_failed_"
     failed = {key.removeprefix(begin): n for key, n in work.items() if key.startswith(begin) and n}
     if not failed:

@@ -28,14 +28,14 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """The values that a histogram shows."""
+    """The range of values that a histogram shows."""
 
     low: float
     high: float
     is_log: bool
 
     def place(self, values: Values | float) -> Values:
-        """Where values lie on the axis: 0 to 1, and at its ends when beyond."""
+        """Maps values to places on the axis: 0 to 1, clipped."""
         low, high, at = self.low, self.high, np.clip(values, self.low, self.high)
         if self.is_log:
             low, high, at = math.log(low), math.log(high), np.log(at)
@@ -43,20 +43,20 @@ class Axis:
         return placed
 
     def at(self, place: float) -> float:
-        """The value at a place."""
+        """Returns the value at a place."""
         if self.is_log:
             return float(self.low * (self.high / self.low) ** place)
         return self.low + (self.high - self.low) * place
 
     def bins(self, values: Values) -> list[int]:
-        """How many of the values lie in each of the bins."""
+        """Counts the values in each of the bins."""
         numbers = np.minimum(BINS - 1, (self.place(values) * BINS).astype(np.int64))
         return [int(n) for n in np.bincount(numbers, minlength=BINS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundMark:
-    """A line at a bound with its label; `shade` is the span on the side that is outside."""
+    """A labelled line at a bound; `shade` is the span beyond it."""
 
     x: float
     shade: tuple[float, float] | None
@@ -68,7 +68,7 @@ class BoundMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """One score of all clips that have it; `histogram.html.j2` draws it."""
+    """The histogram of one score over all clips that have it; `histogram.html.j2` draws it."""
 
     name: str
     unit: str
@@ -88,11 +88,7 @@ class Histogram:
 def histograms(
     summary: Mapping[str, Any], clips: ClipRows
 ) -> tuple[list[Histogram], dict[str, list[Histogram]]]:
-    """A histogram for each score that any clip has, and for the length of clips.
-
-    Args:
-        summary: What `summary.json` holds; reads the bounds in `recipe`.
-        clips: All rows of `clips`.
+    """Makes a histogram for each score that any clip has, and for the length of clips.
 
     Returns:
         Those with a bound, in the recipe's order, and the others by family.
@@ -121,7 +117,7 @@ def _values(clips: ClipRows, name: str) -> Values:
 
 
 def _bounds_by_score(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Bounds by score and label, in the order in which they are judged."""
+    """Returns bounds by score and label, in the order of the rules."""
     min_s = ((summary.get("recipe") or {}).get("propose") or {}).get("min_s")
     found: dict[str, dict[str, float]] = {} if min_s is None else {LENGTH: {"min": float(min_s)}}
     for rule in applied_rules(summary):
@@ -137,7 +133,7 @@ def histogram(
     scores: Sequence[float | None] | Values,
     is_kept: NDArray[np.bool_],
 ) -> Histogram | None:
-    """The histogram of one score; None where no clip has it.
+    """Makes the histogram of one score; None where no clip has it.
 
     Args:
         name: The score's name.
@@ -177,7 +173,7 @@ def histogram(
 
 
 def _axis(values: Values, bounds: Sequence[float], *, may_be_log: bool) -> Axis:
-    """An axis that shows all values, and those bounds that are not far from them."""
+    """Returns an axis that shows all values, and the bounds that are not far from them."""
     low, high = float(values.min()), float(values.max())
     p5, p95 = (float(p) for p in np.percentile(values, [5, 95]))
     if may_be_log and low > 0 and p95 > LOG_FROM * p5 and all(bound > 0 for bound in bounds):

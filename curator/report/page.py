@@ -29,19 +29,18 @@ def render_report(
     thumbnails: Mapping[str, bytes],
     max_per_group: int = MAX_PER_GROUP,
 ) -> str:
-    """Makes the page that shows what a run kept, what it dropped, and why.
+    """Renders the page that shows which clips a run kept and dropped, and why.
+
+    The HTML document refers to nothing outside itself.
 
     Args:
-        summary: What `summary.json` holds.
+        summary: Contents of `summary.json`.
         sources: Rows of `sources`: at least the first `max_per_group` failed ones of each error
             code, by URI.
         clips: Rows of `clips`.
         thumbnails: JPEG of a clip by its id; a clip may have none.
-        max_per_group: Most clips on a contact sheet, and most failed sources of one error code:
-            the first by id, which is a hash and so a fair sample, or by URI.
-
-    Returns:
-        One HTML document that refers to nothing outside itself.
+        max_per_group: Most clips on a contact sheet, and most failed sources of one error code: the
+            first by id, which is a hash and so a fair sample, or by URI.
     """
     counts: Mapping[str, Any] = defaultdict(int, _given(summary.get("counts")))
     recipe, shards = _given(summary.get("recipe")), summary.get("shards") or []
@@ -80,7 +79,7 @@ def render_report(
 
 
 def shown_clips(clips: ClipRows, max_per_group: int = MAX_PER_GROUP) -> list[str]:
-    """Ids of the clips that the page of a run shows, and so of the thumbnails that it needs."""
+    """Returns ids of the clips on the page of a run, which need thumbnails."""
     return Sheets({}, clips, {}, max_per_group).shown()
 
 

@@ -1,4 +1,4 @@
-"""The templates of the pages. All values are escaped; only what a template itself says is HTML."""
+"""The templates of the pages. All values are escaped; HTML comes from templates alone."""
 
 import re
 from functools import cache
@@ -20,15 +20,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-
 
 
 def render(template: str, /, **values: Any) -> str:  # noqa: ANN401
-    """A page; fails where a template names a value that is not given."""
+    """Renders a page; fails where a template names a missing value."""
     return _environment().get_template(template).render(values)
 
 
 def clean(value: object) -> object:
-    """Text as a page may show it; HTML and what is not text pass.
+    """Cleans text for a page; passes HTML and values that are no text.
 
-    Names come from anywhere: characters that a file name can hold and UTF-8 cannot, control
-    characters, and those that turn the direction of what follows are replaced.
+    Names are untrusted: characters that a file name can hold and UTF-8 cannot, control characters,
+    and those that change the text direction are replaced.
     """
     if type(value) is not str or value.isprintable():
         return value
@@ -37,7 +37,7 @@ def clean(value: object) -> object:
 
 
 def anchor(reason: str) -> str:
-    """Name of a reason's sheet within the page."""
+    """Returns the anchor of a reason's sheet within the page."""
     return "rejected-" + "".join(c if c.isalnum() else "-" for c in reason)
 
 

@@ -1,4 +1,4 @@
-"""What the report's tables list: tags, failed sources, notes, buckets, work done."""
+"""Rows of the report's tables: tags, failed sources, notes, buckets, work done."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -33,10 +33,10 @@ NOTES: dict[str, str] = {
 
 
 def tags(summary: Mapping[str, Any]) -> list[tuple[str, str, int, int]]:
-    """Tags that rules give, in their order, then the others that clips have.
+    """Lists the tags of rules in their order, then the others that clips have.
 
     Returns:
-        Name, the bound that gives the tag, empty if none does, number of clips, of those kept.
+        Name, the bound that gives the tag (empty without one), number of clips, of kept clips.
     """
     counts = summary.get("counts") or {}
     found, kept = counts.get("by_tag") or {}, counts.get("by_tag_kept") or {}
@@ -56,13 +56,7 @@ def tags(summary: Mapping[str, Any]) -> list[tuple[str, str, int, int]]:
 def failed_sources(
     sources: Iterable[Source], n_by_code: Mapping[str, int], *, max_per_code: int
 ) -> list[tuple[str, int, Sequence[Source]]]:
-    """Error codes, the commonest first, with the number of sources and the first ones by URI.
-
-    Args:
-        sources: Rows of `sources`, at least those that are shown.
-        n_by_code: Number of failed sources of each code.
-        max_per_code: Most sources of one code.
-    """
+    """Returns error codes, commonest first, with number of sources and the first ones by URI."""
     by_code: dict[str, list[Source]] = {}
     for row in sources:
         if row.outcome == "failed":
@@ -79,7 +73,7 @@ def failed_sources(
 
 
 def buckets(shards: Iterable[Mapping[str, Any]]) -> list[tuple[str, int, int, int, int]]:
-    """The buckets by name, with their numbers of shards, clips, frames and bytes."""
+    """Returns buckets by name, with their numbers of shards, clips, frames and bytes."""
     found: dict[str, list[int]] = {}
     for shard in shards:
         totals = found.setdefault(str(shard.get("bucket")), [0, 0, 0, 0])
@@ -92,7 +86,7 @@ def buckets(shards: Iterable[Mapping[str, Any]]) -> list[tuple[str, int, int, in
 
 
 def work_done(work: Mapping[str, int]) -> list[str]:
-    """What this run did itself, in words."""
+    """Describes the work of this run alone."""
     words = (
         ("sources_scanned", "source", "probed"),
         ("sources_analyzed", "source", "analyzed"),

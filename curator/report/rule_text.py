@@ -1,4 +1,4 @@
-"""Rules in words: bounds as they were applied, and what is said of them."""
+"""Rules in words: the bounds as applied, and their reasons."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,10 +12,10 @@ Facts = Mapping[str, Any]
 
 
 def applied_rules(summary: Mapping[str, Any]) -> list[Facts]:
-    """Rules of a run in order, each with `rule`, `score`, `severity`, `why` and its bounds.
+    """Returns the rules of a run in order, each with `rule`, `score`, `severity`, `why` and bounds.
 
     Args:
-        summary: What `summary.json` holds; one of an older version has no bounds but absolute ones.
+        summary: Contents of `summary.json`; older versions have absolute bounds only.
     """
     recipe = (summary.get("recipe") or {}).get("filters") or {}
     applied = {fact["rule"]: fact for fact in summary.get("rules") or () if fact.get("score")}
@@ -29,7 +29,7 @@ def applied_rules(summary: Mapping[str, Any]) -> list[Facts]:
 
 
 def reasons_of(rule: Facts) -> Iterator[tuple[str, str, float]]:
-    """Reasons that a rule can give, with the side and the bound of each."""
+    """Returns the reasons that a rule can give, with the side and the bound of each."""
     spec = spec_of(rule["score"])
     for side, reason in (("min", spec.low), ("max", spec.high)):
         if rule.get(side) is not None:
@@ -37,7 +37,7 @@ def reasons_of(rule: Facts) -> Iterator[tuple[str, str, float]]:
 
 
 def bound_words(rule: Facts, side: str) -> str:
-    """One bound: `motion below 0.005 short sides/s`, with its share if it is of one."""
+    """Describes one bound: `motion below 0.005 short sides/s`, with its share for a quantile."""
     unit = spec_of(rule["score"]).unit
     said = "below" if side == "min" else "above"
     words = f"{rule['score']} {said} {score(rule[side])}"
@@ -46,7 +46,7 @@ def bound_words(rule: Facts, side: str) -> str:
 
 
 def value_words(rule: Facts) -> str:
-    """The values that a rule names: `meta.license one of cc0, cc-by`; empty where it names none."""
+    """Describes the values of a rule: `meta.license one of cc0, cc-by`; empty without any."""
     said = [
         f"{key.replace('_', ' ')} {', '.join(map(str, rule[key]))}"
         for key in ("one_of", "none_of")
@@ -56,7 +56,7 @@ def value_words(rule: Facts) -> str:
 
 
 def quantile_words(rule: Facts, side: str) -> str:
-    """Where a bound by quantile comes from; empty for an absolute one."""
+    """Describes the origin of a bound by quantile; empty for an absolute one."""
     end = "lowest" if side == "min" else "highest"
     share = rule.get(f"drop_{end}")
     if share is None:
@@ -66,7 +66,7 @@ def quantile_words(rule: Facts, side: str) -> str:
 
 
 def reason_words(reason: str, summary: Mapping[str, Any]) -> str:
-    """The bound behind a reason, in words; empty for a reason that says it all."""
+    """Describes the bound behind a reason; empty for a self-explanatory reason."""
     recipe = summary.get("recipe") or {}
     if reason == Reason.TOO_SHORT:
         shortest = (recipe.get("propose") or {}).get("min_s")

@@ -1,4 +1,4 @@
-"""Which of a clip's scores matter: those with a rule, the ones nearest to their bounds first."""
+"""Orders a clip's scores by relevance: those with a rule, nearest to their bounds first."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,16 +21,13 @@ class BoundCheck:
     """A score of a clip and the bound that it misses or is nearest to.
 
     Attributes:
-        score: Its name.
-        value: Its value.
         side: `min` or `max`.
-        bound: The bound.
         is_missed: Whether the value is beyond the bound.
         is_flag: Whether the rule only flags.
         nearness: Distance to the bound as a share of how far clips of the run go from it on the
             same side: 0 at the bound, about 1 for the clips furthest from it.
-        place: Where the value lies between the 5th and the 95th percentile, 0 to 1.
-        bound_place: Where the bound lies.
+        place: Position of the value between the 5th and the 95th percentile, 0 to 1.
+        bound_place: Position of the bound.
     """
 
     score: str
@@ -45,7 +42,7 @@ class BoundCheck:
 
     @property
     def words(self) -> Sequence[str]:
-        """The value, how it compares to the bound, and the bound."""
+        """The comparison of the value with the bound, in words."""
         if self.is_missed:
             return compared(self.value, self.bound).split()
         sign = "\N{GREATER-THAN OR EQUAL TO}" if self.side == "min" else "\N{LESS-THAN OR EQUAL TO}"
@@ -74,7 +71,7 @@ class Nearness:
     """Bounds of a run with the spread of each score over its clips.
 
     Args:
-        summary: What `summary.json` holds; reads rules.
+        summary: Contents of `summary.json`; reads rules.
         clips: All rows of `clips`.
     """
 
@@ -102,22 +99,22 @@ class Nearness:
         """Names of the scores without which a clip is rejected."""
 
     def of(self, clip: ClipRow) -> list[BoundCheck]:
-        """The scores that matter, one entry each: missed bounds first, then by nearness."""
+        """Returns the relevant scores, one entry each: missed bounds first, then by nearness."""
         best: dict[str, BoundCheck] = {}
         for check in self._all(clip):
             other = best.get(check.score)
             if other is None or _rank(check) < _rank(other):
                 best[check.score] = check
-        # What a rule would only flag comes last, unless it does.
+        # Flags that the clip does not get come last.
         ranked = sorted(best.values(), key=_rank)
         n_missed = sum(check.is_missed for check in ranked)
         return ranked[: min(MOST_FAILED, max(MOST, n_missed))]
 
     def margin(self, clip: ClipRow) -> float | None:
-        """How near a clip is to changing sides: 0 at a bound; None without a bound.
+        """Returns how near a clip is to changing sides: 0 at a bound; None without a bound.
 
-        That of the nearest bound for a clip within all of them; for another one, that of the bound
-        that it misses by most, which is what keeps it out. Flags do not count.
+        For a clip within all bounds, the nearest one counts; for another one, the bound that it
+        misses by most, which keeps it out. Flags do not count.
         """
         checks = [b for b in self._all(clip) if not b.is_flag and math.isfinite(b.nearness)]
         missed = [check.nearness for check in checks if check.is_missed]
@@ -146,7 +143,7 @@ def _rank(check: BoundCheck) -> tuple[bool, bool, float]:
 
 
 def _spread(values: "np.ndarray[Any, np.dtype[np.float64]]", bound: float) -> tuple[float, float]:
-    """The 5th and the 95th percentile, moved out to the bound; never equal."""
+    """Returns the 5th and the 95th percentile, extended to the bound; never equal."""
     low, high = bound, bound
     if len(values):
         p5, p95 = (float(p) for p in np.percentile(values, [5, 95]))

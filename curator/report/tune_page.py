@@ -1,4 +1,4 @@
-"""The page of `curate tune`: what other bounds would keep and drop, with clips on either side."""
+"""The page of `curate tune`: the effect of other bounds, with clips on either side."""
 
 import base64
 from collections import Counter
@@ -32,7 +32,7 @@ class BoundView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneView:
-    """What the page shows; clips go by their number in the table."""
+    """The contents of the page; clips go by their number in the table."""
 
     out: str
     changes: Sequence[str]
@@ -63,7 +63,7 @@ class _Change:
 
 
 def render_tune(view: TuneView) -> str:
-    """One HTML document that refers to nothing outside itself."""
+    """Renders one HTML document that refers to nothing outside itself."""
     names = [name for name in dict.fromkeys([*view.now, *view.then]) if name is not None]
     names.sort(key=lambda name: -max(view.now[name], view.then[name]))
     return render(

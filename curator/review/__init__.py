@@ -1,1 +1,1 @@
-"""Looking at a finished run: why a clip ended as it did, and what other bounds would do."""
+"""Reviews a finished run: explains clips, and tries other bounds."""

@@ -1,8 +1,8 @@
-"""What other bounds would do to a finished run: the decisions of a rerun, without the rerun.
+"""Tries other bounds on a finished run: the decisions of a rerun, without the rerun.
 
-The same functions decide as in `curate run`, over the candidates that are stored: rules with their
-quantiles, duplicates, selection. What a clip that could not be written would have to say is not
-known; it stays as it is.
+The functions of `curate run` decide over the stored candidates: rules with their quantiles,
+duplicates, selection. Whether a clip that could not be written would pass is unknown; its outcome
+stays.
 """
 
 from collections import Counter
@@ -70,12 +70,9 @@ class Tuned:
 def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False) -> Tuned:
     """Decides anew with some keys of the recipe changed.
 
-    Args:
-        finished: The run.
-        changes: `score.bound=value`, or a key of `dedup` or `select` or one of `SINGLE_KEYS` in
-            full, each.
-        rules_only: Leave duplicates and selection as they are, which is faster: a clip that comes
-            back counts as kept, and no duplicate is freed.
+    A change is `score.bound=value`, or a whole key of `dedup`, `select` or `SINGLE_KEYS`.
+    `rules_only` leaves duplicates and selection as they are, which is faster: a clip that comes
+    back counts as kept, and no duplicate is freed.
 
     Raises:
         RecipeError: A change is not valid.
@@ -156,7 +153,7 @@ def _decided_anew(
 
 
 def changes_of(tuned: Tuned) -> list[tuple[Bounds | None, Bounds]]:
-    """Rules whose bounds differ: as they are now, if there is one, and as they would be."""
+    """Returns rules with other bounds: the present ones, or None, and the new ones."""
     before = decide_bounds(tuned.finished)
     after = {rule.bounds.rule: rule.bounds for rule in tuned.decided.rules if rule.bounds}
     gone = {
@@ -176,18 +173,13 @@ def _numbers(bounds: Bounds) -> tuple[object, ...]:
 
 
 def decide_bounds(finished: Finished) -> dict[str, Bounds]:
-    """Bounds of the run as it is, by rule."""
+    """Returns the present bounds of the run, by rule."""
     decided = _decide(finished.candidates(), finished.recipe)
     return {rule.bounds.rule: rule.bounds for rule in decided.rules if rule.bounds}
 
 
 def view(tuned: Tuned, *, n_examples: int = EXAMPLES) -> TuneView:
-    """What the page shows.
-
-    Args:
-        tuned: From `tune`.
-        n_examples: Most clips in a row of examples.
-    """
+    """Returns the contents of the page, with at most `n_examples` clips in a row."""
     clips = tuned.finished.clips
     figures, shown = [], set()
     kept_then = np.array([reason is None for reason in tuned.then], dtype=np.bool_)
@@ -235,7 +227,7 @@ def view(tuned: Tuned, *, n_examples: int = EXAMPLES) -> TuneView:
 
 
 def _up_to(decided: Decided, bounds: Bounds) -> NDArray[np.bool_]:
-    """Clips that no other reason is against: those about which the rule decides."""
+    """Returns the clips that the rule alone decides."""
     spec = spec_of(bounds.score)
     own = pa.array([spec.low, spec.high, f"{bounds.score}_unwanted"])
     reasons = decided.clips["reasons"].combine_chunks()
@@ -247,7 +239,7 @@ def _up_to(decided: Decided, bounds: Bounds) -> NDArray[np.bool_]:
 
 
 def _changed(before: Bounds | None, after: Bounds, side: str) -> float | None:
-    """A bound to look at: the new one where there is one, else the one that went."""
+    """Returns the bound to show: the new one, else the one that was removed."""
     new: float | None = getattr(after, side)
     old: float | None = None if before is None else getattr(before, side)
     if new == old and (before is None or before.severity == after.severity):
@@ -262,7 +254,7 @@ def _marks(bounds: Bounds) -> dict[str, float]:
 def _beside(
     values: NDArray[np.float64], bound: float, side: str, n: int
 ) -> tuple[list[int], list[int]]:
-    """Clips nearest to a bound: outside, and inside; from far outside to far inside."""
+    """Returns the clips nearest to a bound: outside, and inside; from far outside to far inside."""
     order = np.argsort(values, kind="stable")
     order = order[np.isfinite(values[order])]
     if side == "max":
@@ -274,7 +266,7 @@ def _beside(
 
 
 def summary_lines(tuned: Tuned) -> list[str]:
-    """What would change, in a few lines for the terminal."""
+    """Describes the changes in a few lines for the terminal."""
     now, then = Counter(tuned.now), Counter(tuned.then)
     lines = []
     for before, after in changes_of(tuned):
@@ -316,7 +308,7 @@ def _said(bounds: Bounds) -> str:
 
 
 def _by_id(clips: pa.Table, numbers: NDArray[np.int64]) -> list[int]:
-    """Numbers of clips in the order of their ids, which are hashes: the first are a fair sample."""
+    """Sorts numbers of clips by id, which is a hash: the first are a fair sample."""
     ids = clips["clip_id"].take(pa.array(numbers)).to_pylist()
     return [number for _, number in sorted(zip(ids, numbers.tolist(), strict=True))]
 
@@ -327,14 +319,14 @@ def _reasons(counts: Counter[str | None], word: str) -> str:
 
 
 def known_scores(finished: Finished) -> list[str]:
-    """Scores that any clip of the run has."""
+    """Returns the scores that any clip of the run has."""
     clips = finished.clips
     names = [*SCORES, *(field.name for field in metadata_fields(clips.schema))]
     return [n for n in names if clips.num_rows > pc.sum(pc.is_null(clips[n])).as_py()]
 
 
 def check_measured(finished: Finished, recipe: Recipe) -> None:
-    """Refuses bounds of scores that the run never measured, and content types that it never told.
+    """Refuses bounds of scores and content types that the run never measured.
 
     Raises:
         UsageError: Naming the score or the key, and the remedy.

@@ -1,4 +1,4 @@
-"""Why one clip ended as it did, and what would have kept it."""
+"""Explains the outcome of one clip, and what would have kept it."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ LATE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """One rule beside the clip's score."""
+    """One rule with the clip's score."""
 
     name: str
     rule: Rule
@@ -45,10 +45,10 @@ class Judged:
 
 
 def find_clip(finished: Finished, prefix: str) -> int:
-    """Number of the one clip whose id begins with some letters.
+    """Returns the number of the one clip whose id begins with a prefix.
 
     Raises:
-        UsageError: No clip or several begin so.
+        UsageError: No clip or several begin with it.
     """
     ids = finished.clips["clip_id"]
     found = pc.indices_nonzero(pc.starts_with(ids, prefix)).to_pylist() if prefix else []
@@ -66,12 +66,7 @@ def find_clip(finished: Finished, prefix: str) -> int:
 
 
 def explain(finished: Finished, prefix: str) -> str:
-    """What is to be said of a clip, as text.
-
-    Args:
-        finished: The run.
-        prefix: Its id, or as much of it as no other clip begins with.
-    """
+    """Returns the explanation of the clip whose id begins with a prefix, as text."""
     number = find_clip(finished, prefix)
     (clip,) = ClipRows(finished.clips.slice(number, 1), clips_schema())
     judged = list(_judged(finished, number))
@@ -254,7 +249,7 @@ def _content_remedy(finished: Finished, clip: ClipRow) -> str:
 
 
 def _rounded(value: float, *, down: bool) -> str:
-    """A bound in few digits that the value does not miss."""
+    """Rounds a bound to few digits so that the value does not miss it."""
     if value == 0:
         return "0"
     for digits in (3, 5, 8, 17):

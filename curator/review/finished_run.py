@@ -1,4 +1,4 @@
-"""A finished run as it lies under OUT, read without changing anything."""
+"""A finished run under OUT, read without changing anything."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,10 +31,10 @@ class Finished:
     """Rows of `clips_schema`; columns that were added since are null."""
 
     def candidates(self) -> pa.Table:
-        """The clips as they were proposed and scored, a row for each of `clips`, in its order.
+        """The clips as proposed and scored, a row for each of `clips`, in its order.
 
         Raises:
-            UsageError: They are not stored any more.
+            UsageError: They are no longer stored.
         """
         stored = [self._read(name) for name in self._stored("clips")]
         if stored:
@@ -54,11 +54,11 @@ class Finished:
         return pa.concat_tables([self._read(name) for name in self.summary["tables"]["embeddings"]])
 
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
-        """Thumbnails of clips."""
+        """Returns thumbnails of clips."""
         return read_pictures(self.store, self._stored("pictures"), clip_ids)
 
     def pairs(self) -> StoredPairs:
-        """Pairs of alike clips."""
+        """Pairs of similar clips."""
         return StoredPairs(self.store, self.summary["fingerprints"]["candidates"])
 
     def _stored(self, kind: str) -> list[str]:
@@ -70,17 +70,14 @@ class Finished:
 
 
 def open_finished(out: str) -> Finished:
-    """Reads what a run left.
-
-    Args:
-        out: Folder or `s3://bucket/prefix`.
+    """Reads the last finished run of OUT, a folder or `s3://bucket/prefix`.
 
     Raises:
-        UsageError: There is no finished run, or one that this version cannot read.
+        UsageError: OUT has no finished run, or one that this version cannot read.
     """
     store = open_store(out)
     summary = read_current_summary(store)
-    # First, because it says which scores the tables have.
+    # First, because it names the scores of the tables.
     recipe = recipe_used(summary, store.uri)
     tables = [read_parquet(store, name) for name in summary["tables"]["clips"]]
     return Finished(
@@ -92,7 +89,7 @@ def open_finished(out: str) -> Finished:
 
 
 def _as_now(table: pa.Table) -> pa.Table:
-    """The rows with this version's columns."""
+    """Gives the rows this version's columns."""
     columns = []
     for field in clips_schema():
         if field.name in table.column_names:

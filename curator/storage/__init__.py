@@ -22,7 +22,7 @@ __all__ = [
 
 
 def open_store(uri: str) -> Store:
-    """Gives the store under a folder or `scheme://bucket/prefix`; nothing is made or checked.
+    """Returns the store of a folder or `scheme://bucket/prefix`; creates and checks nothing.
 
     Raises:
         UsageError: The address is of another kind or names no bucket, or a package is missing.

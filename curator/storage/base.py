@@ -1,4 +1,4 @@
-"""What an output store is: whole objects under one root, addressed by relative keys."""
+"""The interface of output stores: whole objects under one root, addressed by relative keys."""
 
 import re
 from abc import ABC, abstractmethod
@@ -37,9 +37,8 @@ class ObjectInfo:
 class Store(ABC):
     """Whole objects under one root.
 
-    A store holds only its address, so that it can be pickled and sent to workers; clients are
-    made in the process that uses them. Every method raises `StorageError` with the object, the
-    cause and the remedy.
+    A store holds only its address, so that it can be pickled; each process makes its own client.
+    Every method raises `StorageError` with the object, the cause and the remedy.
     """
 
     @property
@@ -56,8 +55,8 @@ class Store(ABC):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yields the finished objects whose key starts with `prefix`, sorted by key.
 
-        `prefix` is a plain string prefix: `clips` also matches `clips-old/x`. A root that does
-        not exist yet has no objects.
+        `prefix` is a plain string prefix: `clips` also matches `clips-old/x`. A root that does not
+        exist has no objects.
         """
 
     @abstractmethod
@@ -66,37 +65,37 @@ class Store(ABC):
 
     @abstractmethod
     def open(self, key: str) -> BinaryIO:
-        """Opens an object for seeking and reading; on S3, only what is read is fetched."""
+        """Opens an object for seeking and reading; S3 fetches only the parts that are read."""
 
     @abstractmethod
     def read_range(self, key: str, start: int, end: int) -> bytes:
-        """Returns the bytes from `start` to before `end`; fewer where the object ends before.
+        """Returns the bytes from `start` to before `end`, fewer at the object's end; thread-safe.
 
-        At least one byte must lie there. Threads may call it at the same time.
+        The range must hold at least one byte.
         """
 
     @abstractmethod
     def write(self, key: str, data: bytes) -> None:
-        """Puts a whole object, replacing what was there; a reader sees the old or the new one."""
+        """Writes a whole object; a reader sees the old or the new one."""
 
     @abstractmethod
     def create(self, key: str) -> AbstractContextManager[BinaryIO]:
-        """Gives an append-only stream whose object appears when the block ends without error.
+        """Opens an append-only stream whose object appears when the block ends without error.
 
-        After an exception nothing is left, and an object that stood under the key still stands.
+        After an exception the object that was there before is unchanged.
         """
 
     @abstractmethod
     def delete(self, keys: Iterable[str]) -> None:
-        """Removes objects; keys that do not exist are no error."""
+        """Removes objects; ignores keys that do not exist."""
 
     @abstractmethod
     def exists(self, key: str) -> bool:
-        """Says whether there is a finished object under the key."""
+        """Returns whether there is a finished object under the key."""
 
     @abstractmethod
     def check_writable(self) -> None:
-        """Writes and removes a small object, so that a run fails before its work, not after."""
+        """Writes and removes a small object, so that a run fails before its work."""
 
     @abstractmethod
     def clean_temporary(
@@ -106,16 +105,13 @@ class Store(ABC):
         *,
         older_than_s: float = STALE_AFTER_S,
     ) -> int:
-        """Removes what killed writers left unfinished.
+        """Removes objects that killed writers left unfinished, and returns their number.
 
         Args:
-            folders: Where to look; an empty one is the root itself, and not what is below it.
-            is_own: Says of a key whether it is the caller's: on S3 that of the object that was to
-                be, in a folder that of the unfinished file.
+            folders: Where to look, without subfolders for the root (an empty string).
+            is_own: Whether a key is the caller's: on S3 the key of the object that was to be
+                written, in a folder that of the unfinished file.
             older_than_s: Younger ones stay, because their writer may be alive. 0 removes all.
-
-        Returns:
-            How many were removed.
         """
 
 
@@ -135,10 +131,10 @@ def checked_key(key: str) -> str:
 
 
 def is_temporary(key: str) -> bool:
-    """Says whether any segment of the key is that of an unfinished object."""
+    """Returns whether any segment of the key is that of an unfinished object."""
     return any(segment.startswith(TEMPORARY_PREFIX) for segment in key.split("/"))
 
 
 def has_scheme(uri: str) -> bool:
-    """Says whether this is an address such as `https://…`, and so no path."""
+    """Returns whether this is an address such as `https://…`, and so no path."""
     return _SCHEME.match(uri) is not None

@@ -1,4 +1,4 @@
-"""A store under a prefix of a bucket: what all object stores have in common."""
+"""A store under a prefix of a bucket: the part that all object stores share."""
 
 import secrets
 from abc import abstractmethod
@@ -104,7 +104,7 @@ class BucketStore(Store):
 
     @abstractmethod
     def _remove(self, key: str) -> None:
-        """Removes one object by one request, whose errors pass."""
+        """Removes one object by one request, and lets errors through."""
 
     def _open(self, key: str, *, probe: Literal["head", "tail"], first_bytes: int) -> BinaryIO:
         def failure(error: Exception, uri: str) -> StorageError:

@@ -1,7 +1,7 @@
 """Requests to Google Cloud Storage (`gs://`) and Azure Blob Storage (`az://`), by obstore.
 
-obstore's paths are stricter than these services: a key with an empty segment, `.`, `..` or a
-control character cannot be named, and the mark of a folder (`name/`, empty) is listed as `name`.
+obstore's paths are stricter than these services: it cannot name a key with an empty segment, `.`,
+`..` or a control character, and it lists the mark of a folder (`name/`, empty) as `name`.
 """
 
 import os
@@ -81,7 +81,7 @@ class CloudService(ObjectService):
         """Obstore's client of a bucket."""
         with self._lock:
             if name not in self._buckets:
-                # A server of one's own may have no certificate; http:// must be asked for.
+                # A private server may have no certificate; http:// must be set explicitly.
                 options: ClientConfig = {"allow_http": True}
                 self._buckets[name] = (
                     GCSStore(name, client_options=options)
@@ -97,8 +97,8 @@ class CloudService(ObjectService):
     def list(self, bucket: str, prefix: str) -> Iterator[StoredObject]:
         """Yields the objects whose key starts with `prefix`, sorted by the keys' UTF-8.
 
-        Google lists in that order. Azure with a hierarchical namespace does not: there the names of
-        all objects are held in memory.
+        Google lists in that order. Azure with a hierarchical namespace does not, so there the names
+        of all objects are held in memory.
         """
         folder = prefix.rpartition("/")[0]
         pages = obstore.list(self.bucket(bucket), folder or None, chunk_size=_PAGE)
@@ -109,7 +109,7 @@ class CloudService(ObjectService):
         return _without_marks(sorted(wanted, key=lambda one: one.key.encode()))
 
     def page(self, bucket: str, prefix: str, after: str) -> tuple[dict[str, int], bool] | None:
-        """Sizes by key of the next thousand keys at most; None for Azure, which cannot."""
+        """Returns sizes by key of at most a thousand next keys; None for Azure, which cannot."""
         if self.scheme != "gs":
             return None
         pages = obstore.list(
@@ -121,7 +121,7 @@ class CloudService(ObjectService):
     def get_range(
         self, bucket: str, key: str, start: int, end: int, version: str = ""
     ) -> ObjectRange:
-        """Fetches bytes by one request; two for the end of an object, or where there are none."""
+        """Fetches bytes by one request; two for the end of an object or an empty range."""
         if start < 0:
             known = self.head(bucket, key)
             start, end = max(0, known.bytes + start), known.bytes
@@ -137,7 +137,7 @@ class CloudService(ObjectService):
             raise NoRangeError(f"the object has {known.bytes} bytes") from error
         first, last = answer.range
         size, found = answer.meta["size"], _bare(answer.meta["e_tag"])
-        # Checked here and not by the server: not all answer a condition.
+        # Checked here because not all servers support a condition.
         if version and found and found != version:
             raise ObjectChangedError("the object was replaced while it was read")
         data = bytes(answer.bytes())
@@ -146,7 +146,7 @@ class CloudService(ObjectService):
         return ObjectRange(first, data, size, found or version)
 
     def explain(self, error: Exception, bucket: str) -> tuple[Cause, str]:
-        """Gives the cause of a failed request, and what happened with its remedy in words."""
+        """Returns the cause of a failed request, and a message with its remedy."""
         cause, what = _cause(error), str(error).partition("\n")[0].rstrip(".")
         kind = _KINDS[self.scheme]
         remedies = {
@@ -199,9 +199,9 @@ class CloudStore(BucketStore):
         *,
         older_than_s: float = STALE_AFTER_S,
     ) -> int:
-        """Removes nothing: what a killed writer sent in parts is the service's to remove.
+        """Removes nothing: the service removes parts of a killed writer.
 
-        Azure does after a week, Google by a rule of the bucket's life cycle.
+        Azure does so after a week, Google by a life-cycle rule of the bucket.
         """
         return 0
 
@@ -230,7 +230,7 @@ class CloudStore(BucketStore):
 
 
 def _without_marks(found: Iterable[StoredObject]) -> Iterator[StoredObject]:
-    """Leaves out the empty objects `name/` of consoles, which are listed as `name`."""
+    """Leaves out the empty objects `name/` that consoles make and obstore lists as `name`."""
     before: StoredObject | None = None
     for one in chain(found, [None]):
         if before is not None and (

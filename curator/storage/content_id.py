@@ -1,4 +1,4 @@
-"""Identifies sources by their bytes: a quick id for the scan, and SHA-256 on the way of reading."""
+"""Identifies sources by their bytes: a quick id for the scan, and SHA-256 while reading."""
 
 import hashlib
 import io
@@ -61,15 +61,15 @@ def content_id(reader: BinaryIO, size: int) -> str:
 
 
 class HashingReader(io.BufferedIOBase, BinaryIO):
-    """Passes reads through and hashes, on the way, the bytes that continue what it has hashed.
+    """Passes reads through, and hashes the bytes that continue the hashed part.
 
-    A read a little ahead of the hashed part (a demuxer skips the audio) first reads what lies
-    between, because otherwise one skip would leave all the rest to `finish`.
+    A read a little ahead of the hashed part (a demuxer skips the audio) first reads the gap,
+    because otherwise one skip would leave all the rest to `finish`.
 
     Args:
-        reader: A seekable stream. Not for several threads.
-        gap_bytes: The longest stretch that is filled so.
-        closes: Whether the reader is closed with this one, which its going away does too.
+        reader: A seekable stream; not thread-safe.
+        gap_bytes: The longest gap that is filled this way.
+        closes: Whether closing or deleting this object closes the reader too.
     """
 
     def __init__(
@@ -130,17 +130,14 @@ class HashingReader(io.BufferedIOBase, BinaryIO):
         return count
 
     def finish(self) -> str:
-        """Hashes what is not hashed yet; returns the SHA-256 of the whole object in hex.
-
-        The position stays, so that reading may go on.
-        """
+        """Hashes the rest, keeps the position, and returns the whole object's SHA-256 in hex."""
         position = self._position
         self._hash_up_to(None)
         self.seek(position)
         return self._digest.hexdigest()
 
     def close(self) -> None:
-        """Closes the wrapped stream too, if that was asked for."""
+        """Closes the wrapped stream too, if `closes` was set."""
         if not self.closed and self._closes:
             self._reader.close()
         super().close()
@@ -160,7 +157,6 @@ class HashingReader(io.BufferedIOBase, BinaryIO):
                 self.seek(position)
 
     def _hash_up_to(self, end: int | None) -> None:
-        """Reads on from the hashed part, to `end` or to the end of the object."""
         self.seek(self._hashed_bytes)
         while end is None or self._hashed_bytes < end:
             left = _CHUNK_BYTES if end is None else min(_CHUNK_BYTES, end - self._hashed_bytes)

@@ -1,4 +1,4 @@
-"""Finds local files: below a folder, or by a pattern; in one order, and without loops."""
+"""Finds local files below a folder or by a pattern, in a fixed order and without loops."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ _MAGIC = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A path, and what is there: `info` after links, or the error that hides it."""
+    """A path with its `info` after links, or with the error that hides it."""
 
     path: str
     info: os.stat_result | OSError
@@ -23,16 +23,16 @@ def is_pattern(text: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Says whether a file or folder is left out of listings by its name."""
+    """Returns whether listings leave out a file or folder of this name."""
     return name.startswith(".")
 
 
 def walk(root: str) -> Iterator[Found]:
-    """Yields what is below a folder and is no folder, sorted; hidden names are left out.
+    """Yields everything below a folder but folders, sorted; leaves out hidden names.
 
-    Links to files and folders are followed. A folder that several ways lead to is listed once:
-    by its own path where that is below `root`, else by the first way to it. A folder that
-    cannot be listed is yielded with its error.
+    Links to files and folders are followed. A folder that several ways lead to is listed once: by
+    its own path where that is below `root`, else by the first way to it. A folder that cannot be
+    listed is yielded with its error.
     """
     for found in _tree(root):
         if isinstance(found.info, OSError) or not stat.S_ISDIR(found.info.st_mode):
@@ -52,7 +52,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def name_matches(name: str, pattern: str) -> bool:
-    """Says whether one name matches one segment of a pattern."""
+    """Returns whether one name matches one segment of a pattern."""
     return fnmatchcase(name, pattern) and (not is_hidden(name) or is_hidden(pattern))
 
 
@@ -80,7 +80,7 @@ def _matches(base: str, segments: list[str]) -> Iterator[str]:
 
 
 def _tree(root: str) -> Iterator[Found]:
-    """Yields everything below a folder, a folder before what is in it."""
+    """Yields everything below a folder, each folder before its contents."""
     real_root = os.path.realpath(root)
     try:
         seen = {_identity(os.stat(root))}

@@ -29,7 +29,7 @@ _BUFFER_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class LocalStore(Store):
-    """Objects as files below a folder, which is made when the first is written."""
+    """Objects as files below a folder, which the first write creates."""
 
     root: str
 
@@ -82,13 +82,13 @@ class LocalStore(Store):
             raise _failure("read", path, error) from error
 
     def write(self, key: str, data: bytes) -> None:
-        """Writes a whole file: beside its place, synced, then renamed."""
+        """Writes a temporary file, syncs it, and renames it into place."""
         with self.create(key) as stream:
             stream.write(data)
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
-        """Gives an append-only stream to a file that is renamed into place at the end."""
+        """Opens an append-only stream to a file that is renamed into place at the end."""
         with _replacing(self._path(key)) as stream:
             yield stream
 
@@ -104,7 +104,7 @@ class LocalStore(Store):
                 raise _failure("delete", path, error) from error
 
     def exists(self, key: str) -> bool:
-        """Says whether there is a finished file under the key."""
+        """Returns whether there is a finished file under the key."""
         return os.path.isfile(self._path(key))
 
     def check_writable(self) -> None:
@@ -140,7 +140,7 @@ class LocalStore(Store):
         return removed
 
     def _unfinished(self, folder: str) -> Iterator[tuple[str, str]]:
-        """Key and path of the temporary files in a folder; below it too, but for the root."""
+        """Yields key and path of temporary files in a folder, and below any but the root."""
         found = _files(os.path.join(self.root, folder), folder) if folder else _beside(self.root)
         return ((key, path) for key, path in found if is_temporary(key))
 
@@ -149,7 +149,7 @@ class LocalStore(Store):
 
 
 class AppendFile(io.FileIO):
-    """A file that can only grow, so that what works here works in buckets too."""
+    """A file that can only grow, as objects of buckets do."""
 
     def seekable(self) -> bool:
         """False."""
@@ -169,7 +169,7 @@ class AppendFile(io.FileIO):
 
 @contextmanager
 def _replacing(path: str) -> Iterator[BinaryIO]:
-    """Gives a stream to a new file beside `path`, which replaces it when all went well."""
+    """Opens a temporary file in the same folder, which replaces `path` unless an error occurs."""
     folder = os.path.dirname(path)
     temporary = os.path.join(folder, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
     try:
@@ -200,13 +200,13 @@ def _files(
     Args:
         folder: Where to look.
         key: The folder's own key, empty for the root.
-        above: The folders that were passed on the way, so that a loop of links ends.
-        begin: What names in this folder, not below, must start with.
+        above: The folders on the way here, so that a loop of links ends.
+        begin: Required beginning of names in this folder, not below.
     """
     try:
         info = os.stat(folder)
         with os.scandir(folder) as found:
-            # A folder sorts as `name/`, which is how the keys below it sort among its siblings.
+            # A folder sorts as `name/`, as the keys below it do.
             entries = sorted(
                 (entry.name + "/" if entry.is_dir() else entry.name, entry.path)
                 for entry in found
@@ -228,7 +228,7 @@ def _files(
 
 
 def _beside(folder: str) -> Iterator[tuple[str, str]]:
-    """Yields (name, path) of the files in a folder itself."""
+    """Yields (name, path) of the files directly in a folder."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
         yield from [(entry.name, entry.path) for entry in found if not entry.is_dir()]
 

@@ -1,4 +1,4 @@
-"""Names and limits of metadata that sources bring along: columns of manifests, keys of sidecars."""
+"""Names and limits of source metadata: columns of manifests, keys of sidecars."""
 
 import logging
 import re
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class CsvText(str):
-    """A field of a CSV, whose type only its text tells."""
+    """A field of a CSV, whose type only its text shows."""
 
     __slots__ = ()
 
@@ -26,13 +26,13 @@ def is_metadata(name: str) -> bool:
 
 
 def column_name(name: str) -> str | None:
-    """The column of a name: `meta.` and a-z, 0-9, _; None where nothing is left of the name."""
+    """Returns `meta.` with a-z, 0-9 and _; None where nothing is left of the name."""
     clean = re.sub(r"[^a-z0-9_]+", "_", name.strip().lower().removeprefix(PREFIX)).strip("_")
     return PREFIX + clean if clean else None
 
 
 def column_names(names: Iterable[str], manifest: str) -> dict[str, str]:
-    """Columns of metadata by the names that a manifest gives them.
+    """Returns metadata columns by the names that a manifest gives them.
 
     Raises:
         UsageError: Two names become one, or there are more than `MAX_COLUMNS`.

@@ -9,10 +9,10 @@ from curator.storage.object_service import ObjectService, StoredObject
 
 
 def find_objects(service: ObjectService, bucket: str, key: str) -> Iterator[StoredObject]:
-    """Yields the objects below a folder `key`, or that match it if it is a pattern.
+    """Yields the objects below a folder `key`, or those that match if it is a pattern.
 
-    Patterns mean what they mean for files: `*` stays within a segment, `**` is any number of
-    them, hidden names need the dot in the pattern, and a folder that matches is listed whole.
+    Patterns work as for files: `*` stays within a segment, `**` is any number of them, hidden names
+    need the dot in the pattern, and a folder that matches is listed whole.
 
     Raises:
         StorageError: The listing failed or broke off.
@@ -47,7 +47,7 @@ def _below(
 
 
 def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Says whether a key, or a folder that it is in, matches; what is below must not be hidden."""
+    """Returns whether a key matches, or a folder above it without hidden names in between."""
     if not patterns:
         return not any(map(is_hidden, names))
     if not names:

@@ -1,7 +1,7 @@
-"""Object stores by the scheme of their addresses: one table says which there are.
+"""Object stores by the scheme of their addresses, in one table.
 
-To add one: a line of `_MODULES`, and a module with a function `service` that gives an
-`ObjectService`. Stores, sources, listings, sidecars and models all come here.
+To add one, add a line to `_MODULES`, and a module with a function `service` that returns an
+`ObjectService`. Stores, sources, listings, sidecars and models all use this table.
 """
 
 import importlib
@@ -37,15 +37,15 @@ class Cause(StrEnum):
 
 
 class ObjectChangedError(OSError):
-    """The object was replaced while it was read."""
+    """The object was replaced during reading."""
 
 
 class ShortBodyError(OSError):
-    """The answer has other bytes than were asked for."""
+    """The response does not have the requested number of bytes."""
 
 
 class NoRangeError(ValueError):
-    """The object ends before the range: it is empty, or another one."""
+    """The object is empty or ends before the range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +67,10 @@ class ObjectRange(NamedTuple):
 
 
 class ObjectService(ABC):
-    """Requests to one kind of object store; threads may share it.
+    """Requests to one kind of object store; thread-safe.
 
     Attributes:
-        scheme: Of its addresses.
-        errors: What its requests may raise.
+        errors: Exceptions that its requests may raise.
     """
 
     scheme: str
@@ -79,7 +78,7 @@ class ObjectService(ABC):
 
     @abstractmethod
     def store(self, bucket: str, prefix: str) -> Store:
-        """The store below a prefix; nothing is made or checked."""
+        """Returns the store below a prefix; creates and checks nothing."""
 
     @abstractmethod
     def head(self, bucket: str, key: str) -> StoredObject:
@@ -89,12 +88,12 @@ class ObjectService(ABC):
     def list(self, bucket: str, prefix: str) -> Iterator[StoredObject]:
         """Yields the objects whose key starts with `prefix`, sorted by the keys' UTF-8.
 
-        The empty objects by which consoles show folders are left out.
+        Leaves out the empty objects by which consoles show folders.
         """
 
     @abstractmethod
     def page(self, bucket: str, prefix: str, after: str) -> tuple[dict[str, int], bool] | None:
-        """Sizes by key of the first keys after one, and whether more follow.
+        """Returns sizes by key of the first keys after `after`, and whether more follow.
 
         None where a listing cannot begin at a key.
         """
@@ -105,31 +104,27 @@ class ObjectService(ABC):
     ) -> ObjectRange:
         """Fetches bytes from `start` to before `end`, or to the end of the object.
 
-        Args:
-            bucket: Its name.
-            key: Of the object.
-            start: First byte; negative for so many bytes before the end of the object.
-            end: Ignored where `start` is negative.
-            version: That the object must have; empty for any.
+        A negative `start` counts from the end of the object, and `end` is ignored. An empty
+        `version` accepts any.
 
         Raises:
             NoRangeError: The object has no such bytes.
-            ObjectChangedError: It is another one.
+            ObjectChangedError: It has another version.
         """
 
     @abstractmethod
     def explain(self, error: Exception, bucket: str) -> tuple[Cause, str]:
-        """Gives the cause of a failed request, and what happened with its remedy in words."""
+        """Returns the cause of a failed request, and a message with its remedy."""
 
 
 def scheme_of(place: str) -> str | None:
-    """Scheme of an address on a known object store; None for a path and for other addresses."""
+    """Returns the scheme of a known object store; None for a path and for other addresses."""
     scheme, mark, _ = place.partition("://")
     return scheme if mark and scheme in _MODULES else None
 
 
 def service_of(place: str) -> ObjectService | None:
-    """Requests to the object store of an address; None for a path and for other addresses.
+    """Returns the service of an address; None for a path and for other addresses.
 
     Raises:
         UsageError: A package is missing.

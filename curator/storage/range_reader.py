@@ -1,11 +1,10 @@
 """Reads an object by ranges, ahead of the reader, as a seekable stream.
 
-The first request also answers size and version, so that opening costs one round trip. A fetch
-after a jump is small (256 KiB); each fetch that continues where fetched bytes end is four times
-the one before, up to 8 MiB; from the third in a row on, the next is under way in a thread. Thus
-probing a header or sampling a large object moves little, and reading through runs at the
-connection's speed. Two positions read in turn (an MP4 whose audio lies apart) each keep their
-blocks and their growth.
+The first request also returns size and version, so that opening costs one round trip. A fetch after
+a jump is small (256 KiB). Each fetch that continues the previous one is four times as large, up to
+8 MiB; from the third in a row on, a thread fetches the next one ahead. Thus probing a header or
+sampling a large object moves little, and sequential reading runs at the connection's speed. Two
+positions read in turn (an MP4 with separate audio) each keep their blocks and their growth.
 """
 
 import io
@@ -53,14 +52,14 @@ class RangeReader(io.RawIOBase):
 
     Args:
         uri: `s3://bucket/key`, or of another object store.
-        failure: Makes the error to raise from a failed request.
+        failure: Makes the error for a failed request.
         expected_version: ETag that the object must have; otherwise that of the first answer.
         probe: Which end of the object the first request fetches.
         first_bytes: Size of the first fetch, and of one after a jump.
         block_bytes: Largest fetch. At most `CACHED_BLOCKS` times this is held.
 
     Raises:
-        CuratorError: What `failure` makes, here and in every read.
+        CuratorError: Made by `failure`, here and in every read.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class RangeReader(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        """Copies what the block at the position holds, fetching it if need be."""
+        """Copies bytes of the block at the position, and fetches it if necessary."""
         if self.closed:
             raise ValueError("read of a closed object")
         target = memoryview(buffer).cast("B")
@@ -186,7 +185,6 @@ class RangeReader(io.RawIOBase):
         return block
 
     def _plan(self, position: int, before: _Block | None) -> tuple[int, int, int]:
-        """Returns start, end and run of the block to fetch."""
         size = self._first_bytes
         if before is not None:
             size = max(size, min(self._block_bytes, _GROWTH * len(before.data)))
@@ -211,7 +209,7 @@ class RangeReader(io.RawIOBase):
         self._ahead = start, end, self._pool.submit(self._fetch, start, end, run)
 
     def _collect(self) -> None:
-        """Keeps what was fetched ahead; if that failed, the read that needs it tries again."""
+        """Stores the block fetched ahead; after an error, the read that needs it tries again."""
         assert self._ahead is not None
         underway = self._ahead[2]
         self._ahead = None

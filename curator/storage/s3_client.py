@@ -1,4 +1,4 @@
-"""The S3 client of a process, and what its errors mean."""
+"""The S3 client of a process, and the meaning of its errors."""
 
 import os
 import threading
@@ -32,8 +32,9 @@ _lock = threading.Lock()
 def client() -> Any:  # noqa: ANN401 - boto3's clients are classes made at run time
     """Returns this process's client; it is thread-safe.
 
-    The endpoint, credentials and region come from the environment and the files that boto3 reads
-    (`AWS_ENDPOINT_URL`, `AWS_PROFILE`, …). A fork, or a change of these variables, gets its own.
+    boto3 reads the endpoint, credentials and region from the environment and its files
+    (`AWS_ENDPOINT_URL`, `AWS_PROFILE`, …). A fork, or a change of these variables, gets a new
+    client.
     """
     settings = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
     identity = (os.getpid(), settings)
@@ -53,8 +54,8 @@ def _new_client() -> Any:  # noqa: ANN401
         "read_timeout": 60,
         "max_pool_connections": 32,
     }
-    # The checksums that newer clients add by default are refused by many S3 servers that are not
-    # Amazon's. Without them the request signature covers a SHA-256 of the body.
+    # Many S3 servers other than Amazon's refuse the checksums that newer clients add by default.
+    # Without them the request signature covers a SHA-256 of the body.
     if "AWS_REQUEST_CHECKSUM_CALCULATION" not in os.environ:
         options["request_checksum_calculation"] = "when_required"
     if "AWS_RESPONSE_CHECKSUM_VALIDATION" not in os.environ:
@@ -65,7 +66,7 @@ def _new_client() -> Any:  # noqa: ANN401
 
 
 def bare(etag: str | None) -> str:
-    """Returns an ETag without its quotes, which some answers have and some have not."""
+    """Returns an ETag without its quotes, which only some responses have."""
     return (etag or "").strip('"')
 
 
@@ -107,7 +108,7 @@ _REMEDIES = {
 
 
 def explain(error: Exception, bucket: str) -> tuple[Cause, str]:
-    """Gives the cause of a failed call, and what happened with its remedy in words."""
+    """Returns the cause of a failed call, and a message with its remedy."""
     cause = _cause(error)
     what = words_of(error)
     if _code(error) == "InvalidObjectState":
@@ -150,7 +151,7 @@ _CODE_WORDS = {
 
 
 def words_of(error: Exception) -> str:
-    """What happened."""
+    """Returns the error in words."""
     code = _code(error)
     if code in _CODE_WORDS:
         return _CODE_WORDS[code]

@@ -72,7 +72,7 @@ class S3Service(ObjectService):
     ) -> ObjectRange:
         """Fetches bytes by one request.
 
-        boto3 repeats a request that fails, but not one whose body breaks off: that is done here.
+        boto3 repeats a request that fails, but not one whose body breaks off; this method does.
         """
         byte_range = f"bytes={start}" if start < 0 else f"bytes={start}-{end - 1}"
         condition = {"IfMatch": f'"{version}"'} if version else {}
@@ -94,7 +94,7 @@ class S3Service(ObjectService):
         raise AssertionError("the last attempt returns or raises")
 
     def explain(self, error: Exception, bucket: str) -> tuple[Cause, str]:
-        """Gives the cause of a failed call, and what happened with its remedy in words."""
+        """Returns the cause of a failed call, and a message with its remedy."""
         return s3_client.explain(error, bucket)
 
 

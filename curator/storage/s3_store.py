@@ -47,7 +47,7 @@ class S3Store(BucketStore):
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
-        """Gives an append-only stream into a multipart upload; memory is one part.
+        """Opens an append-only stream into a multipart upload; memory is one part.
 
         An object of at most one part is sent by one PUT. 10,000 parts make 156 GiB at most.
         """
@@ -63,7 +63,7 @@ class S3Store(BucketStore):
             raise
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Removes objects, a thousand by a request where the server can do that."""
+        """Removes objects, a thousand per request where the server supports that."""
         remaining = iter(keys)
         while batch := [checked_key(key) for key in islice(remaining, _DELETE_BATCH)]:
             try:
@@ -78,9 +78,9 @@ class S3Store(BucketStore):
         *,
         older_than_s: float = STALE_AFTER_S,
     ) -> int:
-        """Aborts multipart uploads under the prefix that began longer ago than this.
+        """Aborts multipart uploads under the prefix that began before the given age.
 
-        A server that refuses is logged and no error: what is left costs space, not correctness.
+        A refusal of the server is logged and is no error: leftovers cost space, not correctness.
         """
         newest = time.time() - older_than_s
         removed = 0
@@ -124,7 +124,7 @@ class S3Store(BucketStore):
         except ClientError as error:
             if explain(error, self.bucket)[0] is not Cause.OTHER:
                 raise
-            # Some servers know no batches, or want another checksum with them.
+            # Some servers support no batches, or require another checksum.
             for item in objects:
                 client().delete_object(Bucket=self.bucket, Key=item["Key"])
             return
@@ -134,7 +134,7 @@ class S3Store(BucketStore):
 
 
 class _Upload(io.RawIOBase):
-    """Collects bytes to parts and sends each when it is full."""
+    """Collects bytes into parts, and sends each when it is full."""
 
     def __init__(self, store: S3Store, key: str, part_bytes: int) -> None:
         super().__init__()

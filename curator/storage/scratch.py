@@ -1,7 +1,7 @@
-"""Temporary files that no killed process leaves behind for good.
+"""Temporary files that do not outlive a killed process for good.
 
-A file that only FFmpeg and this process use has no name at all. Folders are locked by the process
-that made them; whoever makes the next one of their kind removes those whose process has ended.
+A file that only FFmpeg and this process use has no name. Folders are locked by the process that
+made them; the next process that makes one of that kind removes those of ended processes.
 """
 
 import fcntl
@@ -23,12 +23,12 @@ STALE_AFTER_S = 86_400.0
 
 @contextmanager
 def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
-    """A temporary file, and a path by which this process can open it.
+    """Opens a temporary file, and returns it with a path for this process.
 
-    On Linux it has no name in any folder, so that nothing stays of it however the process ends.
+    On Linux it has no name in any folder, so that it vanishes however the process ends.
 
     Args:
-        suffix: Of the path, where it has a name.
+        suffix: Suffix of the path, where it has a name.
     """
     if sys.platform == "linux":
         with tempfile.TemporaryFile() as file:
@@ -39,11 +39,11 @@ def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
 
 
 class ScratchFolder:
-    """A temporary folder, removed by `close` or by whoever makes one after this process has died.
+    """A temporary folder, removed by `close` or by a later process after this one has died.
 
     Args:
-        prefix: Of its name; folders of this prefix that nobody holds are removed.
-        parent: Where it is made; None for the machine's place for temporary files.
+        prefix: Beginning of its name; folders of this prefix without a lock are removed.
+        parent: Where it is made; None for the system's temporary folder.
     """
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
@@ -65,8 +65,8 @@ class ScratchFolder:
 
 
 def hold(folder: Path) -> BinaryIO:
-    """Locks a folder for as long as the file that is returned is open."""
-    # Under another name until it is locked, so that nobody takes the folder for a dead one.
+    """Locks a folder for as long as the returned file is open."""
+    # Under another name until it is locked, so that no process takes the folder for a dead one.
     begun = folder / f"{LOCK}.{os.getpid()}"
     file = begun.open("wb")
     fcntl.flock(file, fcntl.LOCK_EX)
@@ -75,12 +75,12 @@ def hold(folder: Path) -> BinaryIO:
 
 
 def remove_dead(parent: Path, prefix: str, *, without_lock: bool = False) -> None:
-    """Removes this user's folders whose process has ended; what cannot be removed stays.
+    """Removes this user's folders of ended processes; ignores those that cannot be removed.
 
     Args:
         parent: Where they are.
-        prefix: What their names begin with.
-        without_lock: Whether old folders that never had a lock are removed too.
+        prefix: Beginning of their names.
+        without_lock: Whether to remove old folders that never had a lock too.
     """
     with suppress(OSError):
         for folder in parent.glob(f"{prefix}*"):

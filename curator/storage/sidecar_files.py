@@ -1,9 +1,9 @@
-"""Finds the `.json` beside a source: `video.mp4.json`, or `video.json`.
+"""Finds the `.json` of a source: `video.mp4.json`, or `video.json`.
 
-In a bucket both names are looked for in listings that begin at a source: a page of a thousand keys
-answers for every source in its range, and the next page begins at the first source that is left. So
+In a bucket both names are looked up in listings that begin at a source: a page of a thousand keys
+covers every source in its range, and the next page begins at the first source that is left. So
 neighbouring sources cost a thousandth of a request each, and none costs more than one. Where a
-listing cannot begin at a key, each name is asked for.
+listing cannot begin at a key, each name is requested.
 """
 
 import os
@@ -21,7 +21,7 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSidecar:
-    """A file beside a source."""
+    """The sidecar of a source."""
 
     uri: str
     bytes: int
@@ -29,30 +29,23 @@ class FoundSidecar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownSidecar:
-    """Whether there is one could not be found out."""
+    """A failed lookup: there may be a sidecar or not."""
 
     message: str
 
 
 def sidecar_uris(uri: str) -> tuple[str, ...]:
-    """Where the sidecar of a source may be, the first that exists counts.
-
-    Args:
-        uri: An absolute path, or `scheme://bucket/key`.
-    """
+    """Returns the possible addresses of a source's sidecar; the first that exists counts."""
     stem = _stem(uri)
     names = dict.fromkeys((uri + _SUFFIX, stem + _SUFFIX))
     return tuple(name for name in names if name != uri)
 
 
 def find_sidecars(uris: Iterable[str]) -> dict[str, FoundSidecar | UnknownSidecar]:
-    """Looks for sidecars, many at a time.
-
-    Args:
-        uris: Of sources.
+    """Looks for sidecars of many sources at a time.
 
     Returns:
-        By the source's URI; a source without a sidecar is not in it.
+        Sidecars by the source's URI; sources without one are left out.
     """
     wanted = sorted(set(uris), key=lambda uri: _start(uri).encode("utf-8", "surrogateescape"))
     local: list[str] = []
@@ -71,7 +64,7 @@ def find_sidecars(uris: Iterable[str]) -> dict[str, FoundSidecar | UnknownSideca
 
 
 def _parts(uris: Sequence[str]) -> list[Sequence[str]]:
-    """Neighbours together, in as many parts as there are threads."""
+    """Groups neighbours, into as many parts as there are threads."""
     size = max(1, -(-len(uris) // _THREADS))
     return [uris[begin : begin + size] for begin in range(0, len(uris), size)]
 
@@ -83,7 +76,7 @@ def _stem(uri: str) -> str:
 
 
 def _start(uri: str) -> str:
-    """What the names of a source and of its sidecars begin with."""
+    """Returns the common beginning of the names of a source and its sidecars."""
     return _stem(uri) + "."
 
 
@@ -102,7 +95,7 @@ def _local(uris: Sequence[str]) -> dict[str, FoundSidecar | UnknownSidecar]:
 
 
 def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | UnknownSidecar]:
-    """Sidecars of sources in one bucket, which come in the order of their names."""
+    """Yields sidecars of sources in one bucket; the sources are sorted by name."""
     service, bucket = service_of(root), split_uri(root)[0]
     assert service is not None, root
     found: dict[str, FoundSidecar | UnknownSidecar] = {}
@@ -133,7 +126,7 @@ def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | Unkno
             if there is not None:
                 found[uris[index]] = FoundSidecar(uri=root + there, bytes=sizes[there])
             elif not covered:
-                # More than a page of names begin like this one.
+                # More than a page of names begin with this one.
                 found |= _asked(uris[index])
             index += 1
     return found

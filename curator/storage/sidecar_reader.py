@@ -1,4 +1,4 @@
-"""Reads the `.json` beside sources. Nothing is trusted: sizes and forms are limited."""
+"""Reads the `.json` sidecars of sources. They are untrusted: sizes and forms are limited."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ _THREADS = 16
 
 
 class SidecarCode(StrEnum):
-    """Why a sidecar is not told. Public: written to reports."""
+    """Why a sidecar is not used. Public: written to reports."""
 
     TOO_LARGE = "too_large"
     """More than 256 KiB."""
@@ -30,7 +30,7 @@ class SidecarCode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sidecar:
-    """What a file beside a source says."""
+    """The contents of a sidecar."""
 
     uri: str
     data: Mapping[str, Any]
@@ -39,21 +39,18 @@ class Sidecar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarProblem:
-    """A sidecar that is there and cannot be told."""
+    """A sidecar that exists and cannot be used."""
 
     code: SidecarCode
     message: str
 
 
 def read_sidecars(uris: Iterable[str]) -> dict[str, Sidecar | SidecarProblem]:
-    """Reads the sidecars of sources, many at a time; see `storage.sidecars` for the names.
-
-    Args:
-        uris: Of sources.
+    """Reads the sidecars of many sources; see `storage.sidecar_files` for their names.
 
     Returns:
-        By the source's URI, sorted; a source without a sidecar is not in it. Nothing is raised for
-        a file that cannot be used.
+        By the source's URI, sorted; sources without a sidecar are left out. A file that cannot be
+        used raises nothing.
     """
     found = find_sidecars(uris)
     places = {place.uri: place for place in found.values() if isinstance(place, FoundSidecar)}

@@ -1,11 +1,10 @@
 """Reads a manifest, a `.txt`, `.csv` or `.parquet` file, as a stream.
 
-- `.txt`: a URI per line, verbatim but for the line end; blank lines and those that start with
-  `# ` are no URIs.
+- `.txt`: a URI per line, verbatim; blank lines and those that start with `# ` are skipped.
 - `.csv`: with a header, the column `uri`; `.parquet`: the column `uri`. Empty and missing values
-  are no URIs. Other columns are metadata of the sources.
+  are skipped. Other columns are metadata of the sources.
 
-A relative path is meant from the manifest's folder. Text is UTF-8, with or without a mark.
+A relative path starts at the manifest's folder. Text is UTF-8, with or without a byte order mark.
 """
 
 import csv
@@ -33,17 +32,15 @@ _MARK = b"\xef\xbb\xbf"
 
 
 def is_manifest(uri: str) -> bool:
-    """Says whether a name is that of a manifest."""
+    """Returns whether a name is that of a manifest."""
     return uri.lower().endswith(SUFFIXES)
 
 
 def manifest_rows(manifest: str) -> Iterator[Row]:
-    """Yields the URIs in a manifest, in its order, absolute, each with its metadata.
-
-    A URI may occur again.
+    """Yields the absolute URIs of a manifest in its order, repeated ones too, with their metadata.
 
     Raises:
-        UsageError: It has no column `uri`, or is not what its suffix says.
+        UsageError: It has no column `uri`, or its content does not match its suffix.
         SourceError: It cannot be read.
     """
     suffix = manifest.lower().rpartition(".")[2]
@@ -54,7 +51,7 @@ def manifest_rows(manifest: str) -> Iterator[Row]:
 
 
 def resolve(written: str, manifest: str) -> str:
-    """Makes an absolute URI of what is written in a manifest."""
+    """Returns the absolute URI of a manifest's entry."""
     if has_scheme(written):
         return written
     if written.startswith("/") or scheme_of(manifest) is None:
@@ -69,9 +66,9 @@ def resolve(written: str, manifest: str) -> str:
 
 
 def absolute_path(path: str) -> str:
-    """Returns a path from the root, without `.`, `..` and doubled slashes; links stay."""
+    """Returns an absolute path without `.`, `..` and doubled slashes; keeps links."""
     path = os.path.abspath(path)
-    # POSIX lets exactly two slashes at the start mean something else; here they never do.
+    # POSIX lets exactly two slashes at the start mean something else; here they do not.
     return path[1:] if path.startswith("//") else path
 
 
@@ -118,7 +115,7 @@ def _csv_rows(stream: BinaryIO, manifest: str) -> Iterator[Row]:
 
 
 def _shown(text: str) -> str:
-    """Text whose bytes that are not UTF-8 are marks."""
+    """Replaces bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -139,7 +136,7 @@ def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[Row]:
         types = {name: _plain_type(schema.field(name).type) for name in schema.names}
         names = column_names((n for n in schema.names if n != COLUMN and types[n]), manifest)
         for batch in table.iter_batches(batch_size=_BATCH_ROWS, columns=[COLUMN, *names]):
-            # As bytes, because Arrow does not promise that a string is valid UTF-8.
+            # As bytes, because Arrow does not guarantee that a string is valid UTF-8.
             uris = batch[COLUMN].cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
             columns = {new: _values(batch[name], types[name]) for name, new in names.items()}
             for at, value in enumerate(uris):
@@ -151,7 +148,7 @@ def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[Row]:
 
 
 def _plain_type(kind: "pa.DataType") -> "pa.DataType | None":
-    """The type in which values of a column are read; None for one that is no metadata."""
+    """Returns the type in which a column is read; None for one that is no metadata."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):

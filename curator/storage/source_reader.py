@@ -1,7 +1,7 @@
 """Opens sources for reading.
 
 A source's URI is a plain string: an absolute path, or `scheme://bucket/key` with the key verbatim.
-Nothing in it is quoted or parsed further, so that any name works.
+It is neither quoted nor parsed further, so that any name works.
 """
 
 import errno
@@ -28,15 +28,15 @@ _BUFFER_BYTES = 64 << 10
 
 
 def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
-    """Opens a source as a buffered, seekable stream.
+    """Opens a source, a path or `scheme://bucket/key`, as a buffered, seekable stream.
 
     Args:
         uri: An absolute path, or `scheme://bucket/key`.
-        expected_version: What `stat_source` or the listing gave; None accepts any.
+        expected_version: From `stat_source` or the listing; None accepts any.
 
     Raises:
-        SourceError: VANISHED, UNREADABLE or CHANGED; here, and from every read of the stream,
-            which notices a replaced object at once and a changed file at its end.
+        SourceError: VANISHED, UNREADABLE or CHANGED; here, and from every read of the stream, which
+            notices a replaced object at once and a changed file at its end.
     """
     if _service(uri) is not None:
         return open_object(uri, failure=_object_failure, expected_version=expected_version)
@@ -56,7 +56,7 @@ def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
 
 
 def expect_end(reader: BinaryIO, end: int) -> None:
-    """Says that reading will go on to about this byte and stop; objects fetch no further ahead.
+    """Announces that reading will stop at about byte `end`; objects fetch no further ahead.
 
     Args:
         reader: From `open_source`.
@@ -88,7 +88,7 @@ def stat_source(uri: str) -> tuple[int, str]:
 
 
 class _LocalFile(io.FileIO):
-    """A regular file whose errors are those of a source."""
+    """A regular file that raises `SourceError`."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, "rb", opener=_open_without_waiting)
@@ -125,7 +125,7 @@ class _LocalFile(io.FileIO):
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    # A pipe that took the file's place after it was looked at must not block the worker.
+    # A pipe that has meanwhile replaced the file must not block the worker.
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -152,7 +152,7 @@ def _refuse_kinds(path: str, info: os.stat_result) -> None:
 
 
 def local_failure(path: str, error: Exception) -> SourceError:
-    """Says of a file or folder why it cannot be read, under the public code."""
+    """Returns the public error of a file or folder that cannot be read."""
     if isinstance(error, SourceError):
         return error
     number = error.errno if isinstance(error, OSError) else None

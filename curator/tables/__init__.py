@@ -1,1 +1,1 @@
-"""What a run stores under its output root: schemas, parts, and the list of all that is there."""
+"""The tables under an output root: schemas, parts, and the list of all objects."""

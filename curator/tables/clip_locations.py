@@ -1,4 +1,4 @@
-"""Rows found by key, and where written clips lie, in columns: some bytes for each of very many."""
+"""Rows by key, and locations of written clips, in columns: some bytes for each of very many."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from curator.tables.key_index import hashes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """Where the bytes of a written clip are under the output root."""
+    """The location of a written clip's bytes under the output root."""
 
     name: str
     """Part of `cuts`, or tar."""
@@ -26,7 +26,7 @@ class Location:
 
 
 def clip_bytes(store: Store, where: Location) -> bytes:
-    """The MP4 of a written clip, out of a part of `cuts` or a tar."""
+    """Reads the MP4 of a written clip from a part of `cuts` or a tar."""
     with store.open(where.name) as reader:
         if where.row is not None:
             table = pq.ParquetFile(reader).read_row_group(where.row, columns=["mp4"])
@@ -38,10 +38,10 @@ def clip_bytes(store: Store, where: Location) -> bytes:
 
 
 class KeyRows:
-    """Finds the row of a key: 12 bytes per key beside the column.
+    """Finds the row of a key: 12 bytes per key in addition to the column.
 
     Args:
-        keys: Strings, each once.
+        keys: Unique strings.
     """
 
     def __init__(self, keys: pa.ChunkedArray) -> None:
@@ -62,12 +62,11 @@ class KeyRows:
         self._last = 0
 
     def __len__(self) -> int:
-        """Number of keys."""
         return len(self._keys)
 
     def find(self, key: str) -> int | None:
-        """The row of a key; None for one that is not there."""
-        # Most who look for many do so in the order of the rows.
+        """Returns the row of a key, or None."""
+        # Most callers that look for many keys do so in the order of the rows.
         for row in (self._last, self._last + 1):
             if row < len(self._keys) and self._keys[row].as_py() == key:
                 self._last = row
@@ -83,7 +82,7 @@ class KeyRows:
         return None
 
     def find_all(self, keys: Sequence[str]) -> NDArray[np.int64]:
-        """int64 [N] rows of keys, -1 for those that are not there."""
+        """Returns the rows of keys, int64 [N], -1 for missing ones."""
         wanted = hashes(keys)
         at = np.searchsorted(self._hashes, wanted)
         numbers = np.flatnonzero(at < len(self._hashes))
@@ -98,13 +97,13 @@ class KeyRows:
         return rows
 
     def keys(self) -> Iterator[str]:
-        """All keys, in the order of their rows."""
+        """Returns all keys, in the order of their rows."""
         for start in range(0, len(self._keys), _AT_ONCE):
             yield from self._keys.slice(start, _AT_ONCE).to_pylist()
 
 
 class Locations(Mapping[str, Location]):
-    """Where written clips lie, by id.
+    """Locations of written clips by id.
 
     Args:
         table: Rows of `LOCATION_SCHEMA`.
@@ -120,7 +119,6 @@ class Locations(Mapping[str, Location]):
         }
 
     def __getitem__(self, clip_id: str) -> Location:
-        """Where a clip lies."""
         row = self._rows.find(clip_id)
         if row is None:
             raise KeyError(clip_id)
@@ -133,11 +131,9 @@ class Locations(Mapping[str, Location]):
         )
 
     def __iter__(self) -> Iterator[str]:
-        """Ids of the clips."""
         return self._rows.keys()
 
     def __len__(self) -> int:
-        """Number of clips."""
         return len(self._rows)
 
 

@@ -1,8 +1,8 @@
 """Clips in Arrow columns, read and changed as typed rows a few blocks at a time.
 
-A clip's 90 values take 5 KB as Python objects, about 1 KB in Arrow. A loop over the rows in their
-order loads each block once, and only the columns that it reads; a single column of all rows is
-taken whole.
+A clip's 90 values take 5 KB as Python objects, about 1 KB in Arrow. A loop over the rows in order
+loads each block once, and only the columns that it reads; a single column of all rows is loaded
+whole.
 """
 
 from collections import OrderedDict
@@ -29,7 +29,7 @@ _ROWS_PER_CHUNK = 128 * BLOCK
 
 
 class ClipRow(Clip):
-    """A clip whose values are in a table: what is set is set there.
+    """A clip whose values are in a table; setting a field changes the table.
 
     The fields that `Clip` declares are made below, each a property over its column.
     """
@@ -41,17 +41,15 @@ class ClipRow(Clip):
         self.number = number
 
     def value(self, column: str) -> Any:  # noqa: ANN401
-        """The value of a column by its name, where that comes from a recipe or a measure."""
+        """Returns the value of a column whose name comes from a recipe or a measure."""
         return self.rows.value_at(self.number, column)
 
     def changed(self, values: Mapping[str, Any]) -> "ClipRow":
-        """This clip with other values in some columns; the table stays as it is."""
+        """Returns this clip with other values in some columns; the table stays as it is."""
         return ClipRow(_Changed(self, dict(values)), 0)
 
 
 class _Changed:
-    """One row, with some values of its own."""
-
     def __init__(self, row: ClipRow, values: dict[str, Any]) -> None:
         self._row = row
         self._values = values
@@ -64,8 +62,6 @@ class _Changed:
 
 
 class _Scores(Mapping[str, float | None]):
-    """The scores of a row."""
-
     __slots__ = ("_row",)
 
     def __init__(self, row: ClipRow) -> None:
@@ -100,9 +96,8 @@ class ClipRows(Sequence[ClipRow]):
     """The rows of a table.
 
     Args:
-        table: Rows.
-        schema: Columns that rows may be given; those that the table lacks are null. Metadata of
-            sources that the table has follows them.
+        schema: Columns that rows may have; those that the table lacks are null. Metadata of sources
+            in the table follows them.
     """
 
     def __init__(self, table: pa.Table, schema: pa.Schema) -> None:
@@ -118,11 +113,9 @@ class ClipRows(Sequence[ClipRow]):
         self._values: dict[str, list[Any]] = {}
 
     def __len__(self) -> int:
-        """Number of rows."""
         return self._n
 
     def __iter__(self) -> Iterator[ClipRow]:
-        """The rows in their order."""
         return (ClipRow(self, number) for number in range(self._n))
 
     @overload
@@ -130,17 +123,17 @@ class ClipRows(Sequence[ClipRow]):
     @overload
     def __getitem__(self, number: slice) -> list[ClipRow]: ...
     def __getitem__(self, number: int | slice) -> ClipRow | list[ClipRow]:
-        """A row, or some."""
+        """Returns a row, or several."""
         found = range(self._n)[number]
         if isinstance(found, range):
             return [ClipRow(self, one) for one in found]
         return ClipRow(self, found)
 
     def value_at(self, number: int, name: str) -> Any:  # noqa: ANN401
-        """The value of a row in a column.
+        """Returns the value of a row in a column.
 
         Raises:
-            KeyError: There is no such column.
+            KeyError: The column does not exist.
         """
         if not self._first <= number < self._end:
             self._open(number // BLOCK)
@@ -153,7 +146,7 @@ class ClipRows(Sequence[ClipRow]):
         """Sets a value of a row.
 
         Raises:
-            KeyError: There is no such column.
+            KeyError: The column does not exist.
         """
         if not self._first <= number < self._end:
             self._open(number // BLOCK)
@@ -164,35 +157,35 @@ class ClipRows(Sequence[ClipRow]):
         held[number - self._first] = value
 
     def metadata_at(self, number: int) -> dict[str, Any]:
-        """Metadata of a row's source by its name without `meta.`; none where no source has any."""
+        """Returns metadata of a row's source by its name without `meta.`."""
         names = [field.name for field in metadata_fields(self._schema)]
         return {name.removeprefix(PREFIX): self.value_at(number, name) for name in names}
 
     def values(self, name: str) -> list[Any]:
-        """A column of all rows as Python values."""
+        """Returns a column of all rows as Python values."""
         return column_values(self.column(name))
 
     def floats(self, name: str) -> NDArray[np.float64]:
-        """float64 [N] values of a column, NaN where a row has none."""
+        """Returns a column as float64 [N], NaN where a row has no value."""
         return np.asarray(self.column(name).cast(pa.float64()).to_numpy(), np.float64)
 
     def kept(self) -> list[ClipRow]:
-        """The rows of clips that are kept."""
+        """Returns the rows of kept clips."""
         return [ClipRow(self, number) for number in self.kept_numbers()]
 
     def kept_numbers(self) -> list[int]:
-        """Numbers of the rows of clips that are kept."""
+        """Returns the numbers of the rows of kept clips."""
         kept: list[int] = pc.indices_nonzero(pc.equal(self.column("decision"), "kept")).to_pylist()
         return kept
 
     def take(self, numbers: Sequence[int]) -> "ClipRows":
-        """Some rows by their numbers, apart from this table."""
+        """Returns a copy of some rows by their numbers."""
         taken = pa.array(numbers, pa.int64())
         columns = {name: self.column(name).take(taken) for name in self._schema.names}
         return ClipRows(pa.table(columns, schema=self._schema), self._schema)
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """A column of all rows; null where no row was given it."""
+        """Returns a column of all rows; null where a row has no value."""
         self._settle()
         found = {block: own.pop(name) for block, own in self._own.items() if name in own}
         if found:
@@ -223,12 +216,7 @@ class ClipRows(Sequence[ClipRow]):
             held.pop(name, None)
 
     def scatter(self, numbers: NDArray[np.int64], table: pa.Table) -> None:
-        """Sets columns of some rows.
-
-        Args:
-            numbers: Which rows, each once.
-            table: Their values, in the same order.
-        """
+        """Sets columns of some rows, numbered once each, from a table in the same order."""
         index = np.arange(self._n, dtype=np.int64)
         index[numbers] = self._n + np.arange(len(numbers))
         taken = pa.array(index)
@@ -239,7 +227,7 @@ class ClipRows(Sequence[ClipRow]):
             self.set_column(name, both.take(taken)[name])
 
     def table(self, schema: pa.Schema | None = None) -> pa.Table:
-        """All rows with the columns of a schema, in its order; None for all columns."""
+        """Returns all rows with the columns of a schema, in its order; None for all columns."""
         schema = schema or self._schema
         return pa.table([self.column(name) for name in schema.names], schema=schema)
 
@@ -256,7 +244,7 @@ class ClipRows(Sequence[ClipRow]):
         self._end = min(self._first + BLOCK, self._n)
 
     def _load(self, name: str) -> list[Any]:
-        """The values of a column in the block that is open."""
+        """Loads a column's values of the current block."""
         n = self._end - self._first
         own = self._own.get(self._block, {}).get(name)
         if own is not None:
@@ -283,7 +271,7 @@ class ClipRows(Sequence[ClipRow]):
 
 
 def _in_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of many small pieces in few."""
+    """Joins the many small chunks of a column into few."""
     chunks: list[pa.Array] = []
     for start in range(0, len(column), _ROWS_PER_CHUNK):
         some = column.slice(start, _ROWS_PER_CHUNK)
@@ -292,7 +280,7 @@ def _in_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def candidates_table(candidates: Iterable[Candidate]) -> pa.Table:
-    """Candidates as rows of `candidates_schema`."""
+    """Returns candidates as rows of `candidates_schema`."""
     names = [name for name in columns_of(Candidate) if name != "scores"]
     rows = (
         {score: value for score, value in one.scores.items() if score != "fps"}
@@ -303,11 +291,11 @@ def candidates_table(candidates: Iterable[Candidate]) -> pa.Table:
 
 
 def sorted_columns(tables: list[pa.Table], by: Sequence[str]) -> pa.Table:
-    """Rows of several tables sorted by some columns, in one chunk per column.
+    """Returns rows of several tables sorted by some columns, in one chunk per column.
 
     Args:
         tables: At least one; the list is emptied, so that all is not held twice.
-        by: Columns that say the order, ascending.
+        by: Columns to sort by, ascending.
     """
     whole = pa.concat_tables(tables)
     tables.clear()
@@ -315,7 +303,7 @@ def sorted_columns(tables: list[pa.Table], by: Sequence[str]) -> pa.Table:
     schema, columns = whole.schema, whole.columns
     del whole
     for index in range(len(columns)):
-        # Of a table and not of the column, which may be too long for one array.
+        # Sorts the table, because a column may be too long for one array.
         columns[index] = pa.table([columns[index]], ["it"]).combine_chunks().take(order)["it"]
     return pa.table(columns, schema=schema)
 

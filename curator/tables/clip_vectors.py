@@ -1,4 +1,4 @@
-"""Vectors of clips in columns, and where vectors of captions are."""
+"""Vectors of clips in columns, and locations of caption vectors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from curator.tables.schemas import embeddings_schema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextVector:
-    """Where the embedding of a caption is under the output root."""
+    """The location of a caption's embedding under the output root."""
 
     name: str
     """Part of `text_embeddings`."""
@@ -42,7 +42,7 @@ class Vectors:
         self._vectors_ND = flat.reshape(n, -1) if n else flat.reshape(0, 0)
 
     def get(self, clip_id: str) -> NDArray[np.float32] | None:
-        """float32 [D], or None for a clip that could not be described."""
+        """Returns a vector, float32 [D], or None for a clip that could not be described."""
         row = self._rows.find(clip_id)
         vector: NDArray[np.float32] | None = None if row is None else self._vectors_ND[row]
         return vector
@@ -54,12 +54,9 @@ def vectors_table(
     model: str | None = PERCEPTUAL_MODEL,
     least_dim: int = CLIP_DIM,
 ) -> pa.Table:
-    """Rows of `embeddings` for clips and their vectors, float32 [D] each.
+    """Returns rows of `embeddings` for vectors, float32 [D], by clip id.
 
-    Args:
-        vectors: By the ids of clips.
-        model: What made them.
-        least_dim: Length of vectors in a table that has none.
+    A table without vectors gets vectors of length `least_dim`.
     """
     dim = len(vectors[0][1]) if vectors else least_dim
     flat = np.concatenate([vector for _, vector in vectors]) if vectors else np.zeros(0, np.float32)
@@ -74,12 +71,8 @@ def vectors_table(
 
 
 def like_vectors(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Tables of `embeddings` of one schema; those without rows need not be of the same length.
-
-    Args:
-        tables: One at least.
-    """
+    """Gives tables of `embeddings` one schema; empty ones may have another vector length."""
     filled = [table for table in tables if table.num_rows] or tables[:1]
     schema = embeddings_schema(filled[0]["vector"].type.list_size)
-    # Parquet names the elements of lists otherwise.
+    # Parquet uses other names for the elements of lists.
     return [table.cast(schema) for table in filled]

@@ -1,7 +1,7 @@
 """Records on the local disk, found by key: memory holds 28 bytes for each, whatever its size.
 
-Where a record lies may be known before it was read: then its place is a number of the owner's, who
-reads what has it when it is asked for.
+The place of a record may be known before the record is read: the place is then a number of the
+owner's, who reads the object behind it on demand.
 """
 
 import threading
@@ -20,10 +20,10 @@ _MERGE_FROM = 65_536
 class Keyed:
     """Records by key; the latest of a key counts.
 
-    Keys are held as 64 bits of their hash: who reads a record has to look whether it is the one.
+    Keys are held as 64 bits of their hash: callers must check that a record is the right one.
 
     Args:
-        fetch: Reads what an owner's number stands for, and gives its records with their keys.
+        fetch: Reads the object behind an owner's number, and returns its records with their keys.
     """
 
     def __init__(self, fetch: Callable[[int], Iterator[tuple[str, bytes]]]) -> None:
@@ -36,19 +36,18 @@ class Keyed:
         self._new: dict[int, tuple[int, int]] = {}
 
     def __len__(self) -> int:
-        """Number of keys."""
         with self._lock:
             self._merge()
             return len(self._hashes)
 
     def __contains__(self, key: str) -> bool:
-        """Whether there is a record of a key, most surely."""
+        """Returns whether a key almost surely has a record."""
         (wanted,) = hashes([key]).tolist()
         with self._lock:
             return wanted in self._new or self._at(wanted) is not None
 
     def expect_all(self, keys: Sequence[Sequence[str]], begin: int = 0) -> None:
-        """Notes where records are: of some keys each in what the owner's next number stands for.
+        """Notes the places of records: each number's object has some keys.
 
         Args:
             keys: For each number.
@@ -73,7 +72,7 @@ class Keyed:
                 self._merge()
 
     def get(self, key: str) -> bytes | None:
-        """The record of a key, most surely; None for none."""
+        """Returns the record that is almost surely of a key, or None."""
         (wanted,) = hashes([key]).tolist()
         with self._lock:
             place = self._new.get(wanted)
@@ -89,7 +88,7 @@ class Keyed:
             return self._spill.read(*place)
 
     def records(self) -> Iterator[bytes]:
-        """All records, in no order."""
+        """Yields all records, in no order."""
         with self._lock:
             self._merge()
             for number in np.unique(self._begin[self._begin < 0]).tolist():
@@ -98,7 +97,7 @@ class Keyed:
         return (self._spill.read(*place) for place in places if place[0] >= 0)
 
     def _read(self, number: int) -> None:
-        """Takes over all that an owner's number stands for: it is read once."""
+        """Takes over the whole object behind an owner's number, which is read once."""
         for key, record in self._fetch(number):
             (wanted,) = hashes([key]).tolist()
             at = self._at(wanted)
@@ -126,7 +125,7 @@ class Keyed:
         every = np.concatenate([self._hashes, found])
         order = np.argsort(every, kind="stable")
         every = every[order]
-        # Stable, so that of several with a key the last is the latest.
+        # Stable, so that the last of several with a key is the latest.
         is_last = np.ones(len(every), np.bool_)
         is_last[:-1] = every[1:] != every[:-1]
         kept = order[is_last]

@@ -1,4 +1,4 @@
-"""What earlier runs stored, found again by key: 12 bytes per key in memory."""
+"""Keys that earlier runs stored: 12 bytes per key in memory."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ _AT_ONCE = 256
 
 
 class KnownKeys:
-    """Says which part probably has a key.
+    """Finds the part that probably has a key.
 
-    Keys are held as 64 bits of their hash, so that among a billion keys one in twenty billion
-    look-ups finds a part that does not have the key: who reads the part has to look.
+    Keys are held as 64 bits of their hash. Among a billion keys, one look-up in twenty billion
+    finds a part without the key: readers of the part must check.
 
     Args:
         parts: The keys of each part.
@@ -35,12 +35,12 @@ class KnownKeys:
 
     @classmethod
     def of(cls, parts: Parts) -> "KnownKeys":
-        """The keys that the footers of some parts name."""
+        """Reads the keys in the footers of some parts."""
         known = cls({})
         names = iter(parts.names())
         found, number = [known._hashes], [known._part]
         with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-            # Some at a time: the keys of all parts are too many to wait in a queue.
+            # In batches: the keys of all parts are too many for a queue.
             while some := list(islice(names, _AT_ONCE)):
                 for name, hashed in zip(
                     some, pool.map(lambda name: hashes(parts.keys(name)), some), strict=True
@@ -53,11 +53,10 @@ class KnownKeys:
         return known
 
     def __len__(self) -> int:
-        """Number of keys."""
         return len(self._hashes)
 
     def find(self, keys: Sequence[str]) -> list[str | None]:
-        """The part of each key; None for those that no part has."""
+        """Returns the part of each key; None for those that no part has."""
         if not len(self):
             return [None] * len(keys)
         wanted = hashes(keys)
@@ -72,6 +71,6 @@ class KnownKeys:
 
 
 def hashes(keys: Sequence[str]) -> NDArray[np.uint64]:
-    """64 bits of each key's hash."""
+    """Returns 64 bits of each key's hash."""
     digests = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in keys)
     return np.frombuffer(b"".join(digests), np.uint64)

@@ -1,11 +1,11 @@
-"""The version of what a run writes, and what happens to an output of another version.
+"""The version of a run's output, and the treatment of other versions.
 
 Objects of an older version are never converted:
 
     shards                       `verify`, `export` and the loader read them as they are
     scan, tracks, candidates     have other fingerprints: sources are scanned and analyzed again
     clips in `cuts` and shards   are used again where their fingerprint is the same
-    replies, annotations         are used again where a model would be asked the same
+    replies, annotations         are used again where the request to the model is the same
     tables, summary, settings    `run` replaces them; `explain`, `tune` and `recaption` refuse them
 
 An output of a newer version is refused.
@@ -27,7 +27,7 @@ FORMAT = 2
 
 
 def read_summary(store: Store) -> dict[str, Any]:
-    """Summary of the last finished run, of this version or an older one; empty without one.
+    """Reads the last finished run's summary, of this version or an older one; empty without a run.
 
     Raises:
         UsageError: A newer version wrote it.
@@ -44,10 +44,10 @@ def read_summary(store: Store) -> dict[str, Any]:
 
 
 def read_current_summary(store: Store) -> dict[str, Any]:
-    """Summary of the last finished run, whose tables this version reads.
+    """Reads the summary of the last finished run, whose tables this version reads.
 
     Raises:
-        UsageError: There is no finished run, or another version wrote it.
+        UsageError: OUT has no finished run, or another version wrote it.
     """
     summary = read_summary(store)
     if not summary:
@@ -64,12 +64,7 @@ def read_current_summary(store: Store) -> dict[str, Any]:
 
 
 def log_older(store: Store, summary: Mapping[str, Any]) -> None:
-    """Says what a run does about an output of an older version.
-
-    Args:
-        store: Output root.
-        summary: Of the last finished run; empty without one.
-    """
+    """Logs how a run treats an output of an older version; `summary` is empty without a run."""
     if summary and _format(summary) < FORMAT:
         logger.warning(
             "%s; this version writes %d: sources are analyzed again",

@@ -1,8 +1,8 @@
 """Parquet objects under the output root: parts that make a run resumable, and tables for readers.
 
-A part holds the results of one unit of work, which may be many sources. Its name carries the
-fingerprint it was made with, its footer the keys that are done, so that a listing and the footers
-tell what is left to do. A table is what readers see: rewritten whole by each finished run.
+A part holds the results of one unit of work, which may be many sources. Its name carries its
+fingerprint, its footer the keys that are done, so that a listing and the footers show the remaining
+work. A table is for readers: each finished run rewrites it whole.
 """
 
 import gc
@@ -33,10 +33,10 @@ _ROWS_PER_GROUP = 65_536
 
 
 def leave_pandas_out() -> None:
-    """Lets pyarrow make arrays without pandas in this process, which is one of our own.
+    """Stops pyarrow from importing pandas for arrays in this process, which must be our own.
 
-    It imports pandas, where there is one, for the first list that it makes an array of, and asks
-    once. `to_pandas` and its like still import it.
+    It imports an installed pandas for the first list that it makes an array of, and checks once.
+    `to_pandas` and its like still import it.
     """
     if "pandas" in sys.modules:
         return
@@ -49,10 +49,10 @@ def leave_pandas_out() -> None:
 
 
 class _NoPandas:
-    """Finds no pandas, and leaves the rest to others."""
+    """Finds no pandas, and leaves other modules to other finders."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Says so as the import system wants to hear it."""
+        """Reports pandas as missing to the import system."""
         if name == "pandas":
             raise ModuleNotFoundError(name)
 
@@ -61,9 +61,8 @@ class Parts:
     """The parts of one stage under one fingerprint.
 
     Args:
-        store: Output root.
         stage: Folder of the parts, such as `tracks`.
-        stamp: Fingerprint of what makes them.
+        stamp: Fingerprint of their inputs and settings.
     """
 
     def __init__(self, store: Store, stage: str, stamp: str) -> None:
@@ -72,11 +71,11 @@ class Parts:
         self.stamp = stamp
 
     def names(self) -> list[str]:
-        """Object names of this fingerprint's parts, sorted."""
+        """Returns the names of this fingerprint's parts, sorted."""
         return [info.key for info in self.store.list(f"{self.stage}/{self.stamp}-")]
 
     def done(self) -> dict[str, str]:
-        """Keys that are done, and the part that holds each."""
+        """Returns keys that are done, and the part that holds each."""
         names = self.names()
         with ThreadPoolExecutor(max_workers=16) as pool:
             keys = list(pool.map(self.keys, names))
@@ -90,17 +89,14 @@ class Parts:
         failed: Sequence[str] = (),
         one_row_groups: bool = False,
     ) -> str:
-        """Writes one part, whole.
+        """Writes one part, whole, and returns its name, which follows from fingerprint and keys.
 
         Args:
             table: Rows.
-            keys: What it makes done; rows of other keys are for this run's reader only.
-            failed: Those of the keys that have a failure for good.
+            keys: Keys that it completes; rows of other keys are for this run's reader only.
+            failed: Those of the keys that have a permanent failure.
             one_row_groups: Make each row readable by itself, and compress nothing: for rows that
                 hold encoded video.
-
-        Returns:
-            The object's name, which follows from fingerprint and keys.
         """
         named = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:16]
         name = f"{self.stage}/{self.stamp}-{named}.parquet"
@@ -121,11 +117,11 @@ class Parts:
             return read_parquet(self.store, name, columns)
 
     def keys(self, name: str) -> list[str]:
-        """What a part makes done, from its footer."""
+        """Returns the keys that a part completes, from its footer."""
         return self.footer(name)[0]
 
     def footer(self, name: str) -> tuple[list[str], list[str]]:
-        """What a part makes done, and what of it failed for good.
+        """Returns the keys that a part completes, and those of them that failed permanently.
 
         Raises:
             StorageError: It is damaged.
@@ -149,12 +145,12 @@ class Parts:
 def to_parquet(
     table: pa.Table, *, one_row_groups: bool = False, rows_per_group: int | None = None
 ) -> bytes:
-    """Parquet bytes of a table; the same table gives the same bytes.
+    """Returns Parquet bytes of a table; the same table gives the same bytes.
 
     Args:
         table: Rows.
         one_row_groups: See `Parts.write`.
-        rows_per_group: Rows that can be read without the others; by default a whole object's.
+        rows_per_group: Rows that can be read without the others; by default the whole object.
     """
     sink = io.BytesIO()
     pq.write_table(
@@ -169,12 +165,7 @@ def to_parquet(
 
 
 def tables_to_parquet(tables: Iterable[pa.Table], schema: pa.Schema) -> bytes:
-    """Parquet bytes of tables one after the other, as `to_parquet` gives them for all together.
-
-    Args:
-        tables: Rows; few of them are held at a time.
-        schema: Of each of them.
-    """
+    """Returns Parquet bytes of concatenated tables of one schema; holds few rows at a time."""
     sink = io.BytesIO()
     waiting: list[pa.Table] = []
     with pq.ParquetWriter(
@@ -202,18 +193,13 @@ def read_parquet(store: Store, name: str, columns: Sequence[str] | None = None) 
 
 
 def write_table(store: Store, name: str, table: pa.Table) -> list[str]:
-    """Writes a table for readers as parts of bounded size, beside what an earlier run wrote.
-
-    Args:
-        store: Output root.
-        name: Table and folder name.
-        table: All rows, in their final order.
+    """Writes a table, in its final order, as parts of bounded size; keeps those of earlier runs.
 
     Returns:
-        Names of the objects that make up the table: deterministic, by content.
+        Names of the table's objects: deterministic, by content.
     """
     starts = range(0, max(1, table.num_rows), ROWS_PER_TABLE_PART)
-    # In one chunk each: pages of a Parquet object end where chunks do.
+    # One chunk per column: pages of a Parquet object end where chunks do.
     parts = (table.slice(start, ROWS_PER_TABLE_PART).combine_chunks() for start in starts)
     return [write_table_part(store, name, number, part) for number, part in enumerate(parts)]
 
@@ -221,14 +207,7 @@ def write_table(store: Store, name: str, table: pa.Table) -> list[str]:
 def write_tables(
     store: Store, name: str, tables: Iterable[pa.Table], schema: pa.Schema
 ) -> list[str]:
-    """Writes a table for readers as `write_table` does, of which only a part is held at a time.
-
-    Args:
-        store: Output root.
-        name: Table and folder name.
-        tables: Rows, in their final order.
-        schema: Of each of them.
-    """
+    """Writes tables of one schema as `write_table` does, holding only a part at a time."""
     names: list[str] = []
     waiting = schema.empty_table()
     for table in tables:
@@ -243,13 +222,9 @@ def write_tables(
 
 
 def write_table_part(store: Store, name: str, number: int, rows: pa.Table) -> str:
-    """Writes the next rows of a table for readers; returns the object's name.
+    """Writes part `number` (from 0) of a table; returns the object's name.
 
-    Args:
-        store: Output root.
-        name: Table and folder name.
-        number: Position of the part in the table, from 0.
-        rows: At most `ROWS_PER_TABLE_PART`.
+    It has at most `ROWS_PER_TABLE_PART` rows.
     """
     data = to_parquet(rows)
     part = f"{name}/part-{number:05d}-{hashlib.sha256(data).hexdigest()[:12]}.parquet"
@@ -259,7 +234,7 @@ def write_table_part(store: Store, name: str, number: int, rows: pa.Table) -> st
 
 
 def rows_to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Table of rows; a missing key is null, an unknown key an error."""
+    """Makes a table of rows; a missing key is null, an unknown key an error."""
     listed = list(rows)
     unknown = set().union(*listed) - set(schema.names)
     if unknown:
@@ -268,10 +243,10 @@ def rows_to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table
 
 
 def columns_to_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Rows of a table as dictionaries, all at once: several times as fast as `to_pylist`.
+    """Returns a table's rows as dictionaries, several times as fast as `to_pylist`.
 
-    They hold no cycles, so that the search for cycles is stopped while many are made, and passes
-    over them later: it took two of three seconds for 100,000 rows.
+    They hold no cycles, so garbage collection is paused meanwhile and skips them later: it took two
+    of three seconds for 100,000 rows.
     """
     names = table.column_names
     was_enabled = gc.isenabled()
@@ -288,7 +263,7 @@ def columns_to_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def column_values(column: pa.ChunkedArray) -> list[Any]:
-    """A column as Python values, as `to_pylist` gives them but several times as fast."""
+    """Returns a column as `to_pylist` does but several times as fast."""
     if column.null_count == 0 and pa.types.is_primitive(column.type):
         values: list[Any] = column.to_numpy().tolist()
         return values
@@ -308,6 +283,6 @@ def column_values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def table_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Rows of a table as dictionaries, a batch at a time."""
+    """Yields a table's rows as dictionaries, a batch at a time."""
     for batch in table.to_batches(max_chunksize=1024):
         yield from batch.to_pylist()

@@ -22,22 +22,22 @@ _TYPES = {
 
 
 def crop_columns(crop: Crop | None) -> dict[str, int | None]:
-    """Values of `CROP_COLUMNS`."""
+    """Returns the values of `CROP_COLUMNS`."""
     return {name: getattr(crop, name.removeprefix("crop_"), None) for name in CROP_COLUMNS}
 
 
 def metadata_fields(schema: pa.Schema) -> list[pa.Field]:
-    """Columns of a table that hold metadata of sources."""
+    """Returns the columns of a table that hold source metadata."""
     return [field for field in schema if field.name.startswith(PREFIX)]
 
 
 def score_column(score: str) -> str:
-    """Column of `clips` that holds a score."""
+    """Returns the column of `clips` that holds a score."""
     return "measured_fps" if score == "fps" else score
 
 
 def columns_of(record: type) -> dict[str, Any]:
-    """Types of a record's fields by name: those of its bases from left to right, then its own."""
+    """Returns types of a record's fields by name: its bases' from left to right, then its own."""
     own = {
         name: hint
         for name, hint in inspect.get_annotations(record, eval_str=True).items()
@@ -48,7 +48,7 @@ def columns_of(record: type) -> dict[str, Any]:
 
 
 def schema_of(record: type) -> pa.Schema:
-    """Columns of a record, in the order of `columns_of`; `scores` is a column per score."""
+    """Returns columns of a record, in the order of `columns_of`; `scores` is a column per score."""
     columns: list[tuple[str, pa.DataType]] = []
     for name, annotation in columns_of(record).items():
         if name == "scores":
@@ -157,17 +157,17 @@ FACT_COLUMNS = frozenset({*columns_of(Clip), *columns_of(Candidate)} - {"scores"
 
 
 def clips_schema() -> pa.Schema:
-    """A row per candidate clip, with the scores that there are now."""
+    """Returns the schema of `clips`: a row per candidate, with the current scores."""
     return schema_of(Clip)
 
 
 def candidates_schema() -> pa.Schema:
-    """A row per candidate clip before any decision."""
+    """Returns the schema of candidates before any decision."""
     return schema_of(Candidate)
 
 
 def embeddings_schema(dim: int) -> pa.Schema:
-    """Schema of `embeddings`: one vector per clip that could be described."""
+    """Returns the schema of `embeddings`: one vector per clip that could be described."""
     return pa.schema(
         [
             ("clip_id", pa.string()),

@@ -1,8 +1,8 @@
-"""What manifests and sidecars say of sources, as typed columns `meta.*`.
+"""Metadata of sources from manifests and sidecars, as typed columns `meta.*`.
 
-Values come row by row and the type of a column is known once all are there: until then they are
-held as text. A column is bool, int64, float64, string or list of string; where values disagree it
-is string, and whole numbers among fractions are float64.
+Values come row by row and the type of a column is known only at the end: until then they are held
+as text. A column is bool, int64, float64, string or list of string; where values disagree it is
+string, and whole numbers among fractions are float64.
 """
 
 import json
@@ -48,12 +48,9 @@ class SourceMetadata:
         self._whole: pa.Table | None = None
 
     def add(self, uri: str, values: Mapping[str, Any]) -> None:
-        """Adds what is known of a source.
+        """Adds the metadata of a source.
 
-        Args:
-            uri: The source.
-            values: By column of metadata. Values that are no bool, number, text or list of texts
-                are left out.
+        Values that are no bool, number, text or list of texts are left out.
         """
         row = {"uri": uri}
         for name, value in values.items():
@@ -77,16 +74,11 @@ class SourceMetadata:
             self._pack()
 
     def schema(self) -> pa.Schema:
-        """The columns, in the order in which they came; none without metadata."""
+        """Returns the columns, in the order in which they came."""
         return pa.schema([(name, _TYPES[_kind(kinds)]) for name, kinds in self._kinds.items()])
 
     def joined(self, table: pa.Table, key: str) -> pa.Table:
-        """A table with the columns of metadata appended.
-
-        Args:
-            table: Rows.
-            key: Its column with the URIs of sources.
-        """
+        """Appends the columns of metadata to a table whose column `key` has the sources' URIs."""
         if not self._kinds:
             return table
         whole = self._table()
@@ -101,14 +93,14 @@ class SourceMetadata:
         return table
 
     def check(self, numbers: Iterable[str], others: Iterable[str]) -> None:
-        """Checks that columns are there that the recipe names.
+        """Checks that the recipe's columns exist.
 
         Args:
             numbers: Columns that have bounds.
             others: Columns that are compared otherwise.
 
         Raises:
-            UsageError: A column is not there, or has no numbers to bound.
+            UsageError: A column does not exist, or has no numbers to bound.
         """
         schema = self.schema()
         numbers = list(numbers)
@@ -126,7 +118,7 @@ class SourceMetadata:
                 )
 
     def warn(self) -> None:
-        """Logs what of the metadata is not as it was given."""
+        """Logs metadata that was changed or left out."""
         for name, kinds in self._kinds.items():
             if len(kinds) > 1 and _kind(kinds) == "text":
                 logger.warning("%s has values of types %s: it is text", name, sorted(kinds))
@@ -163,7 +155,7 @@ class SourceMetadata:
 
 
 def _as_text(value: object) -> tuple[str, str] | None:
-    """The kind of a value, and its text; None for one that is no metadata, or missing."""
+    """Returns the kind of a value, and its text; None for one that is no metadata, or missing."""
     if isinstance(value, CsvText):
         return _of_csv(value)
     if isinstance(value, bool):
@@ -173,7 +165,7 @@ def _as_text(value: object) -> tuple[str, str] | None:
     if isinstance(value, float):
         return ("float", repr(value)) if math.isfinite(value) else None
     if isinstance(value, str):
-        # JSON can name halves of characters, which no table holds.
+        # JSON can hold lone surrogates, which no table can.
         return "text", value.encode("utf-8", "replace").decode()
     if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
         return "list", json.dumps(value)
@@ -194,7 +186,7 @@ def _of_csv(text: str) -> tuple[str, str] | None:
 
 
 def _kind(kinds: set[str]) -> str:
-    """The kind of a column with values of some kinds."""
+    """Returns the kind of a column with values of some kinds."""
     if len(kinds) == 1:
         return next(iter(kinds))
     return "float" if kinds == {"int", "float"} else "text"

@@ -1,8 +1,7 @@
-"""What a run knows of its sources: a row each in Arrow columns, a few hundred bytes per source.
+"""The sources of a run: a row each in Arrow columns, a few hundred bytes per source.
 
-A row of Python objects takes some 3 KB, and a run may have a million. Rows come in any order, what
-is measured of them later still, and the two are put together and sorted when readers' rows are
-made, a batch at a time.
+A row of Python objects takes some 3 KB, and a run may have a million. Rows come in any order and
+their measurements later; both are joined and sorted when readers' rows are made, a batch at a time.
 """
 
 from collections import Counter
@@ -62,7 +61,7 @@ class _Columns:
         self.n_rows = 0
 
     def add(self, table: pa.Table) -> None:
-        """Adds rows; columns that are not there are null."""
+        """Adds rows; missing columns are null."""
         nulls = table.num_rows
         columns = [
             table[field.name].cast(field.type)
@@ -77,7 +76,7 @@ class _Columns:
             self._pack()
 
     def whole(self) -> pa.Table:
-        """All rows, with one chunk per column."""
+        """Returns all rows, with one chunk per column."""
         self._pack()
         if len(self._packed) > 1:
             self._packed.append(_joined(self._packed))
@@ -99,15 +98,10 @@ class SourceTable:
         self._order: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        """Number of sources."""
         return self._header.n_rows
 
     def add_probes(self, probes: pa.Table) -> None:
-        """Adds sources with what their headers say.
-
-        Args:
-            probes: Rows of `SCAN_SCHEMA`.
-        """
+        """Adds sources with their headers, as rows of `SCAN_SCHEMA`."""
         failed = pc.is_valid(probes["error_code"])
         outcome = pc.if_else(failed, "failed", pa.scalar(None, pa.string()))
         self._header.add(probes.append_column("outcome", outcome))
@@ -117,7 +111,7 @@ class SourceTable:
         """Adds sources that failed before they were probed.
 
         Args:
-            rows: `uri`, what is known of `bytes` and `version`, and the error columns.
+            rows: `uri`, the known ones of `bytes` and `version`, and the error columns.
         """
         schema = pa.schema([SOURCES_SCHEMA.field(name) for name in _HEADER])
         failed = [{**row, "outcome": "failed"} for row in rows]
@@ -125,7 +119,7 @@ class SourceTable:
         self._leaders = self._order = None
 
     def measured(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> None:
-        """Notes what analysis found; a later row of the same URI counts.
+        """Adds results of analysis; a later row of the same URI counts.
 
         Args:
             rows: `uri`, `outcome`, and columns of `sources`.
@@ -135,19 +129,19 @@ class SourceTable:
         self._measured.add(rows)
 
     def to_analyze(self) -> Iterator[SourceRef]:
-        """Sources that have not failed, by URI, the first of each content alone."""
+        """Returns sources that have not failed, by URI, only the first of each content."""
         order, leaders = self._sorted()
         first = order[leaders[order] == order]
         for start in range(0, len(first), _REF_ROWS):
             yield from self._refs(first[start : start + _REF_ROWS])
 
     def first_error(self) -> str:
-        """What is said of the first source that failed before it was analyzed; empty for none."""
+        """Returns the message of the first source that failed before analysis; empty for none."""
         messages = self._header.whole()["error_message"].drop_null()
         return str(messages[0]) if len(messages) else ""
 
     def find(self, source_ids: Iterable[str]) -> dict[str, SourceRef]:
-        """The source that is analyzed for each content."""
+        """Returns the source that is analyzed for each content."""
         order, leaders = self._sorted()
         first = order[leaders[order] == order]
         wanted = pa.array(sorted(set(source_ids)), pa.string())
@@ -156,10 +150,10 @@ class SourceTable:
         return {str(ref.source_id): ref for ref in self._refs(rows)}
 
     def rows(self, n_kept: Mapping[str, int]) -> Iterator[pa.Table]:
-        """Rows of `sources`, by URI, in tables of the size of a part; at least one table.
+        """Yields rows of `sources`, by URI, in tables of the size of a part; at least one table.
 
         Args:
-            n_kept: Clips that are kept of each content.
+            n_kept: Number of kept clips of each content.
         """
         order, leaders = self._sorted()
         header, measured = self._header.whole(), self._measured.whole()
@@ -183,7 +177,7 @@ class SourceTable:
             yield SourceRef(n_bytes=row.pop("bytes"), n_pixels=width * height, **row)
 
     def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Row numbers by URI, and for each row the one that is analyzed for its content."""
+        """Returns row numbers by URI, and for each row the one that is analyzed for its content."""
         if self._order is None or self._leaders is None:
             header = self._header.whole()
             order = pc.sort_indices(header["uri"]).to_numpy().astype(np.int64)
@@ -221,7 +215,7 @@ class SourceTotals:
 
 
 def source_records(rows: pa.Table) -> list[Source]:
-    """Rows of `sources` as records."""
+    """Returns rows of `sources` as records."""
     return [Source(**row) for row in rows.select(SOURCES_SCHEMA.names).to_pylist()]
 
 
@@ -230,7 +224,7 @@ def _value_counts(column: pa.ChunkedArray) -> dict[str, int]:
 
 
 def _leaders(header: pa.Table, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The first row by URI that can be used, of those with the same content."""
+    """Returns the first usable row by URI of those with the same content."""
     leaders = np.full(header.num_rows, _NO_LEADER, np.int64)
     if not header.num_rows:
         return leaders
@@ -267,7 +261,7 @@ def _overlaid(own: pa.Table, shared: pa.Table, measured: pa.Table) -> pa.Table:
 def _counted(
     table: pa.Table, *, is_copy: NDArray[np.bool_], kept: pa.Array, counts: pa.Array
 ) -> pa.Table:
-    """Adds the number of kept clips, and says of copies that their clips stand elsewhere."""
+    """Adds the number of kept clips, and marks copies, whose clips count elsewhere."""
     copies = pa.array(is_copy)
     done = pc.equal(table["outcome"], "done")
     found = counts.take(pc.index_in(table["source_id"], value_set=kept))
@@ -295,7 +289,7 @@ def _with(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
 
 
 def _held(field: pa.Field) -> pa.Field:
-    """The field as it is held in memory."""
+    """Returns the field's form in memory."""
     if field.name in _LONG:
         return field.with_type(pa.large_string())
     if field.name in _FEW_VALUES:
@@ -304,7 +298,7 @@ def _held(field: pa.Field) -> pa.Field:
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
-    """Rows of several tables in one chunk per column; empties the list.
+    """Joins tables into one chunk per column; empties the list.
 
     The chunks of a column go before the next column is joined, so that all is not held twice.
     """

@@ -1,4 +1,4 @@
-"""Bytes that are needed again, in a temporary file on the local disk and not in memory."""
+"""A temporary file on the local disk for bytes that are needed again."""
 
 import os
 import tempfile
@@ -11,9 +11,9 @@ _BUFFER_BYTES = 1 << 20
 
 
 class Spill:
-    """A temporary file without a name: it is gone when this process ends, however it ends.
+    """A temporary file without a name: it vanishes however this process ends.
 
-    What is added by one thread can be read by all.
+    All threads can read bytes that one thread added.
     """
 
     def __init__(self) -> None:
@@ -23,10 +23,10 @@ class Spill:
         self._file: IO[bytes] | None = None
 
     def add(self, data: bytes) -> int:
-        """Adds bytes; returns where they begin.
+        """Adds bytes; returns their offset.
 
         Raises:
-            StorageError: The local disk does not take them.
+            StorageError: Writing to the local disk failed.
         """
         with self._lock:
             begin = self._written + len(self._buffer)
@@ -36,7 +36,7 @@ class Spill:
             return begin
 
     def read(self, begin: int, n_bytes: int) -> bytes:
-        """Reads bytes that were added."""
+        """Reads bytes at an offset."""
         with self._lock:
             if begin >= self._written:
                 at = begin - self._written

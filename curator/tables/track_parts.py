@@ -1,11 +1,11 @@
-"""Where tracks are stored: an object for each family of columns of some sources.
+"""The storage of tracks: an object for each family of columns of some sources.
 
-    tracks/frames/<stamp>-<hash>.parquet    what places all others, and the failures
+    tracks/frames/<stamp>-<hash>.parquet    the base of all others, and the failures
     tracks/<family>/<stamp>-<hash>.parquet  the columns of one family
-    segments/<stamp>-<hash>.parquet         what was measured on a segment of one source
+    segments/<stamp>-<hash>.parquet         measurements of a segment of one source
 
 A part is named by the stamp of its family and a hash of the sources in it, so that parts of one
-decode have the same hash. A source that failed for good is in `frames` alone.
+decode have the same hash. A source that failed permanently is in `frames` alone.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,13 +28,11 @@ _CHECKED = ("frame_pts", "frame_bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFamily:
-    """A family as it is stored.
+    """A stored family of columns.
 
     Attributes:
-        name: Its name.
         folder: Its folder under `tracks/`.
         stamp: Its fingerprint.
-        columns: Its columns.
     """
 
     name: str
@@ -51,9 +49,8 @@ class SourceItem:
     """A source to analyze.
 
     Attributes:
-        source: The source.
-        families: Those to measure.
-        parts: Where the others are stored.
+        families: Families to measure.
+        parts: Parts of the other families.
     """
 
     source: SourceRef
@@ -92,7 +89,7 @@ class SegmentItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashItem:
-    """A source in segments, whose SHA-256 no segment can take by itself."""
+    """A source in segments, whose SHA-256 no segment can compute by itself."""
 
     source: SourceRef
 
@@ -112,12 +109,12 @@ AnalyzeItem = SourceItem | SegmentItem | HashItem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinItem(SourceItem):
-    """A source whose segments are all there; `tracks` are those of `segments` once they are read.
+    """A source whose segments are complete; `tracks` are filled in once `segments` are read.
 
     Attributes:
         segments: Their parts, in order.
         sha256: Of the whole source; empty where it is known.
-        tracks: What was measured on each.
+        tracks: Measurements of each segment.
     """
 
     segments: tuple[str, ...]
@@ -135,14 +132,12 @@ class StoredTrack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentDone:
-    """What became of a segment, a hash or a join; `whole` says why the source cannot be joined.
+    """The outcome of a segment, a hash or a join.
 
     Attributes:
-        source: The source.
-        key: The segment's name within it, where `part` has the segment.
+        key: The segment's name within the source, where `part` has the segment.
         part: The segment's part.
-        sha256: Of the source.
-        whole: Why it must be analyzed whole.
+        whole: Why the source must be analyzed whole.
     """
 
     source: SourceRef
@@ -154,7 +149,7 @@ class SegmentDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyzedUnit:
-    """What was stored of some items; `failed` has what another run tries again."""
+    """The stored results of some items; another run retries those in `failed`."""
 
     tracks: tuple[StoredTrack, ...] = ()
     failed: tuple[tuple[SourceRef, Failure], ...] = ()
@@ -166,8 +161,6 @@ class TrackItem:
     """A track, or the failure in its place.
 
     Attributes:
-        source: The source.
-        track: What was measured.
         frames_part: The part of its family `frames`; None for a failure that is not stored.
     """
 
@@ -190,8 +183,7 @@ class TrackParts:
     """The stored tracks of a recipe.
 
     Args:
-        store: Output root.
-        families: Those that the recipe needs.
+        families: Families that the recipe needs.
     """
 
     def __init__(self, store: Store, families: Sequence[StoredFamily]) -> None:
@@ -199,7 +191,7 @@ class TrackParts:
         self._store = store
 
     def stored(self) -> tuple[dict[str, PartsByFamily], set[str]]:
-        """Parts by family of each source id, and the source ids that failed for good.
+        """Returns parts by family of each source id, and the source ids that failed permanently.
 
         Sources of one unit share one dictionary.
         """
@@ -217,7 +209,7 @@ class TrackParts:
         for names, (keys, failed_keys) in found:
             if FRAMES in names:
                 failed.update(failed_keys)
-            # By identity, which holds as long as the dictionaries do: until `parts_of` is made.
+            # By identity, which is valid while the dictionaries exist: until `parts_of` is made.
             merged: dict[int, tuple[PartsByFamily, dict[str, str]]] = {}
             for key in keys:
                 known = parts_of.get(key)
@@ -232,11 +224,7 @@ class TrackParts:
     def write(
         self, results: Sequence[tuple[str, Track | Failure]], families: Collection[str]
     ) -> dict[str, str]:
-        """Stores some families of some sources, and failures.
-
-        Args:
-            results: By source id.
-            families: Those that were measured.
+        """Stores measured families of some sources, and failures, by source id.
 
         Returns:
             The parts, by family.
@@ -254,7 +242,7 @@ class TrackParts:
         return names
 
     def read(self, tracks: Iterable[StoredTrack]) -> list[TrackItem]:
-        """Reads tracks; each part once for the sources that it has in common with the others."""
+        """Reads tracks; a part that several sources share is read once."""
         groups: dict[tuple[str, ...], list[SourceRef]] = {}
         for one in tracks:
             names = (one.parts[FRAMES], *(n for f, n in one.parts.items() if f != FRAMES))
@@ -271,13 +259,7 @@ class TrackParts:
         return items
 
     def agrees(self, part: str, source_id: str, track: Track) -> bool:
-        """Whether a decode gave the frames that are stored.
-
-        Args:
-            part: Of the family `frames`.
-            source_id: The source.
-            track: Of the decode.
-        """
+        """Returns whether a decode gave the frames stored in a part of the family `frames`."""
         table = self._parts(FRAMES).read(part, ["source_id", *_CHECKED])
         row = table["source_id"].to_pylist().index(source_id)
         stored = (np.asarray(table[name][row].values) for name in _CHECKED)
@@ -288,12 +270,12 @@ class TrackParts:
         return bool(np.array_equal(n_bytes[known], track.frame_bytes[known]))
 
     def segments(self, families: Collection[str]) -> Parts:
-        """The parts of segments on which some families were measured."""
+        """Returns the parts of segments on which some families were measured."""
         stamps = {name: self._families[name].stamp for name in families}
         return Parts(self._store, SEGMENTS, fingerprint(SEGMENTS, stamps))
 
     def write_segment(self, item: SegmentItem, track: Track) -> str:
-        """Stores what was measured on a segment."""
+        """Stores the measurements of a segment."""
         own = (self._families[name].columns for name in sorted(item.families))
         columns = list(dict.fromkeys((*PLACES, *(name for names in own for name in names))))
         table = tracks_to_table([(str(item.source.source_id), track)], columns)
@@ -314,16 +296,12 @@ class TrackParts:
         return Parts(self._store, f"{TRACKS}/{stored.folder}", stored.stamp)
 
     def _footer(self, names: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """Keys and failures of the parts of one unit, which are the same in each of them."""
+        """Reads keys and failures of the parts of one unit, which are the same in each of them."""
         return self._parts(FRAMES).footer(names.get(FRAMES) or next(iter(names.values())))
 
 
 class KeepTracks:
-    """Stores what a unit of analysis gave: a track by family, a segment as one row.
-
-    Args:
-        parts: Where.
-    """
+    """Stores results of a unit of analysis: a track by family, a segment as one row."""
 
     def __init__(self, parts: TrackParts) -> None:
         self._parts = parts
@@ -374,7 +352,7 @@ class KeepTracks:
     def _checked(
         self, item: SourceItem, result: Track | Failure | WholeReason | str
     ) -> Track | Failure | WholeReason | str:
-        """The result; something else where it does not fit the frames that are stored."""
+        """Returns the result, replaced where it does not fit the stored frames."""
         if not isinstance(result, Track) or FRAMES in item.families:
             return result
         if self._parts.agrees(item.parts[FRAMES], str(item.source.source_id), result):
@@ -402,7 +380,7 @@ class KeepTracks:
 
 
 def _is_for_good(item: SourceItem, failure: Failure) -> bool:
-    """Whether a failure is stored: not where frames of the source were decoded before."""
+    """Returns whether to store a failure: not where frames of the source were decoded before."""
     return failure.code not in RETRIED and FRAMES in item.families
 
 
@@ -413,18 +391,18 @@ class LoadSegments:
         self._parts = parts
 
     def __call__(self, items: Sequence[JoinItem]) -> list[JoinItem]:
-        """The items with what was measured on their segments."""
+        """Returns the items with the measurements of their segments."""
         return [replace(item, tracks=self._parts.read_segments(item)) for item in items]
 
 
 class LoadTracks:
-    """Reads the tracks that a unit of analysis gave."""
+    """Reads the tracks of a unit of analysis."""
 
     def __init__(self, parts: TrackParts) -> None:
         self._parts = parts
 
     def __call__(self, unit: AnalyzedUnit) -> list[TrackItem] | None:
-        """Tracks and failures; None for a unit of segments, which have no track yet."""
+        """Returns tracks and failures; None for a unit of segments, which have no track yet."""
         if unit.segments:
             return None
         failed = [TrackItem(source=s, track=f, frames_part=None) for s, f in unit.failed]

@@ -1,7 +1,7 @@
 """Tracks as Arrow rows: one row per source, in tables that each have some of the columns.
 
-The columns of a track are those of its fields, and one for each of its signals and changes. Rows of
-several tables, with the columns of one family each, make a track together.
+The columns of a track are those of its fields, and one for each of its signals and changes. A track
+is made of rows of several tables, which have the columns of one family each.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,15 +83,15 @@ _DECODE_NOTES = frozenset(
 
 
 def change_column(name: str) -> str:
-    """Column of one of `CHANGES`."""
+    """Returns the column of one of `CHANGES`."""
     return f"{_CHANGE}{name}"
 
 
 def track_schema(columns: Iterable[str]) -> pa.Schema:
-    """Schema of rows with some columns of tracks.
+    """Returns the schema of rows with some columns of tracks.
 
-    `error_stage`, `error_code` and `error_message` are set, and all else null, for a source that
-    cannot be decoded.
+    For a source that cannot be decoded only `error_stage`, `error_code` and `error_message` are
+    set.
     """
     return pa.schema(
         [("source_id", pa.string()), *_FAILURE, *((name, _type_of(name)) for name in columns)]
@@ -109,12 +109,7 @@ def _type_of(name: str) -> pa.DataType:
 def tracks_to_table(
     results: Sequence[tuple[str, Track | Failure]], columns: Sequence[str]
 ) -> pa.Table:
-    """Rows for the results of a unit.
-
-    Args:
-        results: Source id and what became of it.
-        columns: Those that the rows have.
-    """
+    """Returns rows with some columns for the results of a unit, given by source id."""
     rows = [_row(key, result, columns) for key, result in results]
     return pa.Table.from_pylist(rows, track_schema(columns))
 
@@ -146,7 +141,7 @@ def _value(track: Track, name: str) -> object:
 def table_to_tracks(
     tables: Sequence[pa.Table], uris: Mapping[str, str]
 ) -> list[tuple[str, Track | Failure]]:
-    """Records of rows that `tracks_to_table` made.
+    """Returns records of rows that `tracks_to_table` made.
 
     Args:
         tables: Rows of one family each; the first ones have the fields of a `Timeline`.
@@ -170,7 +165,7 @@ def table_to_tracks(
 
 
 def table_to_timeline(table: pa.Table, source_id: str) -> Timeline:
-    """When the frames of a source are shown, from a table of the family `frames`.
+    """Reads the frame times of a source from a table of the family `frames`.
 
     Raises:
         KeyError: The table has no frames of the source.
@@ -191,7 +186,7 @@ def _failure(row: pa.Table, uri: str) -> Failure:
 
 
 def _columns(row: pa.Table) -> dict[str, Any]:
-    """Values of a row by column; lists as arrays."""
+    """Returns values of a row by column; lists as arrays."""
     values: dict[str, Any] = {}
     for name in row.column_names[1 + len(_FAILURE) :]:
         cell = row[name][0]
@@ -205,7 +200,7 @@ def _columns(row: pa.Table) -> dict[str, Any]:
 
 
 def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of columns as a record has them."""
+    """Returns values of columns as a record has them."""
     made = dict(values)
     for name in ("time_base", "pixel_aspect"):
         made[name] = Fraction(made[name])
@@ -220,7 +215,7 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined_notes(notes: Sequence[str], of_audio: Sequence[str]) -> tuple[Note, ...]:
-    """Notes in the order of one decode: on what decodes, on audio, on what the header claims."""
+    """Orders notes as in one decode: on what decodes, on audio, on the header's claims."""
     found = [Note(note) for note in notes]
     decoding = [note for note in found if note in _DECODE_NOTES]
     rest = [note for note in found if note not in _DECODE_NOTES]
@@ -245,7 +240,7 @@ _TRACK_FIELDS = frozenset(Track.__dataclass_fields__)
 
 
 def with_noise(signals: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """Signals with `noise`, where there are both that it is made of."""
+    """Adds `noise`, where both signals that it is made of exist."""
     if NATIVE_NOISE not in signals or FULL_FRAME_NOISE not in signals:
         return dict(signals)
     native, full = signals[NATIVE_NOISE], signals[FULL_FRAME_NOISE]

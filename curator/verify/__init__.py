@@ -1,4 +1,4 @@
-"""Checks that an output root holds what a run wrote."""
+"""Checks that an output root holds the output of a run."""
 
 from curator.verify.audit import Verified, verify
 

@@ -1,4 +1,4 @@
-"""Runs all checks, in threads, with memory for facts and at most one clip per thread."""
+"""Runs all checks in threads; memory holds facts and at most one clip per thread."""
 
 import hashlib
 import json
@@ -73,7 +73,7 @@ def verify(
         progress: Called with the shards, clips and bytes of MP4s read so far.
 
     Raises:
-        UsageError: There are no shards.
+        UsageError: The root has no shards.
         StorageError: The root cannot be listed.
     """
     findings = Findings()
@@ -109,7 +109,7 @@ def verify(
 
 
 def _summary(shards: ShardSet, findings: Findings) -> dict[str, Any] | None:
-    """Summary of the run; None if there are only shards, or it cannot be read."""
+    """Reads the run's summary; None if it is missing or unreadable."""
     if not shards.prefix:
         return None
     where = f"{shards.store.uri}/{SUMMARY}"
@@ -169,7 +169,7 @@ def _files(shards: ShardSet) -> dict[str, dict[str, Any]]:
 
 
 def _hashed(shards: ShardSet) -> Iterator[tuple[str, str]]:
-    """Small objects that exist and have a hash in the manifest."""
+    """Returns small objects that exist and have a hash in the manifest."""
     for shard in shards.shards:
         for name, field in ((shard.idx_name, "idx_sha256"), (shard.meta_name, "meta_sha256")):
             if name in shards.sizes and shard.facts.get(field) is not None:
@@ -242,14 +242,14 @@ def _check_tars(
 def _chosen(
     shards: ShardSet, present: Sequence[Shard], frames: FramesToDecode, seed: int
 ) -> dict[str, Set[int]] | None:
-    """Positions of the samples to decode, by shard; None for all."""
+    """Chooses the positions of the samples to decode, by shard; None for all."""
     if frames == "all":
         return None
     if frames == "none":
         return {}
     counts = [_n_samples(shards, shard) for shard in present]
     total = sum(counts)
-    # The standard library's generator, so that the choice is the same everywhere.
+    # The standard library's generator makes the same choice everywhere.
     numbers = sorted(random.Random(seed).sample(range(total), min(frames, total)))
     chosen: dict[str, Set[int]] = {}
     begin, at = 0, 0
@@ -264,7 +264,6 @@ def _chosen(
 
 
 def _n_samples(shards: ShardSet, shard: Shard) -> int:
-    """Samples of a shard, by the manifest or the index."""
     samples = shard.facts.get("samples")
     if isinstance(samples, int) and 0 <= samples <= shards.sizes[shard.name] // 512:
         return samples
@@ -275,7 +274,6 @@ def _n_samples(shards: ShardSet, shard: Shard) -> int:
 
 
 def _check_facts(shards: ShardSet, tar: TarFacts, findings: Findings) -> None:
-    """Compares a tar with its entry in the manifest."""
     facts = tar.shard.facts
     if facts.get("sha256") is not None and tar.sha256:
         _expect_hash(shards, tar.shard.name, tar.sha256, str(facts["sha256"]), findings)
@@ -357,7 +355,7 @@ def _check_splits(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
 
 
 def _check_unnamed(shards: ShardSet, findings: Findings) -> None:
-    """Finds objects that the manifest, if there is one, does not name."""
+    """Finds objects that the manifest, if any, does not name."""
     if shards.manifest is None:
         return
     named = {MANIFEST, DATASET, *map(wids_name, SPLITS), *_files(shards)}

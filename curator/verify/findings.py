@@ -20,7 +20,7 @@ EXPORT = "`curate export OUT OUT --format {}` writes it again"
 
 
 class Code(StrEnum):
-    """What is wrong. Public: printed, and in the JSON."""
+    """Kinds of faults. Public: printed, and in the JSON."""
 
     MANIFEST_MISSING = "manifest_missing"
     """No manifest: an older version's run, or one that did not finish."""
@@ -75,7 +75,7 @@ WARNINGS = frozenset({Code.UNNAMED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong."""
+    """One fault."""
 
     code: Code
     path: str
@@ -86,7 +86,7 @@ class Finding:
 
     @property
     def is_warning(self) -> bool:
-        """Whether the shards are right all the same."""
+        """Whether the shards are valid all the same."""
         return self.code in WARNINGS
 
 
@@ -107,6 +107,6 @@ class Findings:
                 self._stored.append(finding)
 
     def sorted(self) -> list[Finding]:
-        """Findings in the order of their codes, then paths; warnings last."""
+        """Returns findings in the order of their codes, then paths; warnings last."""
         order = {code: number for number, code in enumerate(Code)}
         return sorted(self._stored, key=lambda f: (order[f.code], f.path, f.found))

@@ -18,12 +18,12 @@ ENERGON_FILES = ("dataset.yaml", "split.yaml", ".info.json")
 
 
 def wids_name(split: str) -> str:
-    """Name of the wids index of a split."""
+    """Returns the name of the wids index of a split."""
     return f"wids-{split}.json"
 
 
 def read_offsets(shards: ShardSet, name: str) -> NDArray[np.int64] | None:
-    """Offsets of a `.tar.idx`; None if its size is wrong.
+    """Reads the offsets of a `.tar.idx`; None if its size is wrong.
 
     Raises:
         StorageError: It cannot be read.
@@ -61,7 +61,7 @@ def check_idx(shards: ShardSet, facts: TarFacts, findings: Findings) -> None:
 
 
 def wids_entries(shards: ShardSet, split: str, findings: Findings) -> dict[str, dict[str, Any]]:
-    """Entries of a wids index by tar; empty if it is missing or unreadable."""
+    """Reads the entries of a wids index by tar; empty if it is missing or unreadable."""
     name = wids_name(split)
     if name not in shards.sizes:
         return {}
@@ -179,7 +179,7 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def _expanded(names: Iterable[object]) -> Iterator[str]:
-    """Names, with ranges such as `{000000..000003}` expanded."""
+    """Expands ranges such as `{000000..000003}` in names."""
     for name in names:
         head, brace, tail = str(name).partition("{")
         span, closing, rest = tail.partition("}")
@@ -192,7 +192,7 @@ def _expanded(names: Iterable[object]) -> Iterator[str]:
 
 
 def _load(shards: ShardSet, name: str, code: Code, findings: Findings) -> Any:  # noqa: ANN401 - whatever the file holds
-    """Contents of a JSON or YAML object; None, and a finding, if it cannot be read."""
+    """Loads a JSON or YAML object; None, and a finding, if it cannot be read."""
     try:
         data = shards.store.read(shards.key(name))
         return orjson.loads(data) if name.endswith(".json") else yaml.safe_load(data)

@@ -12,12 +12,9 @@ MAX_PIXELS = 1 << 27
 
 
 def header_differences(mp4: bytes, sample: dict[str, Any], uri: str) -> list[tuple[str, str]]:
-    """Differences between the MP4's header and the JSON: pairs of found and expected.
+    """Returns differences between the MP4's header and the JSON: pairs of found and expected.
 
-    Args:
-        mp4: The clip.
-        sample: Its JSON, with `width`, `height`, `n_frames` and `fps_fraction` or `fps`.
-        uri: Name for messages.
+    The JSON has `width`, `height`, `n_frames` and `fps_fraction` or `fps`; `uri` is for messages.
     """
     try:
         with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4)) as container:
@@ -42,7 +39,7 @@ def header_differences(mp4: bytes, sample: dict[str, Any], uri: str) -> list[tup
 def frame_differences(
     mp4: bytes, sample: dict[str, Any], uri: str, *, threads: int
 ) -> list[tuple[str, str]]:
-    """Differences between decoded frames and JSON: number, size, first time, damage.
+    """Returns differences between decoded frames and JSON: number, size, first time, damage.
 
     As `header_differences`; `threads` are the decoder's.
     """
@@ -72,7 +69,7 @@ def frame_differences(
 
 
 def rate_of(sample: dict[str, Any]) -> Fraction:
-    """Frames per second of a sample's JSON.
+    """Returns the frames per second of a sample's JSON.
 
     Raises:
         ValueError: It is not a number.

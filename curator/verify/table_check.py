@@ -21,7 +21,7 @@ DERIVED = ("aspect_ratio", "resolution")
 
 
 class SampleLookup:
-    """Finds samples by shard and key among the facts of all tars; remembers which were found."""
+    """Finds samples by shard and key among the facts of all tars, and remembers those found."""
 
     def __init__(self, tars: Sequence[TarFacts]) -> None:
         self._tars = {tar.shard.name: tar for tar in tars}
@@ -29,11 +29,11 @@ class SampleLookup:
         self._seen = {name: np.zeros(len(tar.keys), np.bool_) for name, tar in self._tars.items()}
 
     def tar(self, shard: str) -> TarFacts | None:
-        """Facts of a tar."""
+        """Returns the facts of a tar."""
         return self._tars.get(shard)
 
     def find(self, shard: str, key: str) -> int | None:
-        """Position of a sample in its tar."""
+        """Returns the position of a sample in its tar."""
         tar, order = self._tars[shard], self._order[shard]
         wanted = np.bytes_(key.encode("utf-8", "replace"))
         at = int(np.searchsorted(tar.keys, wanted, sorter=order)) if len(order) else 0
@@ -44,13 +44,13 @@ class SampleLookup:
         return position
 
     def was_seen(self, shard: str, key: str) -> bool:
-        """Whether `find` returned this sample before."""
+        """Returns whether `find` returned this sample before."""
         tar, order = self._tars[shard], self._order[shard]
         at = int(np.searchsorted(tar.keys, np.bytes_(key.encode()), sorter=order))
         return at < len(order) and bool(self._seen[shard][order[at]])
 
     def unseen(self) -> Iterator[tuple[TarFacts, NDArray[np.bytes_]]]:
-        """Tars with samples that were not found yet, and their keys."""
+        """Yields tars with samples that were not found yet, and their keys."""
         for name, tar in self._tars.items():
             keys = tar.keys[~self._seen[name]]
             if len(keys):
@@ -101,7 +101,7 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
 
 
 def _derived(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Differences of columns that follow from height and width."""
+    """Checks columns that follow from height and width."""
     height, width = values.get("height"), values.get("width")
     if not height or not width:
         return
@@ -116,7 +116,7 @@ def _derived(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _other_columns(
     shards: ShardSet, tar: TarFacts, at: int, values: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """The columns that differ from a sample's JSON, which is read again."""
+    """Returns columns that differ from a sample's JSON, which is read again."""
     fields: dict[str, Any] = {}
     text = ""
     try:

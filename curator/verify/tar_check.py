@@ -62,7 +62,7 @@ class TarFacts:
 
 
 class _Sample:
-    """Members of one sample, as far as they were read."""
+    """The members of one sample read so far."""
 
     def __init__(self, first: Member) -> None:
         self.key = first.key
@@ -107,12 +107,12 @@ class _Hashing:
 
 
 class TarCheck:
-    """Checks tars, each in one pass; one object serves several threads.
+    """Checks tars, each in one pass; thread-safe.
 
     Args:
         shards: All shards.
         findings: Collects errors.
-        threads: Of a decoder.
+        threads: Threads of a decoder.
         seen: Called with the bytes of each clip that was read.
     """
 
@@ -244,7 +244,7 @@ class TarCheck:
                 self._add(Code.FRAMES, path, found, expected)
 
     def _fields(self, sample: _Sample, path: str) -> dict[str, Any] | None:
-        """The sample's JSON, if it has all needed fields."""
+        """Returns the sample's JSON, if it has all needed fields."""
         if sample.json is None:
             return None
         try:
@@ -306,7 +306,7 @@ class _Rows:
     def facts(
         self, shard: Shard, is_whole: bool, end: int, n_bytes: int, sha256: str, md5: str
     ) -> TarFacts:
-        """All facts, as arrays."""
+        """Returns all facts, as arrays."""
         numbers = np.array(self._numbers, np.int64).reshape(-1, 3)
         return TarFacts(
             shard=shard,
@@ -331,7 +331,7 @@ REPEATED = ("text", "num_frames", "height", "width", "fps", "source_id", "source
 
 
 def json_columns(fields: dict[str, Any], text: str) -> dict[str, Any]:
-    """The columns `REPEATED` of a sample's JSON and caption."""
+    """Returns the columns `REPEATED` of a sample's JSON and caption."""
     return {
         "text": text,
         "num_frames": fields["n_frames"],
@@ -345,7 +345,7 @@ def json_columns(fields: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def columns_digest(columns: dict[str, Any]) -> int:
-    """64 bits of a hash of `REPEATED`, never 0."""
+    """Returns 64 bits of a hash of `REPEATED`, never 0."""
     values = [columns.get(name) for name in REPEATED]
     # A table may hold it in single precision.
     values[4] = round(float(values[4] or 0.0), 3)
@@ -380,7 +380,7 @@ class _Meta:
             self._stream = None
 
     def finish(self) -> None:
-        """Checks that there are no more lines."""
+        """Checks that no lines remain."""
         if self._stream is not None and self._stream.readline(MAX_TEXT_BYTES):
             self._add(f"more than {self._line} lines", f"{self._line} lines, one per sample")
 

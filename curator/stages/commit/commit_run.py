@@ -1,4 +1,4 @@
-"""Commits a run: tables, report and `summary.json`, then the removal of what no longer counts."""
+"""Commits a run: tables, report and `summary.json`, then the removal of obsolete objects."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """All that a finished run leaves behind."""
+    """The results of a finished run."""
 
     store: Store
     recipe: Mapping[str, Any]
@@ -71,11 +71,7 @@ class Commit:
 
 
 def commit_run(run: Commit) -> dict[str, Any]:
-    """Writes what readers see, `summary.json` last, and removes what an older run left.
-
-    Returns:
-        The summary.
-    """
+    """Publishes a run, `summary.json` last, removes older objects, and returns the summary."""
     kept = kept_by_source(run.clips)
     totals = SourceTotals()
     names: dict[str, list[str]] = {"sources": []}
@@ -89,7 +85,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         "embeddings": run.embeddings,
     }
     if run.clip_embeddings is not None:
-        # A table of its own: the length of a vector is part of a column's type.
+        # A separate table: the length of a vector is part of a column's type.
         tables["clip_embeddings"] = run.clip_embeddings
     if run.sidecars is not None:
         tables["sidecars"] = run.sidecars
@@ -117,7 +113,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
     try:
         run.store.clean_temporary(("", *OWN_FOLDERS), is_own)
     except StorageError as error:
-        # What killed writers left costs space, not correctness.
+        # Leftovers of killed writers cost space, not correctness.
         logger.warning("unfinished objects were not all removed: %s", error)
     return summary
 
@@ -130,13 +126,13 @@ def publish(
     shard_files: Mapping[str, bytes],
     old: Iterable[str],
 ) -> None:
-    """Makes a finished run visible, `summary.json` last, and removes what it replaces.
+    """Makes a finished run visible, `summary.json` last, and removes replaced objects.
 
     Args:
         store: Output root.
         summary: For `summary.json`.
         report: HTML of the report.
-        shard_files: What describes all shards, by name, in the order in which it is written.
+        shard_files: Files that describe all shards, by name, in writing order.
         old: Objects to remove.
     """
     store.write("report/index.html", report.encode())
@@ -148,12 +144,7 @@ def publish(
 
 
 def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
-    """Writes what describes the shards, the manifest last; what has these bytes stays.
-
-    Args:
-        store: Output root.
-        files: By name, in the order in which they are to be written.
-    """
+    """Writes files that describe the shards, by name in writing order; skips unchanged ones."""
     sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
     for name, data in files.items():
         if sizes.get(name) != len(data) or store.read(name) != data:
@@ -161,12 +152,12 @@ def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that results may depend on."""
+    """Returns versions of Python and of the packages that results may depend on."""
     return {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}}
 
 
 def clip_counts(clips: ClipRows) -> dict[str, Any]:
-    """What became of the clips, for `counts` of the summary."""
+    """Counts the outcomes of the clips, for `counts` of the summary."""
     columns = ("decision", "reason", "reasons", "tags", "cut_mode")
     table = {name: clips.values(name) for name in columns}
     is_kept = [decision == "kept" for decision in table["decision"]]
@@ -188,13 +179,13 @@ def clip_counts(clips: ClipRows) -> dict[str, Any]:
 
 
 def kept_by_source(clips: ClipRows) -> Counter[str]:
-    """Clips that are kept of each source id."""
+    """Counts kept clips of each source id."""
     of = zip(clips.values("source_id"), clips.values("decision"), strict=True)
     return Counter(source for source, decision in of if decision == "kept")
 
 
 def kept_seconds(clips: ClipRows) -> float:
-    """Seconds of the clips that are kept, to the millisecond."""
+    """Returns the seconds of the kept clips, to the millisecond."""
     spans = zip(clips.values("start_s"), clips.values("end_s"), strict=True)
     kept = (decision == "kept" for decision in clips.values("decision"))
     seconds: float = sum(end_s - start_s for start_s, end_s in itertools.compress(spans, kept))
@@ -237,5 +228,5 @@ def _count(values: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
 
 
 def to_json(value: object) -> bytes:
-    """JSON as this package writes it for people and programs."""
+    """Returns JSON in this package's format for people and programs."""
     return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"

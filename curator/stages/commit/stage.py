@@ -8,7 +8,7 @@ from curator.stages.commit.config import CommitConfig
 
 
 class CommitStage(Stage[CommitConfig, Commit, dict[str, Any]]):
-    """Writes tables, report and `summary.json`, then removes what no longer counts."""
+    """Writes tables, report and `summary.json`, then removes obsolete objects."""
 
     name = "commit"
     version = 1

@@ -1,11 +1,11 @@
 """Writes the clips that survived: exactly the frames of their spans, verified by decoding.
 
-A clip whose source is in the form that the recipe accepts is copied: its packets are written as
-they are, from the first key frame in the span on. All others are encoded.
+A clip whose source has the form that the recipe accepts is copied: its packets are written
+unchanged, from the first key frame in the span on. All others are encoded.
 
-Each clip seeks to the key frame before its span. What a seek brings is compared with the timestamps
-that the analysis saw: a frame that is missing, extra or damaged sends the clip to an earlier seek,
-and in the end to the start of the file.
+Each clip seeks to the key frame before its span. The decoded frames are compared with the analyzed
+timestamps: a frame that is missing, extra or damaged sends the clip to an earlier seek, and in the
+end to the start of the file.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ class _Encoded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pictures:
-    """Frames of a clip as they are to be written; `upright` knows their size."""
+    """Frames of a clip in their written form; `upright` knows their size."""
 
     upright: Upright
     frames: Iterator[av.video.frame.VideoFrame]
@@ -81,10 +81,8 @@ class ClipCutter:
         reader: The source, seekable.
         uri: Name for messages.
         n_bytes: Its size.
-        config: Settings.
         max_pixels: Largest frame, in pixels.
         decoder_threads: Threads of the decoder; changes no result.
-        pixels: Stages that change pixels before the encoder.
     """
 
     def __init__(
@@ -124,7 +122,7 @@ class ClipCutter:
         self._close()
 
     def _opened(self) -> av.container.InputContainer:
-        """The container, which stays open for the next clip as long as nothing goes wrong."""
+        """Opens the container, which stays open for the next clip until an error."""
         if self._container is None:
             self._container = self._stack.enter_context(
                 open_container(self._reader, self._uri, n_bytes=self._n_bytes)
@@ -138,32 +136,26 @@ class ClipCutter:
     def cut(self, request: CutRequest, make_tap: MakeTap | None = None) -> CutClip:
         """Writes one clip: a copy if the recipe wants one and it holds, else encoded.
 
-        Args:
-            request: The clip.
-            make_tap: Takes frames of it on the way; None for none.
+        `make_tap` makes a tap that takes frames on the way; None for none.
 
         Raises:
-            CutError: The frames of the span cannot be had again, or what was written does not
-                decode to what was meant.
-            SourceError: The source cannot be read any more.
+            CutError: The frames of the span cannot be decoded again, or the written clip does not
+                decode to them.
+            SourceError: The source is no longer readable.
         """
         try:
             return self._cut(request, make_tap)
         except BaseException:
-            # Where the demuxer stands is unknown now.
+            # The demuxer's position is unknown now.
             self._close()
             raise
 
     def look(self, request: CutRequest, make_tap: MakeTap) -> Looked:
-        """Takes frames of a clip without writing it.
-
-        Args:
-            request: The clip.
-            make_tap: Takes them.
+        """Takes frames of a clip, by the tap of `make_tap`, without writing it.
 
         Raises:
-            CutError: The frames of the span cannot be had again.
-            SourceError: The source cannot be read any more.
+            CutError: The frames of the span cannot be decoded again.
+            SourceError: The source is no longer readable.
         """
 
         def see(pictures: _Pictures) -> Looked:
@@ -252,13 +244,13 @@ class ClipCutter:
     def _with_audio(
         self, mp4: bytes, start: Fraction, n_frames: int, fps: Fraction
     ) -> tuple[bytes, AudioMode]:
-        """The clip with the audio that the recipe wants beside it."""
+        """Adds the audio that the recipe requests to a clip."""
         if self._config.audio == "drop":
             return mp4, "dropped"
         container = self._opened()
         video = video_stream(container, self._uri)
         stream = container.streams.best("audio", related=video)
-        # A stream in a codec that FFmpeg does not know has no context.
+        # A stream in a codec unknown to FFmpeg has no context.
         is_known = getattr(stream, "codec_context", None) is not None
         if not (isinstance(stream, AudioStream) and is_known):
             return mp4, "none"
@@ -293,15 +285,15 @@ class ClipCutter:
     def _packets_from(
         self, stream: av.video.stream.VideoStream, request: CutRequest
     ) -> Iterator[VideoPacket]:
-        """Packets from a place before which no copy of the span can begin."""
+        """Yields packets from a place before which no copy of the span can begin."""
         container = self._opened()
         for earlier_s in EARLIER_S:
             target = request.start_pts - round(earlier_s / request.time_base)
             container.seek(target, stream=stream, backward=True)
             packets = demuxed(container, [stream])
             first = next(packets, None)
-            # MPEG-TS is sought by decoding time, which may lie behind the span's first key frame.
-            # Whatever follows an IDR picture is shown after it.
+            # MPEG-TS seeks by decoding time, which may be after the span's first key frame.
+            # Everything after an IDR picture is shown after it.
             if first is not None and first.pts is not None and first.pts <= request.start_pts:
                 break
         if first is not None:
@@ -309,7 +301,7 @@ class ClipCutter:
         yield from packets
 
     def _encoded(self, request: CutRequest, make_tap: MakeTap | None) -> _Encoded:
-        """The clip, encoded once more if it is large beside its source."""
+        """Encodes the clip, and once more if it is large compared to its source."""
         encoded = self._at_quality(request, self._config.crf, make_tap)
         most = self._most_bytes(request, encoded)
         if most is None or len(encoded.mp4) <= max(most, SMALL_BYTES):
@@ -350,7 +342,7 @@ class ClipCutter:
         return self._trying(request, encode)
 
     def _trying(self, request: CutRequest, make: Callable[[_Pictures], _Made]) -> _Made:
-        """What is made of a clip's frames, by the first seek that gives the right ones."""
+        """Returns the result of `make` for the first seek that gives the right frames."""
         for earlier_s in (*EARLIER_S, None):
             try:
                 made = make(self._pictures(request, earlier_s))

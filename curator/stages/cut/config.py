@@ -1,4 +1,4 @@
-"""Settings of how clips are written."""
+"""Settings for writing clips."""
 
 from fractions import Fraction
 from typing import Literal, Self
@@ -9,7 +9,7 @@ from curator.buckets import SIZE_STEP_PX
 
 
 class CutConfig(BaseModel):
-    """How clips are written."""
+    """Settings for writing clips."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -138,7 +138,7 @@ class CutConfig(BaseModel):
 
     @property
     def rate(self) -> Fraction | None:
-        """`fps` as a number; decimals such as 29.97 are the fraction that broadcast means."""
+        """`fps` as a number; decimals such as 29.97 become the broadcast fraction."""
         if self.fps is None:
             return None
         rate = Fraction(self.fps)

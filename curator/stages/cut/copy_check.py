@@ -1,4 +1,4 @@
-"""Decides whether a clip may be copied, and checks what was written by decoding it.
+"""Decides whether a clip may be copied, and checks written clips by decoding them.
 
 A copy costs a read and one decode of the clip, an encoded clip a decode, an encode and the same
 check: see docs/design/clips.md for both.
@@ -33,7 +33,7 @@ NEIGHBOUR_TOLERANCE = 0.001
 
 
 def refuse_request(request: CutRequest, stream: av.video.stream.VideoStream) -> None:
-    """Checks what the analysis found against what a copy can be.
+    """Refuses clips that cannot be copied according to the analysis.
 
     Raises:
         CannotCopyError: SHAPE, BORDERS, INTERLACED, HIGH_DYNAMIC_RANGE, VARIABLE_RATE, FIXED_RATE
@@ -56,7 +56,7 @@ def refuse_request(request: CutRequest, stream: av.video.stream.VideoStream) -> 
 
 
 def give_up_ticks(request: CutRequest, *, at_most_s: float, at_most_share: float) -> int:
-    """Most time of a clip that a copy may leave out at both ends together, in `time_base`."""
+    """Returns the most time that a copy may omit at both ends together, in `time_base`."""
     share = int((request.end_pts - request.start_pts) * at_most_share)
     return min(int(at_most_s / request.time_base), share)
 
@@ -70,12 +70,12 @@ def check_copy(
     max_pixels: int,
     tap: Tap | None = None,
 ) -> None:
-    """Decodes a copy and compares it with what was meant.
+    """Decodes a copy and compares it with the request.
 
     Args:
         mp4: The copy.
         request: The clip.
-        span: Which of its frames were copied.
+        span: The copied frames.
         threads: Decoder threads.
         max_pixels: Largest frame, in pixels.
         tap: Takes frames of the copy as they pass; None for none.
@@ -108,7 +108,7 @@ def _checked_luma(
     max_pixels: int,
     tap: Tap | None,
 ) -> NDArray[np.float32]:
-    """Luma of the frames at the edges, NaN for the others; raises for what else is wrong."""
+    """Returns luma of the frames at the edges, NaN for the others; raises for other faults."""
     stream = container.streams.video[0]
     frames = FrameReader(
         container,
@@ -146,7 +146,7 @@ def _checked_luma(
 
 
 def is_same_luma(luma: NDArray[np.float32], meant: NDArray[np.float32], at: range) -> bool:
-    """Whether frames are those meant, and not rather their neighbours.
+    """Returns whether the frames are the requested ones and not their neighbours.
 
     Args:
         luma: [n] mean luma of the copy's frames; only those `at` count.
@@ -174,7 +174,7 @@ def check_encoded(
     decodes: bool,
     threads: int,
 ) -> str | None:
-    """Compares an encoded clip with what was meant.
+    """Compares an encoded clip with the request.
 
     Args:
         mp4: The clip.
@@ -185,7 +185,7 @@ def check_encoded(
         threads: Decoder threads.
 
     Returns:
-        What is wrong, or None.
+        The first difference, or None.
     """
     try:
         with av.open(io.BytesIO(mp4), mode="r") as container:

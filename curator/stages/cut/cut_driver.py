@@ -1,4 +1,4 @@
-"""The driver's side of cutting: which survivors have no clip yet, and where the others lie."""
+"""The driver's side of cutting: finds survivors without a written clip, and locates the others."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ _ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """What a written clip must be to serve."""
+    """The properties that a written clip must have to be used again."""
 
     min_frames: int
     crop: tuple[int | None, ...]
@@ -69,7 +69,7 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutNeeds:
-    """What cutting needs of other sections of the recipe.
+    """Settings of other recipe sections that cutting needs.
 
     Attributes:
         min_s: Shortest clip.
@@ -92,18 +92,14 @@ class CutGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutUnit:
-    """The outcomes of a unit, and frames that were taken of written clips."""
+    """The outcomes of a unit, and frames taken from written clips."""
 
     outcomes: list[CutOutcome]
     frames: Sequence[StoredFrames] = ()
 
 
 class TrackLoader:
-    """Reads when the frames of a unit's sources are shown.
-
-    Args:
-        store: Output root.
-    """
+    """Reads the frame times of a unit's sources."""
 
     def __init__(self, *, store: Store) -> None:
         self._tracks = Parts(store, "tracks", "")
@@ -120,11 +116,9 @@ class TrackLoader:
 
 
 class CutKeeper:
-    """Stores written clips as one part of `cuts`, and the frames that were taken of them.
+    """Stores written clips as one part of `cuts`, and the frames taken from them.
 
     Args:
-        store: Output root.
-        stamp: Fingerprint of the clips.
         taker: Stores frames; None where none are taken.
     """
 
@@ -159,11 +153,7 @@ class CutKeeper:
 
 
 class FrameKeeper:
-    """Stores frames of clips that are not written.
-
-    Args:
-        taker: Stores them.
-    """
+    """Stores frames of clips that are not written."""
 
     def __init__(self, taker: FrameTaker | None) -> None:
         self._taker = taker
@@ -184,15 +174,9 @@ class _Work:
 
 
 class Cutting:
-    """Cuts what survived and has not been cut.
+    """Cuts survivors that have no written clip.
 
     Args:
-        config: Settings.
-        pixels: Stages that change pixels before the encoder.
-        needs: Settings of other sections.
-        store: Output root.
-        engine: Where work is done.
-        progress: Where it is shown.
         previous: Summary of the last finished run.
     """
 
@@ -232,14 +216,14 @@ class Cutting:
         """Cuts the survivors that no part or shard has yet.
 
         Args:
-            clips: Rows of `clips`; those that are kept get the facts of what was written, or are
-                rejected if it could not be.
+            clips: Rows of `clips`; kept ones get the facts of the written clip, or are rejected if
+                writing failed.
             sources: The source of each source id.
             track_part: The part of `tracks` that has each source id.
             order: Frames that another stage wants of clips that are written now.
 
         Returns:
-            Where each clip is.
+            The location of each clip.
         """
         self.refuse_hdr(clips)
         written = _WrittenClips(clips)
@@ -274,14 +258,7 @@ class Cutting:
         sources: Mapping[str, SourceRef],
         track_part: Mapping[str, str],
     ) -> None:
-        """Takes frames of clips before they are cut, and encodes nothing.
-
-        Args:
-            clips: Rows of `clips` as proposed.
-            order: The frames that are wanted.
-            sources: The source of each source id.
-            track_part: The part of `tracks` that has each source id.
-        """
+        """Takes frames of proposed clips before they are cut, and encodes nothing."""
         if not clips:
             return
         wanted = {clip.clip_id: self._wanted(clip) for clip in clips}
@@ -301,7 +278,7 @@ class Cutting:
         cut, needs = self._config.cut, self._needs
         least = least_frames(clip, min_s=needs.min_s, shard=needs.classes)
         return _Wanted(
-            # A copy must have all the frames that the recipe asks for, an encoded clip has.
+            # A copy must have all requested frames; an encoded clip has them.
             min_frames=cut.length_frames or least,
             crop=_crop(clip),
             form=_form(clip, cut) if cut.has_form else None,
@@ -355,16 +332,16 @@ class Cutting:
         return _Work(chain=([load, cut], units), is_small=small)
 
     def _find_written(self, written: "_WrittenClips") -> None:
-        """Finds clips that are written: in parts of `cuts`, or in shards of the last run."""
+        """Finds written clips: in parts of `cuts`, or in shards of the last run."""
         self._find_cut(written)
         standing = {info.key: info.bytes for info in self._store.list("shards/")}
         columns = ("clip_id", *CUT_FACTS, "shard", "mp4_offset", "cut_fingerprint")
         if self._previous.get("fingerprints", {}).get("cuts") != self.stamp:
-            # Written otherwise, and perhaps before these columns were there.
+            # Written with other settings, and perhaps before these columns existed.
             return
         for name in self._previous.get("tables", {}).get("clips", []):
             table = Parts(self._store, "clips", "").read(name, columns)
-            # A tar may be gone, or torn, since.
+            # A tar may have been removed or damaged since.
             sizes = [standing.get(shard, -1) for shard in column_values(table["shard"])]
             ends = pc.add(table["mp4_offset"], table["mp4_bytes"])
             is_whole = pc.less_equal(ends, pa.array(sizes, pa.int64()))
@@ -379,7 +356,7 @@ class Cutting:
     def _find_cut(
         self, written: "_WrittenClips", only: Mapping[str, _Wanted] | None = None
     ) -> None:
-        """Finds clips in parts of `cuts`; all that are kept, or only some."""
+        """Finds clips in parts of `cuts`; all kept ones, or only some."""
 
         def holds(facts: Written, clip: Clip) -> bool:
             if only is None:
@@ -395,10 +372,10 @@ class Cutting:
 
 
 class _WrittenClips:
-    """Clips of a run that are written: which, what they are, and where.
+    """The written clips of a run, with their properties and locations.
 
     Args:
-        clips: Rows of `clips`; those that are kept count.
+        clips: Rows of `clips`; only kept ones count.
     """
 
     def __init__(self, clips: ClipRows) -> None:
@@ -411,7 +388,6 @@ class _WrittenClips:
         self._tables: list[pa.Table] = []
 
     def __contains__(self, number: int) -> bool:
-        """Whether the clip of a row is written."""
         return bool(self._is_found[number])
 
     def add(
@@ -420,11 +396,11 @@ class _WrittenClips:
         holds: Callable[[Written, Clip], bool],
         **place: pa.Array | pa.ChunkedArray,
     ) -> None:
-        """Adds clips; one that is added again is where it was added last.
+        """Adds clips; one that is added again moves to its last place.
 
         Args:
             table: Rows with `clip_id` and `CUT_FACTS`.
-            holds: Whether a clip of the table is what the run's clip is to be.
+            holds: Whether a clip of the table is the run's clip.
             place: Fields of `Location`.
         """
         found = self._rows.find_all(column_values(table["clip_id"]))
@@ -450,11 +426,7 @@ class _WrittenClips:
         self._is_found[self._numbers[-1]] = True
 
     def apply(self, stamp: str) -> Locations:
-        """Gives kept clips the facts of what was written; returns where it lies.
-
-        Args:
-            stamp: What wrote it.
-        """
+        """Gives kept clips the facts of their written clips by `stamp`; returns their locations."""
         if not self._tables:
             return Locations(LOCATION_SCHEMA.empty_table())
         numbers = np.concatenate(self._numbers)
@@ -470,7 +442,7 @@ class _WrittenClips:
 
 
 def _form(clip: Clip, cut: CutConfig) -> ClipForm:
-    """Of a row that has the size, rate and length that are to be written."""
+    """Returns the form of a row that has its size, rate and length."""
     return ClipForm(
         size=None if cut.size is None else (clip.width, clip.height),
         fps=cut.rate,
@@ -479,16 +451,16 @@ def _form(clip: Clip, cut: CutConfig) -> ClipForm:
 
 
 def _frames(clips: Sequence[Clip]) -> float:
-    """Frames of 1080p to decode and to encode, about: an encoder takes twice as long."""
+    """Estimates frames of 1080p to decode and to encode: an encoder takes twice as long."""
     pixels = sum(clip.n_frames * clip.width * clip.height for clip in clips)
     return 3.0 * float(pixels) / FULL_HD
 
 
 def _still_holds(facts: Written, now: "_Wanted") -> bool:
-    """Whether a clip would be written the same way now.
+    """Returns whether a clip would be written the same way now.
 
-    `min_frames` and the crop come from settings that are in no fingerprint of `cuts`: with them,
-    each of their changes would cut everything anew.
+    `min_frames` and the crop come from settings that are in no fingerprint of `cuts`: otherwise
+    each change of them would cut everything anew.
     """
     if now.crop != _crop(facts):
         return False
@@ -512,11 +484,11 @@ def _crop(clip: Borders) -> tuple[int | None, ...]:
 
 
 def cut_facts(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
-    """How a run's clips were written, for the summary.
+    """Returns facts about the written clips of a run, for the summary.
 
     Args:
         outcomes: Of the clips that were cut.
-        crf: What the recipe asks for.
+        crf: The recipe's CRF.
     """
     made = [(outcome, outcome.written) for outcome in outcomes if outcome.written is not None]
     copied = [(o, w) for o, w in made if w.cut_mode == "copy"]

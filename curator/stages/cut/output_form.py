@@ -1,4 +1,4 @@
-"""The form that a recipe asks of clips: size, frame rate and length, and which frames they take."""
+"""The form that a recipe requests of clips: size, frame rate and length, and their frames."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -13,11 +13,11 @@ from curator.tables.clip_rows import ClipRows
 
 
 def formed(request: CutRequest, form: ClipForm | None) -> CutRequest:
-    """The request for a clip in a certain form.
+    """Returns the request for a clip in a certain form.
 
     Args:
         request: The clip as its source has it.
-        form: What is asked for; the length must be there.
+        form: The requested form, with a length.
     """
     if form is None:
         return request
@@ -50,14 +50,9 @@ def _first_frames(request: CutRequest, n_frames: int) -> CutRequest:
 
 
 def as_written(clips: pa.Table, cut: CutConfig, shard: BucketClasses) -> pa.Table:
-    """Candidates with the size, rate and number of frames that they would be written with.
+    """Returns candidates with the size, rate and number of frames that they would be written with.
 
     Rules still judge the source's picture; buckets are those of the written clip.
-
-    Args:
-        clips: Columns of `candidates_schema`.
-        cut: Settings.
-        shard: Buckets.
     """
     if not cut.has_form:
         return clips

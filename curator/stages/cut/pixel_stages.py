@@ -1,4 +1,4 @@
-"""Runs a stage of a user's own over the frames of a clip, between decoder and encoder."""
+"""Runs a user's stage over the frames of a clip, between decoder and encoder."""
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -26,7 +26,7 @@ def pixel_stamps(stages: Sequence[PixelStage[Any]]) -> list[tuple[str, str, str]
 def changed_pixels(
     stage: PixelStage[Any], pictures: Iterator[VideoFrame], clip_id: str, fps: Fraction
 ) -> Iterator[VideoFrame]:
-    """Frames as a stage changes them.
+    """Yields frames as a stage changes them.
 
     Args:
         stage: The stage, set up.

@@ -1,4 +1,4 @@
-"""The frames of a span: exactly those that were analyzed, each as often as it is written."""
+"""The frames of a span: exactly the analyzed ones, each as often as it is written."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from curator.records import CutRequest
 
 
 class WrongFramesError(Exception):
-    """Decoding did not give the frames that the analysis saw."""
+    """Decoding gave other frames than the analysis."""
 
 
 def exact_frames(
@@ -22,9 +22,9 @@ def exact_frames(
     """Yields the span's frames and no other, or raises `WrongFramesError`.
 
     Args:
-        frames: Decoder, standing before the span.
+        frames: Decoder, positioned before the span.
         request: The clip.
-        tolerant: Take damaged frames too: from the start of the file they are what was analyzed.
+        tolerant: Take damaged frames too: from the start of the file they are the analyzed ones.
     """
     wanted = request.frame_pts
     position = 0
@@ -34,14 +34,15 @@ def exact_frames(
             is_anchored |= bool(frame.picture.key_frame)
             if frame.pts < wanted[0]:
                 continue
-            # Streams refreshed piece by piece give frames after a seek that are not yet whole.
+            # Streams with gradual refresh give incomplete frames after a seek.
             if not is_anchored:
                 raise WrongFramesError(f"no key frame at or before {frame.pts}")
             if frame.pts != wanted[position]:
                 raise WrongFramesError(
                     f"frame at {frame.pts}, where {int(wanted[position])} was analyzed"
                 )
-            # A frame before the span counts too: what refers to a concealed frame shows its damage.
+            # A frame before the span counts too: frames that refer to a concealed one show its
+            # damage.
             if not tolerant and frames.report.is_damaged:
                 raise WrongFramesError(f"damage at or before {frame.pts}")
             yield frame
@@ -61,7 +62,7 @@ def at_constant_rate(
     rest: Iterator[DecodedFrame],
     plan: NDArray[np.int64],
 ) -> Iterator[av.video.frame.VideoFrame]:
-    """Frames as planned: each source frame as often as the plan names it."""
+    """Yields each source frame as often as the plan names it."""
     repeats = np.bincount(plan)
     position = 0
 

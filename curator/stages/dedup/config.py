@@ -6,7 +6,7 @@ from curator.stage import StageConfig
 
 
 class DedupConfig(StageConfig):
-    """How near-duplicate clips are found."""
+    """Settings of the search for near-duplicates."""
 
     enabled: bool = Field(
         default=True, description="Reject clips that show the footage of a better clip."

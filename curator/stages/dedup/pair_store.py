@@ -26,10 +26,9 @@ _LEAST = b"curate.least_cosine"
 
 
 class StoredPairs:
-    """The pairs of alike clips as they lie under the output root, in one object.
+    """The pairs of similar clips under the output root, in one object.
 
     Args:
-        store: Output root.
         stamp: Fingerprint of the candidates, whose vectors were compared.
     """
 
@@ -39,12 +38,12 @@ class StoredPairs:
         self._name: str | None = None
 
     def names(self) -> set[str]:
-        """The object that counts, if there is one; it stays through a run that finds none."""
+        """Returns the valid object, if any; it stays through a run that finds no pairs."""
         name = self._name or self._newest()
         return {name} if name else set()
 
     def read(self, least: float) -> AlikePairs:
-        """Reads the pairs of at least a cosine; none if those stored begin above it."""
+        """Reads the pairs of at least a cosine; none if the stored ones begin above it."""
         name = self._newest()
         if name is None:
             return no_pairs(least)
@@ -68,7 +67,7 @@ class StoredPairs:
         return max(stored)[1] if stored else None
 
     def write(self, pairs: AlikePairs) -> None:
-        """Stores pairs in place of what was there."""
+        """Replaces the stored pairs."""
         order = np.lexsort((pairs.second, pairs.first))
         counts = np.bincount(pairs.first, minlength=len(pairs.ids))
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
@@ -88,7 +87,7 @@ def remove_duplicates(
     *,
     writes: bool = True,
 ) -> None:
-    """Runs the stage with the pairs that earlier runs found, and stores those that are new.
+    """Runs the stage with the pairs of earlier runs, and stores new ones.
 
     Args:
         stage: The stage.

@@ -3,13 +3,13 @@
 Clips are visited from best to worst by a rank key. A clip is a duplicate when its embedding has at
 least the configured cosine similarity to a clip *retained* before it, and it names the most similar
 of those. So a chain A ~ B ~ C in which A and C differ loses B only: similarity to a rejected clip
-rejects nothing. The result depends on the set of clips alone, not on the order they come in.
+rejects nothing. The result depends on the set of clips alone, not on their order.
 
 Up to `exact_below` clips the search is exact. Above, retained clips are kept in k-means clusters
 and a clip is compared with those in its nearest `probes` clusters, as SemDeDup (arXiv 2303.09540)
 does with one. Measured on 200,000 vectors of evenly spread directions, the worst case, 64 probes of
 894 clusters find 80% of duplicates with a cosine of 0.6 to 0.7, 92% from 0.7 to 0.8, 99% from 0.8
-to 0.9, and all above. Either way the vectors are held twice, and no matrix of all pairs is made.
+to 0.9, and all above. Either way the vectors are held twice, without a matrix of all pairs.
 
 Shape letters: N clips, D embedding dimensions, B clips of a batch.
 """
@@ -34,7 +34,7 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicates:
-    """Which clips are retained, and whose duplicates the others are.
+    """The retained clips, and the duplicates of each.
 
     Attributes:
         is_duplicate: bool[N], True for the clips to reject.
@@ -62,13 +62,13 @@ RankKey = tuple[int, float, int, str, int]
 def rank_key(
     *, pixels: int, bits_per_pixel: float, n_frames: int, source_id: str, start_pts: int
 ) -> RankKey:
-    """Sort key that puts the clip to retain first: larger, less compressed, longer.
+    """Returns the sort key that puts the clip to retain first: larger, less compressed, longer.
 
     Args:
         pixels: Width times height of the clip.
         bits_per_pixel: Bits of the coded video per pixel and frame.
         n_frames: Length of the clip in frames.
-        source_id: Content id of the source; decides what is equal otherwise.
+        source_id: Content id of the source; breaks ties.
         start_pts: Start of the clip in its source, in units of the time base.
 
     Returns:
@@ -91,7 +91,7 @@ def find_duplicates(
     probes: int = 64,
     on_gpu: bool = False,
 ) -> Duplicates:
-    """Finds the clips whose footage a better clip shows.
+    """Finds clips whose footage a better clip shows.
 
     Args:
         vectors_ND: float32 or float16 [N, D], L2-normalised embeddings of one model.
@@ -99,8 +99,7 @@ def find_duplicates(
         similarity: Cosine similarity from which two clips are duplicates.
         exact_below: Number of clips up to which the search is exact.
         probes: Clusters searched for each clip where it is not.
-        on_gpu: Whether the search in clusters runs on GPU 0. What it finds is compared again on
-            the CPU.
+        on_gpu: Whether the search in clusters runs on GPU 0; the CPU compares its results again.
 
     Returns:
         One entry per clip, in the order of the input.
@@ -121,7 +120,7 @@ class Retention:
     """Decides clip by clip, from best to worst, which are retained.
 
     Args:
-        n: Number of clips; they are named by rank, 0 for the best.
+        n: Number of clips; they are numbered by rank, 0 for the best.
         similarity: Cosine similarity from which two clips are duplicates.
     """
 
@@ -146,11 +145,7 @@ class Retention:
             self._of[item], self._score[item] = others[best], cosines[best]
 
     def in_order(self, order: NDArray[np.int64]) -> Duplicates:
-        """The decisions by clip instead of by rank.
-
-        Args:
-            order: int64 [N], the clip of each rank.
-        """
+        """Returns decisions by clip; `order` is int64 [N], the clip of each rank."""
         rank = np.argsort(order)
         return Duplicates(
             is_duplicate=self.is_duplicate[rank],
@@ -182,7 +177,7 @@ def check_rank_keys(rank_keys: Sequence[tuple[Any, ...]], n: int) -> None:
     """Refuses rank keys that do not order `n` clips.
 
     Raises:
-        ValueError: Their number is another, or one comes twice.
+        ValueError: Their number differs, or one repeats.
     """
     if len(rank_keys) != n:
         raise ValueError(f"{len(rank_keys)} rank keys for {n} embeddings")
@@ -191,7 +186,7 @@ def check_rank_keys(rank_keys: Sequence[tuple[Any, ...]], n: int) -> None:
 
 
 def normalised(vectors_ND: NDArray[Any]) -> NDArray[np.float32]:
-    """float32 [N, D] of unit length, a copy."""
+    """Returns a copy of unit length, float32 [N, D]."""
     unit_ND: NDArray[np.float32] = vectors_ND.astype(np.float32)
     unit_ND /= np.linalg.norm(unit_ND, axis=1, keepdims=True)
     return unit_ND
@@ -200,7 +195,7 @@ def normalised(vectors_ND: NDArray[Any]) -> NDArray[np.float32]:
 def rounded_cosines(
     vectors_ND: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Cosine similarity of pairs of vectors.
+    """Returns the cosine similarity of pairs of vectors.
 
     Computed in float64 and rounded, so that neither the BLAS nor its number of threads decides at
     the threshold or between equals.
@@ -244,7 +239,7 @@ class _Retained:
         self._ranks = np.concatenate([self._ranks, ranks])
 
     def near(self, batch_BD: NDArray[np.float32], least: float) -> NDArray[np.int64]:
-        """Ranks of the most similar, of at least that cosine: [B, candidates], -1 where none."""
+        """Returns ranks of the most similar with cosine ≥ `least`: [B, candidates], else -1."""
         if self._ranks.size == 0:
             return np.full((len(batch_BD), 1), -1, dtype=np.int64)
         cosines, slots = self._index.search(batch_BD, _CANDIDATES)

@@ -1,8 +1,8 @@
-"""All pairs of clips that are alike, so that a rerun searches only what no run compared before.
+"""All pairs of similar clips, so that a rerun compares only new clips.
 
-Which clip of a pair is retained depends on the rules, which a rerun changes; whether the two are
-alike does not. So pairs are kept: with them the search for duplicates among any of the clips that
-were compared is arithmetic on a few numbers, and a clip that is new is compared with the others.
+The rules, which a rerun changes, decide which clip of a pair is retained, but not whether the two
+are similar. So pairs are kept: with them the search for duplicates among compared clips is
+arithmetic on a few numbers, and only a new clip is compared with the others.
 
 Shape letters: N clips, D embedding dimensions, P pairs.
 """
@@ -34,13 +34,13 @@ PAIRS_PER_CLIP = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlikePairs:
-    """Clips that were compared with each other, and which of them are alike.
+    """Clips that were compared with each other, and the similar pairs among them.
 
     Attributes:
         ids: string[N], the clips.
         least: Cosine similarity from which pairs are held.
         first: int64[P], position of a clip in `ids`.
-        second: int64[P], position of a clip that stands before it.
+        second: int64[P], position of an earlier clip.
         cosine: float64[P], their cosine similarity, rounded to six digits.
     """
 
@@ -51,7 +51,7 @@ class AlikePairs:
     cosine: NDArray[np.float64]
 
     def among(self, ids: pa.Array) -> "AlikePairs":
-        """The pairs of some clips alone, which then stand in the order of `ids`.
+        """Returns the pairs of some clips alone, in the order of `ids`.
 
         Raises:
             ValueError: One of them was not compared.
@@ -74,7 +74,7 @@ class AlikePairs:
 
 
 def no_pairs(least: float) -> AlikePairs:
-    """Nothing compared yet."""
+    """Returns the result of no comparison."""
     none = np.zeros(0, dtype=np.int64)
     return AlikePairs(
         ids=pa.array([], pa.string()),
@@ -88,10 +88,10 @@ def no_pairs(least: float) -> AlikePairs:
 def compare(
     known: AlikePairs, ids: pa.Array, vectors_ND: NDArray[np.float32] | NDArray[np.float16]
 ) -> AlikePairs | None:
-    """Compares clips that are new with those that were compared before, and with each other.
+    """Compares new clips with those that were compared before, and with each other.
 
     Args:
-        known: What was compared: its clips are the first of `ids`, in the same order.
+        known: Earlier comparisons: its clips are the first of `ids`, in the same order.
         ids: All clips, each once.
         vectors_ND: float32 or float16 [N, D], L2-normalised embedding of each.
 

@@ -19,12 +19,12 @@ from curator.tables.clip_rows import ClipRows, reject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DedupUnit:
-    """A corpus to look for duplicates in.
+    """A corpus to search for duplicates.
 
     Attributes:
-        clips: All clips; those that are kept so far are compared.
+        clips: All clips; only kept ones are compared.
         vectors: Rows of `embeddings`, of each clip that could be described.
-        known: Pairs that earlier runs found.
+        known: Pairs of earlier runs.
     """
 
     clips: ClipRows
@@ -46,7 +46,7 @@ class DedupStage(Stage[DedupConfig, DedupUnit, AlikePairs | None]):
         """Marks duplicates in the rows of the clips.
 
         Returns:
-            The pairs that are known now; None where there is no use in keeping them.
+            The pairs known now; None where keeping them is useless.
         """
         config = self.config
         if not config.enabled:
@@ -89,9 +89,9 @@ class DedupStage(Stage[DedupConfig, DedupUnit, AlikePairs | None]):
 
 
 def _can_search_on_gpu() -> bool:
-    """Whether this machine has a GPU and FAISS a build for it.
+    """Returns whether this machine has a GPU and FAISS a build for it.
 
-    FAISS itself is not asked: where the driver does not work, its answer ends the process.
+    Calling FAISS to find out could end the process: it does where the driver does not work.
     """
     import faiss
 
@@ -101,12 +101,12 @@ def _can_search_on_gpu() -> bool:
 def _completed(
     known: AlikePairs, ids: pa.Array, vectors: pa.Table, config: DedupConfig
 ) -> AlikePairs | None:
-    """What is known, and the pairs of clips that are new; None if there are too many."""
+    """Adds the pairs of new clips to the known ones; None if there are too many."""
     new = ids.filter(pc.invert(pc.is_in(ids, value_set=known.ids)))
     if len(new) == 0:
         return known
     all_ids = vectors["clip_id"].combine_chunks()
-    # Clips of sources that are gone, or too many that are not asked for, are let go.
+    # Clips of removed sources, and clips in excess that are not needed now, are dropped.
     if len(known.ids) + len(new) > config.exact_below:
         known = known.among(known.ids.filter(pc.is_in(known.ids, value_set=ids)))
     known = known.among(known.ids.filter(pc.is_in(known.ids, value_set=all_ids)))

@@ -1,4 +1,4 @@
-"""Settings of the rules: bounds of scores, in the order in which reasons count."""
+"""Settings of the rules: bounds of scores, in the order of precedence of reasons."""
 
 from math import isnan
 from typing import Literal
@@ -80,21 +80,21 @@ class Rule(StageConfig):
 
     @property
     def values(self) -> dict[str, tuple[Value, ...]]:
-        """The values that are named, by key."""
+        """Returns the named values, by key."""
         keys = ("one_of", "none_of")
         return {key: value for key in keys if (value := getattr(self, key)) is not None}
 
     @property
     def bounds(self) -> dict[str, float]:
-        """The bounds that are set, by key."""
+        """Returns the bounds that are set, by key."""
         keys = ("min", "max", "drop_lowest", "drop_highest")
         return {key: value for key in keys if (value := getattr(self, key)) is not None}
 
 
 class FilterConfig(RootModel[dict[str, Rule]]):
-    """Rule -> bounds, in the order in which reasons count.
+    """Rule -> bounds, in the order of precedence of reasons.
 
-    A rule is named after its score, or has any other name and says its score.
+    A rule is named after its score, or has any other name and gives its score.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -124,14 +124,14 @@ class FilterConfig(RootModel[dict[str, Rule]]):
         return rules
 
     def metadata(self) -> tuple[list[str], list[str]]:
-        """Columns of metadata that rules bound, and those whose values they name."""
+        """Returns the metadata columns with bounds, and those with named values."""
         rules = {rule.score or name: rule for name, rule in self.root.items()}
         own = {score: rule for score, rule in rules.items() if is_metadata(score)}
         bounded = [score for score, rule in own.items() if rule.bounds]
         return bounded, [score for score in own if score not in bounded]
 
     def rejecting(self) -> dict[str, str]:
-        """Rules with bounds that take clips out -> the score of each.
+        """Returns rules with bounds that reject clips -> the score of each.
 
         A flag on a score that is switched off says nothing, and rejects nothing.
         """

@@ -2,7 +2,7 @@
 
 100,000 clips take 0.07 s.
 
-Shape letters: N clips, C checks in the order in which their reasons count.
+Shape letters: N clips, C checks in the order of precedence of their reasons.
 """
 # ruff: noqa: N806 - shape letters
 
@@ -35,15 +35,15 @@ BUCKET_RULE = "shard.bucket"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleCount:
-    """What one rule takes, or flags.
+    """The clips that one rule rejects or flags.
 
     Attributes:
         rule: Its name; `propose.min_s` for the shortest length, `semantic.reject` for unwanted
             content types, `shard.bucket` for a fitting one.
         bounds: Its bounds as numbers; None for those three.
         n_first: Clips whose first reason it gives.
-        n_alone: Clips that nothing else is against.
-        n_any: Clips that it is against, or flags.
+        n_alone: Clips with no reason of another rule.
+        n_any: Clips that it rejects or flags.
     """
 
     rule: str
@@ -53,7 +53,7 @@ class RuleCount:
     n_any: int
 
     def facts(self, rules: Mapping[str, Rule]) -> dict[str, Any]:
-        """The rule as it was applied, with bounds as numbers, for the summary."""
+        """Returns the rule as applied, with bounds as numbers, for the summary."""
         facts: dict[str, Any] = {"rule": self.rule}
         if (bounds := self.bounds) is not None:
             facts |= {
@@ -71,7 +71,7 @@ class RuleCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """A table of clips with decisions, and what each rule did."""
+    """A table of clips with decisions, and the counts of each rule."""
 
     clips: pa.Table
     """The table given, with `decision`, `reason`, `reason_score`, `reason_threshold`, `reasons`,
@@ -81,13 +81,13 @@ class Decided:
 
     @property
     def n_kept(self) -> int:
-        """Clips that nothing is against."""
+        """Number of clips without a reason."""
         return int(pc.sum(pc.equal(self.clips["decision"], "kept")).as_py() or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """One reason of a rule: whether it is against each clip, and by which values."""
+    """One reason of a rule: the clips that it is against, and the values behind it."""
 
     rule: str
     reason: str
@@ -98,7 +98,7 @@ class _Check:
 
 
 def score_values(clips: pa.Table, score: str) -> Values:
-    """float64 [N] values of a score, NaN where a clip has none.
+    """Returns float64 [N] values of a score, NaN where a clip has none.
 
     Args:
         clips: Rows with score columns; of an older table `fps` stands for `measured_fps`.
@@ -115,12 +115,12 @@ def score_values(clips: pa.Table, score: str) -> Values:
 
 
 def reason_of(clips: pa.Table, bound: Bounds) -> str | None:
-    """What a rule has against the one clip of a table; None for nothing."""
+    """Returns a rule's reason against the only clip of a table; None for none."""
     return next((str(check.reason) for check in _rule_checks(clips, bound) if check.hit[0]), None)
 
 
 def corpus_of(clips: pa.Table, *, min_s: float) -> Callable[[str], Values]:
-    """The values that quantiles are taken of: of all clips that are long enough and have the score.
+    """Returns the values for quantiles: of all clips that are long enough and have the score.
 
     Args:
         clips: All candidates of a run.
@@ -151,9 +151,9 @@ def decide(
         rules: From the recipe.
         min_s: Shortest length.
         shard: Buckets; a clip that fits none is rejected.
-        semantic: Which content types are rejected; None for none.
-        max_s: Longest clip; one of more than twice that is a picture that stands still, and is
-            rejected. None for no such length.
+        semantic: Content types to reject; None for none.
+        max_s: Longest clip. A clip of more than twice that is a still picture and rejected. None
+            for no limit.
     """
     bounds = resolve(rules, corpus_of(clips, min_s=min_s))
     return judge_table(clips, bounds, min_s=min_s, shard=shard, semantic=semantic, max_s=max_s)
@@ -171,7 +171,7 @@ def judge_table(
 ) -> Decided:
     """Judges clips by rules that are numbers already; arguments are those of `decide`.
 
-    `min_frames` is how many frames the recipe asks of each clip; None for no such number.
+    `min_frames` is the number of frames that the recipe requires of each clip; None for no limit.
     """
     bucket_codes, buckets = _buckets(clips, shard)
     checks = [_length_check(clips, min_s, min_frames)]
@@ -219,7 +219,7 @@ def _length_check(clips: pa.Table, min_s: float, min_frames: int | None) -> _Che
 
 
 def _standing_checks(clips: pa.Table, max_s: float) -> list[_Check]:
-    """Clips that are much longer than any may be: one picture, which nothing can split."""
+    """Rejects clips that are much longer than allowed: one picture, which nothing can split."""
     seconds = _floats(clips["seconds"])
     hit = seconds > 2 * max_s
     return [_Check(STANDING_RULE, Reason.TOO_LONG, hit, seconds, max_s)] if hit.any() else []
@@ -242,7 +242,7 @@ def _rule_checks(clips: pa.Table, bound: Bounds) -> list[_Check]:
     if bound.max is not None:
         is_above = values > bound.max
         if bound.min is not None:
-            # Crossed bounds, which quantiles can give: the lower one speaks first.
+            # Quantiles can give crossed bounds: the lower one is checked first.
             is_above &= ~(values < bound.min)
         found.append((spec.high, is_above, bound.max))
     return [
@@ -252,7 +252,7 @@ def _rule_checks(clips: pa.Table, bound: Bounds) -> list[_Check]:
 
 
 def _is_unwanted(column: pa.ChunkedArray, bound: Bounds) -> Mask:
-    """Whether values of metadata are others than those that a rule names; not where there is none.
+    """Returns whether metadata has other values than a rule's; False where it has none.
 
     Of a list, one value decides.
     """
@@ -275,12 +275,11 @@ def _is_unwanted(column: pa.ChunkedArray, bound: Bounds) -> Mask:
 
 
 def _text_of(value: bool | int | float | str) -> str:
-    """A value as Arrow writes it."""
     return str(pa.scalar(value).cast(pa.string()))
 
 
 def _content_check(clips: pa.Table, semantic: SemanticConfig) -> _Check:
-    """Clips of an unwanted type that is likely enough; one whose type is not known passes."""
+    """Rejects clips of an unwanted type that is likely enough; a clip of unknown type passes."""
     probability = score_values(clips, "content_probability")
     unwanted = pc.is_in(clips["content_type"], value_set=pa.array(semantic.reject, pa.string()))
     least = semantic.reject_from
@@ -289,7 +288,7 @@ def _content_check(clips: pa.Table, semantic: SemanticConfig) -> _Check:
 
 
 def _buckets(clips: pa.Table, shard: BucketClasses) -> tuple[NDArray[np.int64], list[str]]:
-    """Number of each clip's bucket, -1 for none, and the names of buckets."""
+    """Returns the number of each clip's bucket, -1 for none, and the names of buckets."""
     sizes = [np.asarray(clips[name].to_numpy(), np.int64) for name in ("width", "height")]
     n_frames = np.asarray(clips["n_frames"].to_numpy(), np.int64)
     length_class = np.searchsorted(np.sort([n + 1 for n in shard.lengths]), n_frames, "right")
@@ -319,7 +318,7 @@ def _buckets(clips: pa.Table, shard: BucketClasses) -> tuple[NDArray[np.int64], 
 
 
 def _content_codes(clips: pa.Table) -> tuple[list[str | None], NDArray[np.int64]]:
-    """The content types that there are, None first, and the number of each clip's."""
+    """Returns the content types, None first, and the number of each clip's type."""
     coded = clips["content_type"].combine_chunks().dictionary_encode()
     codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
     return [None, *coded.dictionary.to_pylist()], codes
@@ -394,7 +393,7 @@ def _tags(clips: pa.Table, tagged: Sequence[tuple[str, Bounds, Mask]]) -> pa.Arr
 def _lists(
     rows: NDArray[np.int64], codes: NDArray[np.int64], names: pa.Array, n: int
 ) -> pa.ListArray:
-    """A list for each of n rows, of the names given to it, each name once."""
+    """Returns a list for each of n rows, of the names given to it, each name once."""
     if len(rows):
         _, once = np.unique(rows * len(names) + codes, return_index=True)
         once.sort()

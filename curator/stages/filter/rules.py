@@ -1,11 +1,11 @@
-"""Rules: bounds of scores, and what becomes of a clip outside them.
+"""Rules: bounds of scores, and the outcome of clips outside them.
 
 A rule has a score, a lower and an upper bound, and a severity: `reject` takes the clip out, `flag`
 keeps it and puts a tag into its metadata. A bound is absolute, or a share of the corpus to drop.
 
-The recipe's order of rules decides which reason is named first, and nothing else: all rules are
-judged for all clips. Scores that come with the one decode cost nothing more to judge, so that
-"cheap to dear" matters for the scores of later stages alone, and their rules belong at the end.
+The recipe's order of rules decides only which reason is named first: all rules are judged for all
+clips. Scores of the one decode cost nothing more to judge, so that "cheap to dear" matters for the
+scores of later stages alone, and their rules belong at the end.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ class Bounds:
         return self.one_of is not None or self.none_of is not None
 
     def tag(self, reason: str) -> str:
-        """The tag of a flagged clip: the rule's own name, or what it misses."""
+        """Returns the tag of a flagged clip: the rule's own name, or the reason."""
         return reason if self.rule == self.score else self.rule
 
 
@@ -69,8 +69,8 @@ def resolve(
 
     Args:
         rules: From the recipe.
-        corpus: Gives the values of a score over all candidate clips that are long enough and have
-            it; whatever other rules say of them. None leaves bounds by quantile out.
+        corpus: Returns the values of a score over all candidate clips that are long enough and have
+            it, whatever other rules decide. None leaves bounds by quantile out.
 
     Returns:
         One entry per rule, in the same order. Where a rule has a bound of both kinds on one side,
@@ -112,11 +112,11 @@ def _stricter(
 def quantile_bound(
     values: Values, *, lowest: float | None = None, highest: float | None = None
 ) -> float | None:
-    """The bound that drops a share of some values, exactly.
+    """Returns the bound that drops a share of some values, exactly.
 
     With k = floor(share * n) it is the value that has k others before it in order. As a clip at a
     bound is kept, exactly k are dropped, or fewer where the bound is a tie: equal values share
-    their fate, and never more than the share is dropped.
+    their outcome, and never more than the share is dropped.
 
     Args:
         values: [N] finite, in any order.
@@ -124,19 +124,19 @@ def quantile_bound(
         highest: Share to drop from the high end.
 
     Returns:
-        One of the values, or None where there is no share or nothing to take it of.
+        One of the values, or None without a share or values.
     """
     share = lowest if lowest is not None else highest
     if share is None or not len(values):
         return None
-    # A float such as 0.29 lies below the decimal that was meant: 0.29 * 100 = 28.99...
+    # A float such as 0.29 is below the intended decimal: 0.29 * 100 = 28.99...
     n_dropped = int(Fraction(repr(float(share))) * len(values))
     at = n_dropped if lowest is not None else len(values) - 1 - n_dropped
     return float(np.partition(values, at)[at])
 
 
 def judge_rule(score: float | None, bound: Bounds) -> Verdict | None:
-    """What one rule has against a score, whatever its severity."""
+    """Returns a rule's reason against a score, whatever its severity."""
     spec = spec_of(bound.score)
     least = bound.min if bound.min is not None else bound.max
     if least is None or (score is None and bound.unmeasured == "keep"):

@@ -15,7 +15,7 @@ from curator.stages.filter.rules import Bounds, resolve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterNeeds:
-    """What judging needs of other sections of the recipe.
+    """Settings of other recipe sections that judging needs.
 
     Attributes:
         min_s: Shortest clip.
@@ -34,12 +34,7 @@ class FilterNeeds:
 
 
 class FilterStage(Stage[FilterConfig, pa.Table, Decided]):
-    """Judges all candidates of a run at once: a bound by quantile needs every one of them.
-
-    Args:
-        config: Rules.
-        needs: Settings of other sections.
-    """
+    """Judges all candidates of a run at once, because a bound by quantile needs every one."""
 
     name = "filter"
     version = 1
@@ -63,16 +58,12 @@ class FilterStage(Stage[FilterConfig, pa.Table, Decided]):
         }
 
     def process(self, unit: pa.Table) -> Decided:
-        """Judges candidates.
-
-        Args:
-            unit: Rows of `candidates`, of all sources.
-        """
+        """Judges candidates: rows of `candidates`, of all sources."""
         corpus = corpus_of(unit, min_s=self._needs.min_s)
         return self._judged(unit, resolve(self.config.root, corpus))
 
     def n_passing(self, clips: pa.Table) -> int:
-        """Clips that pass all rules that need no other clip, of some candidates."""
+        """Counts candidates that pass all rules that need no other clip."""
         return self._judged(clips, resolve(self.config.root)).n_kept
 
     def _judged(self, clips: pa.Table, bounds: Sequence[Bounds]) -> Decided:

@@ -1,4 +1,4 @@
-"""Settings of the listing and the scan. Probes follow from the bytes alone, and from none of it."""
+"""Settings of the listing and the scan. Probes depend on the bytes alone, and on no setting."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from curator.stage import StageConfig
 
 
 class ScanConfig(StageConfig):
-    """What is read about sources, apart from the sources themselves."""
+    """Settings for reading about sources."""
 
     sidecar_meta: bool = Field(
         False,

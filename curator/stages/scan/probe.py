@@ -42,20 +42,15 @@ SCAN_SCHEMA = pa.schema(
 
 
 def scan_key(uri: str, version: str) -> str:
-    """Key under which a probe counts as done: another version is another key."""
+    """Returns the key of a finished probe: another version is another key."""
     return f"{version}\t{uri}"
 
 
 def scan_source(uri: str, n_bytes: int, version: str) -> dict[str, object]:
-    """Probes one source.
-
-    Args:
-        uri: Path or `s3://bucket/key`.
-        n_bytes: Size when it was listed.
-        version: Version when it was listed.
+    """Probes one source, of the size and version that the listing gave.
 
     Returns:
-        A row of `SCAN_SCHEMA`; a source that cannot be used has its error in it.
+        A row of `SCAN_SCHEMA`, with the error of a source that cannot be used.
     """
     row: dict[str, object] = {"uri": uri, "bytes": n_bytes, "version": version}
     try:
@@ -74,7 +69,7 @@ def scan_source(uri: str, n_bytes: int, version: str) -> dict[str, object]:
 
 
 def failure_columns(failure: Failure) -> dict[str, object]:
-    """The error columns that `sources` shows."""
+    """Returns the error columns of `sources`."""
     return {
         "error_stage": failure.stage,
         "error_code": str(failure.code),
@@ -83,7 +78,7 @@ def failure_columns(failure: Failure) -> dict[str, object]:
 
 
 def probe_source(reader: BinaryIO, uri: str, source_id: str, n_bytes: int, version: str) -> Probe:
-    """Reads what a container says of its video.
+    """Reads a container's description of its video.
 
     Raises:
         SourceError: EMPTY_FILE, NOT_A_VIDEO, NO_VIDEO_STREAM or UNSUPPORTED_CODEC.

@@ -1,10 +1,10 @@
 """The driver's side of the scan: the listing streams into probes, and the probes into a table.
 
-Sources that were probed before come from the parts of `scan`, the others go out in units while the
-listing goes on. What waits in the driver is a window of the listing and the units under way.
+Probes of earlier runs come from the parts of `scan`, the other sources go out in units while the
+listing goes on. The driver holds a window of the listing and the units in progress.
 
-A source whose probe ends its process, by a crash or because it hangs, ends as failed. The unit that
-it was in is done again, one source at a time.
+A source whose probe ends its process, by a crash or because it hangs, ends as failed. Its unit is
+repeated, one source at a time.
 """
 
 from collections import Counter
@@ -48,10 +48,7 @@ class Scanning:
 
     Args:
         stage: Probes.
-        store: Output root.
-        engine: Where work is done.
-        progress: Where it is shown.
-        sources: Gets a row for each source, whatever becomes of it.
+        sources: Gets a row for each source, whatever its outcome.
     """
 
     def __init__(
@@ -91,10 +88,10 @@ class Scanning:
         return list(chain.from_iterable(self._head)) if self._is_few else None
 
     def finish(self, then: Callable[[], None] = lambda: None) -> None:
-        """Lists what remains, and gives every source its row.
+        """Lists the rest, and gives every source its row.
 
         Args:
-            then: Called when few sources were probed, before what was found is stored.
+            then: Called when few sources were probed, before the results are stored.
         """
         self._probe(chain(self._head, self._remaining), then, few=self._is_few)
         self._progress.sources(len(self._sources))
@@ -103,7 +100,7 @@ class Scanning:
         items = iter(listed)
         while True:
             begun = monotonic()
-            # A few at a time: the clock would take as long as a quick listing.
+            # In batches: checking the clock for each would take as long as a quick listing.
             some = list(islice(items, 64))
             self.list_s += monotonic() - begun
             if not some:
@@ -111,7 +108,7 @@ class Scanning:
             yield from some
 
     def _units(self, listed: Iterator[Listed]) -> Iterator[list[SourceRef]]:
-        """Sources that have no probe yet; the others go into the table on the way."""
+        """Yields sources without a probe; adds the others to the table."""
         known = KnownKeys.of(self._parts)
         unit: list[SourceRef] = []
         size = FIRST_WINDOW
@@ -131,7 +128,7 @@ class Scanning:
             yield unit
 
     def _new(self, window: Sequence[Listed], known: KnownKeys) -> Iterator[SourceRef]:
-        """Sources of a part of the listing that have no probe yet, in their order."""
+        """Returns sources of a window of the listing without a probe, in their order."""
         self.n_skipped_names += sum(isinstance(item, SkippedName) for item in window)
         unlisted = [item for item in window if isinstance(item, UnlistedSource)]
         if unlisted:
@@ -151,7 +148,7 @@ class Scanning:
                 yield SourceRef(uri=source.uri, n_bytes=source.bytes, version=source.version)
 
     def _take_stored(self, stored: dict[str, list[str]]) -> set[str]:
-        """Takes probes from parts; returns the keys that their parts have not."""
+        """Reads probes from parts; returns the keys that their parts lack."""
         missing: set[str] = set()
         with ThreadPoolExecutor(max_workers=READ_THREADS) as pool:
             tables = pool.map(self._parts.read, stored)
@@ -159,7 +156,7 @@ class Scanning:
                 table = table.select(SCAN_SCHEMA.names)
                 own = pc.binary_join_element_wise(table["version"], table["uri"], "\t")
                 wanted = pa.array(keys, pa.string())
-                # A part also has rows that it does not make done, as of a file that was locked.
+                # A part also has rows that it does not complete, as of a file that was locked.
                 self._sources.add_probes(table.filter(pc.is_in(own, value_set=wanted)))
                 missing.update(wanted.filter(pc.invert(pc.is_in(wanted, own))).to_pylist())
         return missing
@@ -167,7 +164,7 @@ class Scanning:
     def _probe(
         self, units: Iterable[list[SourceRef]], then: Callable[[], None], *, few: bool
     ) -> None:
-        # One process for a few has no use for what Parquet loads; this one has it.
+        # A process for a few sources should not load Parquet; this one has it already.
         keep = None if few else self._keep
         step = Step(
             make=UnitWorker,

@@ -1,8 +1,8 @@
-"""Turns what the user names (files, folders, patterns, prefixes, manifests) into sources.
+"""Turns the user's arguments (files, folders, patterns, prefixes, manifests) into sources.
 
 Everything is a stream in a fixed order, so that a bucket of millions of objects neither waits nor
-takes memory. What is found is never dropped without a word: it is a source, a name that is
-clearly no video, or something that has to be accounted for as failed.
+takes memory. Nothing found is dropped silently: it is a source, a name that is clearly no video, or
+an entry that counts as failed.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ Metadata = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedSource:
-    """A source to be read; `version` is for `open_source(expected_version=…)`."""
+    """A source to read; `version` is for `open_source(expected_version=…)`."""
 
     uri: str
     bytes: int
@@ -73,14 +73,14 @@ class ListedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedName:
-    """A file that is clearly no video by its name; it is counted, and gets no row."""
+    """A file whose name is clearly not that of a video; it is counted, and gets no row."""
 
     uri: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnlistedSource:
-    """Something that was named or found and cannot be read; it gets a row as failed."""
+    """An entry that was named or found and cannot be read; it gets a row as failed."""
 
     uri: str
     code: ErrorCode
@@ -98,7 +98,7 @@ def list_sources(
 
     An argument is one of:
 
-    - a file: a source whatever its name, or a manifest if it ends in .txt, .csv or .parquet;
+    - a file: a source of any name, or a manifest if it ends in .txt, .csv or .parquet;
     - a folder: everything below it, sorted; names that start with a dot are left out;
     - a pattern with `*`, `?`, `[…]` or `**`, unless something has just that name;
     - `s3://bucket/…`, or on another object store: an object, a folder (`s3://b/a` is not
@@ -109,15 +109,15 @@ def list_sources(
 
     Args:
         arguments: At least one.
-        limit: Ends after so many sources, readable or not; skipped names do not count.
-        sidecar_meta: Whether the `.json` beside a source is read for its metadata.
+        limit: Most sources, readable or not; skipped names do not count.
+        sidecar_meta: Whether to read metadata from the `.json` of a source.
 
     Returns:
-        A stream. All arguments were looked up before it is returned.
+        A stream; all arguments are looked up first.
 
     Raises:
-        UsageError: An argument names nothing, or a manifest is not valid; the latter may come
-            from the stream.
+        UsageError: An argument names nothing, or a manifest is not valid; the latter may come from
+            the stream.
         StorageError: A listing broke off; from the stream.
     """
     if not arguments:
@@ -133,7 +133,7 @@ def list_sources(
 
 
 class _Part:
-    """What one argument lists; the first item was fetched already, to see that there is one."""
+    """The list of one argument; its first item is fetched already, to see that it is not empty."""
 
     def __init__(self, listed: Iterator[Listed], *, may_repeat: bool = False) -> None:
         self.may_repeat = may_repeat
@@ -237,10 +237,10 @@ def _failed(uri: str, error: SourceError, metadata: Metadata | None = None) -> L
 
 
 def _checked_text(listed: Listed) -> Listed:
-    """Replaces what cannot be stored because its name is not text.
+    """Replaces entries that cannot be stored because their name is not text.
 
-    Linux lets a name be any bytes; Python shows those that are not UTF-8 as lone surrogates,
-    which neither Parquet nor JSON takes.
+    Linux lets a name be any bytes; Python shows those that are not UTF-8 as lone surrogates, which
+    neither Parquet nor JSON takes.
     """
     try:
         listed.uri.encode()
@@ -288,7 +288,7 @@ def _bucket_part(service: ObjectService, argument: str) -> _Part:
             found = service.head(bucket, key)
         except service.errors as error:
             cause, words = service.explain(error, bucket)
-            # Without the right to list, a server may answer 403 for what does not exist.
+            # Without the right to list, a server may answer 403 for missing objects.
             if cause not in (Cause.MISSING, Cause.NO_BUCKET, Cause.FORBIDDEN):
                 raise UsageError(f"input {argument!r} cannot be read: {words}") from error
         else:
@@ -353,7 +353,7 @@ def _limited(listed: Iterable[Listed], limit: int | None) -> Iterator[Listed]:
 
 
 def _with_sidecars(listed: Iterator[Listed]) -> Iterator[Listed]:
-    """Adds what sidecars say; what a manifest says of the same column counts."""
+    """Adds metadata of sidecars; a manifest's value of the same column counts."""
     n_unread = 0
     while window := list(islice(listed, _SIDECARS)):
         found = read_sidecars(item.uri for item in window if isinstance(item, ListedSource))
@@ -369,7 +369,7 @@ def _with_sidecars(listed: Iterator[Listed]) -> Iterator[Listed]:
 
 
 def _plain_values(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by column; of keys that become one, the first counts. Nested values stay out."""
+    """Returns values by column, without nested ones; of keys that become one, the first counts."""
     values: dict[str, Any] = {}
     for name, value in data.items():
         column = column_name(name)

@@ -1,4 +1,4 @@
-"""The stage that probes sources. It imports little: the process it runs in has to start soon."""
+"""The stage that probes sources. It imports little, so that its process starts soon."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ class ScanStage(Stage[ScanConfig, SourceRef, dict[str, Any]]):
 
     @property
     def resources(self) -> Resources:
-        """Half a core: headers are waited for."""
+        """Half a core: reading headers is mostly waiting."""
         return Resources(cpus=0.5)
 
     def process(self, unit: SourceRef) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class ScanStage(Stage[ScanConfig, SourceRef, dict[str, Any]]):
         return scan_source(unit.uri, unit.n_bytes, unit.version)
 
     def failed(self, unit: SourceRef, failure: Failure) -> dict[str, Any]:
-        """The row of a source that cannot be probed."""
+        """Returns the row of a source that cannot be probed."""
         own = {"uri": unit.uri, "bytes": unit.n_bytes, "version": unit.version}
         return own | failure_columns(failure)
 
@@ -46,7 +46,6 @@ class ProbeParts:
     """Stores the probes of a unit as one part.
 
     Args:
-        store: Output root.
         stamp: Fingerprint of the probes.
     """
 

@@ -1,4 +1,4 @@
-"""Settings of the selection: how many survivors of each group are taken."""
+"""Settings of the selection: the number of survivors taken of each group."""
 
 from pydantic import Field, field_validator, model_validator
 
@@ -9,13 +9,13 @@ from curator.tables.schemas import candidates_schema, clips_schema
 
 
 def columns() -> list[str]:
-    """Columns of `clips` that groups can be made of: those known before a clip is written."""
+    """Returns columns of `clips` for groups: those known before a clip is written."""
     early = {*candidates_schema().names, "bucket"}
     return [name for name in clips_schema().names if name in early]
 
 
 class SelectConfig(StageConfig):
-    """How many survivors of each group are taken."""
+    """The number of survivors taken of each group."""
 
     by: tuple[str, ...] = Field(
         (),

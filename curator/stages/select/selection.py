@@ -1,8 +1,8 @@
-"""Balanced selection: of each group of survivors so many, chosen by the hash of their ids.
+"""Balanced selection: takes a number of survivors of each group, by the hash of their ids.
 
-What is chosen depends on the seed and the ids alone, never on order or workers. A clip that is
-chosen for a share or a cap stays chosen when that grows, and another clip in the corpus can
-displace it only by coming before it in the order of hashes.
+The choice depends on the seed and the ids alone, never on order or workers. A clip that is chosen
+for a share or a cap stays chosen when that grows, and another clip in the corpus can displace it
+only by coming before it in the order of hashes.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from curator.tables.clip_rows import ClipRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """What became of one clip.
+    """The outcome of one clip.
 
     Attributes:
         group: Name of its group; empty where all are one.
         rank: Place in the order of its group, from 1.
-        quota: How many of the group are taken.
-        n_group: How many there are.
+        quota: Number of clips taken of the group.
+        n_group: Size of the group.
     """
 
     group: str
@@ -38,11 +38,7 @@ class Selected:
 
 
 def select(clips: Sequence[ClipRow], config: SelectConfig) -> list[Selected]:
-    """Chooses among clips.
-
-    Args:
-        clips: Rows of `clips`, in any order, each id once.
-        config: Groups, shares, caps and the seed.
+    """Chooses among clips in any order.
 
     Returns:
         One entry per clip, in the order of the input.
@@ -62,7 +58,7 @@ def select(clips: Sequence[ClipRow], config: SelectConfig) -> list[Selected]:
 
 
 def group_name(clip: ClipRow, config: SelectConfig) -> str:
-    """Name of a clip's group: the values of its columns."""
+    """Returns the name of a clip's group: the values of its columns."""
     return " | ".join(_value(clip.value(name)) for name in config.by)
 
 

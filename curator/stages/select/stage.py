@@ -18,7 +18,7 @@ class SelectStage(Stage[SelectConfig, ClipRows, None]):
     config_type = SelectConfig
 
     def process(self, unit: ClipRows) -> None:
-        """Marks clips that are not selected, among those that are kept so far."""
+        """Marks kept clips that are not selected."""
         config = self.config
         if not config.enabled:
             return

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 
 class ShardConfig(BaseModel):
-    """How clips are grouped and packed."""
+    """Settings for grouping and packing clips."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -17,7 +17,7 @@ class ShardConfig(BaseModel):
         description="a tar is closed before it would grow beyond this",
         json_schema_extra={"unit": "bytes"},
     )
-    # A quarter of 1 GB is about the floor that facts of the field name (256 MB).
+    # A quarter of 1 GB is near the lower limit in published advice (256 MB).
     min_bytes: int | None = Field(
         None,
         ge=0,
@@ -104,5 +104,5 @@ class ShardConfig(BaseModel):
 
     @property
     def floor_bytes(self) -> int:
-        """`min_bytes`, or what stands for it."""
+        """Returns `min_bytes`, or its default."""
         return self.max_bytes // 4 if self.min_bytes is None else self.min_bytes

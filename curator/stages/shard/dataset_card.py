@@ -1,9 +1,9 @@
 """The dataset card of the shards, by which Hugging Face `datasets` finds and types them.
 
-Without one that library goes by suffixes: it takes the indexes beside the tars for tars, and
-guesses the types of the JSON from the first samples, where a field that is null in all of them gets
-a type that no later value fits. The card names the tars of each split, so that a tar that no
-manifest names is not read, and the type of each member.
+Without one that library goes by suffixes: it takes the indexes of the tars for tars, and guesses
+the types of the JSON from the first samples, where a field that is null in all of them gets a type
+that no later value fits. The card names the tars of each split, so that a tar outside the manifest
+is not read, and the type of each member.
 
 Source: `Features` and the packaged module `webdataset` of `datasets` 3.3 and 5.2.
 """
@@ -53,19 +53,16 @@ def dataset_card(
     text_vector_dims: int = 0,
     fields: Collection[str] | None = None,
 ) -> bytes:
-    """The card of a folder of tars.
+    """Returns the card of a folder of tars, Markdown with a YAML header in UTF-8.
 
     Args:
         tars: Names relative to the folder, by split; a split without tars is left out.
         with_embedding: Whether samples have the member `npy`.
         with_id: Whether they have the member `id`.
-        with_annotation: Whether their JSON tells what a model said of each window; what it says
-            under `structured`, `answers` and `extra` has no fixed fields, and is not typed here.
+        with_annotation: Whether their JSON has a model's annotation of each window; its
+            `structured`, `answers` and `extra` have no fixed fields, and are not typed here.
         text_vector_dims: Dimensions of the member `text.npy`; 0 for no such member.
-        fields: Of the JSON of samples that another version wrote; None for those of this one.
-
-    Returns:
-        Markdown with a YAML header, UTF-8.
+        fields: JSON fields of samples that another version wrote; None for those of this one.
     """
     features = list(
         _features(

@@ -1,6 +1,6 @@
-"""One sample of a shard: what a tar will hold of a clip.
+"""One sample of a shard: a clip's contents of a tar.
 
-JSON and caption are most of a sample, some KB; of many samples they lie in a temporary file.
+JSON and caption are most of a sample, some KB; those of many samples are in a temporary file.
 """
 
 import hashlib
@@ -30,16 +30,15 @@ class Sample:
 
     Args:
         key: Letters and digits.
-        metadata: What its JSON holds.
+        metadata: Contents of its JSON.
         caption: Text member.
         mp4_bytes: Size of the MP4.
         mp4_sha256: Its hash, in hex.
-        location: Where its bytes lie.
-        split: For training or validation.
+        location: Location of its bytes.
         embedding: float32 [D], or None for no member `npy`.
         text_vector: Embedding of the caption; None for no member `text.npy`.
         has_id: Whether there is a member `id`.
-        spill: Takes JSON and caption, which are most of a sample; None keeps them in memory.
+        spill: Stores JSON and caption, which are most of a sample; None keeps them in memory.
 
     Raises:
         ValueError: Readers of WebDataset would split or skip the key.
@@ -80,17 +79,17 @@ class Sample:
         whole = said + text + mp4_sha256.encode()
         self._spill = spill
         self._text = whole if spill is None else None
-        # With how long the hash is, so that a read is one.
+        # With the length of the hash, so that one read is enough.
         self._begin = (0, len(whole)) if spill is None else (spill.add(whole), len(whole))
 
     def __reduce__(self) -> tuple[Callable[..., "Sample"], tuple[dict[str, Any]]]:
-        """What another process gets: the sample with its text."""
+        """Pickles the sample with its text."""
         own = {name: getattr(self, name) for name in _ABOUT}
         own |= {"metadata": self.json(), "caption": self.caption}
         return _sample_of, (own,)
 
     def __eq__(self, other: object) -> bool:
-        """Whether the two are the same sample, embeddings aside."""
+        """Returns whether the samples are equal, embeddings aside."""
         if not isinstance(other, Sample):
             return NotImplemented
         names = ("key", "mp4_bytes", "location", "split", "has_id", "_json_bytes")
@@ -99,16 +98,14 @@ class Sample:
         )
 
     def __hash__(self) -> int:
-        """By the key."""
         return hash(self.key)
 
     def __repr__(self) -> str:
-        """Names it."""
         return f"Sample(key={self.key!r})"
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the JSON holds; made anew each time."""
+        """Returns the contents of the JSON, made anew each time."""
         held: Mapping[str, Any] = orjson.loads(self.json())
         return held
 
@@ -124,7 +121,7 @@ class Sample:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that the sample takes in a tar."""
+        """Size of the sample in a tar, in bytes."""
         return sum(BLOCK + padded(size) for _, size in self.members())
 
     @property
@@ -133,7 +130,7 @@ class Sample:
         return self._json_bytes
 
     def members(self) -> list[tuple[str, int]]:
-        """Suffix and size of each member, in their order."""
+        """Returns suffix and size of each member, in order."""
         members = [
             ("json", self._json_bytes),
             ("mp4", self.mp4_bytes),
@@ -148,15 +145,15 @@ class Sample:
         return members
 
     def json(self) -> bytes:
-        """The sample's metadata as canonical JSON."""
+        """Returns the sample's metadata as canonical JSON."""
         return self._whole()[: self._json_bytes]
 
     def id(self) -> bytes:
-        """A whole number below 2**52 made from the key, in decimal."""
+        """Returns a whole number below 2**52 made from the key, in decimal."""
         return str(int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:8]) >> 12).encode()
 
     def npy(self) -> bytes:
-        """The embedding as a NumPy file, float32 [D]."""
+        """Returns the embedding as a NumPy file, float32 [D]."""
         assert self.embedding is not None
         output = io.BytesIO()
         vector = np.ascontiguousarray(self.embedding, "<f4")
@@ -164,7 +161,7 @@ class Sample:
         return output.getvalue()
 
     def texts(self) -> tuple[bytes, bytes, bytes]:
-        """JSON, caption and hash of the MP4 as bytes, by one read."""
+        """Returns JSON, caption and hash of the MP4 as bytes, by one read."""
         whole, end = self._whole(), self._json_bytes + self._caption_bytes
         return whole[: self._json_bytes], whole[self._json_bytes : end], whole[end:]
 
@@ -185,5 +182,5 @@ def _sample_of(own: dict[str, Any]) -> Sample:
 
 
 def padded(size: int) -> int:
-    """Bytes that a member of a size takes in a tar."""
+    """Returns the size of a member in a tar."""
     return math.ceil(size / BLOCK) * BLOCK

@@ -31,18 +31,18 @@ def plan_samples(
     annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
     spill: Spill | None = None,
 ) -> Iterator[tuple[Bucket, Sample]]:
-    """Samples of the clips that are kept, with their buckets.
+    """Plans the samples of the kept clips, with their buckets.
 
-    A clip that fits no bucket as it was written is rejected.
+    A clip whose written form fits no bucket is rejected.
 
     Args:
         clips: Rows of `clips`.
-        locations: Where the written clips are.
+        locations: Locations of the written clips.
         config: Settings.
         vectors: Embeddings for the samples; None for none.
         text_vectors: Finds the embedding of a caption; None for none.
-        annotation_of: What a model said of a clip, by its row; None where none was asked.
-        spill: Takes the texts of samples; None keeps them in memory.
+        annotation_of: Returns a clip's annotation by its row; None without annotations.
+        spill: Stores the texts of samples; None keeps them in memory.
     """
     splits: dict[str, Split] = {}
     for clip in clips.kept():
@@ -86,15 +86,15 @@ def sample_metadata(
     annotation: Mapping[str, Any] | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What a sample's JSON holds; numbers are rounded so that it reads well.
+    """Returns the JSON fields of a sample; numbers are rounded for readability.
 
-    Nothing of it changes with this program's version alone: tars that stand would not stay.
+    No field changes with this program's version alone, which would replace existing tars.
 
     Args:
         clip: A written clip.
         bucket: Its bucket.
         split: Training or validation.
-        annotation: What a model said of it, window by window; None where none was asked.
+        annotation: Its annotation, window by window; None without one.
         meta: Metadata of its source.
     """
     n_frames, fps = clip.n_frames, Fraction(clip.fps_fraction)
@@ -154,12 +154,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def place_samples(shards: Sequence[tuple[ShardPlan, TarLayout]], clips: ClipRows) -> None:
-    """Notes in the clips where shards hold them.
-
-    Args:
-        shards: Each with where everything lies in it.
-        clips: Rows of `clips`, of which the kept ones have a sample.
-    """
+    """Records in the clips their position in the shards."""
     keys = pa.array((key for _, layout in shards for key in layout.keys), pa.string())
     names = pa.array([plan.name for plan, _ in shards], pa.string())
     codes = np.repeat(np.arange(len(shards)), [len(layout.keys) for _, layout in shards])
@@ -173,12 +168,7 @@ def place_samples(shards: Sequence[tuple[ShardPlan, TarLayout]], clips: ClipRows
 
 
 def shard_facts(plan: ShardPlan, n_bytes: int) -> dict[str, Any]:
-    """What the summary says of a shard.
-
-    Args:
-        plan: What is in it.
-        n_bytes: Its size.
-    """
+    """Returns facts about a shard of `n_bytes` for the summary."""
     return {
         "name": plan.name,
         "bucket": plan.bucket,

@@ -1,8 +1,8 @@
-"""Puts written clips into shards: the driver's side.
+"""The driver's side of sharding: puts written clips into shards.
 
-Tars that stand stay, by what the last finished run says is in them. A tar appears under its name
-only when it is whole, and after what lies beside it; what describes all of them is written by the
-commit, the manifest last.
+Existing tars stay, with the contents that the last finished run recorded. A tar appears under its
+name only when it is whole, and after its index and metadata; the commit writes the files that
+describe all tars, the manifest last.
 """
 
 import json
@@ -41,13 +41,10 @@ COPIED_HERE_BYTES = 256 << 20
 
 
 class Sharding:
-    """Shards of what is kept.
+    """Writes the shards of the kept clips.
 
     Args:
-        store: Output root.
-        config: Settings.
         stamp: Fingerprint of the recipe, for the manifest.
-        engine: Where work is done.
         previous: Summary of the last finished run.
     """
 
@@ -82,14 +79,14 @@ class Sharding:
         text_vectors: Callable[[str], TextVector | None] | None = None,
         annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
     ) -> None:
-        """Writes the tars that are missing, and what lies beside each.
+        """Writes missing tars with their indexes and metadata.
 
         Args:
-            clips: Rows of `clips`; those that are kept learn where their samples lie.
-            locations: Where the written clips are.
+            clips: Rows of `clips`; kept ones get the position of their samples.
+            locations: Locations of the written clips.
             vectors: Embeddings for the samples; None for none.
             text_vectors: Finds the embedding of a caption; None for none.
-            annotation_of: What a model said of a clip, by its row; None where none was asked.
+            annotation_of: Returns a clip's annotation by its row; None without annotations.
         """
         samples = plan_samples(
             clips,
@@ -132,13 +129,13 @@ class Sharding:
         stage = ShardStage(self._config, self._store)
         step = Step(make=PlainWorker, settings={"stage": stage}, resources=stage.resources)
         n_bytes = sum(s.mp4_bytes for u in units if u.missing for s in u.plan.samples)
-        # Copying little takes less time than a process that has to load for it.
+        # Copying little takes less time than starting a process for it.
         is_worth_it = self._engine.is_started and n_bytes > COPIED_HERE_BYTES
         run = self._engine.run if is_worth_it else self._engine.run_here
         return list(run([step], units))
 
     def _standing(self, sizes: Mapping[str, int]) -> dict[str, Collection[str]]:
-        """Keys of the samples in each tar of the last finished run that is still there."""
+        """Returns sample keys of each tar of the last finished run that still exists."""
         standing: dict[str, list[str]] = {}
         for name in self._previous.get("tables", {}).get("clips", []):
             table = Parts(self._store, "clips", "").read(name, ["clip_id", "shard"])
@@ -149,14 +146,14 @@ class Sharding:
         return dict(standing)
 
     def _known(self) -> dict[str, ShardFacts]:
-        """Hashes of tars that stand, so that they need not be read for them."""
+        """Returns hashes of existing tars, which need not be read for them."""
         if not self._store.exists(MANIFEST):
             return {}
         return known_facts(json.loads(self._store.read(MANIFEST)))
 
 
 def _missing(plan: ShardPlan, layout: TarLayout, sizes: Mapping[str, int]) -> frozenset[str]:
-    """Objects of a shard that are not there, or not in their size."""
+    """Returns objects of a shard that are missing or have another size."""
     meta_bytes = sum(sample.json_bytes + 1 for sample in plan.samples)
     wanted = (layout.n_bytes, 8 * (len(plan.samples) + 1), meta_bytes)
     return frozenset(

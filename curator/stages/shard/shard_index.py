@@ -1,10 +1,10 @@
-"""What stands beside the tars, so that each reader of them finds what it looks for.
+"""The indexes of the tars, for each kind of reader.
 
-Beside each tar lie `.tar.idx` (Megatron-Energon) and `.meta.jsonl`; under `shards/` `.nv-meta/*`
-(Megatron-Energon, for all buckets and for each), `wids-<split>.json` (wids), `dataset.parquet`
-(tables of clips, as Open-Sora's loaders take them), `README.md` (Hugging Face `datasets`, for all
-buckets and for each) and `manifest.json`, which is written last and names all others. Names in them
-are relative to the folder that they lie in, so that it can be moved.
+Next to each tar are `.tar.idx` (Megatron-Energon) and `.meta.jsonl`; under `shards/` are
+`.nv-meta/*` (Megatron-Energon, for all buckets and for each), `wids-<split>.json` (wids),
+`dataset.parquet` (tables of clips, as Open-Sora's loaders take them), `README.md` (Hugging Face
+`datasets`, for all buckets and for each) and `manifest.json`, which is written last and names all
+others. Names in them are relative to their folder, so that it can be moved.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ times width, `duration` seconds."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFacts:
-    """Size and hashes, in hex, of a tar and of what lies beside it."""
+    """Size and hashes, in hex, of a tar, its index and its metadata."""
 
     bytes: int
     sha256: str
@@ -70,7 +70,7 @@ class ShardFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedTar:
-    """What indexes of readers say of a tar; its name is relative to `shards/`."""
+    """The facts of a tar in readers' indexes; its name is relative to `shards/`."""
 
     name: str
     split: str
@@ -81,7 +81,7 @@ class IndexedTar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """A tar that stands."""
+    """A finished tar."""
 
     plan: ShardPlan
     layout: TarLayout
@@ -89,7 +89,7 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """Relative to `shards/`."""
+        """Name relative to `shards/`."""
         return self.plan.name.removeprefix(f"{SHARDS}/")
 
     @property
@@ -104,42 +104,41 @@ class Shard:
 
 
 def index_name(tar: str) -> str:
-    """Name of a tar's index for Megatron-Energon."""
+    """Returns the name of a tar's index for Megatron-Energon."""
     return f"{tar}.idx"
 
 
 def meta_name(tar: str) -> str:
-    """Name of a tar's metadata."""
+    """Returns the name of a tar's metadata."""
     return f"{tar.removesuffix('.tar')}.meta.jsonl"
 
 
 def tar_index(layout: TarLayout) -> bytes:
-    """Contents of a tar's index: see `index_bytes`."""
+    """Returns the contents of a tar's index: see `index_bytes`."""
     return index_bytes((*layout.starts, layout.end))
 
 
 def index_bytes(offsets: Sequence[int]) -> bytes:
-    """Offsets of the samples' first headers and of the last one's end, uint64 little-endian."""
+    """Encodes offsets of samples' first headers and of the last one's end, uint64 little-endian."""
     return struct.pack(f"<{len(offsets)}Q", *offsets)
 
 
 def meta_lines(plan: ShardPlan) -> bytes:
-    """A line per sample: its JSON."""
+    """Returns a line per sample: its JSON."""
     return b"".join(sample.json() + b"\n" for sample in plan.samples)
 
 
 def set_files(shards: Sequence[Shard], *, seed: int, stamp: str, made_by: str) -> dict[str, bytes]:
-    """What describes all shards together.
+    """Returns the files that describe all shards together.
 
     Args:
         shards: In the order of their names.
-        seed: Of the order of samples, and of the split.
+        seed: Seed of the order of samples, and of the split.
         stamp: Fingerprint of the recipe.
         made_by: Program and version.
 
     Returns:
-        Objects by name under the output root, in the order in which they are to be written: the
-        manifest is the last.
+        Objects by name under the output root, in writing order: the manifest is the last.
     """
     files = dict(_files(shards))
     manifest = {
@@ -159,9 +158,9 @@ def set_files(shards: Sequence[Shard], *, seed: int, stamp: str, made_by: str) -
 
 
 def known_facts(manifest: Mapping[str, Any]) -> dict[str, ShardFacts]:
-    """Sizes and hashes of the tars in a manifest, by name under the output root.
+    """Returns sizes and hashes of the tars in a manifest, by name under the output root.
 
-    A manifest of another version knows nothing.
+    The manifest of another version gives none.
     """
     if manifest.get("version") != MANIFEST_VERSION:
         return {}
@@ -174,7 +173,7 @@ def known_facts(manifest: Mapping[str, Any]) -> dict[str, ShardFacts]:
 
 
 def dataset_table(shard: Shard) -> pa.Table:
-    """The rows of a tar in `dataset.parquet`."""
+    """Returns the rows of a tar in `dataset.parquet`."""
     columns: dict[str, list[Any]] = {name: [] for name in DATASET_SCHEMA.names}
     for sample, offset in zip(shard.plan.samples, shard.layout.mp4_starts, strict=True):
         said, text, sha256 = sample.texts()
@@ -244,11 +243,7 @@ def _indexed(shard: Shard) -> IndexedTar:
 
 
 def wids_file(tars: Iterable[IndexedTar]) -> bytes:
-    """An index for wids, with addresses relative to it.
-
-    Args:
-        tars: Of one split.
-    """
+    """Returns an index for wids of one split's tars, with addresses relative to it."""
     return _json(
         {
             "__kind__": "wids-shard-index-v1",
@@ -267,22 +262,22 @@ def wids_file(tars: Iterable[IndexedTar]) -> bytes:
 
 
 def energon_files(tars: Sequence[IndexedTar], prefix: str) -> Iterator[tuple[str, bytes]]:
-    """Files of a `.nv-meta` and their names in it.
+    """Returns the files of a `.nv-meta` by their names in it.
 
     Args:
-        tars: All that lie below the folder that it lies in.
-        prefix: That folder, ending in a slash, or nothing: names of tars are relative to it.
+        tars: All tars below its parent folder.
+        prefix: That folder, with a final slash, or empty: names of tars are relative to it.
     """
     names = [tar.name.removeprefix(prefix) for tar in tars]
     counts = {name: tar.n_samples for name, tar in zip(names, tars, strict=True)}
-    # Before the splits: a reader in between finds all that the old splits name, if none was taken.
+    # Before the splits: meanwhile a reader finds all tars of the old splits, if none was removed.
     yield ".info.json", _json({"energon_version": ENERGON_VERSION, "shard_counts": counts})
     parts: dict[str, list[str]] = {
         split: [n for n, tar in zip(names, tars, strict=True) if tar.split == split]
         for split in SPLITS
     }
     yield "split.yaml", _split_yaml(parts)
-    # All members as they are: what a sample is to be made of them, the trainer says.
+    # All members unchanged: the trainer defines the sample made of them.
     yield "dataset.yaml", b"__module__: megatron.energon\n__class__: CrudeWebdataset\n"
 
 

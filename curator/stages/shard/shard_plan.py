@@ -1,9 +1,9 @@
 """Packs written clips into WebDataset tars, one bucket and split per tar.
 
-Which clip goes where follows from the clips, their sizes, a seed, and the tars that stand already;
-not from workers, order or crashes. A tar's name ends in the hash of what is in it, so that an
-object that stands is never rewritten with other content, and one that is there already need not be
-written again. What describes the tars to readers is made in `shard_index.py`.
+The assignment follows from the clips, their sizes, a seed, and the existing tars; not from workers,
+order or crashes. A tar's name ends in the hash of its contents, so that an existing object is never
+rewritten with other content, nor written again. `shard_index.py` makes the files that describe the
+tars to readers.
 """
 
 import hashlib
@@ -38,9 +38,9 @@ _TAR_NAME = re.compile(
 
 
 def split_of(source_id: str, config: ShardConfig) -> Split:
-    """Whether the clips of a source are for training or validation.
+    """Returns whether the clips of a source are for training or validation.
 
-    By source and never by clip, so that no scene stands on both sides; by hash, so that the other
+    By source and never by clip, so that no scene is on both sides; by hash, so that the other
     sources do not matter.
     """
     digest = hashlib.sha256(f"split {config.seed} {source_id}".encode()).digest()
@@ -50,7 +50,7 @@ def split_of(source_id: str, config: ShardConfig) -> Split:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardPlan:
-    """A tar to be: its name says what is in it."""
+    """A planned tar, named by its contents."""
 
     name: str
     bucket: str
@@ -74,9 +74,9 @@ def plan_shards(
     Args:
         samples: In any order; keys are unique.
         config: Sizes, and the seed of the order.
-        standing: Keys of the samples in each tar of the last finished run that is there, by name.
-            One stays as it is if each of its samples is wanted, in the same bucket and split and
-            with the same bytes, and if it is not too large; the other samples go into new tars.
+        standing: Sample keys of each existing tar of the last finished run, by name. A tar stays as
+            it is if each of its samples is wanted, in the same bucket and split and with the same
+            bytes, and if it is not too large; the other samples go into new tars.
 
     Returns:
         Plans sorted by name. Within a bucket and split samples are sorted by the hash of seed and
@@ -111,7 +111,7 @@ def _kept(
     groups: Mapping[tuple[str, Split], Mapping[str, Sample]],
     config: ShardConfig,
 ) -> tuple[ShardPlan, int] | None:
-    """Plan and number of a tar that stands, if it would hold the same bytes now."""
+    """Returns plan and number of an existing tar that would hold the same bytes now."""
     match = _TAR_NAME.fullmatch(name)
     if match is None:
         # Named by an older version: not one of these shards.
@@ -137,7 +137,7 @@ def _shuffled(samples: Iterable[Sample], seed: int) -> list[Sample]:
 
 
 def _packed(samples: Sequence[Sample], config: ShardConfig) -> list[list[Sample]]:
-    """Samples in groups of at most `max_bytes`, the last one not below the floor if it can be."""
+    """Groups samples up to `max_bytes`, the last group not below the floor if possible."""
     groups: list[list[Sample]] = []
     sizes: list[int] = []
     for sample in samples:
@@ -179,7 +179,7 @@ def _plan(bucket: str, split: Split, number: int, group: Sequence[Sample]) -> Sh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarLayout:
-    """Where everything lies in a tar, in bytes from its start."""
+    """The layout of a tar, in bytes from its start."""
 
     starts: Sequence[int]
     """First header of each sample."""
@@ -191,7 +191,7 @@ class TarLayout:
 
     @property
     def mp4_offsets(self) -> dict[str, int]:
-        """First byte of each sample's MP4, by key."""
+        """Returns the first byte of each sample's MP4, by key."""
         return dict(zip(self.keys, self.mp4_starts, strict=True))
 
     @property
@@ -201,7 +201,7 @@ class TarLayout:
 
 
 def tar_layout(plan: ShardPlan) -> TarLayout:
-    """Where everything will lie in a tar, without writing it."""
+    """Computes the layout of a tar without writing it."""
     starts, offsets = array("Q"), array("Q")
     position = 0
     for sample in plan.samples:
@@ -221,16 +221,13 @@ def write_shard(
     read_clip: Callable[[Sample], bytes],
     read_vector: Callable[[TextVector], bytes] | None = None,
 ) -> int:
-    """Writes a tar as a stream; memory is one clip.
+    """Writes a tar as a stream, with memory for one clip; returns its number of bytes.
 
     Args:
-        plan: What to write.
+        plan: The contents.
         output: Binary stream, append only.
-        read_clip: Gives the bytes of a sample's MP4.
-        read_vector: Gives the embedding of a caption; None where no sample has one.
-
-    Returns:
-        Bytes written.
+        read_clip: Returns the bytes of a sample's MP4.
+        read_vector: Returns the embedding of a caption; None where no sample has one.
     """
     n_bytes = 0
     for sample in plan.samples:

@@ -31,7 +31,7 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardUnit:
-    """A tar of which something is missing."""
+    """A tar with missing objects."""
 
     plan: ShardPlan
     missing: frozenset[str]
@@ -40,25 +40,21 @@ class ShardUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardWritten:
-    """A tar that is whole now, with what lies beside it."""
+    """A finished tar, with its index and metadata."""
 
     name: str
     facts: ShardFacts
 
 
 def object_names(plan: ShardPlan) -> tuple[str, str, str]:
-    """Names of a tar, of its index and of its metadata."""
+    """Returns the names of a tar, of its index and of its metadata."""
     return plan.name, index_name(plan.name), meta_name(plan.name)
 
 
 class ShardStage(Stage[ShardConfig, ShardUnit, ShardWritten]):
-    """Assembles tars from clips that are written already, each with its index and metadata.
+    """Assembles tars from written clips, each with its index and metadata.
 
-    A tar is too large to be handed on: the stage streams it into the output root.
-
-    Args:
-        config: Settings.
-        store: Output root.
+    A tar is too large to return: the stage streams it into the output root.
     """
 
     name = "shard"
@@ -75,7 +71,7 @@ class ShardStage(Stage[ShardConfig, ShardUnit, ShardWritten]):
 
     @property
     def resources(self) -> Resources:
-        """Half a core: bytes are copied."""
+        """Half a core: the work is copying bytes."""
         return Resources(cpus=0.5)
 
     @property
@@ -84,10 +80,10 @@ class ShardStage(Stage[ShardConfig, ShardUnit, ShardWritten]):
         return self._root
 
     def process(self, unit: ShardUnit) -> ShardWritten:
-        """Writes the missing objects of a tar; a tar that is there is read for its hashes.
+        """Writes the missing objects of a tar; reads an existing tar for its hashes.
 
         Raises:
-            ShardError: A clip is not what was written.
+            ShardError: A clip's bytes are not those that were written.
         """
         plan = unit.plan
         tar, index, meta = object_names(plan)

@@ -1,6 +1,6 @@
-"""Shards as they lie under an output root: the manifest, and tars read as streams.
+"""Shards under an output root: the manifest, and tars read as streams.
 
-Nothing here trusts what it reads: a damaged object gives a `ShardError`, never another exception.
+All input is untrusted: a damaged object gives a `ShardError`, never another exception.
 """
 
 import tarfile
@@ -57,7 +57,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """A tar and what its name says."""
+    """A tar and the facts in its name."""
 
     name: str
     """Relative to the shards' folder, such as `720p_16-9_121f/train-000000-0123abcd.tar`."""
@@ -106,22 +106,19 @@ class ShardSet:
     """Tars that the manifest names, sorted; without a manifest all that are there."""
 
     def key(self, name: str) -> str:
-        """Key in the store of an object of the shards' folder."""
+        """Returns the store key of an object of the shards' folder."""
         return self.prefix + name
 
     def uri(self, name: str) -> str:
-        """Address of an object of the shards' folder."""
+        """Returns the address of an object of the shards' folder."""
         return f"{self.store.uri}/{self.prefix}{name}"
 
 
 def open_shards(out: str) -> ShardSet:
-    """Looks what shards there are.
-
-    Args:
-        out: Output root of a run, or a folder with the contents of its `shards/`.
+    """Finds the shards of a run's output root, or of a folder with the contents of its `shards/`.
 
     Raises:
-        UsageError: There is neither.
+        UsageError: It has neither.
     """
     store = open_store(out)
     prefix = FOLDER
@@ -160,7 +157,7 @@ def _sizes(store: Store, prefix: str) -> dict[str, int]:
 def _manifest(
     store: Store, prefix: str, sizes: dict[str, int]
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """The manifest, or None and why there is none."""
+    """Returns the manifest, or None and the reason."""
     if MANIFEST not in sizes:
         return None, "there is none"
     try:
@@ -190,9 +187,9 @@ class TarReader:
     """Reads a tar of plain files from front to end, one member at a time.
 
     Args:
-        read: Gives the next bytes, and fewer only at the end.
+        read: Returns the next bytes, and fewer only at the end.
         n_bytes: Size of the tar.
-        seek: Goes to an offset, to pass over what is not asked for; without, that is read too.
+        seek: Goes to an offset, to skip data; without it, skipped data is read.
     """
 
     def __init__(
@@ -210,7 +207,7 @@ class TarReader:
         """Offset behind the last member that was seen."""
 
     def __iter__(self) -> Iterator[Member]:
-        """Yields members; what of one was not read is passed over.
+        """Yields members; skips unread data.
 
         Raises:
             ShardError: A header is damaged or of another kind, or the tar ends early.
@@ -246,7 +243,7 @@ class TarReader:
         return member
 
     def chunks(self, member: Member, *, chunk_bytes: int = 1 << 20) -> Iterator[bytes]:
-        """Yields the data of the member that was given last."""
+        """Yields the data of the last member."""
         left = member.bytes
         while left:
             data = self._take(min(left, chunk_bytes), f"data of {member.name!r}")
@@ -255,7 +252,7 @@ class TarReader:
             yield data
 
     def read(self, member: Member) -> bytes:
-        """The data of the member that was given last."""
+        """Returns the data of the last member."""
         return b"".join(self.chunks(member))
 
     def _pass_over(self) -> None:
