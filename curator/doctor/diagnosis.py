@@ -45,8 +45,6 @@ class Row:
     """The outcome of one check.
 
     Attributes:
-        name: The thing that was checked.
-        found: The finding, in words.
         remedy: The remedy; None if none is needed.
         needed: Whether the recipe cannot run without it.
     """

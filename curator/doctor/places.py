@@ -36,10 +36,7 @@ _CONTENT = b"written to see whether this prefix can be written and read\n"
 def storage_rows(sources: Sequence[str], out: str | None, *, s3_answers: bool) -> list[Row]:
     """Checks places. Written objects are removed again, and a missing OUT is not created.
 
-    Args:
-        sources: As the user named them.
-        out: Output root, if one was named.
-        s3_answers: Whether to try places on S3: the client tries for minutes.
+    `s3_answers` is whether to try places on S3: the client tries for minutes.
     """
     rows: list[Row] = []
     for name, place, check in [

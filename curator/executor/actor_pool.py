@@ -13,10 +13,6 @@ class Pool:
     """Workers of one chain; each unit goes to the worker with the fewest.
 
     Args:
-        ray: The running engine.
-        make_worker: Starts a worker.
-        chain: The packed chain.
-        result: Reads a worker's answer.
         n_workers: Most workers; they are started as units arrive.
     """
 
@@ -49,10 +45,7 @@ class Pool:
         self._begin()
 
     def poll(self, timeout: float = 0.0) -> list[Any]:
-        """Returns available results in any order.
-
-        Args:
-            timeout: Seconds to wait for the first.
+        """Returns available results in any order; waits `timeout` seconds for the first.
 
         Raises:
             CuratorError: The first that a step raised, unchanged.

@@ -62,5 +62,5 @@ def _serving_cpu_s() -> Iterator[float]:
 
 
 def _has_parent(number: int, parents: Mapping[int, int], among: Collection[int]) -> bool:
-    """Returns whether one of `parents` started it: Ray's agents overwrite their environment."""
+    """Returns whether one of `among` started it: Ray's agents overwrite their environment."""
     return parents[number] in among

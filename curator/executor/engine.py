@@ -120,11 +120,6 @@ class Engine:
     def run(self, steps: Chain, units: Sequence[Any], *, small: bool = False) -> Iterator[Any]:
         """Streams units through a chain on Ray, or through the child process.
 
-        Args:
-            steps: Chain.
-            units: Picklable inputs.
-            small: Result of `is_small`.
-
         Yields:
             Results, in any order.
 

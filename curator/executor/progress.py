@@ -125,12 +125,7 @@ class Progress:
             self._shown.n_sources = n_total
 
     def work(self, n_items: int, video_s: float) -> None:
-        """Sets the work of the current stage.
-
-        Args:
-            n_items: Sources or clips.
-            video_s: Seconds of video in them; 0 when unknown.
-        """
+        """Sets the work of the current stage; `video_s` is 0 when unknown."""
         with self._lock:
             self._shown.work = _Work(n_items=n_items, video_s=video_s, began=time.monotonic())
 

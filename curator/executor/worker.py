@@ -27,8 +27,6 @@ class Step:
 
     Args:
         make: Makes the step, once per worker; the step is called with a unit and returns a result.
-        settings: Keyword arguments of `make`.
-        resources: Needs of one worker.
         keeps_state: Whether workers hold a model and are worth keeping; else any process serves.
     """
 

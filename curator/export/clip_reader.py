@@ -86,12 +86,6 @@ def read_clips(
 ) -> Iterator[Clip]:
     """Yields the clips of a shard, in its order.
 
-    Args:
-        shards: The shards of the run.
-        shard: The one to read.
-        wants_mp4: Whether to read a clip's MP4, given the clip with its JSON and the SHA-256 of the
-            MP4.
-
     Raises:
         ShardError: The tar is damaged, or a clip's bytes do not match its JSON.
         StorageError: It cannot be read.

@@ -121,12 +121,7 @@ def decode_frames(clip: Clip, options: FramesOptions) -> NDArray[np.uint8]:
 
 
 def fitted(rgb_HWC: NDArray[np.uint8], size_px: tuple[int, int]) -> NDArray[np.uint8]:  # noqa: N803
-    """Crops the middle of a frame to the aspect of `size_px` (width, height), and scales it.
-
-    Args:
-        rgb_HWC: uint8 [H, W, 3].
-        size_px: Width and height.
-    """
+    """Crops a frame, uint8 [H, W, 3], around its middle and scales it to (width, height)."""
     height, width = rgb_HWC.shape[:2]
     to_width, to_height = size_px
     scale = max(to_width / width, to_height / height)

@@ -23,9 +23,6 @@ class Job:
     """The working context of an exporter.
 
     Args:
-        shards: The shards of the run.
-        chosen: The shards to export, in order.
-        splits: The splits to export.
         workers: Shards in progress at once; None for one per core, at most 16.
     """
 

@@ -54,7 +54,6 @@ class Place:
     show whether it is the right one.
 
     Args:
-        exported: Where it counts.
         folders: Prefixes of the keys. Existing objects there are listed once, which takes about 200
             bytes of memory for each.
     """

@@ -112,7 +112,6 @@ class Plan:
 
     Args:
         buckets: Sorted by name; weights for all of them or for none.
-        setting: Order and division.
 
     Raises:
         UsageError: No bucket has a batch for each rank.

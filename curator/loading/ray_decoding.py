@@ -67,10 +67,6 @@ def ray_clips(
 def ray_clip_files(store: Store, clips: pa.Table) -> "ray.data.Dataset":
     """Returns clips with the bytes of their files, one row each, read by Ray's tasks.
 
-    Args:
-        store: The output; all nodes must reach it.
-        clips: Rows of `clips` that are in shards.
-
     Returns:
         Those rows with `mp4`. Reading begins with the iteration.
 

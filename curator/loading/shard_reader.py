@@ -57,7 +57,6 @@ class LoadedBucket:
     """The shards of one bucket and split.
 
     Attributes:
-        shards: Sorted by name.
         height: Smallest height in pixels.
         width: Smallest width in pixels.
         n_frames: Frames of the shortest clip.
@@ -73,15 +72,10 @@ class LoadedBucket:
 def read_buckets(
     out: str, split: str, *, allow_incomplete: bool = False
 ) -> tuple[Store, dict[str, LoadedBucket]]:
-    """Finds the buckets of a split.
-
-    Args:
-        out: The output root of `curate run`, or its folder `shards`; a path or s3://bucket/prefix.
-        split: `train` or `val`.
-        allow_incomplete: Whether to read tars without a manifest.
+    """Finds the buckets of a split, sorted by name; arguments are those of `ClipDataset`.
 
     Returns:
-        The store of the shards' folder, and the buckets of the split, sorted by name.
+        The store of the shards' folder, and the buckets.
 
     Raises:
         UsageError: The split does not exist or is empty, or the manifest is missing.

@@ -19,9 +19,7 @@ class Browsing:
     """Filters and orders of cards, and the ranks of the clips shown.
 
     Args:
-        clips: The clips on the sheets.
         groups: Title and number of clips of each group, in the page's order; kept clips first.
-        nearness: Bounds of the run.
 
     Attributes:
         groups: Key and title of each group.

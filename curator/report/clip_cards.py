@@ -48,9 +48,7 @@ def measured_scores(clip: ClipRow) -> tuple[int, list[tuple[str, Scores]], list[
 def reason_words_of(clip: ClipRow, required: Iterable[str]) -> str:
     """Returns the first reason against a clip: its score and the bound it misses.
 
-    Args:
-        clip: A row of `clips`.
-        required: Scores without which a clip is rejected.
+    A clip is rejected without the scores `required`.
     """
     reason, value = str(clip.reason), clip.reason_score
     bound = clip.reason_threshold

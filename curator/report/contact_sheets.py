@@ -36,7 +36,6 @@ class Sheets:
     """Chooses the clips to show.
 
     Attributes:
-        clips: All rows of `clips`.
         thumbnails: JPEG of a clip by its id.
         max_per_group: Most clips on a sheet; fewer where there are many reasons.
     """

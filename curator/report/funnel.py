@@ -13,7 +13,6 @@ class FunnelStep:
     """The clips that one reason removes.
 
     Attributes:
-        reason: Public name of the reason.
         n_first: Clips whose first reason it is, and which it so removes from the funnel.
         n_alone: Clips with no other reason; None where the run did not count them.
         n_any: Clips with this reason, first or not.

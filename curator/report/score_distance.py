@@ -22,12 +22,9 @@ class BoundCheck:
 
     Attributes:
         side: `min` or `max`.
-        is_missed: Whether the value is beyond the bound.
-        is_flag: Whether the rule only flags.
         nearness: Distance to the bound as a share of how far clips of the run go from it on the
             same side: 0 at the bound, about 1 for the clips furthest from it.
         place: Position of the value between the 5th and the 95th percentile, 0 to 1.
-        bound_place: Position of the bound.
     """
 
     score: str
@@ -72,7 +69,6 @@ class Nearness:
 
     Args:
         summary: Contents of `summary.json`; reads rules.
-        clips: All rows of `clips`.
     """
 
     def __init__(self, summary: Mapping[str, Any], clips: ClipRows) -> None:

@@ -34,10 +34,6 @@ def content_id(reader: BinaryIO, size: int) -> str:
       then 16 blocks of 65,536 bytes; block i begins at floor(i x (size - 65,536) / 15), so that
       the first block is the beginning and the last is the end.
 
-    Args:
-        reader: Its position is moved.
-        size: As listed.
-
     Raises:
         SourceError: CHANGED, if there are not exactly the bytes that the size promises.
     """

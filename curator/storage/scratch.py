@@ -26,9 +26,6 @@ def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
     """Opens a temporary file, and returns it with a path for this process.
 
     On Linux it has no name in any folder, so that it vanishes however the process ends.
-
-    Args:
-        suffix: Suffix of the path, where it has a name.
     """
     if sys.platform == "linux":
         with tempfile.TemporaryFile() as file:
@@ -75,13 +72,7 @@ def hold(folder: Path) -> BinaryIO:
 
 
 def remove_dead(parent: Path, prefix: str, *, without_lock: bool = False) -> None:
-    """Removes this user's folders of ended processes; ignores those that cannot be removed.
-
-    Args:
-        parent: Where they are.
-        prefix: Beginning of their names.
-        without_lock: Whether to remove old folders that never had a lock too.
-    """
+    """Removes this user's folders of ended processes; ignores those that cannot be removed."""
     with suppress(OSError):
         for folder in parent.glob(f"{prefix}*"):
             with suppress(OSError):

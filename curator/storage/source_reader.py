@@ -58,9 +58,7 @@ def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
 def expect_end(reader: BinaryIO, end: int) -> None:
     """Announces that reading will stop at about byte `end`; objects fetch no further ahead.
 
-    Args:
-        reader: From `open_source`.
-        end: Offset in bytes; reading beyond it stays possible.
+    Reading beyond it stays possible.
     """
     raw = getattr(reader, "raw", None)
     if raw is not None and hasattr(raw, "expected_end"):

@@ -38,11 +38,7 @@ def clip_bytes(store: Store, where: Location) -> bytes:
 
 
 class KeyRows:
-    """Finds the row of a key: 12 bytes per key in addition to the column.
-
-    Args:
-        keys: Unique strings.
-    """
+    """Finds the row of a key: 12 bytes per key in addition to the column."""
 
     def __init__(self, keys: pa.ChunkedArray) -> None:
         self._keys = keys.combine_chunks()
@@ -103,11 +99,7 @@ class KeyRows:
 
 
 class Locations(Mapping[str, Location]):
-    """Locations of written clips by id.
-
-    Args:
-        table: Rows of `LOCATION_SCHEMA`.
-    """
+    """Locations of written clips by id."""
 
     def __init__(self, table: pa.Table) -> None:
         self._rows = KeyRows(table["clip_id"])

@@ -47,12 +47,7 @@ class Keyed:
             return wanted in self._new or self._at(wanted) is not None
 
     def expect_all(self, keys: Sequence[Sequence[str]], begin: int = 0) -> None:
-        """Notes the places of records: each number's object has some keys.
-
-        Args:
-            keys: For each number.
-            begin: The first number.
-        """
+        """Notes the places of records: each number's object has some keys."""
         found = [hashes(some) for some in keys]
         numbers = np.repeat(np.arange(len(found)) + begin, [len(some) for some in found])
         with self._lock:

@@ -19,9 +19,6 @@ class KnownKeys:
 
     Keys are held as 64 bits of their hash. Among a billion keys, one look-up in twenty billion
     finds a part without the key: readers of the part must check.
-
-    Args:
-        parts: The keys of each part.
     """
 
     def __init__(self, parts: Mapping[str, Sequence[str]]) -> None:

@@ -150,11 +150,7 @@ class SourceTable:
         return {str(ref.source_id): ref for ref in self._refs(rows)}
 
     def rows(self, n_kept: Mapping[str, int]) -> Iterator[pa.Table]:
-        """Yields rows of `sources`, by URI, in tables of the size of a part; at least one table.
-
-        Args:
-            n_kept: Number of kept clips of each content.
-        """
+        """Yields rows of `sources`, by URI, in tables of the size of a part; at least one table."""
         order, leaders = self._sorted()
         header, measured = self._header.whole(), self._measured.whole()
         last = pa.array(np.arange(measured.num_rows)[::-1])

@@ -32,7 +32,6 @@ class StoredFamily:
 
     Attributes:
         folder: Its folder under `tracks/`.
-        stamp: Its fingerprint.
     """
 
     name: str
@@ -49,7 +48,6 @@ class SourceItem:
     """A source to analyze.
 
     Attributes:
-        families: Families to measure.
         parts: Parts of the other families.
     """
 
@@ -136,7 +134,6 @@ class SegmentDone:
 
     Attributes:
         key: The segment's name within the source, where `part` has the segment.
-        part: The segment's part.
         whole: Why the source must be analyzed whole.
     """
 
@@ -180,11 +177,7 @@ class TrackItem:
 
 
 class TrackParts:
-    """The stored tracks of a recipe.
-
-    Args:
-        families: Families that the recipe needs.
-    """
+    """The stored tracks of a recipe."""
 
     def __init__(self, store: Store, families: Sequence[StoredFamily]) -> None:
         self._families = {family.name: family for family in families}

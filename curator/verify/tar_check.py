@@ -110,9 +110,6 @@ class TarCheck:
     """Checks tars, each in one pass; thread-safe.
 
     Args:
-        shards: All shards.
-        findings: Collects errors.
-        threads: Threads of a decoder.
         seen: Called with the bytes of each clip that was read.
     """
 
@@ -131,13 +128,7 @@ class TarCheck:
         self._seen = seen
 
     def check(self, shard: Shard, *, decoded: Set[int] | None, with_md5: bool) -> TarFacts:
-        """Checks a tar and its `.meta.jsonl`.
-
-        Args:
-            shard: The tar.
-            decoded: Positions of the samples to decode; None for all.
-            with_md5: Whether an index has its MD5.
-        """
+        """Checks a tar and its `.meta.jsonl`; `decoded` are positions to decode, None for all."""
         path = self._shards.uri(shard.name)
         n_bytes = self._shards.sizes[shard.name]
         rows = _Rows()

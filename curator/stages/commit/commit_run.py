@@ -126,14 +126,9 @@ def publish(
     shard_files: Mapping[str, bytes],
     old: Iterable[str],
 ) -> None:
-    """Makes a finished run visible, `summary.json` last, and removes replaced objects.
+    """Makes a finished run visible, `summary.json` last, and removes the objects `old`.
 
-    Args:
-        store: Output root.
-        summary: For `summary.json`.
-        report: HTML of the report.
-        shard_files: Files that describe all shards, by name, in writing order.
-        old: Objects to remove.
+    `shard_files` are in writing order.
     """
     store.write("report/index.html", report.encode())
     used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}

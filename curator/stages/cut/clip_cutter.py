@@ -78,9 +78,6 @@ class ClipCutter:
     """Cuts the clips of one source; a context manager, which closes the container.
 
     Args:
-        reader: The source, seekable.
-        uri: Name for messages.
-        n_bytes: Its size.
         max_pixels: Largest frame, in pixels.
         decoder_threads: Threads of the decoder; changes no result.
     """

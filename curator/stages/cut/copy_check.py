@@ -70,15 +70,9 @@ def check_copy(
     max_pixels: int,
     tap: Tap | None = None,
 ) -> None:
-    """Decodes a copy and compares it with the request.
+    """Decodes a copy of the frames in `span` and compares it with the request.
 
-    Args:
-        mp4: The copy.
-        request: The clip.
-        span: The copied frames.
-        threads: Decoder threads.
-        max_pixels: Largest frame, in pixels.
-        tap: Takes frames of the copy as they pass; None for none.
+    `tap` takes frames of the copy as they pass.
 
     Raises:
         CannotCopyError: CHECK_FAILED, for another number of frames or other times, a first frame
@@ -176,13 +170,7 @@ def check_encoded(
 ) -> str | None:
     """Compares an encoded clip with the request.
 
-    Args:
-        mp4: The clip.
-        n_frames: Its frames.
-        size: Width and height.
-        fps: Its rate; frame `i` is at `i / fps`.
-        decodes: Whether to decode it; otherwise packets are counted.
-        threads: Decoder threads.
+    Frame `i` is at `i / fps`. Packets are counted unless `decodes` is set.
 
     Returns:
         The first difference, or None.

@@ -69,12 +69,7 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutNeeds:
-    """Settings of other recipe sections that cutting needs.
-
-    Attributes:
-        min_s: Shortest clip.
-        classes: Buckets.
-    """
+    """Settings of other recipe sections that cutting needs."""
 
     min_s: float
     classes: BucketClasses
@@ -215,12 +210,9 @@ class Cutting:
     ) -> Mapping[str, Location]:
         """Cuts the survivors that no part or shard has yet.
 
-        Args:
-            clips: Rows of `clips`; kept ones get the facts of the written clip, or are rejected if
-                writing failed.
-            sources: The source of each source id.
-            track_part: The part of `tracks` that has each source id.
-            order: Frames that another stage wants of clips that are written now.
+        Kept rows of `clips` get the facts of the written clip, or are rejected if writing failed.
+        `track_part` is the part of `tracks` of each source id, `order` the frames that another
+        stage wants of clips written now.
 
         Returns:
             The location of each clip.
@@ -372,11 +364,7 @@ class Cutting:
 
 
 class _WrittenClips:
-    """The written clips of a run, with their properties and locations.
-
-    Args:
-        clips: Rows of `clips`; only kept ones count.
-    """
+    """The written clips of a run, with their properties and locations."""
 
     def __init__(self, clips: ClipRows) -> None:
         self._clips = clips
@@ -484,12 +472,7 @@ def _crop(clip: Borders) -> tuple[int | None, ...]:
 
 
 def cut_facts(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
-    """Returns facts about the written clips of a run, for the summary.
-
-    Args:
-        outcomes: Of the clips that were cut.
-        crf: The recipe's CRF.
-    """
+    """Returns facts about the written clips of a run, for the summary."""
     made = [(outcome, outcome.written) for outcome in outcomes if outcome.written is not None]
     copied = [(o, w) for o, w in made if w.cut_mode == "copy"]
     encoded = [(o, w) for o, w in made if w.cut_mode == "encode"]

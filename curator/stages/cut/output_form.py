@@ -13,12 +13,7 @@ from curator.tables.clip_rows import ClipRows
 
 
 def formed(request: CutRequest, form: ClipForm | None) -> CutRequest:
-    """Returns the request for a clip in a certain form.
-
-    Args:
-        request: The clip as its source has it.
-        form: The requested form, with a length.
-    """
+    """Returns the request for a clip in a certain form, which must have a length."""
     if form is None:
         return request
     if form.fps is not None and form.fps != request.fps:

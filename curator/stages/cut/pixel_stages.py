@@ -26,13 +26,7 @@ def pixel_stamps(stages: Sequence[PixelStage[Any]]) -> list[tuple[str, str, str]
 def changed_pixels(
     stage: PixelStage[Any], pictures: Iterator[VideoFrame], clip_id: str, fps: Fraction
 ) -> Iterator[VideoFrame]:
-    """Yields frames as a stage changes them.
-
-    Args:
-        stage: The stage, set up.
-        pictures: Upright frames in yuv420p, BT.709, limited range.
-        clip_id: The clip.
-        fps: Its rate.
+    """Yields upright frames (yuv420p, BT.709, limited range) as a stage changes them.
 
     Raises:
         CutError: The stage yields another number of frames, or frames of another form.

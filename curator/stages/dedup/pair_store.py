@@ -26,11 +26,7 @@ _LEAST = b"curate.least_cosine"
 
 
 class StoredPairs:
-    """The pairs of similar clips under the output root, in one object.
-
-    Args:
-        stamp: Fingerprint of the candidates, whose vectors were compared.
-    """
+    """The pairs of similar clips under the output root, in one object."""
 
     def __init__(self, store: Store, stamp: str) -> None:
         self._store = store
@@ -87,14 +83,9 @@ def remove_duplicates(
     *,
     writes: bool = True,
 ) -> None:
-    """Runs the stage with the pairs of earlier runs, and stores new ones.
+    """Runs the stage with the pairs of earlier runs, and stores new ones if `writes`.
 
-    Args:
-        stage: The stage.
-        clips: All clips; duplicates are marked.
-        vectors: Rows of `embeddings`.
-        stored: Pairs of earlier runs; None compares all clips anew.
-        writes: Whether new pairs are stored.
+    None for `stored` compares all clips anew.
     """
     if not stage.config.enabled:
         return

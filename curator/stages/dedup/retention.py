@@ -239,7 +239,7 @@ class _Retained:
         self._ranks = np.concatenate([self._ranks, ranks])
 
     def near(self, batch_BD: NDArray[np.float32], least: float) -> NDArray[np.int64]:
-        """Returns ranks of the most similar with cosine ≥ `least`: [B, candidates], else -1."""
+        """Returns ranks of the most similar with cosine ≥ `least`: [B, candidates], -1 for none."""
         if self._ranks.size == 0:
             return np.full((len(batch_BD), 1), -1, dtype=np.int64)
         cosines, slots = self._index.search(batch_BD, _CANDIDATES)

@@ -134,12 +134,7 @@ def compare(
 def duplicates_of(
     pairs: AlikePairs, rank_keys: Sequence[RankKey], *, similarity: float
 ) -> Duplicates:
-    """Finds the clips whose footage a better clip shows, as `find_duplicates` does.
-
-    Args:
-        pairs: Pairs of exactly these clips.
-        rank_keys: N unique tuples that sort ascending from best to worst.
-        similarity: Cosine similarity from which two clips are duplicates.
+    """Finds clips whose footage a better clip shows, as `find_duplicates` does.
 
     Returns:
         One entry per clip, in the order of `pairs.ids`.

@@ -24,7 +24,6 @@ class DedupUnit:
     Attributes:
         clips: All clips; only kept ones are compared.
         vectors: Rows of `embeddings`, of each clip that could be described.
-        known: Pairs of earlier runs.
     """
 
     clips: ClipRows

@@ -120,12 +120,7 @@ def reason_of(clips: pa.Table, bound: Bounds) -> str | None:
 
 
 def corpus_of(clips: pa.Table, *, min_s: float) -> Callable[[str], Values]:
-    """Returns the values for quantiles: of all clips that are long enough and have the score.
-
-    Args:
-        clips: All candidates of a run.
-        min_s: Shortest length.
-    """
+    """Returns the values for quantiles: of all clips that are long enough and have the score."""
     long_enough = ~_too_short(clips, min_s)
 
     def corpus(score: str) -> Values:

@@ -18,7 +18,6 @@ class FilterNeeds:
     """Settings of other recipe sections that judging needs.
 
     Attributes:
-        min_s: Shortest clip.
         max_s: Longest clip; one of more than twice that is rejected. None where candidates have no
             stored length.
         min_frames: Frames that each clip must have; None for any number.

@@ -47,7 +47,6 @@ class Scanning:
     """Lists and probes.
 
     Args:
-        stage: Probes.
         sources: Gets a row for each source, whatever its outcome.
     """
 
@@ -90,8 +89,7 @@ class Scanning:
     def finish(self, then: Callable[[], None] = lambda: None) -> None:
         """Lists the rest, and gives every source its row.
 
-        Args:
-            then: Called when few sources were probed, before the results are stored.
+        Calls `then` when few sources were probed, before the results are stored.
         """
         self._probe(chain(self._head, self._remaining), then, few=self._is_few)
         self._progress.sources(len(self._sources))

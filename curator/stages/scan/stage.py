@@ -43,11 +43,7 @@ class ScanStage(Stage[ScanConfig, SourceRef, dict[str, Any]]):
 
 
 class ProbeParts:
-    """Stores the probes of a unit as one part.
-
-    Args:
-        stamp: Fingerprint of the probes.
-    """
+    """Stores the probes of a unit as one part."""
 
     def __init__(self, store: Store, stamp: str) -> None:
         self._parts = Parts(store, "scan", stamp)

@@ -23,7 +23,6 @@ class Selected:
         group: Name of its group; empty where all are one.
         rank: Place in the order of its group, from 1.
         quota: Number of clips taken of the group.
-        n_group: Size of the group.
     """
 
     group: str

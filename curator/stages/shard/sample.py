@@ -30,11 +30,6 @@ class Sample:
 
     Args:
         key: Letters and digits.
-        metadata: Contents of its JSON.
-        caption: Text member.
-        mp4_bytes: Size of the MP4.
-        mp4_sha256: Its hash, in hex.
-        location: Location of its bytes.
         embedding: float32 [D], or None for no member `npy`.
         text_vector: Embedding of the caption; None for no member `text.npy`.
         has_id: Whether there is a member `id`.

@@ -33,16 +33,8 @@ def plan_samples(
 ) -> Iterator[tuple[Bucket, Sample]]:
     """Plans the samples of the kept clips, with their buckets.
 
-    A clip whose written form fits no bucket is rejected.
-
-    Args:
-        clips: Rows of `clips`.
-        locations: Locations of the written clips.
-        config: Settings.
-        vectors: Embeddings for the samples; None for none.
-        text_vectors: Finds the embedding of a caption; None for none.
-        annotation_of: Returns a clip's annotation by its row; None without annotations.
-        spill: Stores the texts of samples; None keeps them in memory.
+    A clip whose written form fits no bucket is rejected. Samples omit embeddings, caption
+    embeddings or annotations that are None. Without `spill` their texts stay in memory.
     """
     splits: dict[str, Split] = {}
     for clip in clips.kept():
@@ -89,13 +81,6 @@ def sample_metadata(
     """Returns the JSON fields of a sample; numbers are rounded for readability.
 
     No field changes with this program's version alone, which would replace existing tars.
-
-    Args:
-        clip: A written clip.
-        bucket: Its bucket.
-        split: Training or validation.
-        annotation: Its annotation, window by window; None without one.
-        meta: Metadata of its source.
     """
     n_frames, fps = clip.n_frames, Fraction(clip.fps_fraction)
     crop = {name.removeprefix("crop_"): getattr(clip, name) for name in CROP_COLUMNS}

@@ -45,7 +45,6 @@ class Sharding:
 
     Args:
         stamp: Fingerprint of the recipe, for the manifest.
-        previous: Summary of the last finished run.
     """
 
     def __init__(
@@ -81,12 +80,8 @@ class Sharding:
     ) -> None:
         """Writes missing tars with their indexes and metadata.
 
-        Args:
-            clips: Rows of `clips`; kept ones get the position of their samples.
-            locations: Locations of the written clips.
-            vectors: Embeddings for the samples; None for none.
-            text_vectors: Finds the embedding of a caption; None for none.
-            annotation_of: Returns a clip's annotation by its row; None without annotations.
+        Kept rows of `clips` get the position of their samples. Samples omit embeddings, caption
+        embeddings or annotations that are None.
         """
         samples = plan_samples(
             clips,

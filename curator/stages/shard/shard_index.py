@@ -129,13 +129,7 @@ def meta_lines(plan: ShardPlan) -> bytes:
 
 
 def set_files(shards: Sequence[Shard], *, seed: int, stamp: str, made_by: str) -> dict[str, bytes]:
-    """Returns the files that describe all shards together.
-
-    Args:
-        shards: In the order of their names.
-        seed: Seed of the order of samples, and of the split.
-        stamp: Fingerprint of the recipe.
-        made_by: Program and version.
+    """Returns the files that describe all shards together, which are sorted by name.
 
     Returns:
         Objects by name under the output root, in writing order: the manifest is the last.

@@ -223,11 +223,8 @@ def write_shard(
 ) -> int:
     """Writes a tar as a stream, with memory for one clip; returns its number of bytes.
 
-    Args:
-        plan: The contents.
-        output: Binary stream, append only.
-        read_clip: Returns the bytes of a sample's MP4.
-        read_vector: Returns the embedding of a caption; None where no sample has one.
+    `read_clip` returns a sample's MP4, `read_vector` a caption's embedding; None where no sample
+    has one.
     """
     n_bytes = 0
     for sample in plan.samples:
