@@ -78,7 +78,7 @@ class BucketStore(Store):
             raise self._failure("read", key, error) from error
 
     def exists(self, key: str) -> bool:
-        """Says whether there is an object under the key."""
+        """Returns whether there is an object under the key."""
         try:
             self.service.head(self.bucket, self._full(checked_key(key)))
         except self.service.errors as error:

@@ -178,7 +178,7 @@ class CloudStore(BucketStore):
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
-        """Gives an append-only stream to a temporary file, which is sent when the block ends."""
+        """Opens an append-only stream to a temporary file, which is sent when the block ends."""
         checked_key(key)
         with unnamed_file(".object") as (_, file):
             with AppendFile(os.dup(file.fileno()), "wb") as stream:

@@ -57,13 +57,12 @@ def content_id(reader: BinaryIO, size: int) -> str:
 
 
 class HashingReader(io.BufferedIOBase, BinaryIO):
-    """Passes reads through, and hashes the bytes that continue the hashed part.
+    """Passes reads through, and hashes the bytes that continue the hashed part; not thread-safe.
 
     A read a little ahead of the hashed part (a demuxer skips the audio) first reads the gap,
     because otherwise one skip would leave all the rest to `finish`.
 
     Args:
-        reader: A seekable stream; not thread-safe.
         gap_bytes: The longest gap that is filled this way.
         closes: Whether closing or deleting this object closes the reader too.
     """

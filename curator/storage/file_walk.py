@@ -18,7 +18,7 @@ class Found:
 
 
 def is_pattern(text: str) -> bool:
-    """Says whether a path or a segment of it has one of the characters of patterns."""
+    """Returns whether a path or a segment of it has one of the characters of patterns."""
     return not _MAGIC.isdisjoint(text)
 
 
@@ -127,7 +127,7 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def _is_listed_itself(link: str, real_root: str) -> bool:
-    """Says whether a link leads to a folder that the walk reaches by the folder's own path."""
+    """Returns whether a link leads to a folder that the walk reaches by the folder's own path."""
     relative = os.path.relpath(os.path.realpath(link), real_root)
     return relative == "." or not any(map(is_hidden, relative.split("/")))
 
