@@ -3,6 +3,7 @@
 import argparse
 
 from curator.commands.arguments import EXIT_OK, Commands, add_overrides
+from curator.errors import ModelError, UsageError
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
@@ -30,6 +31,9 @@ def run_graph(options: argparse.Namespace) -> int:
     from curator.pipeline import graph_of
     from curator.recipe import load_recipe
 
-    graph = graph_of(load_recipe(options.recipe, options.overrides))
+    try:
+        graph = graph_of(load_recipe(options.recipe, options.overrides))
+    except ModelError as error:
+        raise UsageError(str(error)) from error
     print(graph.mermaid() if options.format == "mermaid" else graph.text())
     return EXIT_OK

@@ -38,9 +38,9 @@ def check_run(
         UsageError: A place, a model, a package or a server is missing.
     """
     loaded = load_recipe(recipe, overrides)
-    graph_of(loaded)
     check_measured(loaded)
     check_models(loaded)
+    graph_of(loaded)
     store = preflight(sources, out, ray_address=ray_address, shared_out=shared_out, writes=writes)
     # A rerun may have nothing to ask: its server may be gone.
     check_captions(loaded, asks_server=not store.exists(SUMMARY))
