@@ -1,7 +1,7 @@
 """Recipes: one readable file that says everything a run does.
 
 A recipe is YAML under `pipelines/`, or a file of the user's. Keys are checked by the stages' own
-typed models; `--set key=value` changes one. What a run used is written beside its results.
+typed models; `--set key=value` changes one. Each run stores the recipe that it used.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -126,7 +126,7 @@ def semantics_of(recipe: Recipe) -> Semantics:
 
 
 def recipe_folder() -> Path:
-    """Where the recipes of this installation lie: in the package, or beside it in a checkout."""
+    """The folder of the packaged recipes, or of a checkout's."""
     packaged = Path(__file__).parent / "pipelines"
     return packaged if packaged.is_dir() else Path(__file__).parent.parent / "pipelines"
 

@@ -150,7 +150,7 @@ def measures_used() -> tuple[Extension, ...]:
 
 
 def measures_fingerprint() -> str:
-    """What the scores of users' measures depend on, beside the part of a track that is a clip."""
+    """Fingerprint of the versions and scores of users' measures."""
     return fingerprint(
         *(
             (measure.fingerprint(), {name: spec.how for name, spec in measure.scores.items()})

@@ -83,7 +83,6 @@ class Run:
         self._locations: Mapping[str, Location] = {}
         self._arguments: Sequence[str] = ()
         self._limit: int | None = None
-        self._after_cut: list[Callable[[], None]] = []
         mark_processes()
 
     def execute(self, arguments: Sequence[str], *, limit: int | None) -> dict[str, Any]:

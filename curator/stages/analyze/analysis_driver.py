@@ -185,7 +185,7 @@ class Analyzing:
         self, sources: Sequence[SourceRef]
     ) -> tuple[dict[int, list[StoredTrack]], list[SourceItem]]:
         """Sources whose tracks are whole, by what is stored together, and the others."""
-        # Each footer is a read: with nothing to look for there is none.
+        # Each footer is a read: without sources none is read.
         parts_of, failed = self.tracks.stored() if sources else ({}, set())
         stored: dict[int, list[StoredTrack]] = {}
         pending: list[SourceItem] = []
