@@ -37,7 +37,8 @@ from curator.errors import CuratorError
 from curator.measures.borders import Crop, crop_of
 from curator.measures.clip_view import ClipView
 from curator.models.transnet import ShotNetwork
-from curator.records import Span, Track
+from curator.records.clips import Span
+from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
 from curator.stages.analyze.measurer import Instruments

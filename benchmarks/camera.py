@@ -32,7 +32,8 @@ from curator.measures.camera_fit import fitted_flow
 from curator.measures.clip_view import ClipView
 from curator.measures.motion import DenseFlow
 from curator.measures.score_list import score_clip
-from curator.records import Span, Track
+from curator.records.clips import Span
+from curator.records.tracks import Track
 
 PICTURES = {
     "fit": ("coffee", "motorcycle", "texture:1", "brick", "grass"),

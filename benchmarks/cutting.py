@@ -38,7 +38,9 @@ from curator.cut_requests import crop_within, cut_request, frame_plan
 from curator.errors import CuratorError
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader, upright_size
-from curator.records import CutClip, CutRequest, Span, Track
+from curator.records.clips import Span
+from curator.records.cuts import CutClip, CutRequest
+from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
 from curator.stages.analyze.measurer import Instruments

@@ -28,7 +28,9 @@ from measure import machine
 
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
-from curator.records import CutRequest, Span, Track
+from curator.records.clips import Span
+from curator.records.cuts import CutRequest
+from curator.records.tracks import Track
 from curator.stages.cut.config import CutConfig
 
 CLIP_S = 5

@@ -47,7 +47,7 @@ def made_films(folder: Path, seconds: int) -> list[Any]:
     from film_makers import write_video
     from film_shots import moving_texture
 
-    from curator.records import SourceRef
+    from curator.records.sources import SourceRef
     from curator.storage.source_reader import stat_source
 
     sources = []

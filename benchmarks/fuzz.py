@@ -169,7 +169,7 @@ class FuzzStep:
         return self._made[number]
 
     def _outcome(self, case: Case) -> Outcome:
-        from curator.records import SourceRef
+        from curator.records.sources import SourceRef
         from curator.stages.cut.output_form import as_written
         from curator.stages.filter.judging import corpus_of, judge_table
         from curator.stages.filter.rules import resolve
@@ -219,7 +219,8 @@ class FuzzStep:
         self, outcome: Outcome, cut: Any, source: Any, part: str, clips: pa.Table,  # noqa: ANN401
         recipe: Any, digest: Any,  # noqa: ANN401
     ) -> None:  # fmt: skip
-        from curator.records import ClipForm, Span
+        from curator.records.clips import Span
+        from curator.records.cuts import ClipForm
         from curator.stages.cut.cut_driver import CutGroup
         from curator.stages.cut.stage import ClipToCut
 

@@ -43,7 +43,7 @@ from overlays import (
 
 from curator.footage.scenes import Picture, View, render_shot
 from curator.measures.score_list import score_clip
-from curator.records import Span
+from curator.records.clips import Span
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
 from curator.stages.analyze.measurer import Instruments

@@ -32,7 +32,7 @@ from overlays import Corner, Style, emblem, lettering, subtitled, with_mark, wit
 from curator.footage.scenes import Picture, ShotSpec, View, render_shot
 from curator.measures.score_list import SCORES, score_clip
 from curator.models.text_detector import TextDetector
-from curator.records import Span
+from curator.records.clips import Span
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
 from curator.stages.analyze.measurer import Instruments

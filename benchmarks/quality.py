@@ -39,7 +39,7 @@ from curator.measures.quantizer import quantizer_signals
 from curator.measures.sample_signals import native_signals, picture_signals
 from curator.measures.score_list import score_clip
 from curator.media.decode import DECODER_OPTIONS
-from curator.records import Span
+from curator.records.clips import Span
 
 Luma = NDArray[np.uint8]
 

@@ -10,7 +10,7 @@ from typing import Any
 import av
 import cv2
 
-from curator.records import CutClip
+from curator.records.cuts import CutClip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 from curator.buckets import BucketClasses, bucket_of
 from curator.measures.borders import crop_of
 from curator.measures.clip_view import ClipView
-from curator.records import Clip, Crop, CutRequest, Note, Span, Timeline, Track, nominal_fps
+from curator.records.clips import Clip, Span
+from curator.records.cuts import Crop, CutRequest
+from curator.records.sources import Note
+from curator.records.tracks import Timeline, Track, nominal_fps
 
 MAX_VARIABLE_FPS = Fraction(1000)
 """Highest rate at which a variable one is written: cameras film at up to 960 frames/s, and an

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict
 
 from curator.errors import CuratorError
 from curator.fingerprints import fingerprint
-from curator.records import Failure
+from curator.records.sources import Failure
 
 WORKER_BYTES = 2 << 30
 """Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""

@@ -13,7 +13,7 @@ from curator.measures.overlay_text import TEXT_COLUMNS
 from curator.measures.sample_signals import SIGNALS
 from curator.media.nvdec import Nvdec
 from curator.models.text_detector import TextDetector
-from curator.records import Track
+from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
 from curator.stages.analyze.measurer import Instruments

@@ -15,7 +15,8 @@ import pytest
 from curator.cli import make_parser
 from curator.errors import ErrorCode
 from curator.recipe import Recipe, load_recipe, recipe_names
-from curator.records import NotCopied, Note
+from curator.records.cuts import NotCopied
+from curator.records.sources import Note
 from curator.strict_yaml import load_yaml
 from tests.made_shards import made_clips, write_shards
 

@@ -6,7 +6,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SNIPPET = """
-from curator.records import Clip, Written
+from curator.records.clips import Clip, Written
 from curator.tables.clip_rows import ClipRow
 
 def right(clip: Clip, row: ClipRow) -> float:

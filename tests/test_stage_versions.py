@@ -20,7 +20,10 @@ from curator.buckets import Bucket
 from curator.executor.unit_worker import UnitWorker
 from curator.pipeline import graph_of
 from curator.recipe import load_recipe
-from curator.records import Crop, SourceRef, Span, Track
+from curator.records.clips import Span
+from curator.records.cuts import Crop
+from curator.records.sources import SourceRef
+from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import BUILT_IN, families_of
 from curator.stages.analyze.stage import AnalyzeStage

@@ -69,7 +69,7 @@ def outcome_text(summary: dict[str, Any], uri: str) -> str:
         f"{work['shards_written']} had to be written"
     ]
     if n_rejected := work["clips_rejected"]:
-        from curator.records import Reason
+        from curator.records.clips import Reason
 
         by_answers = (Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW)
         reasons = [name for name in by_answers if counts["by_reason"].get(name)]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from curator.errors import ErrorCode
-from curator.records import Failure
+from curator.records.sources import Failure
 
 logger = logging.getLogger(__name__)
 

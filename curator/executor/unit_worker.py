@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from curator.errors import CuratorError, ErrorCode, SourceError
 from curator.executor.attempts import MAX_ATTEMPTS, CpuClock, internal_failure, watchdog
 from curator.executor.ledger import AttemptLedger
-from curator.records import Failure
+from curator.records.sources import Failure
 from curator.stage import Stage
 
 ItemT = TypeVar("ItemT")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec, Signal
-from curator.records import Crop
+from curator.records.cuts import Crop
 
 FAMILY = "quality"
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from curator.media.decode import upright_size
 from curator.models.embedding_heads import Heads
-from curator.records import Span, Track
+from curator.records.clips import Span
+from curator.records.tracks import Track
 
 Aggregate = Literal[
     "mean", "median", "min", "max", "p5", "p10", "p25", "p75", "p90", "p95", "spread"

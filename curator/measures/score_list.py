@@ -39,7 +39,9 @@ from curator.measures.clip_view import AGGREGATES, ClipView, How, aggregate
 from curator.measures.measure_contract import Measure, ScoreSpec, register, registered_measures
 from curator.measures.sample_signals import SIGNALS
 from curator.models.embedding_heads import Heads
-from curator.records import Span, Track, field_names
+from curator.records.clips import Span
+from curator.records.columns import field_names
+from curator.records.tracks import Track
 from curator.storage.metadata_columns import is_metadata
 
 _BUILT_IN = (

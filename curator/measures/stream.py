@@ -4,7 +4,7 @@ import numpy as np
 
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
-from curator.records import Reason
+from curator.records.clips import Reason
 
 FAMILY = "stream"
 

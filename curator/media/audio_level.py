@@ -24,7 +24,7 @@ from av.stream import Stream
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from curator.records import Note
+from curator.records.sources import Note
 
 CELLS_PER_S = 10
 """Cells of the grid per second."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from curator.media.container import demuxed
 from curator.media.packet_copy import COPY_OPTIONS
-from curator.records import AudioMode
+from curator.records.clips import AudioMode
 from curator.storage.scratch import unnamed_file
 
 AudioPacket: TypeAlias = "Packet[av.audio.stream.AudioStream]"

@@ -21,7 +21,7 @@ import av.video.stream
 
 from curator.errors import CutError
 from curator.media.tone_mapping import colour_table
-from curator.records import Crop
+from curator.records.cuts import Crop
 from curator.storage.scratch import unnamed_file
 
 MP4_OPTIONS = {"movflags": "+faststart", "fflags": "+bitexact", "use_editlist": "0"}

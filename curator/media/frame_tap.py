@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from curator.errors import CutError
 from curator.media.scale import Scaler, fit_inside
-from curator.records import Clip, Looked, Written
+from curator.records.clips import Clip, Written
+from curator.records.cuts import Looked
 
 JPEG_QUALITY = 90
 """About the quality of models' training data; at 448 px a picture has 20 to 60 KB."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from curator.media.encode import MP4_OPTIONS
 from curator.media.h264 import is_idr
-from curator.records import NotCopied
+from curator.records.cuts import NotCopied
 from curator.storage.scratch import unnamed_file
 
 VideoPacket: TypeAlias = "Packet[av.video.stream.VideoStream]"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from curator.measures.score_list import FAMILIES, SCORES
 from curator.number_text import compared
-from curator.records import Reason
+from curator.records.clips import Reason
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.clip_rows import ClipRow
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from curator.records import Reason
+from curator.records.clips import Reason
 from curator.report.card_filters import Browsing
 from curator.report.funnel import reason_order
 from curator.report.rule_text import reason_words

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from curator.records import Reason
+from curator.records.clips import Reason
 from curator.report.rule_text import applied_rules, reasons_of
 
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from curator.records import Source
+from curator.records.sources import Source
 from curator.report.contact_sheets import Sheets
 from curator.report.funnel import funnel_steps
 from curator.report.histogram import histograms

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from curator.number_text import amount
-from curator.records import Note, Source
+from curator.records.sources import Note, Source
 from curator.report.rule_text import applied_rules, bound_words, reasons_of
 
 NOTES: dict[str, str] = {

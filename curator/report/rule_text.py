@@ -5,7 +5,7 @@ from typing import Any
 
 from curator.measures.score_list import SCORES, spec_of
 from curator.number_text import count, percent, score
-from curator.records import Reason
+from curator.records.clips import Reason
 from curator.storage.metadata_columns import is_metadata
 
 Facts = Mapping[str, Any]

@@ -19,7 +19,7 @@ from curator.measures.clip_semantics import check_content
 from curator.measures.score_list import SCORES, spec_of
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, with_changes
-from curator.records import Reason
+from curator.records.clips import Reason
 from curator.report.tune_page import BoundView, TuneView
 from curator.review.finished_run import Finished, is_of_stage
 from curator.runs.corpus import decide

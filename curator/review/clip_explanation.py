@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from curator.errors import UsageError
 from curator.measures.score_list import SCORES
 from curator.number_text import clock, plain, score
-from curator.records import Reason
+from curator.records.clips import Reason
 from curator.report.rule_text import quantile_words, value_words
 from curator.review.finished_run import Finished, is_of_stage
 from curator.stages.filter.config import Rule

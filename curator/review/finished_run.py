@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from curator.errors import UsageError
 from curator.measures.score_list import SCORES
 from curator.recipe import Recipe, recipe_used
-from curator.records import Reason
+from curator.records.clips import Reason
 from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.propose.candidate_store import read_pictures
 from curator.storage import Store, open_store

@@ -47,7 +47,7 @@ from curator.tables.source_table import SourceTable
 from curator.tables.track_parts import LoadTracks
 
 if TYPE_CHECKING:
-    from curator.records import SourceRef
+    from curator.records.sources import SourceRef
     from curator.stages.caption.caption_driver import Captioning
 
 SMALL_BYTES = 64 << 20

@@ -24,7 +24,7 @@ from curator.fingerprints import fingerprint
 from curator.models.weight_store import ModelStore
 from curator.pipeline import graph_of
 from curator.recipe import recipe_used, semantics_of, with_changes
-from curator.records import Clip
+from curator.records.clips import Clip
 from curator.report import render_report, shown_clips
 from curator.stages.caption.annotation_rows import SPAN
 from curator.stages.caption.annotation_store import CaptionedSpans

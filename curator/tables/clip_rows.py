@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.measures.score_list import SCORES
-from curator.records import Candidate, Clip
+from curator.records.clips import Candidate, Clip
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.parts import column_values, rows_to_table
 from curator.tables.schemas import candidates_schema, columns_of, metadata_fields, score_column

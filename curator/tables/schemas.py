@@ -7,11 +7,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pyarrow as pa
 
 from curator.measures.score_list import SCORES
-from curator.records import Borders, Candidate, Clip, Crop, Source, Written, field_names
+from curator.records.clips import Borders, Candidate, Clip, Written
+from curator.records.columns import field_names
+from curator.records.cuts import Crop
+from curator.records.sources import Source
 from curator.storage.metadata_columns import PREFIX
 
 CROP_COLUMNS = field_names(Borders)
-"""Columns of `clips`, each `crop_` and a field of `records.Crop`."""
+"""Columns of `clips`, each `crop_` and a field of `records.cuts.Crop`."""
 _TYPES = {
     str: pa.string(),
     int: pa.int64(),

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.records import Note, Source, SourceRef
+from curator.records.sources import Note, Source, SourceRef
 from curator.tables.parts import ROWS_PER_TABLE_PART
 from curator.tables.schemas import SOURCES_SCHEMA
 

@@ -17,7 +17,8 @@ import numpy as np
 from curator.errors import RETRIED, ErrorCode
 from curator.fingerprints import fingerprint
 from curator.media.source_segments import Segment, WholeReason
-from curator.records import Failure, SourceRef, Track
+from curator.records.sources import Failure, SourceRef
+from curator.records.tracks import Track
 from curator.storage import Store
 from curator.tables.parts import Parts
 from curator.tables.track_table import FRAMES, PLACES, table_to_tracks, tracks_to_table

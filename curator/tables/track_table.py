@@ -17,7 +17,8 @@ from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS
 from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
 from curator.measures.overlay_text import TEXT_COLUMNS
 from curator.models.perceptual import DIM
-from curator.records import Failure, Note, Timeline, Track
+from curator.records.sources import Failure, Note
+from curator.records.tracks import Timeline, Track
 
 FRAMES = "frames"
 """The family whose rows have the failures too, and the fields of a `Timeline`."""

@@ -13,7 +13,7 @@ from curator.errors import RecipeError
 from curator.measures.measure_contract import SamplePictures, registered_measures
 from curator.measures.score_list import use_measures
 from curator.recipe import Recipe, load_recipe, with_changes
-from curator.records import Span
+from curator.records.clips import Span
 from curator.stages.filter.judging import decide
 from curator.stages.propose.candidate_row import candidate_of
 from curator.tables.clip_rows import candidates_table

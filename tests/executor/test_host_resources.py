@@ -11,7 +11,7 @@ from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
 from curator.executor.ray_cluster import RayCluster
 from curator.executor.unit_worker import UnitWorker
-from curator.records import Failure, SourceRef
+from curator.records.sources import Failure, SourceRef
 from curator.stage import Resources
 from curator.stages.analyze import stage
 from curator.stages.analyze.config import AnalyzeConfig

@@ -13,7 +13,9 @@ from sound import Sound, tone, write_film
 from curator.errors import RecipeError, UsageError
 from curator.measures.score_list import ScoreConfig, score_clip
 from curator.recipe import describe, load_recipe
-from curator.records import Note, Reason, Span, Track
+from curator.records.clips import Reason, Span
+from curator.records.sources import Note
+from curator.records.tracks import Track
 from curator.runs.preflight import check_measured
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of

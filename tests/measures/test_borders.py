@@ -14,7 +14,7 @@ from curator.measures.clip_view import ClipView
 from curator.measures.sample_signals import picture_signals
 from curator.measures.score_list import score_clip
 from curator.models.shot_pictures import tiny_luma
-from curator.records import Span
+from curator.records.clips import Span
 
 Luma = NDArray[np.uint8]
 WIDTH, HEIGHT = 960, 540

@@ -9,7 +9,7 @@ from samples import made_signals, made_track
 from curator.measures.camera import SHAKY, camera_jitter, camera_tags
 from curator.measures.clip_view import ClipView
 from curator.measures.score_list import SCORES, score_clip
-from curator.records import Reason, Span
+from curator.records.clips import Reason, Span
 from curator.stages.filter.config import Rule
 from curator.stages.filter.rules import resolve
 

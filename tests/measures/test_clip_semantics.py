@@ -18,7 +18,8 @@ from curator.models import zero_shot_prompts as prompts
 from curator.models.embedding_heads import Heads, LinearHead, ZeroShot
 from curator.models.weight_store import ModelStore
 from curator.models.zero_shot_prompts import load_prompts
-from curator.records import Reason, Span, Track
+from curator.records.clips import Reason, Span
+from curator.records.tracks import Track
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import decide
 from curator.stages.propose.candidate_row import candidate_of

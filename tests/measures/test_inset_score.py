@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from curator.measures.look_maps import moved_map, standing_lines
 from curator.measures.score_list import score_clip
-from curator.records import Span, Track
+from curator.records.clips import Span
+from curator.records.tracks import Track
 from tests.samples import made_track
 
 Gray = NDArray[np.uint8]

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from curator.measures.drawn_marks import EDGE_SIDE
 from curator.measures.look_maps import MOVED_SIDE
 from curator.measures.score_list import SCORES, score_clip
-from curator.records import Span, Track
+from curator.records.clips import Span
+from curator.records.tracks import Track
 from tests.samples import made_track
 
 Line = tuple[float, float, float, float, float, float, float]

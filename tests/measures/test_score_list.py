@@ -23,7 +23,7 @@ from curator.measures.score_list import (
     score_clip,
     use_measures,
 )
-from curator.records import Span
+from curator.records.clips import Span
 
 OWN = tuple(SCORES)
 SIGNAL = Signal(unit="0 to 1", range="0 to 1", meaning="one half")

@@ -22,7 +22,7 @@ from curator.media.audio_level import (
 )
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
-from curator.records import Note
+from curator.records.sources import Note
 from curator.stages.analyze.config import AnalyzeConfig
 
 Change = Callable[["Packet[Any]", int], None]

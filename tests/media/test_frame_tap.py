@@ -14,7 +14,8 @@ from samples import analyzed
 
 from curator.cut_requests import cut_request
 from curator.media.frame_tap import Tap, look_at_clip
-from curator.records import Looked, Span
+from curator.records.clips import Span
+from curator.records.cuts import Looked
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 

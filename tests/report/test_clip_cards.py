@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from curator.measures.score_list import FAMILIES, SCORES
-from curator.records import Reason
+from curator.records.clips import Reason
 from curator.report import render_report, shown_clips
 from curator.report.card_filters import Browsing
 from curator.report.clip_cards import MAX_TEXT

@@ -13,7 +13,9 @@ from jinja2 import UndefinedError
 
 from curator.measures.score_list import SCORES
 from curator.number_text import amount, clock, compared, length, plain, score, share, size
-from curator.records import Note, Reason, Source, field_names
+from curator.records.clips import Reason
+from curator.records.columns import field_names
+from curator.records.sources import Note, Source
 from curator.report import render_report
 from curator.report.funnel import funnel_steps, reason_order
 from curator.report.page_templates import clean

@@ -21,7 +21,7 @@ from curator.executor.worker import Step
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
-from curator.records import SourceRef
+from curator.records.sources import SourceRef
 from curator.stage import Resources
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of, tracks_fingerprint

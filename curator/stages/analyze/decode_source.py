@@ -21,7 +21,8 @@ from curator.media.prefetch import ahead
 from curator.media.source_segments import Segment
 from curator.models.shot_pictures import needs_smoothing
 from curator.models.transnet import HEIGHT, WIDTH
-from curator.records import Note, Track
+from curator.records.sources import Note
+from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig, look_every
 from curator.stages.analyze.measurer import AnyFrame, Instruments, Measurer
 from curator.storage import HashingReader

@@ -19,7 +19,8 @@ from curator.media.audio_level import Levels, end_cell, first_cell, join_levels,
 from curator.media.container import open_container
 from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, seek_to
 from curator.models.transnet import CONTEXT
-from curator.records import Note, Track
+from curator.records.sources import Note
+from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims, Measuring, with_cpu_to_fall_back_on
 from curator.stages.analyze.measurer import Instruments

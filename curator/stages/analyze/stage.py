@@ -10,7 +10,8 @@ from curator.measures.score_list import use_measures
 from curator.media.source_segments import NotInSegmentsError, WholeReason
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
-from curator.records import Failure, Track
+from curator.records.sources import Failure
+from curator.records.tracks import Track
 from curator.stage import Resources, Scope, Stage
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims, analyze_source

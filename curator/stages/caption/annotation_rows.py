@@ -8,7 +8,7 @@ from typing import Any, Self
 import orjson
 import pyarrow as pa
 
-from curator.records import Clip, Reason
+from curator.records.clips import Clip, Reason
 from curator.stages.caption.caption_decisions import Rejection, caption_of, rejection_of
 from curator.stages.caption.caption_records import (
     ANSWER_FIELDS,

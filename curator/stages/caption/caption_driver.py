@@ -20,7 +20,8 @@ from curator.executor.worker import Step
 from curator.fingerprints import fingerprint
 from curator.media.frame_tap import FrameOrder, FrameWish, Moment, StoredFrames
 from curator.models.text_reader import READ_MODEL, Line, merged
-from curator.records import FULL_HD, Clip, Written
+from curator.records.clips import Clip, Written
+from curator.records.sources import FULL_HD
 from curator.stage import Resources
 from curator.stages.caption.alignment_store import Alignments
 from curator.stages.caption.annotation_rows import (

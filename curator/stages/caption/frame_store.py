@@ -29,7 +29,9 @@ from curator.media.frame_tap import (
     Tap,
     look_at_clip,
 )
-from curator.records import Clip, Failure, Looked, Written
+from curator.records.clips import Clip, Written
+from curator.records.cuts import Looked
+from curator.records.sources import Failure
 from curator.stage import Scope, Stage
 from curator.stages.caption.caption_records import Frames, Task
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, frames_fingerprint

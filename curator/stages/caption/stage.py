@@ -11,7 +11,7 @@ from curator.errors import CuratorError, ModelError
 from curator.executor.attempts import MAX_ATTEMPTS
 from curator.executor.ledger import AttemptLedger
 from curator.media.frame_tap import StoredFrames
-from curator.records import Failure
+from curator.records.sources import Failure
 from curator.stage import Resources, Scope, Stage
 from curator.stages.caption.caption_records import (
     Annotation,

@@ -39,7 +39,8 @@ from curator.media.packet_copy import (
     packets_of_span,
     refuse_stream,
 )
-from curator.records import AudioMode, CutClip, CutRequest, Looked, NotCopied
+from curator.records.clips import AudioMode
+from curator.records.cuts import CutClip, CutRequest, Looked, NotCopied
 from curator.stage import PixelStage
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_copy, check_encoded, give_up_ticks, refuse_request

@@ -22,7 +22,7 @@ from curator.media.decode import FrameReader
 from curator.media.frame_tap import Tap
 from curator.media.packet_copy import CannotCopyError, PacketSpan
 from curator.models.shot_pictures import needs_smoothing, tiny_luma, tiny_scaler
-from curator.records import CutRequest, NotCopied
+from curator.records.cuts import CutRequest, NotCopied
 
 EDGE_FRAMES = 4
 """Frames at each end whose luma is compared with what the analysis measured."""

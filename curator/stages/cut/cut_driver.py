@@ -18,17 +18,9 @@ from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitWorker
 from curator.executor.worker import Step
 from curator.media.frame_tap import FrameOrder, FrameTaker, StoredFrames, TakenFrames
-from curator.records import (
-    FULL_HD,
-    Borders,
-    Clip,
-    ClipForm,
-    Crop,
-    Reason,
-    SourceRef,
-    Span,
-    Written,
-)
+from curator.records.clips import Borders, Clip, Reason, Span, Written
+from curator.records.cuts import ClipForm, Crop
+from curator.records.sources import FULL_HD, SourceRef
 from curator.stage import PixelStage
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.stage import (

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from curator.buckets import BucketClasses, bucket_of, bucket_size
 from curator.cut_requests import frame_plan
-from curator.records import ClipForm, CutRequest
+from curator.records.cuts import ClipForm, CutRequest
 from curator.stages.cut.config import CutConfig
 from curator.tables.clip_rows import ClipRows
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from curator.errors import DecodeError, ErrorCode
 from curator.media.decode import DecodedFrame, FrameReader
 from curator.media.encode import Upright
-from curator.records import CutRequest
+from curator.records.cuts import CutRequest
 
 
 class WrongFramesError(Exception):

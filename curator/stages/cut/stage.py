@@ -10,18 +10,10 @@ import av
 
 from curator.cut_requests import cut_request
 from curator.media.frame_tap import FrameTaker, FrameWish, MakeTap, StoredFrames, TakenFrames
-from curator.records import (
-    ClipForm,
-    Crop,
-    CutClip,
-    CutRequest,
-    Failure,
-    NotCopied,
-    SourceRef,
-    Span,
-    Timeline,
-    Written,
-)
+from curator.records.clips import Span, Written
+from curator.records.cuts import ClipForm, Crop, CutClip, CutRequest, NotCopied
+from curator.records.sources import Failure, SourceRef
+from curator.records.tracks import Timeline
 from curator.stage import PixelStage, Scope, Stage, StageConfig
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig

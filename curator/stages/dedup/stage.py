@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.executor.host_resources import available_gpus
-from curator.records import Clip, Reason
+from curator.records.clips import Clip, Reason
 from curator.stage import Scope, Stage
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.dedup.retention import Duplicates, RankKey, find_duplicates, rank_key

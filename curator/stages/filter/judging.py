@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from curator.buckets import BucketClasses, aspect_loss, bucket_of
 from curator.measures.clip_semantics import SemanticConfig
 from curator.measures.score_list import spec_of
-from curator.records import Reason
+from curator.records.clips import Reason
 from curator.stages.filter.config import Rule
 from curator.stages.filter.rules import Bounds, resolve
 from curator.tables.schemas import score_column

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.score_list import spec_of
-from curator.records import Reason
+from curator.records.clips import Reason
 from curator.stages.filter.config import Rule, Severity, Unmeasured, Value
 
 Values = NDArray[np.float64]

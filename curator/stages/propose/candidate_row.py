@@ -9,7 +9,8 @@ from curator.measures.clip_view import ClipView, How
 from curator.measures.score_list import score_clip
 from curator.media.decode import upright_size
 from curator.models.embedding_heads import Heads
-from curator.records import Candidate, Span, Track
+from curator.records.clips import Candidate, Span
+from curator.records.tracks import Track
 from curator.stages.propose.clip_spans import clip_id
 from curator.tables.schemas import crop_columns
 

@@ -7,7 +7,8 @@ from math import ceil
 import numpy as np
 
 from curator.measures.clip_view import duration_s
-from curator.records import Shot, Span, Track
+from curator.records.clips import Shot, Span
+from curator.records.tracks import Track
 from curator.stages.propose.config import ProposeConfig
 
 MAX_KEY_SHARE = 0.1

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from curator.records import Shot, Track, Transition
+from curator.records.clips import Shot, Transition
+from curator.records.tracks import Track
 from curator.stages.propose.config import ProposeConfig
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,10 @@ from curator.measures.clip_view import ClipView, How, samples_of
 from curator.measures.score_list import measures_fingerprint, use_measures
 from curator.models.embedding_heads import Heads, normalised
 from curator.models.perceptual import aggregate
-from curator.records import Candidate, Failure, Shot, Span, Track, field_names
+from curator.records.clips import Candidate, Shot, Span
+from curator.records.columns import field_names
+from curator.records.sources import Failure
+from curator.records.tracks import Track
 from curator.stage import Resources, Scope, Stage
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.propose.clip_spans import propose_clips

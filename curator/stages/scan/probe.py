@@ -10,7 +10,7 @@ from curator.errors import ErrorCode, SourceError
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import HDR_TRANSFERS
 from curator.media.rotation import header_rotation_deg
-from curator.records import Failure, Probe
+from curator.records.sources import Failure, Probe
 from curator.storage import content_id, open_source
 
 SCAN_SCHEMA = pa.schema(

@@ -22,7 +22,7 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitWorker
 from curator.executor.worker import Step
-from curator.records import SourceRef
+from curator.records.sources import SourceRef
 from curator.stages.scan.probe import SCAN_SCHEMA, scan_key
 from curator.stages.scan.source_listing import Listed, ListedSource, SkippedName, UnlistedSource
 from curator.stages.scan.stage import MAX_PROBE_S, ProbeParts, ScanStage

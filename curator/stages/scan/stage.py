@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from curator.errors import RETRIED
-from curator.records import Failure, SourceRef
+from curator.records.sources import Failure, SourceRef
 from curator.stage import Resources, Scope, Stage
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.probe import SCAN_SCHEMA, failure_columns, scan_key, scan_source

@@ -1,6 +1,6 @@
 """The stage that takes a share or a number of clips per group."""
 
-from curator.records import Reason
+from curator.records.clips import Reason
 from curator.stage import Scope, Stage
 from curator.stages.select.config import SelectConfig
 from curator.stages.select.selection import select

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from curator.buckets import Bucket, bucket_of
 from curator.models.perceptual import PERCEPTUAL_MODEL
 from curator.models.transnet import transnet_model_name
-from curator.records import Clip, Reason
+from curator.records.clips import Clip, Reason
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.shard_plan import Sample, ShardPlan, Split, TarLayout, split_of
 from curator.tables.clip_locations import Location

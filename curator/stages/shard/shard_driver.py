@@ -13,7 +13,7 @@ import curator
 from curator.executor.engine import Engine
 from curator.executor.unit_worker import PlainWorker
 from curator.executor.worker import Step
-from curator.records import Clip
+from curator.records.clips import Clip
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
 from curator.stages.shard.shard_index import (

@@ -12,7 +12,8 @@ from sound import Sound, steps, write_film
 
 from curator.media import source_segments as segments
 from curator.media.source_segments import plan_segments
-from curator.records import Note, Track
+from curator.records.sources import Note
+from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims
 from curator.stages.analyze.measurer import Instruments

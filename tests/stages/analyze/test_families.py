@@ -24,7 +24,8 @@ from curator.media import source_segments
 from curator.media.source_segments import WholeReason, plan_segments
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
-from curator.records import Failure, SourceRef, Track
+from curator.records.sources import Failure, SourceRef
+from curator.records.tracks import Track
 from curator.stages.analyze import stage as stage_module
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of, measure_family

@@ -9,7 +9,7 @@ import pytest
 
 from curator.errors import StorageError
 from curator.media.frame_tap import FrameWish, StoredFrames, TakenFrames
-from curator.records import Looked
+from curator.records.cuts import Looked
 from curator.stages.caption.caption_records import Task, Window
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.frame_store import CaptionFrames, FrameParts

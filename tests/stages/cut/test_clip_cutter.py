@@ -22,7 +22,9 @@ from curator.cut_requests import crop_within, cut_request, frame_plan, target_n_
 from curator.errors import CutError, DecodeError, ErrorCode
 from curator.media.decode import upright_size
 from curator.media.tone_mapping import to_bt709
-from curator.records import CutClip, CutRequest, Span, Track
+from curator.records.clips import Span
+from curator.records.cuts import CutClip, CutRequest
+from curator.records.tracks import Track
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.stage import CutStage, CutStageConfig

@@ -16,7 +16,8 @@ from samples import analyzed
 from sound import Sound, Wave, write_film
 
 from curator.cut_requests import crop_within, cut_request
-from curator.records import CutClip, Span
+from curator.records.clips import Span
+from curator.records.cuts import CutClip
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 

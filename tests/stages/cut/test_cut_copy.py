@@ -22,7 +22,9 @@ from samples import analyzed
 
 from curator.cut_requests import crop_within, cut_request, least_frames
 from curator.media.packet_copy import CannotCopyError, PacketSpan, VideoPacket, packets_of_span
-from curator.records import CutClip, CutRequest, NotCopied, Span, Track
+from curator.records.clips import Span
+from curator.records.cuts import CutClip, CutRequest, NotCopied
+from curator.records.tracks import Track
 from curator.stages.cut import clip_cutter as cut
 from curator.stages.cut import copy_check as copy
 from curator.stages.cut.clip_cutter import ClipCutter

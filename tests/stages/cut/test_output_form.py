@@ -21,7 +21,8 @@ from curator.errors import CutError, RecipeError
 from curator.media.encode import _NVENC_OPTIONS, nvenc_problem
 from curator.media.tone_mapping import to_bt709
 from curator.recipe import load_recipe
-from curator.records import Candidate, ClipForm, CutClip, CutRequest, NotCopied, Span
+from curator.records.clips import Candidate, Span
+from curator.records.cuts import ClipForm, CutClip, CutRequest, NotCopied
 from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.copy_check import check_encoded

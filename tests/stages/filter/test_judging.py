@@ -10,7 +10,7 @@ from one_by_one import flags, judge
 
 from curator.measures.clip_semantics import SemanticConfig
 from curator.measures.score_list import SCORES
-from curator.records import Reason
+from curator.records.clips import Reason
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import Decided, decide, judge_table
 from curator.stages.filter.rules import resolve

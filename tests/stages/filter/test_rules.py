@@ -14,7 +14,7 @@ from curator.measures.audio import SCORES as AUDIO_SCORES
 from curator.measures.clip_semantics import NEEDS
 from curator.measures.clip_view import samples_of
 from curator.measures.score_list import SCORES, score_clip
-from curator.records import Reason, Span
+from curator.records.clips import Reason, Span
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.rules import Bounds, Verdict, quantile_bound, resolve
 

@@ -9,7 +9,9 @@ from samples import made_track
 
 from curator.cut_requests import MAX_VARIABLE_FPS, cut_request, target_n_frames
 from curator.executor.unit_worker import UnitWorker
-from curator.records import Reason, SourceRef, Span, Track, nominal_fps
+from curator.records.clips import Reason, Span
+from curator.records.sources import SourceRef
+from curator.records.tracks import Track, nominal_fps
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of
 from curator.stages.filter.judging import decide

@@ -8,7 +8,8 @@ from samples import made_track
 
 from curator.cut_requests import cut_request, target_n_frames
 from curator.measures.score_list import SCORES
-from curator.records import Reason, Span, Track
+from curator.records.clips import Reason, Span
+from curator.records.tracks import Track
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.judging import decide
 from curator.stages.propose.candidate_row import candidate_of

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 from samples import made_track
 
-from curator.records import Shot, Span, Transition
+from curator.records.clips import Shot, Span, Transition
 from curator.stages.propose.clip_spans import (
     clip_id,
     duration_s,

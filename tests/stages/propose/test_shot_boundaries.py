@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from samples import made_track
 
 from curator.measures.change import ChangeStream
-from curator.records import Shot, Track
+from curator.records.clips import Shot
+from curator.records.tracks import Track
 from curator.stages.propose.clip_spans import propose_clips
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.shot_boundaries import find_shots as shots_of

@@ -15,7 +15,7 @@ from curator.errors import ErrorCode
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.worker import Step
-from curator.records import SourceRef
+from curator.records.sources import SourceRef
 from curator.stage import Resources
 from curator.stages.scan import scan_driver as scanning_module
 from curator.stages.scan.config import ScanConfig

@@ -7,7 +7,7 @@ line, to mark it as data.
 
 from collections.abc import Collection, Iterator, Sequence
 
-from curator.records import Clip
+from curator.records.clips import Clip
 from curator.stages.caption.dialogs.sidecar_values import quoted, sidecar_lines
 from curator.storage.sidecar_reader import Sidecar
 

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any, TypeGuard
 
 from curator.media.frame_tap import Moment
-from curator.records import Clip
+from curator.records.clips import Clip
 from curator.stages.caption.caption_records import Event, Known, Window
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_facts import camera_words

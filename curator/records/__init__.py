@@ -1,0 +1,1 @@
+"""What passes between stages: one frozen record per step of the way."""

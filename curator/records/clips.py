@@ -1,0 +1,265 @@
+"""Clips from the shot to the row of `clips`, and why they are rejected.
+
+Columns that several tables share are declared once, in parts that records are made of.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, TypeVar, dataclass_transform
+
+from curator.records.columns import Int32
+
+Transition = Literal["cut", "gradual", "none"]
+CutMode = Literal["copy", "encode"]
+AudioMode = Literal["dropped", "none", "copy", "aac"]
+"""What became of a clip's audio: dropped by recipe, none in the source at that time, or written."""
+
+
+class Reason(StrEnum):
+    """Why a clip is rejected, where no score says it. Public: `clips.reason` and `clips.reasons`.
+
+    Reasons of a score are named where the score is, and are as public.
+    """
+
+    TOO_SHORT = "too_short"
+    TOO_LONG = "too_long"
+    HIGH_DYNAMIC_RANGE = "high_dynamic_range"
+    CONTENT_TYPE_UNWANTED = "content_type_unwanted"
+    NOT_MEASURED = "not_measured"
+    """A rule asks for a score that this clip has not: too few samples, or a tiny picture."""
+    DUPLICATE = "duplicate"
+    NO_BUCKET = "no_bucket"
+    NO_ASPECT_CLASS = "no_aspect_class"
+    """A crop to the nearest class of shapes would lose more than `shard.aspects_tolerance`."""
+    NOT_SELECTED = "not_selected"
+    """The recipe takes only a part of its group, and others came first."""
+    ANSWER_UNWANTED = "answer_unwanted"
+    """What a captioner answered is something that `caption.reject` names."""
+    NOT_ANNOTATED = "not_annotated"
+    """A window has no annotation, and `caption.failed` rejects such clips."""
+    JUDGED_TOO_LOW = "judged_too_low"
+    """The best answer for a window scores less than `caption.judge.min_score`."""
+    CUT_FAILED = "cut_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shot:
+    """One continuous take: frames `[start_frame, end_frame)` of a source."""
+
+    start_frame: int
+    end_frame: int
+    transition_in: Transition
+    transition_out: Transition
+
+    def __post_init__(self) -> None:
+        """Refuses empty shots."""
+        if not 0 <= self.start_frame < self.end_frame:
+            raise ValueError(f"shot [{self.start_frame}, {self.end_frame}) is empty or negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A candidate clip: frames `[start_frame, end_frame)` within one shot."""
+
+    start_frame: int
+    end_frame: int
+    shot: int
+
+    @property
+    def n_frames(self) -> int:
+        """Number of source frames."""
+        return self.end_frame - self.start_frame
+
+
+_Part = TypeVar("_Part")
+_NO_SLOTS: tuple[str, ...] = ()
+"""Not a literal: mypy would take it that nothing can be assigned to."""
+
+
+@dataclass_transform(kw_only_default=True)
+def _part(cls: type[_Part]) -> type[_Part]:
+    """Some columns that several tables share: declared here, held by the records made of them."""
+    return dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
+
+
+@_part
+class Named:
+    """Which clip it is."""
+
+    __slots__ = _NO_SLOTS
+    clip_id: str
+    source_id: str
+    source_uri: str
+    shot: Int32
+
+
+@_part
+class Extent:
+    """Where a clip is in its source: half-open, frames in decode order.
+
+    Seconds are from the source's first frame, timestamps the container's own.
+    """
+
+    __slots__ = _NO_SLOTS
+    start_frame: int
+    end_frame: int
+    start_s: float
+    end_s: float
+    start_pts: int
+    end_pts: int
+
+
+@_part
+class Rate:
+    """Frames of a clip as written, and their rate."""
+
+    __slots__ = _NO_SLOTS
+    time_base: str
+    """Seconds per unit of `start_pts` and `end_pts`."""
+    n_frames: int
+    fps: float
+    fps_fraction: str
+    measured_fps: float | None
+    """The score `fps`; differs from `fps` where the rate varies."""
+    is_vfr: bool
+
+
+@_part
+class Size:
+    """Pixels of a clip as written."""
+
+    __slots__ = _NO_SLOTS
+    width: Int32
+    height: Int32
+
+
+@_part
+class Borders:
+    """The picture inside black borders, in upright pixels of the source; None for no borders."""
+
+    __slots__ = _NO_SLOTS
+    crop_x: Int32 | None
+    crop_y: Int32 | None
+    crop_width: Int32 | None
+    crop_height: Int32 | None
+
+
+@_part
+class Scored:
+    """What was measured of a clip."""
+
+    __slots__ = _NO_SLOTS
+    scores: Mapping[str, float | None]
+    """By name; `fps` is `Rate.measured_fps`. A column each."""
+    content_type: str | None
+    """None where no CLIP model tells it."""
+
+
+@_part
+class Decided:
+    """What became of a clip."""
+
+    __slots__ = _NO_SLOTS
+    decision: Literal["kept", "rejected"]
+    reason: str | None
+    """The first of `reasons`."""
+    reason_score: float | None
+    reason_threshold: float | None
+    reasons: list[str]
+    reason_detail: str | None
+
+
+@_part
+class Tagged:
+    """What was found about a clip, and what rules of severity `flag` say."""
+
+    __slots__ = _NO_SLOTS
+    tags: list[str]
+
+
+@_part
+class Later:
+    """What stages after the filters find of a clip."""
+
+    __slots__ = _NO_SLOTS
+    duplicate_of: str | None
+    duplicate_similarity: float | None
+    caption: str | None
+    caption_model: str | None
+    caption_failure: str | None
+    """Why a clip that was asked about has no caption."""
+    caption_alignment: float | None
+    """Cosine of the caption's CLIP embedding to that of the clip."""
+    bucket: str | None
+    shard: str | None
+    key: str | None
+    mp4_offset: int | None
+    """First byte of the MP4 in `shard`."""
+
+
+@_part
+class File:
+    """The MP4 of a written clip."""
+
+    __slots__ = _NO_SLOTS
+    mp4_bytes: int
+    mp4_sha256: str
+
+
+@_part
+class Stamped:
+    """What wrote a clip."""
+
+    __slots__ = _NO_SLOTS
+    cut_fingerprint: str | None
+
+
+@_part
+class Coding:
+    """How a clip was written."""
+
+    __slots__ = _NO_SLOTS
+    cut_mode: CutMode
+    copy_frames: Int32 | None
+    """Frames that a copy would have had, where the clip was encoded because those were too few."""
+    crf: Int32 | None
+    """Quality of an encoded clip, coarser than the recipe's where that made it too large."""
+    audio: AudioMode
+
+
+@dataclass(slots=True, kw_only=True)
+class Candidate(Named, Extent, Rate, Size, Borders, Scored, Tagged):
+    """A clip before any decision: a row of `candidates/clips`.
+
+    `n_frames`, `fps`, `width` and `height` are those that it would be written with.
+    """
+
+    seconds: float
+    """The length that rules judge."""
+
+
+class Clip(
+    Named, Extent, Rate, Size, Borders, Scored, Decided, Tagged, Later, File, Stamped, Coding
+):
+    """A row of `clips`, as `tables.clip_rows` holds it.
+
+    What is written of a clip (`File`, `Coding`) is null until it is, and in clips that are
+    rejected. A copy begins at a key frame and may be shorter than what was proposed: its `Extent`
+    is the one written, while `clip_id` and the scores stay those of the span proposed.
+    """
+
+    __slots__ = _NO_SLOTS
+
+
+@_part
+class Length:
+    """Frames of a written clip."""
+
+    __slots__ = _NO_SLOTS
+    n_frames: Int32
+
+
+@dataclass(slots=True, kw_only=True)
+class Written(Coding, Extent, Length, Size, Borders, File):
+    """Facts of a clip that was written: columns of `cuts`, and of `clips` by the same names."""

@@ -1,0 +1,130 @@
+"""Writing a clip: what is asked of it, what is written, and why it was not copied."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.records.clips import Coding, File, Length, Size
+
+
+class NotCopied(StrEnum):
+    """Why a clip was encoded, and not copied. Public: `cut.not_copied` of `summary.json`."""
+
+    CODEC = "codec"
+    """Not a codec, profile or stream form of `cut.copy_codecs` that all decoders take."""
+    CHROMA = "chroma"
+    """Not 8-bit 4:2:0 of limited range."""
+    SHAPE = "shape"
+    """Rotated, mirrored, of odd size, of changing size, or with pixels that are not square."""
+    BORDERS = "borders"
+    """Black borders are cut away, which takes new pictures."""
+    INTERLACED = "interlaced"
+    HIGH_DYNAMIC_RANGE = "high_dynamic_range"
+    VARIABLE_RATE = "variable_rate"
+    PIXELS_CHANGED = "pixels_changed"
+    """A stage of the recipe changes the pictures."""
+    FIXED_SIZE = "fixed_size"
+    """The recipe names a size, and the source has another."""
+    FIXED_RATE = "fixed_rate"
+    """The recipe names a frame rate, and the source has another."""
+    KEY_FRAME_TOO_FAR = "key_frame_too_far"
+    """More than the recipe allows lies before the first frame at which decoding can begin."""
+    END_TOO_FAR = "end_too_far"
+    """Frames before the end refer beyond it, so that too much would be given up."""
+    TOO_FEW_FRAMES = "too_few_frames"
+    """The copy would be too short, or leave its bucket."""
+    TIMESTAMPS = "timestamps"
+    """The packets' times are not those of the frames that were analyzed."""
+    DAMAGED = "damaged"
+    """A packet is marked as damaged, or the packets end early."""
+    CHECK_FAILED = "check_failed"
+    """What was copied did not decode to the frames that were meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crop:
+    """A part of the upright picture, in the source's own pixels, before they are made square.
+
+    All values are even, so that 4:2:0 chroma is cut between its pixels, and lie inwards of where
+    the borders end.
+    """
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipForm:
+    """What a recipe asks of clips beyond being cut; None leaves that to the source."""
+
+    size: tuple[int, int] | None = None
+    """Width and height: the picture is scaled to cover them, and its middle kept."""
+    fps: Fraction | None = None
+    n_frames: int | None = None
+    """Frames of each clip, from its start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRequest:
+    """A clip that survived, with what is needed to write it."""
+
+    clip_id: str
+    start_pts: int
+    end_pts: int
+    frame_pts: NDArray[np.int64]
+    """[n] timestamps of the source's frames that the clip must hold."""
+    frame_luma: NDArray[np.float32]
+    """[n] mean luma of those frames as analyzed, 0 (black) to 1 (white)."""
+    time_base: Fraction
+    fps: Fraction
+    """Rate that is written."""
+    is_vfr: bool
+    rotation_deg: int
+    crop: Crop | None
+    """The picture inside its borders; None to keep all of it."""
+    is_interlaced: bool
+    is_hdr: bool
+    min_frames: int
+    """A copy with fewer frames is of no use: it is encoded instead, with all its frames."""
+    is_resampled: bool = False
+    """Whether `fps` is another rate than the source's, so that frames are repeated or left out."""
+    size: tuple[int, int] | None = None
+    """Width and height to write, even; None for the picture's own."""
+    source_bits_per_pixel: float | None = None
+    """Of the span as the source codes it; None when not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What was taken of a clip."""
+
+    n_frames: int
+    """Frames that passed."""
+    jpegs: Mapping[int, bytes] = field(repr=False)
+    """Pictures by the number of their frame, ascending."""
+    text: Mapping[int, tuple[object, ...]]
+    """Lines of text by the number of their frame; empty where nothing reads."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CutClip(Coding, Length, Size, File):
+    """A written clip: an MP4 in memory and what a reader will find in it.
+
+    Of the request's frames it holds `[first, end)`: all of them when encoded.
+    """
+
+    clip_id: str
+    mp4: bytes = field(repr=False)
+    first: int
+    end: int
+    fps: Fraction
+    not_copied: NotCopied | None
+    """Why it was encoded; None for a copy, and where the recipe asks for no copies."""
+    looked: Looked | None = field(default=None, repr=False)
+    """Frames that were taken on the way; None where none were asked for."""

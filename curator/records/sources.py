@@ -1,0 +1,167 @@
+"""A source: as listed, as its container describes it, as a row of `sources`, or as it failed."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Literal
+
+from curator.errors import ErrorCode
+from curator.records.columns import Int16, Int32
+
+FULL_HD = 1920 * 1080
+
+
+class Note(StrEnum):
+    """What was found odd about a source that is used all the same. Public: `sources.notes`."""
+
+    TRUNCATED = "truncated"
+    """The container promises more than there is; what decodes is used."""
+    DECODE_ERRORS = "decode_errors"
+    """Some packets do not decode; the frames around them are used."""
+    CORRUPT_FRAMES = "corrupt_frames"
+    """The decoder concealed damage in some frames."""
+    DURATION_DIFFERS = "duration_differs"
+    """The header's duration is not that of the frames."""
+    FRAME_COUNT_DIFFERS = "frame_count_differs"
+    """The header's frame count is not what decodes."""
+    TIMESTAMPS_REPAIRED = "timestamps_repaired"
+    """Missing, repeated or backward timestamps were replaced."""
+    SIZE_CHANGES = "size_changes"
+    """The picture size changes within the stream."""
+    AUDIO_ERRORS = "audio_errors"
+    """Some audio does not decode; that time counts as without audio."""
+    AUDIO_NOT_DECODED = "audio_not_decoded"
+    """There is no decoder for the audio; all of the source counts as without audio."""
+    AUDIO_TIMESTAMPS = "audio_timestamps"
+    """Audio has no timestamp, or two stretches of it claim the same time, which counts as without
+    audio."""
+    AUDIO_UNPROVEN = "audio_unproven"
+    """The audio of two segments could not be shown to fit together; what is in doubt counts as
+    without audio."""
+    # Decoded on the CPU beside a GPU, by reason: see `media.nvdec.Refusal`.
+    NOT_ON_GPU_CODEC = "not_on_gpu_codec"
+    NOT_ON_GPU_PIXEL_FORMAT = "not_on_gpu_pixel_format"
+    NOT_ON_GPU_SIZE = "not_on_gpu_size"
+    NOT_ON_GPU_INTERLACED = "not_on_gpu_interlaced"
+    NOT_ON_GPU_TIMESTAMPS = "not_on_gpu_timestamps"
+    NOT_ON_GPU_SIZE_CHANGES = "not_on_gpu_size_changes"
+    NOT_ON_GPU_FRAMES_DIFFER = "not_on_gpu_frames_differ"
+    NOT_ON_GPU_DAMAGED = "not_on_gpu_damaged"
+    NOT_ON_GPU_DECODER_ERROR = "not_on_gpu_decoder_error"
+    SAME_BYTES = "same_bytes"
+    """Another source has the same bytes; analyzed once, clips stand under that source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRef:
+    """A source as it was listed."""
+
+    uri: str
+    n_bytes: int
+    version: str
+    source_id: str | None = None
+    header_duration_s: float | None = None
+    header_n_frames: int | None = None
+    n_pixels: int | None = None
+
+    @property
+    def key(self) -> str:
+        """Name under which attempts are counted."""
+        return self.uri
+
+    @property
+    def weight(self) -> float:
+        """About how many frames it has."""
+        return float(self.header_n_frames or 30.0 * (self.header_duration_s or 0.0))
+
+    @property
+    def work(self) -> float:
+        """About how much work it is, in frames of 1080p; without a length, more than is small."""
+        if not self.weight:
+            return math.inf
+        return self.weight * max(0.5, (self.n_pixels or FULL_HD) / FULL_HD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What a container says of its first video stream, without decoding.
+
+    `width` and `height` are after rotation; `pixel_aspect` belongs to that orientation.
+    `header_duration_s` and `header_n_frames` are claims; `Track` has what was measured.
+    """
+
+    source_id: str
+    uri: str
+    bytes: int
+    version: str
+    container: str
+    codec: str
+    pixel_format: str | None
+    width: int
+    height: int
+    rotation_deg: int
+    pixel_aspect: Fraction
+    time_base: Fraction
+    fps: Fraction | None
+    is_vfr: bool | None
+    header_duration_s: float | None
+    header_n_frames: int | None
+    has_audio: bool
+    is_hdr: bool
+
+    def __post_init__(self) -> None:
+        """Refuses what no stage could use."""
+        if self.width < 1 or self.height < 1:
+            raise ValueError(f"{self.uri}: size {self.width}x{self.height}, expected at least 1x1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A row of `sources`: one per input, whatever became of it.
+
+    `width` and `height` are after rotation; `duration_s`, `n_frames`, `fps` and `is_vfr` are
+    measured from decoded frames, `header_*` what the container claims. Two URIs with the same bytes
+    have two rows; the clips are those of the first URI.
+    """
+
+    source_id: str | None
+    uri: str
+    bytes: int | None
+    version: str | None
+    sha256: str | None
+    container: str | None
+    codec: str | None
+    pixel_format: str | None
+    width: Int32 | None
+    height: Int32 | None
+    rotation_deg: Int16 | None
+    pixel_aspect: str | None
+    duration_s: float | None
+    n_frames: int | None
+    fps: float | None
+    is_vfr: bool | None
+    is_hdr: bool | None
+    is_interlaced: bool | None
+    has_audio: bool | None
+    header_duration_s: float | None
+    header_n_frames: int | None
+    n_decode_errors: Int32 | None
+    n_shots: Int32 | None
+    n_clips: Int32 | None
+    n_kept: Int32 | None
+    notes: list[str] | None
+    outcome: Literal["done", "failed"] | None
+    error_stage: str | None
+    error_code: str | None
+    error_message: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A source that could not be used, at one stage."""
+
+    uri: str
+    stage: str
+    code: ErrorCode
+    message: str

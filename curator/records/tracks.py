@@ -1,0 +1,230 @@
+"""What decoding a source measured: its frames' times, and signals of frames and of samples.
+
+Shape letters: F frames of a source, S samples of a source, D dimensions of a descriptor, C pictures
+that have a CLIP embedding, T looks at a source (samples at which overlays are looked for), B lines
+of text found in them, A cells of time of its audio.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.records.sources import Note
+
+
+def _empty(kind: type[np.generic], n_axes: int = 1) -> Callable[[], Any]:
+    """Returns what makes an array without entries: the default of what may not be measured."""
+    return lambda: np.zeros((0,) * n_axes, kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The frames of a source, and when each is shown.
+
+    Arrays are in presentation order. `frame_pts` increases strictly, in `time_base`; the last frame
+    ends at `end_pts`.
+    """
+
+    source_id: str
+    sha256: str
+    time_base: Fraction
+    end_pts: int
+    width: int
+    height: int
+    rotation_deg: int
+    pixel_aspect: Fraction
+    is_interlaced: bool
+    is_hdr: bool
+    notes: tuple[Note, ...]
+    n_decode_errors: int
+    frame_pts: NDArray[np.int64]
+    """[F], in `time_base`."""
+    frame_bytes: NDArray[np.int32]
+    """[F], compressed bytes of the packet that carried the frame; 0 when unknown."""
+    frame_flags: NDArray[np.uint8]
+    """[F], bit 0: key frame, bit 1: the decoder concealed damage."""
+    luma_mean: NDArray[np.float32] = field(default_factory=_empty(np.float32), repr=False)
+    """[F], mean luma, 0 (black) to 1 (white)."""
+    luma_spread: NDArray[np.float32] = field(default_factory=_empty(np.float32), repr=False)
+    """[F], standard deviation of luma, 0 to 0.5."""
+
+    def __post_init__(self) -> None:
+        """Checks that arrays agree in length and time increases."""
+        n_frames = len(self.frame_pts)
+        if n_frames == 0 or bool(np.any(np.diff(self.frame_pts) <= 0)):
+            raise ValueError(f"track {self.source_id}: timestamps must increase, with one frame up")
+        self.check_lengths(n_frames, "frame_bytes", "frame_flags")
+        self.check_lengths(n_frames, "luma_mean", "luma_spread", may_lack=True)
+
+    def check_lengths(self, n: int, *names: str, may_lack: bool = False) -> None:
+        """Refuses arrays of another length.
+
+        Args:
+            n: Entries that there must be.
+            names: Fields.
+            may_lack: Whether they may be empty, because they were not measured.
+
+        Raises:
+            ValueError: One has another length.
+        """
+        for name in names:
+            length = len(getattr(self, name))
+            if length != n and not (may_lack and length == 0):
+                raise ValueError(f"track {self.source_id}: {name} has not {n} entries")
+
+    @property
+    def n_frames(self) -> int:
+        """Number of frames that decoded."""
+        return len(self.frame_pts)
+
+    def seconds(self, pts: int) -> float:
+        """Time of a timestamp from the first frame, in seconds."""
+        return float((pts - int(self.frame_pts[0])) * self.time_base)
+
+    def pts_of_end(self, end_frame: int) -> int:
+        """Timestamp at which the half-open span that ends before `end_frame` ends."""
+        return int(self.frame_pts[end_frame]) if end_frame < self.n_frames else self.end_pts
+
+    @property
+    def duration_s(self) -> float:
+        """From the first frame to the end of the last one, in seconds."""
+        return self.seconds(self.end_pts)
+
+    @property
+    def fps(self) -> Fraction:
+        """Nominal frame rate: a standard rate where the typical interval is one within 0.04%."""
+        return nominal_fps(self.frame_pts, self.end_pts, self.time_base)
+
+    @property
+    def is_vfr(self) -> bool:
+        """Whether intervals differ by more than a container's rounding of timestamps explains."""
+        if self.n_frames < 3:
+            return False
+        intervals = np.diff(self.frame_pts)
+        tick_s = float(self.time_base)
+        tolerance = max(0.002, 2 * tick_s) / tick_s
+        return bool(np.max(np.abs(intervals - np.median(intervals))) > tolerance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track(Timeline):
+    """What one decode of a source measured. Knows no threshold.
+
+    Sample arrays belong to the frames `sample_frame`; a sample's motion is measured to the frame
+    `sample_pair_frame`, which follows it by about 0.1 s. What was not measured is empty.
+    """
+
+    shot_probability: NDArray[np.float32] = field(default_factory=_empty(np.float32), repr=False)
+    """[F], TransNetV2's first head: 1 on the last frame before a transition's middle."""
+    transition_probability: NDArray[np.float32] = field(
+        default_factory=_empty(np.float32), repr=False
+    )
+    """[F], TransNetV2's second head (`many_hot`): 1 on every frame of a transition."""
+    changes: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """[F] each, by the names of `CHANGES`."""
+    sample_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    """[S], index of the sampled frame."""
+    sample_pair_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    """[S], index of the frame its motion was measured to."""
+    signals: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """[S] each, by name; NaN where one could not be measured."""
+    descriptor: NDArray[np.float32] = field(default_factory=_empty(np.float32, 2), repr=False)
+    """[S, D], perceptual descriptor, unit length, or zero where the picture holds no structure."""
+    look_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    """[T], index of the frame looked at."""
+    look_next_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    """[T], index of the next sample's frame, which it was compared with; -1 at the source's end."""
+    look_edges: NDArray[np.uint8] = field(default_factory=_empty(np.uint8, 2), repr=False)
+    """[T, `EDGE_BYTES`], packed map of strong edges."""
+    look_lines: NDArray[np.float32] = field(default_factory=_empty(np.float32, 2), repr=False)
+    """[T, 4], the columns `LINE_COLUMNS`."""
+    look_standing: NDArray[np.uint8] = field(default_factory=_empty(np.uint8, 2), repr=False)
+    """[T, `LINE_BYTES`], packed map of straight lines that stand until the next sample; none
+    without one."""
+    look_moved: NDArray[np.uint8] = field(default_factory=_empty(np.uint8, 2), repr=False)
+    """[T, `MOVED_BYTES`], packed map of what moves until the next sample."""
+    has_text: bool = False
+    """Whether text was looked for."""
+    text_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    """[B], index of the frame in which a line of text was found; increases."""
+    text_line: NDArray[np.float32] = field(default_factory=_empty(np.float32, 2), repr=False)
+    """[B, 9], the columns `TEXT_COLUMNS`."""
+    clip_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    """[C], index of the frames that have a CLIP embedding; none where the recipe asks for none."""
+    clip_embedding: NDArray[np.float16] = field(default_factory=_empty(np.float16, 2), repr=False)
+    """[C, D], CLIP embeddings of unit length."""
+    has_audio_levels: bool = False
+    """Whether audio was looked for."""
+    audio_rms_first: int = 0
+    """The first cell of `audio_rms_db`, as `media.audio_level` counts them; 0 without any."""
+    audio_rms_db: NDArray[np.float32] = field(default_factory=_empty(np.float32), repr=False)
+    """[A], RMS level of each tenth of a second in dBFS, from the first that has audio to the last;
+    NaN where there is none in between."""
+    thumbnails: tuple[bytes, ...] = field(default=(), repr=False)
+    """JPEGs of about 160 px, one for each of `thumbnail_frame`."""
+    thumbnail_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
+    """Indices of the frames that have a thumbnail."""
+
+    def __post_init__(self) -> None:
+        """Checks that arrays agree in length and time increases."""
+        # `super()` does not find a class whose slots made it anew.
+        Timeline.__post_init__(self)
+        n_samples = len(self.sample_frame)
+        heads = ("shot_probability", "transition_probability")
+        self.check_lengths(self.n_frames, *heads, may_lack=True)
+        self.check_lengths(n_samples, "sample_pair_frame")
+        self.check_lengths(n_samples, "descriptor", may_lack=True)
+        self.check_lengths(len(self.clip_frame), "clip_embedding")
+        looks = ("look_next_frame", "look_edges", "look_lines", "look_standing", "look_moved")
+        self.check_lengths(len(self.look_frame), *looks)
+        self.check_lengths(len(self.text_frame), "text_line")
+        lengths = ((self.changes, self.n_frames), (self.signals, n_samples))
+        for columns, n in lengths:
+            for name, column in columns.items():
+                if len(column) != n:
+                    raise ValueError(f"track {self.source_id}: {name} has not {n} entries")
+
+
+STANDARD_FPS = (
+    *(Fraction(n) for n in (10, 12, 15, 20, 24, 25, 30, 48, 50, 60, 100, 120)),
+    *(Fraction(n, 1001) for n in (24_000, 30_000, 60_000)),
+)
+
+
+def nominal_fps(frame_pts: NDArray[np.int64], end_pts: int, time_base: Fraction) -> Fraction:
+    """Frame rate that a constant-rate copy of these frames should have.
+
+    Args:
+        frame_pts: [F] increasing timestamps.
+        end_pts: End of the last frame.
+        time_base: Seconds per tick.
+
+    Returns:
+        The standard rate within 0.04% of the typical interval's, or within what rounding to ticks
+        can do to it; else that rate itself with a denominator up to 1001.
+    """
+    if len(frame_pts) < 2:
+        ticks = max(1, end_pts - int(frame_pts[0]))
+        return _simple(1 / (ticks * time_base))
+    intervals = np.diff(frame_pts)
+    median = float(np.median(intervals))
+    typical = intervals[np.abs(intervals - median) <= max(2.0, 0.1 * median)]
+    if not len(typical):
+        # Of two unlike intervals, the median is neither.
+        typical = np.array([median])
+    rate = 1 / (float(np.mean(typical)) * float(time_base))
+    nearest = min(STANDARD_FPS, key=lambda fps: (abs(float(fps) - rate), fps.denominator))
+    # Intervals of a variable rate in Matroska's milliseconds are off by up to half a tick each.
+    rounding = 0.5 / (median * len(typical) ** 0.5)
+    if abs(float(nearest) - rate) <= max(0.0004, rounding) * rate:
+        return nearest
+    return _simple(Fraction(rate))
+
+
+def _simple(rate: Fraction) -> Fraction:
+    """A rate near this one, with a denominator up to 1001 unless a frame lasts longer than that."""
+    return rate.limit_denominator(1001) or Fraction(1, round(1 / rate))
