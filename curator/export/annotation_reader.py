@@ -82,11 +82,7 @@ def provenance_of(row: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]
         "window": row["window"],
         **frames,
         "fps": fps,
-        "model": row["model"],
-        "prompt": row["prompt"],
-        "prompt_fingerprint": row["prompt_fingerprint"],
-        "judge": row["judge"],
-        "judge_prompt_fingerprint": row["judge_prompt_fingerprint"],
-        "label": row["label"],
+        **{name: row[name] for name in ("model", "prompt", "prompt_fingerprint")},
+        **{name: row[name] for name in ("judge", "judge_prompt_fingerprint", "label")},
         "reply_keys": row["request_keys"],
     }

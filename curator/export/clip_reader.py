@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import orjson
@@ -90,30 +91,23 @@ def read_clips(
         ShardError: The tar is damaged, or a clip's bytes do not match its JSON.
         StorageError: It cannot be read.
     """
-    uri = shards.uri(shard.name)
     try:
         with shards.store.open(shards.key(shard.name)) as stream:
             reader = TarReader(stream.read, shards.sizes[shard.name], seek=stream.seek)
-            clip: Clip | None = None
-            for member in reader:
-                if clip is None or member.key != clip.key:
-                    if clip is not None:
-                        yield _whole(clip)
-                    clip = Clip(key=member.key, shard=shard)
-                _take(reader, member, clip, wants_mp4)
-            if clip is not None:
-                yield _whole(clip)
+            for key, members in groupby(reader, key=lambda member: member.key):
+                clip = Clip(key=key, shard=shard)
+                for member in members:
+                    _take(reader, member, clip, wants_mp4)
+                if clip.mp4_offset < 0:
+                    raise ShardError(f"the sample {key!r} has no MP4")
+                yield clip
     except (ShardError, orjson.JSONDecodeError, UnicodeDecodeError, KeyError) as error:
-        raise ShardError(
-            f"{uri}: {error}; `curate verify {shards.store.uri}` says what is wrong"
-        ) from error
+        remedy = f"`curate verify {shards.store.uri}` says what is wrong"
+        raise ShardError(f"{shards.uri(shard.name)}: {error}; {remedy}") from error
 
 
 def _take(
-    reader: TarReader,
-    member: Member,
-    clip: Clip,
-    wants_mp4: Callable[[Clip, str], bool],
+    reader: TarReader, member: Member, clip: Clip, wants_mp4: Callable[[Clip, str], bool]
 ) -> None:
     if member.suffix == "mp4":
         clip.mp4_offset, clip.mp4_bytes = member.data_offset, member.bytes
@@ -136,9 +130,3 @@ def _take(
         if not isinstance(fields, dict) or not clip.key.isalnum():
             raise ShardError(f"{member.name!r} is no sample of `curate run`")
         clip.fields = fields
-
-
-def _whole(clip: Clip) -> Clip:
-    if clip.mp4_offset < 0:
-        raise ShardError(f"the sample {clip.key!r} has no MP4")
-    return clip

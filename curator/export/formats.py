@@ -16,8 +16,8 @@ FORMATS: Mapping[str, str] = {
     "mds": "curator.export.mds:Mds",
     "parquet": "curator.export.parquet_table:ParquetTables",
     "frames": "curator.export.frame_tars:FrameTars",
-    "energon": "curator.export.energon:Energon",
-    "wids": "curator.export.wids:Wids",
+    "energon": "curator.export.tar_indexes:Energon",
+    "wids": "curator.export.tar_indexes:Wids",
     "conversations": "curator.export.conversations:Conversations",
     "preferences": "curator.export.preferences:Preferences",
 }

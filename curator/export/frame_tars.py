@@ -8,7 +8,8 @@ per frame.
 
 import io
 import tarfile
-from typing import Annotated, BinaryIO, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
 import cv2
 import numpy as np
@@ -68,28 +69,23 @@ class FrameTars(Exporter[FramesOptions, None]):
         """Writes a shard's tar."""
         options = self.options
         quality = options.quality if options.pictures == "webp" else None
-        stamp = job.stamp(
-            shard,
-            "frames",
-            self.version,
-            options.size,
-            options.pictures,
-            options.max_frames,
-            quality,
-        )
-        bucket = f"{shard.bucket}/" if shard.bucket else ""
-        key = f"{shard.split}/{bucket}{shard.stem}-{stamp[:8]}.tar"
+        settings = (options.size, options.pictures, options.max_frames, quality)
+        stamp = job.stamp(shard, "frames", self.version, *settings)
+        key = f"{shard.split}/{shard.name.removesuffix('.tar')}-{stamp[:8]}.tar"
         if job.place.size(key) is not None:
             # The name identifies input and settings, and objects appear only when complete.
             job.place.keep(key)
             job.exported.add(standing=1, clips=int(shard.facts.get("samples") or 0))
             return
+        end = bytes(2 * BLOCK)
         with job.place.create(key) as output:
-            tar = _Tar(output)
             for clip in job.clips(shard, True):
-                _add(tar, clip, options)
-            tar.close()
-        job.exported.add(bytes=tar.n_bytes)
+                for name, data in _members(clip, options):
+                    member = _header(name, len(data)) + data + bytes(-len(data) % BLOCK)
+                    output.write(member)
+                    job.exported.add(bytes=len(member))
+            output.write(end)
+        job.exported.add(bytes=len(end))
 
 
 def decode_frames(clip: Clip, options: FramesOptions) -> NDArray[np.uint8]:
@@ -133,20 +129,21 @@ def fitted(rgb_HWC: NDArray[np.uint8], size_px: tuple[int, int]) -> NDArray[np.u
     return cv2.resize(cut, size_px, interpolation=way).astype(np.uint8, copy=False)
 
 
-def _add(tar: "_Tar", clip: Clip, options: FramesOptions) -> None:
+def _members(clip: Clip, options: FramesOptions) -> Iterator[tuple[str, bytes]]:
+    """Yields names and contents of a sample's files."""
     frames = decode_frames(clip, options)
     width, height = options.size
     stored = {"n_frames": len(frames), "width": width, "height": height, "as": options.pictures}
     fields = clip.fields | {"frames": stored}
-    tar.add(f"{clip.key}.json", orjson.dumps(fields, option=orjson.OPT_SORT_KEYS))
+    yield f"{clip.key}.json", orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
     if options.pictures == "npz":
-        data = io.BytesIO()
-        np.savez(data, frames=frames)
-        tar.add(f"{clip.key}.npz", data.getvalue())
+        array = io.BytesIO()
+        np.savez(array, frames=frames)
+        yield f"{clip.key}.npz", array.getvalue()
     else:
         for number, picture in enumerate(frames):
-            tar.add(f"{clip.key}.{number:04d}.webp", _webp(picture, options.quality))
-    tar.add(f"{clip.key}.txt", clip.text.encode())
+            yield f"{clip.key}.{number:04d}.webp", _webp(picture, options.quality)
+    yield f"{clip.key}.txt", clip.text.encode()
 
 
 def _webp(picture: NDArray[np.uint8], quality: int) -> bytes:
@@ -157,23 +154,8 @@ def _webp(picture: NDArray[np.uint8], quality: int) -> bytes:
     return data.getvalue()
 
 
-class _Tar:
-    """Writes plain files with constant headers."""
-
-    def __init__(self, output: BinaryIO) -> None:
-        self._output = output
-        self.n_bytes = 0
-
-    def add(self, name: str, data: bytes) -> None:
-        info = tarfile.TarInfo(name)
-        info.size, info.mode = len(data), 0o644
-        self._write(info.tobuf(format=tarfile.USTAR_FORMAT))
-        self._write(data)
-        self._write(bytes(-len(data) % BLOCK))
-
-    def close(self) -> None:
-        self._write(bytes(2 * BLOCK))
-
-    def _write(self, data: bytes) -> None:
-        self._output.write(data)
-        self.n_bytes += len(data)
+def _header(name: str, n_bytes: int) -> bytes:
+    """Returns the header of a plain file, always the same."""
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = n_bytes, 0o644
+    return info.tobuf(format=tarfile.USTAR_FORMAT)

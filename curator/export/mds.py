@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 from curator.errors import StorageError, UsageError
-from curator.export.clip_reader import Clip
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.stages.shard.tar_reader import Shard
@@ -51,17 +50,15 @@ class Mds(Exporter[ExporterOptions, Entries]):
 
     def shard(self, job: Job, shard: Shard) -> Entries:
         """Writes a shard's folder; returns its entries for the index of its split."""
-        bucket = f"{shard.bucket.replace('/', '_')}_" if shard.bucket else ""
-        name = f"{bucket}{shard.stem}"
+        name = shard.name.removesuffix(".tar").replace("/", "_")
         folder = f"{shard.split}/{name}"
         stamp = job.stamp(shard, "mds", self.version, COLUMNS, SIZE_LIMIT_BYTES)
         entries = _standing(job, folder, stamp)
         if entries is None:
             entries = _write(job, shard, folder, stamp)
         else:
-            job.exported.add(
-                standing=len(entries), clips=sum(entry["samples"] for entry in entries)
-            )
+            n_clips = sum(entry["samples"] for entry in entries)
+            job.exported.add(standing=len(entries), clips=n_clips)
         for entry in entries:
             job.place.keep(f"{folder}/{_basename(entry)}")
         return [
@@ -115,28 +112,19 @@ def _write(job: Job, shard: Shard, folder: str, stamp: str) -> Entries:
             out=str(made), columns=COLUMNS, hashes=[HASH], size_limit=SIZE_LIMIT_BYTES
         )
         for clip in job.clips(shard, True):
-            writer.write(_sample(clip))
+            own = {"key": clip.key, "video": clip.mp4, "json": clip.fields}
+            row = clip.row() | own
+            writer.write({name: row[name] for name in COLUMNS})
         writer.finish()
         entries: Entries = json.loads((made / INDEX).read_bytes())["shards"]
         for entry in entries:
             data = (made / _basename(entry)).read_bytes()
-            if (
-                hashlib.sha1(data, usedforsecurity=False).hexdigest()
-                != (entry["raw_data"]["hashes"][HASH])
-            ):
+            found = hashlib.sha1(data, usedforsecurity=False).hexdigest()
+            if found != entry["raw_data"]["hashes"][HASH]:
                 raise StorageError(f"{made / _basename(entry)} changed while it was read")
             place.put(f"{folder}/{_basename(entry)}", data)
     place.put(f"{folder}/{INDEX}", _json({"version": 2, "shards": entries, "curate": stamp}))
     return entries
-
-
-def _sample(clip: Clip) -> dict[str, Any]:
-    row = clip.row()
-    return {name: row[name] for name in COLUMNS if name in row} | {
-        "key": clip.key,
-        "video": clip.mp4,
-        "json": clip.fields,
-    }
 
 
 def _json(value: object) -> bytes:

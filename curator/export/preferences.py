@@ -6,6 +6,7 @@ clip.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -17,10 +18,32 @@ from curator.export.clip_reader import Clip
 from curator.export.exporter import Exporter, RelativePaths
 from curator.export.job import Job
 from curator.media.frame_tap import Tap, look_at_clip
-from curator.stages.caption.dialogs.answers import SCORES
-from curator.stages.caption.dialogs.preference_pairs import PreferencePair, annotation_of, pairs_of
+from curator.stages.caption.caption_records import SCORES, Candidate, Task, Window
+from curator.stages.caption.dialogs.answers import answer_text
 from curator.stages.caption.dialogs.window_dialog import Asker
+from curator.stages.caption.previous_annotations import candidates_of
 from curator.stages.shard.tar_reader import Shard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferencePair:
+    """Two answers to the same question about the same frames, ranked by a judge."""
+
+    system: str
+    prompt: str
+    """The user's turn; the frames come before it."""
+    chosen: str
+    rejected: str
+    """In the form that the prompt requests: JSON or plain text."""
+    chosen_scores: dict[str, int]
+    """By name, 1 to 5."""
+    rejected_scores: dict[str, int]
+    margin: int
+    """Difference of the lowest scores of both, at least 1."""
+    chosen_key: str
+    rejected_key: str
+    """Keys of the replies with the two answers."""
+
 
 Pairs = list[tuple[dict[str, Any], PreferencePair]]
 """Rows of `annotations`, each with a pair of its answers."""
@@ -51,15 +74,26 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
     def begin(self, job: Job) -> None:
         """Reads the annotations and their prompts."""
         self._annotations = ClipAnnotations(job.shards)
-        self._asker = _asker(self._annotations, job)
+        config, out = self._annotations.config, job.shards.store.uri
+        if config.judge is None or config.candidates < 2:
+            raise UsageError(
+                f"{out} has one answer per window and no judge; `curate recaption {out} --set "
+                "caption.candidates=4 --set caption.judge.model=...` asks for several and has them "
+                "scored"
+            )
+        try:
+            self._asker = Asker(config)
+        except RecipeError as error:
+            raise UsageError(
+                f"{out}: the prompts of its annotations are needed: {error}"
+            ) from error
 
     def shard(self, job: Job, shard: Shard) -> bytes:
         """Writes the frames of a shard's pairs; returns its lines."""
         found: dict[str, Pairs] = {}
 
         def wants(clip: Clip, sha256: str) -> bool:
-            pairs = _pairs(job, clip, self._annotations, self._asker, self.options.min_margin)
-            found[clip.key] = list(pairs)
+            found[clip.key] = self._pairs(job, clip)
             return bool(found[clip.key])
 
         lines = [
@@ -75,6 +109,20 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
         with job.place.create(f"{split}.jsonl") as output:
             output.writelines(results)
 
+    def _pairs(self, job: Job, clip: Clip) -> Pairs:
+        now, pairs = self._asker.prompt.fingerprint, []
+        for row in self._annotations.of(clip.key):
+            if row["prompt_fingerprint"] != now:
+                raise UsageError(
+                    f"{job.shards.store.uri}: the prompt {row['prompt']!r} is {now} and was "
+                    f"{row['prompt_fingerprint']} when it was asked; put the old one back, or "
+                    "`curate recaption` with the new one"
+                )
+            task, candidates = _task(row, clip), candidates_of(row)
+            found = pairs_of(task, candidates, self._asker, self.options.min_margin)
+            pairs += [(row, pair) for pair in found]
+        return pairs
+
     def _records(self, job: Job, clip: Clip, pairs: Pairs) -> Iterator[dict[str, Any]]:
         shown = {row["window"]: frames_in_clip(row, clip.fields)["shown"] for row, _ in pairs}
         folder = f"frames/{clip.shard.split}/{clip.key}"
@@ -88,19 +136,18 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
             if len(frames) != len(row["shown"]):
                 job.exported.add(left_out=1)
                 continue
-            texts = [{"type": "text", "text": pair.prompt}]
-            system = [{"role": "system", "content": [{"type": "text", "text": pair.system}]}]
+            images = [{"type": "image"} for _ in frames]
             yield {
                 "id": f"{clip.key}-{row['window']}-{number}",
                 "prompt": [
-                    *(system if pair.system else []),
-                    {"role": "user", "content": [{"type": "image"} for _ in frames] + texts},
+                    *([_turn("system", pair.system)] if pair.system else []),
+                    _turn("user", pair.prompt, images),
                 ],
-                "chosen": _said(pair.chosen),
-                "rejected": _said(pair.rejected),
+                "chosen": [_turn("assistant", pair.chosen)],
+                "rejected": [_turn("assistant", pair.rejected)],
                 "images": [f"{base}{folder}/{frame:06d}.jpg" for frame in frames],
-                "chosen_scores": dict(zip(SCORES, pair.chosen_scores, strict=True)),
-                "rejected_scores": dict(zip(SCORES, pair.rejected_scores, strict=True)),
+                "chosen_scores": pair.chosen_scores,
+                "rejected_scores": pair.rejected_scores,
                 "margin": pair.margin,
                 "provenance": {
                     **provenance_of(row, clip.fields),
@@ -110,39 +157,60 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
             }
 
 
-def _asker(annotations: ClipAnnotations, job: Job) -> Asker:
-    config, out = annotations.config, job.shards.store.uri
-    if config.judge is None or config.candidates < 2:
-        raise UsageError(
-            f"{out} has one answer per window and no judge; `curate recaption {out} --set "
-            "caption.candidates=4 --set caption.judge.model=...` asks for several and has them "
-            "scored"
-        )
-    try:
-        return Asker(config)
-    except RecipeError as error:
-        raise UsageError(f"{out}: the prompts of its annotations are needed: {error}") from error
+def pairs_of(
+    task: Task, candidates: Sequence[Candidate], asker: Asker, min_margin: int = 1
+) -> Iterator[PreferencePair]:
+    """Pairs the best candidate of a window with each lower-scored one.
 
+    Unscored candidates form no pair, nor do two candidates with the same text. `asker` has the
+    configuration of the candidates, and `min_margin` is the least difference of their lowest
+    scores.
 
-def _pairs(
-    job: Job, clip: Clip, annotations: ClipAnnotations, asker: Asker, min_margin: int
-) -> Iterator[tuple[dict[str, Any], PreferencePair]]:
-    for row in annotations.of(clip.key):
-        now = asker.prompt.fingerprint
-        if row["prompt_fingerprint"] != now:
-            raise UsageError(
-                f"{job.shards.store.uri}: the prompt {row['prompt']!r} is {now} and was "
-                f"{row['prompt_fingerprint']} when it was asked; put the old one back, or "
-                "`curate recaption` with the new one"
+    Raises:
+        ValueError: `min_margin` is below 1, so an answer would be preferred to an equal one.
+    """
+    if min_margin < 1:
+        raise ValueError(f"min_margin is {min_margin}; expected 1 to 4")
+    scored = [(one.score, one) for one in candidates if one.score is not None]
+    if len(scored) < 2:
+        return
+    best_score, best = max(scored, key=lambda pair: pair[0])
+    chosen = answer_text(best.answer, asker.config, asker.prompt)
+    asked = asker.first_request(task)
+    for score, other in scored:
+        rejected = answer_text(other.answer, asker.config, asker.prompt)
+        if best_score - score >= min_margin and rejected != chosen:
+            yield PreferencePair(
+                system=asked.system,
+                prompt=asked.turns[0].text,
+                chosen=chosen,
+                rejected=rejected,
+                chosen_scores=_scores(best),
+                rejected_scores=_scores(other),
+                margin=best_score - score,
+                chosen_key=best.reply_key,
+                rejected_key=other.reply_key,
             )
-        annotation = annotation_of(row, float(clip.fields["fps"]))
-        if annotation is not None:
-            for pair in pairs_of(annotation, asker, min_margin):
-                yield row, pair
 
 
-def _said(text: str) -> list[dict[str, Any]]:
-    return [{"role": "assistant", "content": [{"type": "text", "text": text}]}]
+def _scores(candidate: Candidate) -> dict[str, int]:
+    return {name: getattr(candidate, name) for name in SCORES}
+
+
+def _task(row: dict[str, Any], clip: Clip) -> Task:
+    """Returns the task of a row of `annotations`, with what its request says."""
+    window = Window(
+        index=row["window"],
+        start_frame=row["start_frame"],
+        end_frame=row["end_frame"],
+        shown=tuple(row["shown"]),
+    )
+    fps, facts = float(clip.fields["fps"]), row["facts"] or ""
+    return Task(clip_id=row["clip_id"], content="", window=window, fps=fps, facts=facts)
+
+
+def _turn(role: str, text: str, images: Sequence[dict[str, str]] = ()) -> dict[str, Any]:
+    return {"role": role, "content": [*images, {"type": "text", "text": text}]}
 
 
 def _jpegs(clip: Clip, wanted: set[int], longest_px: int) -> dict[int, bytes]:

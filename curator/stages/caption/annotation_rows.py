@@ -13,6 +13,7 @@ from curator.stages.caption.caption_decisions import Rejection, caption_of, reje
 from curator.stages.caption.caption_records import (
     ANSWER_FIELDS,
     JSON_FIELDS,
+    SCORES,
     Annotation,
     Answer,
     Known,
@@ -148,11 +149,7 @@ def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) 
             [
                 {
                     **{name: getattr(candidate.answer, name) for name in ANSWER_FIELDS},
-                    "faithfulness": candidate.faithfulness,
-                    "completeness": candidate.completeness,
-                    "correctness": candidate.correctness,
-                    "score": candidate.score,
-                    "why": candidate.why,
+                    **{name: getattr(candidate, name) for name in (*SCORES, "score", "why")},
                     "reply": candidate.reply_key,
                 }
                 for candidate in annotation.candidates

@@ -243,6 +243,10 @@ JSON_FIELDS = ("structured", "answers", "extra")
 """Fields that tables hold as JSON."""
 
 
+SCORES = ("faithfulness", "completeness", "correctness")
+"""Scores of a judge, 1 to 5."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """One of several answers for a window with its judgement; scores are 1 to 5."""
@@ -258,8 +262,8 @@ class Candidate:
     @property
     def score(self) -> int | None:
         """The lowest of the three scores; None without a judge."""
-        scores = (self.faithfulness, self.completeness, self.correctness)
-        return None if None in scores else min(score for score in scores if score is not None)
+        scores = [score for name in SCORES if (score := getattr(self, name)) is not None]
+        return min(scores) if len(scores) == len(SCORES) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from curator.fingerprints import fingerprint
 from curator.stages.caption.caption_records import (
     ANSWER_FIELDS,
     JSON_FIELDS,
+    SCORES,
     TRANSIENT,
     Annotation,
     Answer,
@@ -97,7 +98,7 @@ class PreviousAnnotations:
             answer=_answer(row) if failure is None else None,
             failure=None if failure is None else Unanswered(failure),
             detail=row["failure_detail"] or "",
-            candidates=tuple(_candidate(one) for one in _loaded(row["candidates"], [])),
+            candidates=candidates_of(row),
             set_aside=_loaded(row["set_aside"], {}),
             lost=_loaded(row["lost"], {}),
             n_unscored=row["n_unscored"],
@@ -129,13 +130,16 @@ def _answer(row: Mapping[str, Any]) -> Answer:
     return Answer(**values)
 
 
-def _candidate(stored: Mapping[str, Any]) -> Candidate:
-    scores = {name: stored[name] for name in ("faithfulness", "completeness", "correctness")}
-    return Candidate(
-        answer=Answer(**{name: stored[name] for name in ANSWER_FIELDS}),
-        reply_key=stored["reply"],
-        why=stored["why"],
-        **scores,
+def candidates_of(row: Mapping[str, Any]) -> tuple[Candidate, ...]:
+    """Returns the candidates in a row of `annotations`."""
+    return tuple(
+        Candidate(
+            answer=Answer(**{name: stored[name] for name in ANSWER_FIELDS}),
+            reply_key=stored["reply"],
+            why=stored.get("why", ""),
+            **{name: stored[name] for name in SCORES},
+        )
+        for stored in _loaded(row["candidates"], [])
     )
 
 

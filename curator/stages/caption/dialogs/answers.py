@@ -10,12 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from curator.errors import RecipeError
-from curator.stages.caption.caption_records import Answer
+from curator.stages.caption.caption_records import SCORES, Answer
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import USUAL_FIELDS, Prompt, as_data
-
-SCORES = ("faithfulness", "completeness", "correctness")
-"""Scores of a judge, 1 to 5."""
 
 _LENGTHS = {
     "short": "One sentence of 8 to 20 words: the main subject, what it does, and where.",

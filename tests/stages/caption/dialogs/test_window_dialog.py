@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from curator.errors import RecipeError
+from curator.export.preferences import pairs_of
 from curator.stages.caption.caption_records import (
     Annotation,
     Reply,
@@ -17,7 +18,6 @@ from curator.stages.caption.caption_records import (
 )
 from curator.stages.caption.config import CaptionConfig, JudgeConfig
 from curator.stages.caption.dialogs.dialog import Dialog, replayed
-from curator.stages.caption.dialogs.preference_pairs import pairs_of
 from curator.stages.caption.dialogs.window_dialog import Asker, make_dialogs
 
 WINDOW = Window(index=0, start_frame=100, end_frame=200, shown=(110, 160))
@@ -377,30 +377,29 @@ def test_pairs_prefer_the_best_to_each_lower_one() -> None:
         {"One": scores(5, 5, 2), "Two": scores(4, 4, 4), "Three": scores(3)},
     )
     annotation = script.run(chosen)
-    asker = Asker(chosen)
-    pairs = list(pairs_of(annotation, asker))
+    asker, task, answers = Asker(chosen), annotation.task, annotation.candidates
+    pairs = list(pairs_of(task, answers, asker))
     assert [(json.loads(p.rejected)["short"], p.margin) for p in pairs] == [
         ("One red car.", 2),
         ("Three red cars.", 1),
     ]
     assert {json.loads(p.chosen)["short"] for p in pairs} == {"Two red cars."}
-    assert pairs[0].chosen_scores == (4, 4, 4)
-    assert pairs[0].rejected_scores == (5, 5, 2)
+    assert tuple(pairs[0].chosen_scores.values()) == (4, 4, 4)
+    assert tuple(pairs[0].rejected_scores.values()) == (5, 5, 2)
     assert pairs[0].prompt == script.requests[0].turns[0].text
-    assert (pairs[0].model, pairs[0].judge, pairs[0].prompt_name) == ("m", "j", "describe")
-    assert (pairs[0].clip_id, pairs[0].start_frame, pairs[0].end_frame) == ("c", 100, 200)
-    assert [p.margin for p in pairs_of(annotation, asker, min_margin=2)] == [2]
+    assert [p.margin for p in pairs_of(task, answers, asker, min_margin=2)] == [2]
     with pytest.raises(ValueError, match="min_margin"):
-        list(pairs_of(annotation, asker, min_margin=0))
+        list(pairs_of(task, answers, asker, min_margin=0))
 
 
 def test_there_are_no_pairs_of_equals_or_without_scores() -> None:
     chosen = judged(2)
-    equal = by_seed({7: say(DOG), 8: say(CAT)}, {"dog": scores(4), "cat": scores(4)})
-    assert list(pairs_of(equal.run(chosen), Asker(chosen))) == []
-    unread = by_seed({7: say(DOG), 8: say(CAT)}, {"dog": "none", "cat": scores(4)})
-    assert list(pairs_of(unread.run(chosen), Asker(chosen))) == []
-    assert list(pairs_of(in_turn(say(DOG)).run(config()), Asker(config()))) == []
+    equal = by_seed({7: say(DOG), 8: say(CAT)}, {"dog": scores(4), "cat": scores(4)}).run(chosen)
+    assert list(pairs_of(equal.task, equal.candidates, Asker(chosen))) == []
+    unread = by_seed({7: say(DOG), 8: say(CAT)}, {"dog": "none", "cat": scores(4)}).run(chosen)
+    assert list(pairs_of(unread.task, unread.candidates, Asker(chosen))) == []
+    single = in_turn(say(DOG)).run(config())
+    assert list(pairs_of(single.task, single.candidates, Asker(config()))) == []
 
 
 def test_judge_settings_are_the_judges_own() -> None:

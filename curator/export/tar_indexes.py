@@ -1,0 +1,188 @@
+"""Indexes of the tars for Megatron-Energon and wids: for shards of older versions, and lost ones.
+
+The bytes are those of a run, so that a manifest that names them stays valid. Tars that get indexes
+get dataset cards, too: Hugging Face `datasets` goes by suffixes where no card says otherwise, and
+takes `.tar.idx` for a tar. Existing cards are kept, because people edit them.
+"""
+
+import hashlib
+import io
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import orjson
+
+from curator.errors import ShardError
+from curator.export.exporter import Exporter, ExporterOptions
+from curator.export.job import Job
+from curator.stages.shard.dataset_card import CARD, dataset_card
+from curator.stages.shard.shard_index import IndexedTar, energon_files, index_bytes, wids_file
+from curator.stages.shard.tar_reader import IDX_SUFFIX, SPLITS, TEXT_VECTOR, Shard, TarReader
+
+
+class TarIndexes(Exporter[ExporterOptions, IndexedTar]):
+    """The part that formats with indexes of tars share."""
+
+    indexes_tars = True
+
+    def __init__(self, options: ExporterOptions) -> None:
+        super().__init__(options)
+        self._tars: list[IndexedTar] = []
+
+    def split(self, job: Job, split: str, results: Iterator[IndexedTar]) -> None:
+        """Stores the facts of the tars, sorted by name."""
+        self._tars = sorted([*self._tars, *results], key=lambda tar: tar.name)
+
+
+class Energon(TarIndexes):
+    """Writes `<tar>.idx` for each tar, and `.nv-meta/*` for all of them and for each bucket."""
+
+    about = "indexes for Megatron-Energon: .tar.idx beside the tars, .nv-meta"
+
+    def folders(self, splits: object) -> list[str]:
+        """Returns the whole destination."""
+        return [""]
+
+    def shard(self, job: Job, shard: Shard) -> IndexedTar:
+        """Writes a tar's index."""
+        tar, offsets = _read_tar(job, shard)
+        job.place.put(f"{shard.name}{IDX_SUFFIX}", index_bytes(offsets))
+        return tar
+
+    def finish(self, job: Job) -> None:
+        """Writes the files that name all tars."""
+        for folder in _folders(job):
+            inside = [tar for tar in self._tars if tar.name.startswith(folder)]
+            for name, data in energon_files(inside, folder):
+                _put_index(job, f"{folder}.nv-meta/{name}", data)
+        _put_cards(job)
+
+
+class Wids(TarIndexes):
+    """Writes `wids-train.json` and `wids-val.json`, for wids, the random access of WebDataset."""
+
+    about = "wids-train.json and wids-val.json"
+
+    def folders(self, splits: object) -> list[str]:
+        """The two files."""
+        return ["wids-"]
+
+    def shard(self, job: Job, shard: Shard) -> IndexedTar:
+        """Reads the facts of a tar, with its MD5."""
+        return _read_tar(job, shard, with_md5=True)[0]
+
+    def finish(self, job: Job) -> None:
+        """Writes them."""
+        for split in SPLITS:
+            of_split = [tar for tar in self._tars if tar.split == split]
+            _put_index(job, f"wids-{split}.json", wids_file(of_split))
+        _put_cards(job)
+
+
+def _read_tar(job: Job, shard: Shard, *, with_md5: bool = False) -> tuple[IndexedTar, list[int]]:
+    """Finds the samples of a tar by its headers; reads all bytes only for the MD5.
+
+    Returns:
+        The facts of the tar, its MD5 empty if not requested, and offsets: of each sample's first
+        header, and of the end of the last sample.
+
+    Raises:
+        ShardError: The tar is damaged or empty.
+    """
+    digest = hashlib.md5(usedforsecurity=False)
+    n_bytes = job.shards.sizes[shard.name]
+    with job.shards.store.open(job.shards.key(shard.name)) as stream:
+
+        def read(n: int) -> bytes:
+            data = stream.read(n)
+            digest.update(data)
+            return data
+
+        reader = TarReader(read, n_bytes, seek=None if with_md5 else stream.seek)
+        try:
+            samples = groupby(reader, key=lambda member: member.key)
+            offsets = [next(members).offset for _, members in samples]
+        except ShardError as error:
+            raise ShardError(f"{job.shards.uri(shard.name)}: {error}") from error
+        while with_md5 and read(1 << 20):
+            pass
+    if not offsets:
+        raise ShardError(f"{job.shards.uri(shard.name)} has no samples; delete it")
+    job.exported.add(clips=len(offsets))
+    md5 = digest.hexdigest() if with_md5 else ""
+    tar = IndexedTar(
+        name=shard.name, split=shard.split, n_samples=len(offsets), n_bytes=n_bytes, md5=md5
+    )
+    return tar, [*offsets, reader.end]
+
+
+def _folders(job: Job) -> list[str]:
+    """Returns prefixes of the tars' names: empty for all of them, then one for each bucket."""
+    return ["", *(f"{name}/" for name in sorted({shard.bucket for shard in job.chosen}) if name)]
+
+
+def _put_index(job: Job, name: str, data: bytes) -> None:
+    """Writes an index, unless the one that the manifest names exists.
+
+    A later version may write other bytes, which that manifest would not match.
+    """
+    facts = ((job.shards.manifest or {}).get("files") or {}).get(name)
+    if isinstance(facts, dict) and job.place.stands(
+        name, int(facts.get("bytes", -1)), str(facts.get("sha256"))
+    ):
+        return
+    job.place.put(name, data)
+
+
+def _put_cards(job: Job) -> None:
+    """Writes missing cards next to the tars, one for all of them and one for each bucket.
+
+    Other destinations get none, because they do not have the tars. Cards that a manifest does not
+    name are not written either: `curate verify` would report them.
+    """
+    if job.store.uri != job.shards.uri("").rstrip("/"):
+        return
+    for folder in _folders(job):
+        name = f"{folder}{CARD}"
+        inside = [shard for shard in job.chosen if shard.name.startswith(folder)]
+        is_of_set = job.shards.manifest is None or name in job.shards.manifest.get("files", {})
+        if inside and is_of_set and not job.store.exists(name):
+            job.place.put(name, _card(job, inside, folder))
+
+
+def _card(job: Job, shards: Sequence[Shard], folder: str) -> bytes:
+    names = {
+        split: [shard.name.removeprefix(folder) for shard in shards if shard.split == split]
+        for split in SPLITS
+    }
+    first = _first_sample(job, shards[0])
+    metadata: dict[str, Any] = orjson.loads(first.get("json", b"{}"))
+    vector = first.get(TEXT_VECTOR)
+    return dataset_card(
+        names,
+        with_embedding="npy" in first,
+        with_id="id" in first,
+        with_annotation="annotation" in metadata,
+        text_vector_dims=np.load(io.BytesIO(vector)).ndim if vector is not None else 0,
+        fields=metadata.keys(),
+    )
+
+
+def _first_sample(job: Job, shard: Shard) -> dict[str, bytes]:
+    """Returns members of a tar's first sample by suffix; does not read the MP4.
+
+    Raises:
+        ShardError: The tar is damaged.
+    """
+    with job.shards.store.open(job.shards.key(shard.name)) as stream:
+        reader = TarReader(stream.read, job.shards.sizes[shard.name], seek=stream.seek)
+        try:
+            samples = groupby(reader, key=lambda member: member.key)
+            return {
+                member.suffix: b"" if member.suffix == "mp4" else reader.read(member)
+                for member in next(samples, ("", ()))[1]
+            }
+        except ShardError as error:
+            raise ShardError(f"{job.shards.uri(shard.name)}: {error}") from error
