@@ -379,7 +379,7 @@ def describe(recipe: Recipe) -> Iterator[tuple[str, Any, str, str]]:
                 extra = field.json_schema_extra
                 unit = str(extra.get("unit", "")) if isinstance(extra, Mapping) else ""
                 value = section.model_dump(mode="json")[key]
-                yield f"{name}.{key}", value, unit, field.description or ""
+                yield f"{name}.{key}", value, unit, " ".join((field.description or "").split())
         else:
             yield name, section, "", info.description or ""
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from curator.fingerprints import fingerprint
+from curator.stage import StageConfig
 from curator.stages.caption.captioners.captioner_list import CAPTIONERS, name_problem
 from curator.stages.caption.dialogs.custom_fields import Value, has_value, own_fields, wrong_values
 
@@ -19,97 +20,52 @@ _NEEDED = {"model": "model to name a model", "url": "url, such as http://vlm:800
 CaptionLength = Literal["short", "medium", "long"]
 
 
-class ModelConfig(BaseModel):
-    """A model and its settings."""
+class ModelConfig(StageConfig):
+    """A model and its settings. The docstrings of settings are shown to users."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
-    model: str | None = Field(
-        None,
-        description="openai: the model's name at the server; transformers: repository at the hub, "
-        "or folder with its files",
-        json_schema_extra={"unit": "name"},
-    )
-    revision: str | None = Field(
-        None,
-        description="of the model's repository, such as a commit; part of what makes an answer "
-        "another one",
-        json_schema_extra={"unit": "name"},
-    )
-    url: str | None = Field(
-        None,
-        pattern=r"^https?://",
-        description="openai: base address of the server, such as http://vlm:8000/v1",
-        json_schema_extra={"unit": "address"},
-    )
+    model: str | None = Field(None, json_schema_extra={"unit": "name"})
+    """openai: the model's name at the server; transformers: repository at the hub, or folder with
+    its files"""
+    revision: str | None = Field(None, json_schema_extra={"unit": "name"})
+    """of the model's repository, such as a commit; part of what makes an answer another one"""
+    url: str | None = Field(None, pattern=r"^https?://", json_schema_extra={"unit": "address"})
+    """openai: base address of the server, such as http://vlm:8000/v1"""
     # From the environment only, so that no recipe, table or log can hold it.
     key_from: str = Field(
-        "OPENAI_API_KEY",
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        description="openai: environment variable that has the server's key; not set for no key",
-        json_schema_extra={"unit": "name"},
+        "OPENAI_API_KEY", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", json_schema_extra={"unit": "name"}
     )
-    prompt: str = Field(
-        "describe",
-        description="file of pipelines/prompts without its suffix, or the path of a YAML file",
-        json_schema_extra={"unit": "name"},
-    )
-    max_tokens: int = Field(
-        1024,
-        ge=16,
-        description="longest answer; one that ends here is set aside as cut off",
-        json_schema_extra={"unit": "tokens"},
-    )
+    """openai: environment variable that has the server's key; not set for no key"""
+    prompt: str = Field("describe", json_schema_extra={"unit": "name"})
+    """file of pipelines/prompts without its suffix, or the path of a YAML file"""
+    max_tokens: int = Field(1024, ge=16, json_schema_extra={"unit": "tokens"})
+    """longest answer; one that ends here is set aside as cut off"""
     # 0.2: close to the likeliest words, but another seed still gives another answer.
-    temperature: float = Field(
-        0.2,
-        ge=0,
-        le=2,
-        description="0 takes the likeliest word each time",
-        json_schema_extra={"unit": "1"},
-    )
-    top_p: float = Field(0.9, gt=0, le=1, description="share of likely words that are drawn from")
-    seed: int = Field(0, ge=0, description="another one draws other words")
+    temperature: float = Field(0.2, ge=0, le=2, json_schema_extra={"unit": "1"})
+    """0 takes the likeliest word each time"""
+    top_p: float = Field(0.9, gt=0, le=1)
+    """share of likely words that are drawn from"""
+    seed: int = Field(0, ge=0)
+    """another one draws other words"""
 
     # 32 windows keep a server with one large GPU busy; benchmarks/captions.py.
-    in_flight: int = Field(
-        32,
-        ge=1,
-        le=4096,
-        description="openai: requests under way at a time; fewer while the server says 429",
-        json_schema_extra={"unit": "requests"},
-    )
-    timeout_s: float = Field(
-        180.0,
-        gt=0,
-        description="openai: longest wait for one answer",
-        json_schema_extra={"unit": "s"},
-    )
-    tries: int = Field(
-        6,
-        ge=1,
-        description="openai: tries of a request that meets 429, 5xx, a time-out or a broken "
-        "connection, with growing waits between them",
-    )
-    frames_as: Literal["images", "video"] = Field(
-        "images",
-        description="openai: send frames as JPEG images, or as one MP4 in a video_url, which vLLM "
-        "and SGLang take; transformers: by the processor's input for images or for video",
-        json_schema_extra={"unit": "name"},
-    )
-    guided: bool = Field(
-        True,
-        description="openai: send the JSON Schema as response_format, which keeps answers in form "
-        "where the server can; where it refuses that, it is asked without",
-        json_schema_extra={"unit": "true or false"},
-    )
-    batch_tokens: int = Field(
-        16_384,
-        ge=256,
-        description="transformers: tokens of a batch, prompt and longest answer together, padding "
-        "counted; halved when memory runs out",
-        json_schema_extra={"unit": "tokens"},
-    )
+    in_flight: int = Field(32, ge=1, le=4096, json_schema_extra={"unit": "requests"})
+    """openai: requests under way at a time; fewer while the server says 429"""
+    timeout_s: float = Field(180.0, gt=0, json_schema_extra={"unit": "s"})
+    """openai: longest wait for one answer"""
+    tries: int = Field(6, ge=1)
+    """openai: tries of a request that meets 429, 5xx, a time-out or a broken connection, with
+    growing waits between them"""
+    frames_as: Literal["images", "video"] = Field("images", json_schema_extra={"unit": "name"})
+    """openai: send frames as JPEG images, or as one MP4 in a video_url, which vLLM and SGLang
+    take; transformers: by the processor's input for images or for video"""
+    guided: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    """openai: send the JSON Schema as response_format, which keeps answers in form where the
+    server can; where it refuses that, it is asked without"""
+    batch_tokens: int = Field(16_384, ge=256, json_schema_extra={"unit": "tokens"})
+    """transformers: tokens of a batch, prompt and longest answer together, padding counted; halved
+    when memory runs out"""
 
     @field_validator("url")
     @classmethod
@@ -132,33 +88,20 @@ class ModelConfig(BaseModel):
 class JudgeConfig(ModelConfig):
     """A model that scores answers."""
 
-    captioner: str = Field(
-        "openai", description="that of the captions", json_schema_extra={"unit": "name"}
-    )
-    prompt: str = Field(
-        "judge",
-        description="file of pipelines/prompts without its suffix, or the path of a YAML file",
-        json_schema_extra={"unit": "name"},
-    )
+    captioner: str = Field("openai", json_schema_extra={"unit": "name"})
+    """that of the captions"""
+    prompt: str = Field("judge", json_schema_extra={"unit": "name"})
+    """file of pipelines/prompts without its suffix, or the path of a YAML file"""
     # Cosmos 3 scores faithfulness, completeness and correctness 1 to 5 and keeps by the minimum.
-    min_score: int = Field(
-        1,
-        ge=1,
-        le=5,
-        description="clips with a window whose best answer scores less are treated as "
-        "caption.failed says",
-        json_schema_extra={"unit": "1 to 5"},
-    )
+    min_score: int = Field(1, ge=1, le=5, json_schema_extra={"unit": "1 to 5"})
+    """clips with a window whose best answer scores less are treated as caption.failed says"""
 
 
 class CaptionConfig(ModelConfig):
     """How clips are annotated."""
 
-    enabled: bool = Field(
-        True,
-        description="write captions; without, the text member is empty",
-        json_schema_extra={"unit": "true or false"},
-    )
+    enabled: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    """write captions; without, the text member is empty"""
     captioner: str = Field(
         "measured",
         description="; ".join(f"{name} {one.about}" for name, one in CAPTIONERS.items())
@@ -167,176 +110,88 @@ class CaptionConfig(ModelConfig):
     )
 
     # 256 frames with a remainder of 128: cosmos-curate; 8 frames: Cosmos (arXiv 2501.03575).
-    window_frames: int = Field(
-        256,
-        ge=1,
-        description="frames of the clip that are asked about at a time",
-        json_schema_extra={"unit": "frames"},
-    )
-    window_remainder: int = Field(
-        128,
-        ge=1,
-        description="fewest frames of a window of their own at a clip's end; fewer belong to the "
-        "window before",
-        json_schema_extra={"unit": "frames"},
-    )
-    window_s: float | None = Field(
-        None,
-        gt=0,
-        description="seconds of a window, in place of window_frames; a remainder of less than half "
-        "belongs to the window before; Cosmos Predict2.5 takes 5",
-        json_schema_extra={"unit": "s"},
-    )
-    frames: int = Field(
-        8,
-        ge=1,
-        description="frames of a window that the model is shown, evenly spread",
-        json_schema_extra={"unit": "frames"},
-    )
-    frames_per_s: float | None = Field(
-        None,
-        gt=0,
-        description="frames per second that the model is shown, in place of frames; cosmos-curate "
-        "takes 2",
-        json_schema_extra={"unit": "frames/s"},
-    )
-    max_frames: int = Field(
-        64,
-        ge=1,
-        description="most frames of a window that the model is shown",
-        json_schema_extra={"unit": "frames"},
-    )
+    window_frames: int = Field(256, ge=1, json_schema_extra={"unit": "frames"})
+    """frames of the clip that are asked about at a time"""
+    window_remainder: int = Field(128, ge=1, json_schema_extra={"unit": "frames"})
+    """fewest frames of a window of their own at a clip's end; fewer belong to the window before"""
+    window_s: float | None = Field(None, gt=0, json_schema_extra={"unit": "s"})
+    """seconds of a window, in place of window_frames; a remainder of less than half belongs to the
+    window before; Cosmos Predict2.5 takes 5"""
+    frames: int = Field(8, ge=1, json_schema_extra={"unit": "frames"})
+    """frames of a window that the model is shown, evenly spread"""
+    frames_per_s: float | None = Field(None, gt=0, json_schema_extra={"unit": "frames/s"})
+    """frames per second that the model is shown, in place of frames; cosmos-curate takes 2"""
+    max_frames: int = Field(64, ge=1, json_schema_extra={"unit": "frames"})
+    """most frames of a window that the model is shown"""
     # 448: the tile side of many models; 8 frames are then about 2,000 tokens.
-    frame_px: int = Field(
-        448,
-        ge=64,
-        le=4096,
-        description="longer side of the frames that the model is shown; smaller ones stay",
-        json_schema_extra={"unit": "px"},
-    )
+    frame_px: int = Field(448, ge=64, le=4096, json_schema_extra={"unit": "px"})
+    """longer side of the frames that the model is shown; smaller ones stay"""
 
     lengths: tuple[CaptionLength, ...] = Field(
-        ("short", "medium", "long"),
-        min_length=1,
-        description="lengths of captions that are asked for",
-        json_schema_extra={"unit": "names"},
+        ("short", "medium", "long"), min_length=1, json_schema_extra={"unit": "names"}
     )
-    text: CaptionLength = Field(
-        "medium",
-        description="the caption that becomes the text member; those of several windows follow "
-        "each other",
-        json_schema_extra={"unit": "name"},
-    )
-    structured: bool = Field(
-        False,
-        description="ask for subjects, actions, setting, camera, style and text as JSON too",
-        json_schema_extra={"unit": "true or false"},
-    )
-    content_types: tuple[str, ...] = Field(
-        (),
-        description="content types to choose one of; none for not asking",
-        json_schema_extra={"unit": "names"},
-    )
+    """lengths of captions that are asked for"""
+    text: CaptionLength = Field("medium", json_schema_extra={"unit": "name"})
+    """the caption that becomes the text member; those of several windows follow each other"""
+    structured: bool = Field(False, json_schema_extra={"unit": "true or false"})
+    """ask for subjects, actions, setting, camera, style and text as JSON too"""
+    content_types: tuple[str, ...] = Field((), json_schema_extra={"unit": "names"})
+    """content types to choose one of; none for not asking"""
     questions: Mapping[str, str] = Field(
-        default_factory=dict,
-        description="questions that are answered by yes or no, by name",
-        json_schema_extra={"unit": "questions"},
+        default_factory=dict, json_schema_extra={"unit": "questions"}
     )
-    safety: bool = Field(
-        False,
-        description="ask for safe, sensitive or unsafe",
-        json_schema_extra={"unit": "true or false"},
-    )
+    """questions that are answered by yes or no, by name"""
+    safety: bool = Field(False, json_schema_extra={"unit": "true or false"})
+    """ask for safe, sensitive or unsafe"""
     reject: Mapping[str, tuple[Value, ...]] = Field(
-        default_factory=dict,
-        description="answers for which a clip is rejected, before it is cut, if one of its windows "
-        "has them: by content_type, safety, the name of a question, or a field of the prompt's own",
-        json_schema_extra={"unit": "answers"},
+        default_factory=dict, json_schema_extra={"unit": "answers"}
     )
-    failed: Literal["keep", "reject"] = Field(
-        "keep",
-        description="what becomes of a clip with a window that has no annotation; a kept one has "
-        "no caption then, and its JSON the reason",
-        json_schema_extra={"unit": "name"},
-    )
+    """answers for which a clip is rejected, before it is cut, if one of its windows has them: by
+    content_type, safety, the name of a question, or a field of the prompt's own"""
+    failed: Literal["keep", "reject"] = Field("keep", json_schema_extra={"unit": "name"})
+    """what becomes of a clip with a window that has no annotation; a kept one has no caption then,
+    and its JSON the reason"""
     language: str | None = Field(
-        "en",
-        pattern=r"^[a-z]{2}$",
-        description="language in which captions must be; null for any",
-        json_schema_extra={"unit": "ISO 639-1"},
+        "en", pattern=r"^[a-z]{2}$", json_schema_extra={"unit": "ISO 639-1"}
     )
-    allow_meta: bool = Field(
-        False,
-        description="take captions that speak of the image or the video itself",
-        json_schema_extra={"unit": "true or false"},
-    )
-    candidates: int = Field(
-        1,
-        ge=1,
-        le=16,
-        description="answers asked for per window; a judge picks the best",
-        json_schema_extra={"unit": "answers"},
-    )
-    judge: JudgeConfig | None = Field(None, description="model that scores answers; null for none")
+    """language in which captions must be; null for any"""
+    allow_meta: bool = Field(False, json_schema_extra={"unit": "true or false"})
+    """take captions that speak of the image or the video itself"""
+    candidates: int = Field(1, ge=1, le=16, json_schema_extra={"unit": "answers"})
+    """answers asked for per window; a judge picks the best"""
+    judge: JudgeConfig | None = None
+    """model that scores answers; null for none"""
 
-    tell_facts: bool = Field(
-        True,
-        description="tell the model camera motion, length and tags as measured",
-        json_schema_extra={"unit": "true or false"},
-    )
-    read_text: bool = Field(
-        True,
-        description="read text in the pictures (OCR) where there is some, and tell the model",
-        json_schema_extra={"unit": "true or false"},
-    )
-    sidecar: bool = Field(
-        True,
-        description="tell the model what a .json file of the source's name beside it says",
-        json_schema_extra={"unit": "true or false"},
-    )
-    events: Mapping[str, str] = Field(
-        default_factory=dict,
-        description="classes of events with what each means, the gravest first; events in the "
-        "sidecar of a source have one of them as label",
-        json_schema_extra={"unit": "names"},
-    )
-    no_event: str | None = Field(
-        None,
-        description="class of events for windows in which a sidecar that lists events has none "
-        "near; null for not saying so",
-        json_schema_extra={"unit": "name"},
-    )
-    event_window_s: float | None = Field(
-        None,
-        gt=0,
-        description="seconds of a window around each event, half before its start and half after "
-        "its end; null for no such windows",
-        json_schema_extra={"unit": "s"},
-    )
+    tell_facts: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    """tell the model camera motion, length and tags as measured"""
+    read_text: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    """read text in the pictures (OCR) where there is some, and tell the model"""
+    sidecar: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    """tell the model what a .json file of the source's name beside it says"""
+    events: Mapping[str, str] = Field(default_factory=dict, json_schema_extra={"unit": "names"})
+    """classes of events with what each means, the gravest first; events in the sidecar of a source
+    have one of them as label"""
+    no_event: str | None = Field(None, json_schema_extra={"unit": "name"})
+    """class of events for windows in which a sidecar that lists events has none near; null for not
+    saying so"""
+    event_window_s: float | None = Field(None, gt=0, json_schema_extra={"unit": "s"})
+    """seconds of a window around each event, half before its start and half after its end; null
+    for no such windows"""
     event_windows: Literal["instead", "beside"] = Field(
-        "instead",
-        description="whether windows around events stand in place of the others in clips with "
-        "events, or after them",
-        json_schema_extra={"unit": "name"},
+        "instead", json_schema_extra={"unit": "name"}
     )
+    """whether windows around events stand in place of the others in clips with events, or after
+    them"""
     open_questions: Mapping[str, str] = Field(
-        default_factory=dict,
-        description="questions for training data, by the name of the value in the sidecar or of "
-        "the field in the prompt's own schema that answers them",
-        json_schema_extra={"unit": "questions"},
+        default_factory=dict, json_schema_extra={"unit": "questions"}
     )
-    budget_s: float = Field(
-        900.0,
-        gt=0,
-        description="longest time for one clip, all its requests and tries together",
-        json_schema_extra={"unit": "s"},
-    )
-    embedding: str | None = Field(
-        None,
-        description="text encoder of `curate models list` whose embedding of the caption becomes a "
-        "member of the sample; null for none",
-        json_schema_extra={"unit": "name"},
-    )
+    """questions for training data, by the name of the value in the sidecar or of the field in the
+    prompt's own schema that answers them"""
+    budget_s: float = Field(900.0, gt=0, json_schema_extra={"unit": "s"})
+    """longest time for one clip, all its requests and tries together"""
+    embedding: str | None = Field(None, json_schema_extra={"unit": "name"})
+    """text encoder of `curate models list` whose embedding of the caption becomes a member of the
+    sample; null for none"""
 
     @field_validator("captioner")
     @classmethod
