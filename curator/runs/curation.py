@@ -308,7 +308,7 @@ class Run:
     def _align(self, captioning: "Captioning") -> None:
         entry = self._semantics.clip
         if entry is not None:
-            from curator.stages.caption.alignment_store import Alignments
+            from curator.stages.caption.caption_alignment import Alignments
 
             found = Alignments(self._store, entry, self._semantics.store, self._engine)
             captioning.align(self._corpus.clips, found, Vectors(self._corpus.clip_vectors()))

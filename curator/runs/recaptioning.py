@@ -241,7 +241,7 @@ class Recaption:
         semantics = semantics_of(self.recipe)
         vectors = None if semantics.clip is None else self._vectors("clip")
         if semantics.clip is not None and vectors is not None:
-            from curator.stages.caption.alignment_store import Alignments
+            from curator.stages.caption.caption_alignment import Alignments
 
             found = Alignments(self._store, semantics.clip, semantics.store, self._engine)
             captioning.align(clips, found, vectors)

@@ -23,7 +23,6 @@ from curator.models.text_reader import READ_MODEL, Line, merged
 from curator.records.clips import Clip, Written
 from curator.records.sources import FULL_HD
 from curator.stage import Resources
-from curator.stages.caption.alignment_store import Alignments
 from curator.stages.caption.annotation_rows import (
     CaptionedSpan,
     annotations_tables,
@@ -31,6 +30,7 @@ from curator.stages.caption.annotation_rows import (
     sample_annotation,
 )
 from curator.stages.caption.annotation_store import AnnotatedClips, ClipAnnotations
+from curator.stages.caption.caption_alignment import Alignments
 from curator.stages.caption.caption_records import Annotation, Reply, Task, Unanswered
 from curator.stages.caption.captioner_dispatch import Dispatch, check_captioner, make_dispatch
 from curator.stages.caption.config import CaptionConfig, frames_fingerprint
