@@ -8,47 +8,18 @@ as long as most of it stays constant.
 
 # ruff: noqa: N803, N806 - shape letters: L lines from a side inwards, A across
 
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
-from curator.measures.measure_contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec
+from curator.media.device_frames import DeviceLuma
 from curator.records.cuts import Crop
 
 FAMILY = "quality"
-
-
-class Luma(Protocol):
-    """Luma as NumPy has it, or elsewhere: what is read is asked for by slices and rows."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Height and width."""
-
-    @property
-    def T(self) -> Any:  # noqa: ANN401, N802 - NumPy's name
-        """Turned over its diagonal."""
-
-    def __getitem__(self, key: Any, /) -> Any:  # noqa: ANN401
-        """A part of it."""
-
-
-AnyLuma = TypeVar("AnyLuma", bound=Luma)
-_WORDS = (
-    "black border on the {side} side of the picture as coded (before rotation) as a share of its "
-    "{along}; 0 where the picture reaches the side"
-)
-_RANGE = "0 to 0.48; NaN where the side is dark and no straight line says where a border would end"
-SIGNALS = {
-    f"border_{side}": Signal(
-        unit=f"share of {along}", range=_RANGE, meaning=_WORDS.format(side=side, along=along)
-    )
-    for side, along in (
-        ("left", "width"), ("top", "height"), ("right", "width"), ("bottom", "height")
-    )
-}  # fmt: skip
+AnyLuma = TypeVar("AnyLuma", NDArray[np.uint8], DeviceLuma)
 _DEEPEST = 0.48  # share of the picture that one border takes at most
 _BLACKEST = 0.13
 """Level up to which a border is black, of the range from black to white: analog captures and faulty
@@ -70,13 +41,6 @@ there is none or a larger one."""
 _WITNESSES = 0.15
 """Share of all samples that must agree: in a dark clip a few may see lines that are none."""
 _WITHIN_PX = 2.5
-_TURNS = {
-    0: ("left", "top", "right", "bottom"),
-    90: ("bottom", "left", "top", "right"),
-    180: ("right", "bottom", "left", "top"),
-    270: ("top", "right", "bottom", "left"),
-}
-"""Sides as coded that are left, top, right and bottom after a clockwise rotation."""
 
 
 class Sides(NamedTuple):
@@ -88,22 +52,17 @@ class Sides(NamedTuple):
     bottom: float
 
 
-def border_signals(sides: Sides) -> dict[str, float]:
-    """The signals of this module."""
-    return {f"border_{name}": share for name, share in sides._asdict().items()}
-
-
-def find_borders(luma_HW: Luma, *, black: int = 0, white: int = 255) -> Sides:
+def find_borders(luma_HW: AnyLuma, *, black: int = 0, white: int = 255) -> Sides:
     """Where borders end; of the picture, every eighth row and column is read."""
     height, width = luma_HW.shape
     if min(height, width) < 4 * _STEP:
         return Sides(0.0, 0.0, 0.0, 0.0)
     span = white - black
     left, right = _both(np.asarray(luma_HW[_STEP // 2 :: _STEP].T), black, span)
-    inner = _between(luma_HW, left, right, axis=1)
+    inner = luma_HW[:, (left or 0) : width - (right or 0)]
     top, bottom = _both(np.asarray(inner[:, _STEP // 2 :: _STEP]), black, span)
-    if (top or 0) + (bottom or 0) > 0 and (left is None or right is None):
-        inner = _between(luma_HW, top, bottom, axis=0)
+    if (top or bottom) and (left is None or right is None):
+        inner = luma_HW[(top or 0) : height - (bottom or 0)]
         left, right = _both(np.asarray(inner[_STEP // 2 :: _STEP].T), black, span)
     depths = ((left, width), (top, height), (right, width), (bottom, height))
     return Sides(*(float("nan") if depth is None else depth / size for depth, size in depths))
@@ -115,17 +74,12 @@ def content_of(luma_HW: AnyLuma, sides: Sides) -> AnyLuma:
     left, right = _pixels(sides.left, width), _pixels(sides.right, width)
     top, bottom = _pixels(sides.top, height), _pixels(sides.bottom, height)
     rows, columns = max(top + 1, height - bottom), max(left + 1, width - right)
-    return luma_HW[top:rows, left:columns]  # type: ignore[no-any-return]
+    return luma_HW[top:rows, left:columns]
 
 
 def _pixels(share: float, size: int) -> int:
     """A border and two pixels of the blur along it."""
     return 0 if not share > 0 else int(np.ceil(share * size)) + 2
-
-
-def _between(luma_HW: AnyLuma, before: int | None, after: int | None, *, axis: int) -> AnyLuma:
-    inner = slice(before or 0, luma_HW.shape[axis] - (after or 0))
-    return luma_HW[:, inner] if axis else luma_HW[inner]  # type: ignore[no-any-return]
 
 
 def _both(lines_LA: NDArray[np.uint8], black: int, span: int) -> tuple[int | None, int | None]:
@@ -181,14 +135,14 @@ def _refined(excess_LA: NDArray[np.int16], place: int, gap: int, tolerance: floa
 def crop_of(clip: ClipView) -> Crop | None:
     """The picture inside the borders of a clip; None where there are none to be cut away."""
     track = clip.track
-    names = _TURNS[track.rotation_deg % 360]
+    # Sides as coded that are left, top, right and bottom after a clockwise rotation.
+    names = np.roll(Sides._fields, track.rotation_deg // 90)
     sizes = (track.width, track.height, track.width, track.height)
-    shares = [_border(clip, name, size) for name, size in zip(names, sizes, strict=True)]
-    if not any(shares):
+    borders = [_border(clip, name, size) * size for name, size in zip(names, sizes, strict=True)]
+    if not any(borders):
         return None
-    left, top, right, bottom = (
-        _inwards(share * size) for share, size in zip(shares, sizes, strict=True)
-    )
+    # The next even number, but for the error of storing a share in 32 bits.
+    left, top, right, bottom = (int(np.ceil((border - 0.01) / 2)) * 2 for border in borders)
     width = (track.width - left - right) // 2 * 2
     height = (track.height - top - bottom) // 2 * 2
     return Crop(x=left, y=top, width=max(2, width), height=max(2, height))
@@ -210,25 +164,15 @@ def _border(clip: ClipView, side: str, size: int) -> float:
     n_samples = int(clip.samples.sum())
     if not len(shares):
         return 0.0
-    agreeing = _largest_group(shares, _WITHIN_PX / size)
+    # The values near the one that has most of them near it.
+    near = np.abs(shares[:, None] - shares[None, :]) <= _WITHIN_PX / size
+    agreeing = shares[near[int(np.argmax(near.sum(axis=1)))]]
     border = float(np.median(agreeing))
     # A smaller border that is not none is a line of text within this one.
     contrary = np.count_nonzero((shares < MIN_SHARE) | (shares > border + _WITHIN_PX / size))
     witnesses = max(min(2, n_samples), _WITNESSES * n_samples, len(shares) / 2)
     needed = max(witnesses, AGREEMENT * (len(agreeing) + contrary))
     return border if border >= MIN_SHARE and len(agreeing) >= needed else 0.0
-
-
-def _largest_group(values: NDArray[np.float64], width: float) -> NDArray[np.float64]:
-    """The values within a distance of the one that has most of them within it."""
-    near = np.abs(values[:, None] - values[None, :]) <= width
-    group: NDArray[np.float64] = values[near[int(np.argmax(near.sum(axis=1)))]]
-    return group
-
-
-def _inwards(border_px: float) -> int:
-    """The next even number, but for the error of storing a share in 32 bits."""
-    return int(np.ceil((border_px - 0.01) / 2)) * 2
 
 
 SCORES = {

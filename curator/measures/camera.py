@@ -13,49 +13,15 @@ from numpy.typing import NDArray
 
 from curator.measures.camera_fit import CameraFit
 from curator.measures.clip_view import ClipView
-from curator.measures.measure_contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec
 
 FAMILY = "motion"
-SIGNALS = {
-    "pan_rate": Signal(
-        unit="short sides/s",
-        range="positive: the camera turns or moves right; NaN where no motion model fits",
-        meaning="speed of the camera to the right at the picture's centre",
-    ),
-    "tilt_rate": Signal(
-        unit="short sides/s",
-        range="positive: the camera turns or moves up; NaN where no motion model fits",
-        meaning="speed of the camera upwards at the picture's centre",
-    ),
-    "zoom_rate": Signal(
-        unit="1/s",
-        range="positive: the camera zooms or moves in; NaN where no motion model fits",
-        meaning="change of the logarithm of the magnification per second",
-    ),
-    "roll_rate": Signal(
-        unit="degrees/s",
-        range="positive: the camera turns clockwise; NaN where no motion model fits",
-        meaning="rotation of the camera about its line of sight",
-    ),
-    "camera_motion": Signal(
-        unit="short sides/s",
-        range="0 upwards; NaN where no motion model fits",
-        meaning="mean speed of the picture's places under the motion model of the camera: "
-        "a similarity (pan, tilt, zoom, roll) fitted to the flow of textured places by RANSAC and "
-        "reweighted least squares",
-    ),
-    "object_motion": Signal(
-        unit="short sides/s",
-        range="0 upwards; NaN where no motion model fits",
-        meaning="mean speed over the picture of what does not follow the camera's model; places "
-        "without texture count as following it",
-    ),
-    "camera_share": Signal(
-        unit="share",
-        range="0 to 1; below 0.3 the model is not believed; NaN without texture",
-        meaning="share of the textured places that follow the camera's model",
-    ),
-}
+SIGNALS = (
+    "pan_rate", "tilt_rate", "zoom_rate", "roll_rate", "camera_motion", "object_motion",
+    "camera_share",
+)  # fmt: skip
+"""In the units of the scores of these names. The first four are of the picture's centre: right, up,
+in and clockwise are positive."""
 MIN_CAMERA_SHARE = 0.3
 """Share of the textured places that must follow the model; objects of 40% of the picture, with the
 more texture, leave so many."""
@@ -86,7 +52,13 @@ SHAKY = 0.15
 
 
 def camera_signals(fit: CameraFit | None, seconds: float) -> dict[str, float]:
-    """The signals of this module."""
+    """Values of `SIGNALS`, NaN where no motion model fits; without texture all of them.
+
+    Args:
+        fit: A similarity (pan, tilt, zoom, roll) fitted to the flow of textured places. Places
+            without texture count as following it.
+        seconds: Time between the two pictures.
+    """
     values = dict.fromkeys(SIGNALS, float("nan"))
     if fit is None:
         return values
@@ -202,7 +174,6 @@ SCORES = {
         "median over samples",
         low="camera_too_still",
         high="camera_too_violent",
-        of="camera_motion",
         aggregate="median",
     ),
     "camera_jitter": ScoreSpec(
@@ -220,14 +191,12 @@ SCORES = {
         "violent for optical flow",
         low="camera_unclear",
         high="camera_too_clear",
-        of="camera_share",
         aggregate="median",
     ),
     "object_motion": ScoreSpec(
         unit="short sides/s",
         range="0 nothing moves but the camera upwards",
         meaning="mean speed over the picture of what moves apart from the camera",
-        of="object_motion",
         aggregate="mean",
     ),
     "pan_rate": ScoreSpec(
@@ -235,7 +204,6 @@ SCORES = {
         range="positive: to the right",
         meaning="median speed of the camera to the right",
         outside="pan_too_fast",
-        of="pan_rate",
         aggregate="median",
     ),
     "tilt_rate": ScoreSpec(
@@ -243,7 +211,6 @@ SCORES = {
         range="positive: up",
         meaning="median speed of the camera upwards",
         outside="tilt_too_fast",
-        of="tilt_rate",
         aggregate="median",
     ),
     "zoom_rate": ScoreSpec(
@@ -251,7 +218,6 @@ SCORES = {
         range="positive: in",
         meaning="median change of the logarithm of the magnification",
         outside="zoom_too_fast",
-        of="zoom_rate",
         aggregate="median",
     ),
     "roll_rate": ScoreSpec(
@@ -259,7 +225,6 @@ SCORES = {
         range="positive: the camera turns clockwise",
         meaning="median rotation about the line of sight",
         outside="roll_too_fast",
-        of="roll_rate",
         aggregate="median",
     ),
 }

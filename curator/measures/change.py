@@ -7,42 +7,25 @@ on no frame farther away than `REACH`.
 # ruff: noqa: N803 - shape letters
 
 from collections import deque
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.measure_contract import Signal
+CHANGES = ("step", "step_3", "step_13", "colour_13", "net_24")
+"""Values of a frame, float32 each.
 
-CHANGES = {
-    "step": Signal(
-        unit="levels of 255",
-        range="0 upwards; a cut has tens, or a few where little of the picture differs",
-        meaning="distance of the frame and the next, beyond what moving a pixel explains",
-    ),
-    "step_3": Signal(
-        unit="levels of 255",
-        range="as step",
-        meaning="the same between the frame before and the second after",
-    ),
-    "step_13": Signal(
-        unit="levels of 255",
-        range="as step",
-        meaning="the same between the sixth frame before and the seventh after",
-    ),
-    "colour_13": Signal(
-        unit="share",
-        range="0 same colours to 1 no colour in common",
-        meaning="half the L1 distance of colour histograms (4x4x4) of those two frames",
-    ),
-    "net_24": Signal(
-        unit="standard deviations",
-        range="0 upwards; about 1 between unlike pictures",
-        meaning="net change of contrast between the twelfth frame before and the twelfth after, "
-        "with brightness and contrast of the whole picture taken out",
-    ),
-}
-"""Values of a frame, float32 each."""
+step: distance of the frame and the next in levels of 255, beyond what moving a pixel explains; a
+    cut has tens, or a few where little of the picture differs.
+step_3: the same between the frame before and the second after.
+step_13: the same between the sixth frame before and the seventh after.
+colour_13: half the L1 distance of colour histograms (4x4x4) of those two frames: 0 same colours to
+    1 no colour in common.
+net_24: net change of contrast between the twelfth frame before and the twelfth after, in standard
+    deviations, with brightness and contrast of the whole picture taken out; about 1 between unlike
+    pictures.
+"""
 
 REACH = 12
 """Frames on either side that a frame's values depend on."""
@@ -52,21 +35,23 @@ _FLAT_LEVELS = 4.0
 """Spread of luma, in levels, below which contrast is not raised: noise is no content."""
 
 
-class _Seen:
+class _Seen(NamedTuple):
     """What is kept of a frame: its pixels, the range around each, its colours, its contrast."""
 
-    __slots__ = ("colours", "contrast", "high", "low", "rgb")
+    rgb: NDArray[np.uint8]
+    high: cv2.typing.MatLike
+    low: cv2.typing.MatLike
+    colours: cv2.typing.MatLike
+    contrast: NDArray[np.float32]
 
-    def __init__(self, rgb_HWC: NDArray[np.uint8]) -> None:
-        self.rgb = rgb_HWC
-        self.high = cv2.dilate(rgb_HWC, _KERNEL)
-        self.low = cv2.erode(rgb_HWC, _KERNEL)
-        self.colours = cv2.calcHist(
-            [rgb_HWC], [0, 1, 2], None, [4, 4, 4], [0, 256, 0, 256, 0, 256]
-        ).ravel()
-        gray = cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2GRAY).astype(np.float32)
-        mean, spread = cv2.meanStdDev(gray)
-        self.contrast: NDArray[np.float32] = (gray - mean[0, 0]) / max(spread[0, 0], _FLAT_LEVELS)
+
+def _seen(rgb_HWC: NDArray[np.uint8]) -> _Seen:
+    colours = cv2.calcHist([rgb_HWC], [0, 1, 2], None, [4, 4, 4], [0, 256, 0, 256, 0, 256])
+    gray = cv2.cvtColor(rgb_HWC, cv2.COLOR_RGB2GRAY).astype(np.float32)
+    mean, spread = cv2.meanStdDev(gray)
+    contrast = (gray - mean[0, 0]) / max(spread[0, 0], _FLAT_LEVELS)
+    high, low = cv2.dilate(rgb_HWC, _KERNEL), cv2.erode(rgb_HWC, _KERNEL)
+    return _Seen(rgb_HWC, high, low, colours.ravel(), contrast)
 
 
 def _step(one: _Seen, other: _Seen) -> float:
@@ -92,9 +77,7 @@ class ChangeStream:
         Args:
             rgb_HWC: uint8 RGB, of the size that the shot network takes; not changed afterwards.
         """
-        self._append(_Seen(rgb_HWC))
-        if self._n_pushed > REACH:
-            self._measure()
+        self._append(_seen(rgb_HWC))
 
     def finish(self) -> dict[str, NDArray[np.float32]]:
         """Ends the film.
@@ -103,22 +86,20 @@ class ChangeStream:
             The values of `CHANGES`, float32 [F] each. Beyond the ends, the first and the last frame
             count as repeated.
         """
-        if self._n_pushed:
-            last = self._seen[-1]
-            n_frames = self._n_pushed
-            while len(self._values) < n_frames:
-                self._append(last)
-                if self._n_pushed > REACH:
-                    self._measure()
+        n_frames = self._n_pushed
+        while len(self._values) < n_frames:
+            self._append(self._seen[-1])
         columns = np.array(self._values, np.float32).reshape(-1, len(CHANGES))
         return {name: columns[:, index].copy() for index, name in enumerate(CHANGES)}
 
     def _append(self, seen: _Seen) -> None:
         self._seen.append(seen)
         self._n_pushed += 1
+        if self._n_pushed > REACH:
+            self._values.append(self._measured())
 
-    def _measure(self) -> None:
-        """Measures the frame that stands `REACH` before the last one."""
+    def _measured(self) -> tuple[float, ...]:
+        """Values of the frame that stands `REACH` before the last one."""
         now = len(self._seen) - 1 - REACH
 
         def at(offset: int) -> _Seen:
@@ -126,13 +107,7 @@ class ChangeStream:
 
         first, last = at(-6), at(7)
         size = first.rgb.shape[0] * first.rgb.shape[1]
+        colours = float(cv2.norm(first.colours, last.colours, cv2.NORM_L1))
         net = float(cv2.norm(at(REACH).contrast, at(-REACH).contrast, cv2.NORM_L1))
-        self._values.append(
-            (
-                _step(at(0), at(1)),
-                _step(at(-1), at(2)),
-                _step(first, last),
-                float(cv2.norm(first.colours, last.colours, cv2.NORM_L1)) / (2 * size),
-                net / size,
-            )
-        )
+        steps = _step(at(0), at(1)), _step(at(-1), at(2)), _step(first, last)
+        return (*steps, colours / (2 * size), net / size)

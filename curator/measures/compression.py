@@ -8,31 +8,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.measure_contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec
 from curator.measures.strips import at_most, within
 
 FAMILY = "quality"
-SIGNALS = {
-    "blocking": Signal(
-        unit="ratio",
-        range="about 0 without a grid; 0.3 faint, above 1 visible blocks",
-        meaning="how much larger steps between neighbours are on the lines of a grid than off it, "
-        "each relative to its surroundings; grids of 8 px and of 8 px enlarged by usual factors",
-    ),
-    "flattening": Signal(
-        unit="share",
-        range="0 to 1; below 0.05 as a camera gives it, above 0.15 little texture is left; NaN "
-        "where hardly anything has contrast",
-        meaning="share of places amid contrast where 6 px in a row do not differ, nor those below: "
-        "what coarse quantisation leaves of texture, with a loop filter too; drawings have it",
-    ),
-    "banding": Signal(
-        unit="levels^2 per 1000 px",
-        range="0 upwards; above 20 visible contours",
-        meaning="squared height of steps of at most 24 levels between flat runs of 10 px and more, "
-        "off the grid of 8 px",
-    ),
-}
 
 _ENLARGED = (4 / 3, 1.5, 9 / 4, 8 / 3, 2.5, 3.0, 4.5)
 """Usual factors of enlargement whose grids do not fall onto the grid of 8 px."""
@@ -45,7 +24,10 @@ _BAND_STEP = 24
 
 
 def blocking(rows_NL: NDArray[np.uint8], columns_NL: NDArray[np.uint8]) -> float:
-    """How much larger steps are on the lines of a grid than off it."""
+    """How much larger steps are on the lines of a grid than off it, relative to their surroundings.
+
+    Grids of 8 px, and of 8 px enlarged by usual factors.
+    """
     profiles = [_step_profile(rows_NL), _step_profile(columns_NL)]
     native = float(np.mean([_grid_of_8(profile) for profile in profiles]))
     # A fence is periodic in one direction, a grid of blocks in both.
@@ -93,7 +75,10 @@ def flattening(
     black: int = 0,
     white: int = 255,
 ) -> float:
-    """Share of places amid contrast that are flat to the level; NaN with hardly any contrast."""
+    """Share of places amid contrast where 6 px in a row do not differ, nor those below.
+
+    That is what coarse quantisation leaves of texture. NaN where hardly anything has contrast.
+    """
     counts = [_flat_places(lines, black, white) for lines in (rows_NL, columns_NL)]
     flat, all_places = np.sum(counts, axis=0)
     return float(flat / all_places) if all_places >= 200 else float("nan")
@@ -116,7 +101,10 @@ def _flat_places(lines_NL: NDArray[np.uint8], black: int, white: int) -> tuple[i
 
 
 def banding(lines_NL: NDArray[np.uint8]) -> float:
-    """Squared height of small steps between flat runs, in levels^2 per 1000 px."""
+    """Squared height of small steps between flat runs, in levels^2 per 1000 px.
+
+    Steps of at most 24 levels, between runs of 10 px and more, off the grid of 8 px.
+    """
     steps = cv2.absdiff(lines_NL[:, 1:], lines_NL[:, :-1])
     changes = at_most(steps, 1)
     # A step is alone where the run on both sides of it has no other change.
@@ -140,7 +128,6 @@ SCORES = {
         unit="ratio",
         range="about 0 without a grid; 0.3 faint, above 1 visible blocks",
         meaning="strength of the grid that block-wise compression leaves",
-        of="blocking",
         aggregate="mean",
     ),
     "flattening": ScoreSpec(
@@ -148,14 +135,12 @@ SCORES = {
         range="0 to 1; below 0.05 as a camera gives it, above 0.15 little texture is left",
         meaning="texture that compression made flat, with a loop filter too; drawings, screens and "
         "very dark pictures have flat places of their own",
-        of="flattening",
         aggregate="mean",
     ),
     "banding": ScoreSpec(
         unit="levels^2 per 1000 px",
         range="0 upwards; above 20 visible contours",
         meaning="steps in smooth gradients",
-        of="banding",
         aggregate="median",
     ),
 }

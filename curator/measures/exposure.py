@@ -9,18 +9,9 @@ from numpy.typing import NDArray
 
 from curator.measures.borders import content_area
 from curator.measures.clip_view import ClipView
-from curator.measures.measure_contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec
 
 FAMILY = "exposure"
-SIGNALS = {
-    "dark_fraction": Signal(
-        unit="share", range="0 to 1", meaning="share of pixels at most 16/255 luma"
-    ),
-    "bright_fraction": Signal(
-        unit="share", range="0 to 1", meaning="share of pixels at least 250/255 luma"
-    ),
-}
-
 BLACK_LUMA = 0.05
 """Mean luma below which a frame may be black: half of what FFmpeg's `blackdetect` calls dark."""
 BLACK_SPREAD = 0.03
@@ -28,7 +19,7 @@ BLACK_SPREAD = 0.03
 
 
 def exposure_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:  # noqa: N803 - shape letters
-    """The signals of this module, of uint8 luma."""
+    """Shares of pixels of at most 16 of 255, and of at least 250."""
     return {
         "dark_fraction": float(np.mean(gray_HW <= 16)),
         "bright_fraction": float(np.mean(gray_HW >= 250)),

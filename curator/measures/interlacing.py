@@ -6,24 +6,16 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.measure_contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec
 
 FAMILY = "quality"
-SIGNALS = {
-    "combing": Signal(
-        unit="share",
-        range="0 to 1; above 0.01 interlaced",
-        meaning="share of stretches of 16 px of a column in which neighbours differ by more than "
-        "every other line",
-    ),
-}
 
 _COMB_PX = 16
 _COMB_STEP = 6  # mean step of a comb, in levels
 
 
 def combing(columns_NL: NDArray[np.uint8]) -> float:
-    """Share of stretches of columns in which the lines of two moments alternate."""
+    """Share of 16 px stretches of a column where neighbours differ more than every other line."""
     lines = columns_NL[::2]
     next_line = cv2.absdiff(lines[:, 2:], lines[:, 1:-1])
     every_other = cv2.absdiff(lines[:, 2:], lines[:, :-2])
@@ -47,7 +39,6 @@ SCORES = {
         range="0 to 1; above 0.01 interlaced",
         meaning="lines of two moments in one frame, where something moves",
         outside="interlaced",
-        of="combing",
         aggregate="p75",
     ),
 }

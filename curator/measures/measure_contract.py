@@ -42,8 +42,9 @@ class ScoreSpec:
         unit: Its unit.
         range: Values it can take, and what the ends mean.
         meaning: What it says of a clip.
-        of: The signal that `aggregate` or `below` makes it of, or a function that gives such
-            values; without those two, a function that gives the score.
+        of: The signal that `aggregate` or `below` makes it of, by default that of the score's name,
+            or a function that gives such values; without those two, a function that gives the
+            score.
         aggregate: How values become the score, if the recipe does not say otherwise.
         below: The score is the share of values below this bound, in their unit, if the recipe does
             not say otherwise.
@@ -56,7 +57,7 @@ class ScoreSpec:
     unit: str
     range: str
     meaning: str
-    of: str | Callable[[ClipView], float | Values | None]
+    of: str | Callable[[ClipView], float | Values | None] | None = None
     aggregate: Aggregate | None = None
     below: float | None = None
     low: str = "{name}_too_low"

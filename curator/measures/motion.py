@@ -8,17 +8,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.measure_contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec
 
 FAMILY = "motion"
-SIGNALS = {
-    "motion": Signal(
-        unit="short sides/s",
-        range="0 upwards; NaN where the picture is too small for dense flow",
-        meaning="mean magnitude of dense optical flow (DIS) between a sample and the frame about "
-        "0.1 s later",
-    ),
-}
 MIN_SIDE_PX = 16
 """Smallest side that DIS optical flow takes."""
 
@@ -54,7 +46,7 @@ def motion_signals(
     flow_HW2: NDArray[np.float32] | None,
     seconds: float,
 ) -> dict[str, float]:
-    """The signals of this module."""
+    """`motion`: mean magnitude of flow in short sides/s; NaN for tiny pictures that differ."""
     if flow_HW2 is None:
         return {"motion": 0.0 if np.array_equal(before_HW, after_HW) else float("nan")}
     pixels = float(np.mean(np.hypot(flow_HW2[..., 0], flow_HW2[..., 1])))
@@ -66,7 +58,6 @@ SCORES = {
         unit="short sides/s",
         range="0 still upwards; above 4 a blur",
         meaning="mean optical flow over the picture",
-        of="motion",
         aggregate="mean",
     ),
 }

@@ -6,21 +6,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.measure_contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec
 from curator.measures.strips import STRIP_PX
 
 FAMILY = "quality"
-SIGNALS = {
-    "noise": Signal(
-        unit="levels of 255",
-        range="0 upwards; below 1 clean, above 5 visibly noisy; NaN where nothing is flat and "
-        "unclipped",
-        meaning="standard deviation of noise at full size in the flattest tenth of blocks of 8 px, "
-        "by Immerkaer's method (Computer Vision and Image Understanding 64, 1996), less where "
-        "coarser structure says that it is texture; where two frames have nothing in common but "
-        "their noise, as without an aerial, their difference at 320 px says it too",
-    ),
-}
 
 _Blocks = NDArray[np.float32]
 _IMMERKAER = np.array([[1, -2, 1], [-2, 4, -2], [1, -2, 1]], np.float32)
@@ -34,7 +23,11 @@ _LEAST_NOISE = 2.0
 
 
 def noise(rows_NL: NDArray[np.uint8], *, black: int = 0, white: int = 255) -> float:
-    """Standard deviation of noise, in levels; NaN where too little is flat and unclipped."""
+    """Standard deviation of noise, in levels; NaN where too little is flat and unclipped.
+
+    In the flattest tenth of blocks of 8 px, by Immerkaer's method (Computer Vision and Image
+    Understanding 64, 1996), less where coarser structure says that it is texture.
+    """
     n_blocks = rows_NL.shape[1] // STRIP_PX
     rows = np.ascontiguousarray(rows_NL[:, : n_blocks * STRIP_PX])
     response = cv2.filter2D(rows, cv2.CV_16S, _IMMERKAER)
@@ -110,7 +103,6 @@ SCORES = {
         unit="levels of 255",
         range="0 upwards; below 1 clean, above 5 visibly noisy",
         meaning="standard deviation of noise at full size, where the picture is flat",
-        of="noise",
         aggregate="median",
     ),
 }

@@ -13,18 +13,9 @@ from av.sidedata.encparams import VideoEncParams, VideoEncParamsType
 from av.sidedata.sidedata import Type
 from av.video.frame import VideoFrame
 
-from curator.measures.measure_contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec
 
 FAMILY = "quality"
-SIGNALS = {
-    "quantizer": Signal(
-        unit="QP of H.264",
-        range="about 0 finest to 51 coarsest; of H.264 below 26 clean, above 38 visibly damaged; "
-        "NaN for codecs whose decoder does not say it: it does for H.264, VP9, MPEG-1, 2 and 4",
-        meaning="mean quantiser of the frame's blocks, by area; those of other codecs are turned "
-        "into the QP of H.264 with the same step",
-    ),
-}
 
 _VP9_INDEX = (0, 1, 95, 120, 137, 155, 173, 191, 210, 232, 255)
 _VP9_STEP = (4, 8, 102, 152, 203, 280, 387, 540, 771, 1173, 1828)
@@ -33,10 +24,11 @@ others by up to 0.2 QP (VP9 bitstream specification 0.7, `ac_qlookup`)."""
 
 
 def quantizer_signals(frame: VideoFrame) -> dict[str, float]:
-    """The signals of this module.
+    """`quantizer`: mean quantiser of the frame's blocks, by area, as a QP of H.264 with that step.
 
     Args:
-        frame: From a decoder that was opened with `DECODER_OPTIONS`.
+        frame: From a decoder that was opened with `DECODER_OPTIONS`; NaN where that does not say
+            it: it does for H.264, VP9, MPEG-1, 2 and 4.
     """
     # PyAV's annotation calls it a mapping of strings.
     attached: Any = frame.side_data
@@ -83,7 +75,6 @@ SCORES = {
         "absent for codecs other than H.264, VP9, MPEG-1, MPEG-2 and MPEG-4",
         meaning="how coarsely the last encode quantised, as the decoder says it; damage of an "
         "earlier encode shows in `blocking` and `flattening` only",
-        of="quantizer",
         aggregate="mean",
     ),
 }

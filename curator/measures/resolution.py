@@ -8,19 +8,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.measure_contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec
 from curator.measures.strips import STRIP_PX, at_most
 
 FAMILY = "quality"
-SIGNALS = {
-    "resolution": Signal(
-        unit="share of the nominal",
-        range="0 to 1; above 0.6 full detail, 0.5 as enlarged by 2 or as soft; 1 where nothing has "
-        "detail to judge by; low, or NaN, where noise hides it",
-        meaning="frequency below which 95% of the whitened energy of the busiest parts lies, less "
-        "noise and steps on a grid of 8 px; the larger of both directions, since motion blurs one",
-    ),
-}
 
 _SEGMENT_PX = 64
 _BUSIEST = 0.25
@@ -38,8 +29,9 @@ _LOUDEST = 1.2  # how much larger noise may be than measured: a texture hides so
 def resolution(lines_NL: NDArray[np.uint8], *, noise_level: float = 0.0) -> float:
     """Highest frequency at which there is detail, as a share of what the pixels could hold.
 
-    Noise is everywhere, detail is not: energy that the flattest quarter of the segments has too is
-    no detail, as far as it is no more than the noise that was measured.
+    Below it is 95% of the whitened energy of the busiest parts, less noise and steps on a grid of
+    8 px. Noise is everywhere, detail is not: energy that the flattest quarter of the segments has
+    too is no detail, as far as it is no more than the noise that was measured.
 
     Returns:
         1 where nothing is busy, NaN where all that is busy is noise.

@@ -8,38 +8,23 @@ Pure functions of pixels; they know no threshold and no clip.
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures import (
-    borders,
-    camera,
-    compression,
-    exposure,
-    interlacing,
-    motion,
-    noise,
-    quantizer,
-    resolution,
-    sharpness,
-    stillness,
-    stripes,
-)
-from curator.measures.borders import Luma, border_signals, content_of, find_borders
-from curator.measures.measure_contract import Signal
+from curator.measures import camera, compression
+from curator.measures.borders import AnyLuma, Sides, content_of, find_borders
+from curator.measures.exposure import exposure_signals
+from curator.measures.interlacing import combing
+from curator.measures.noise import noise
+from curator.measures.resolution import resolution
+from curator.measures.sharpness import sharpness
+from curator.measures.stripes import stripes
 from curator.measures.strips import every_other_strip, strips
 
-_FULL_SIZE: dict[str, Signal] = (
-    noise.SIGNALS | compression.SIGNALS | interlacing.SIGNALS | resolution.SIGNALS
-)
-SIGNALS: dict[str, Signal] = {
-    **sharpness.SIGNALS,
-    **exposure.SIGNALS,
-    **stripes.SIGNALS,
-    **_FULL_SIZE,
-    **quantizer.SIGNALS,
-    **borders.SIGNALS,
-    **motion.SIGNALS,
-    **camera.SIGNALS,
-    **stillness.SIGNALS,
-}
+PAIR_SIGNALS = ("motion", *camera.SIGNALS, "change")
+"""What a sample and the frame about 0.1 s later give."""
+_FULL_SIZE = ("noise", "blocking", "flattening", "banding", "combing", "resolution")
+SIGNALS = (
+    "sharpness", "dark_fraction", "bright_fraction", "stripes", *_FULL_SIZE, "quantizer",
+    *(f"border_{side}" for side in Sides._fields), *PAIR_SIGNALS,
+)  # fmt: skip
 """Values of a sample, float32 each, NaN where one could not be measured."""
 
 _MIN_PX = 32
@@ -49,13 +34,13 @@ def picture_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:
     """Exposure of a picture of 640 px; sharpness and stripes of what is inside black borders."""
     inner = content_of(gray_HW, find_borders(gray_HW))
     return {
-        "sharpness": sharpness.sharpness(inner),
-        **exposure.exposure_signals(gray_HW),
-        "stripes": stripes.stripes(inner),
+        "sharpness": sharpness(inner),
+        **exposure_signals(gray_HW),
+        "stripes": stripes(inner),
     }
 
 
-def native_signals(luma_HW: Luma, *, black: int = 0, white: int = 255) -> dict[str, float]:
+def native_signals(luma_HW: AnyLuma, *, black: int = 0, white: int = 255) -> dict[str, float]:
     """Borders, and what shows at full size only: noise, blocks, bands, combs and resolution.
 
     Args:
@@ -66,20 +51,20 @@ def native_signals(luma_HW: Luma, *, black: int = 0, white: int = 255) -> dict[s
     """
     sides = find_borders(luma_HW, black=black, white=white)
     inner = content_of(luma_HW, sides)
-    values = border_signals(sides)
+    values = {f"border_{side}": share for side, share in sides._asdict().items()}
     if min(inner.shape) < _MIN_PX:
         return values | dict.fromkeys(_FULL_SIZE, float("nan"))
     rows, columns = strips(inner), strips(inner.T)
     few_rows, few_columns = every_other_strip(rows), every_other_strip(columns)
     scale = 255 / (white - black)
-    level = noise.noise(few_rows, black=black, white=white)
+    level = noise(few_rows, black=black, white=white)
     found = float(np.fmax(level, 0))
-    finest = [resolution.resolution(lines, noise_level=found) for lines in (rows, columns)]
+    finest = [resolution(lines, noise_level=found) for lines in (rows, columns)]
     return values | {
         "noise": level * scale,
         "blocking": compression.blocking(rows, columns),
         "flattening": compression.flattening(few_rows, few_columns, black=black, white=white),
         "banding": (compression.banding(rows) + compression.banding(columns)) / 2 * scale**2,
-        "combing": interlacing.combing(columns),
+        "combing": combing(columns),
         "resolution": float(np.fmax.reduce(finest)),
     }

@@ -107,14 +107,8 @@ def spec_of(score: str) -> ScoreSpec:
     """
     if not is_metadata(score):
         return SCORES[score]
-    return ScoreSpec(
-        unit="",
-        range="any",
-        meaning="metadata of the source",
-        of="",
-        low=f"{score}_too_low",
-        high=f"{score}_too_high",
-    )
+    own = ScoreSpec(unit="", range="any", meaning="metadata of the source")
+    return _named({score: own})[score]
 
 
 def use_measures(names: Sequence[str], *, taken: Collection[str] = ()) -> None:
@@ -191,13 +185,16 @@ def _check(origin: str, measure: Measure, taken: Collection[str], signals: Colle
                     f"{origin!r} has a {kind} {name!r}, and there is one of that name already; "
                     "give it another"
                 )
+    known = {*signals, *measure.signals}
     for name, spec in measure.scores.items():
-        known = {*signals, *measure.signals}
-        if isinstance(spec.of, str) and spec.of not in known:
-            raise RecipeError(f"{origin!r}: score {name}: {unknown_key(spec.of, known, 'signal')}")
-        if isinstance(spec.of, str) and spec.how is None:
+        if callable(spec.of):
+            continue
+        signal = spec.of or name
+        if signal not in known:
+            raise RecipeError(f"{origin!r}: score {name}: {unknown_key(signal, known, 'signal')}")
+        if spec.how is None:
             raise RecipeError(
-                f"{origin!r}: score {name} is made of signal {spec.of!r}, and says neither "
+                f"{origin!r}: score {name} is made of signal {signal!r}, and says neither "
                 "aggregate nor below"
             )
 
@@ -247,11 +244,13 @@ def score_clip(
         A value for each of `SCORES`; None where nothing was measured within the span.
     """
     clip, given = ClipView(track, span, heads), aggregates or {}
-    return {name: _score(clip, spec, given.get(name, spec.how)) for name, spec in SCORES.items()}
+    return {
+        name: _score(clip, name, spec, given.get(name, spec.how)) for name, spec in SCORES.items()
+    }
 
 
-def _score(clip: ClipView, spec: ScoreSpec, how: How | None) -> float | None:
-    value = clip.signal(spec.of) if isinstance(spec.of, str) else spec.of(clip)
+def _score(clip: ClipView, name: str, spec: ScoreSpec, how: How | None) -> float | None:
+    value = spec.of(clip) if callable(spec.of) else clip.signal(spec.of or name)
     if isinstance(value, np.ndarray):
         assert how is not None
         value = aggregate(value, how)

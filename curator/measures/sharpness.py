@@ -6,18 +6,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.measure_contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec
 
 FAMILY = "quality"
-SIGNALS = {
-    "sharpness": Signal(
-        unit="slope / contrast",
-        range="0 soft to 1; about 0.1 out of focus, above 0.3 in focus; 1 where no part has the "
-        "contrast of an edge, as a smooth sky: nothing in it is blurred",
-        meaning="steepness of the sharpest edges at 640 px: of windows of 32 px with contrast, the "
-        "90th percentile of the largest step between neighbours over the window's contrast",
-    ),
-}
 
 WINDOW_PX = 32
 _EDGE_CONTRAST = 16
@@ -25,7 +16,7 @@ _EDGE_CONTRAST = 16
 
 
 def sharpness(gray_HW: NDArray[np.uint8]) -> float:
-    """Steepness of the sharpest edges relative to their contrast.
+    """Steepness of the sharpest edges: the 90th percentile of windows' largest step over contrast.
 
     A picture out of focus has no steep edge anywhere. Windows without contrast do not count, so
     that a smooth sky beside one sharp edge is sharp, and a smooth sky alone is not soft.
@@ -68,7 +59,6 @@ SCORES = {
         unit="slope / contrast",
         range="0 soft to 1; about 0.1 out of focus; above 0.3 in focus; 1 where nothing has edges",
         meaning="steepness of the sharpest edges at 640 px",
-        of="sharpness",
         aggregate="median",
     ),
 }

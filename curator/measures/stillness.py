@@ -7,18 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
-from curator.measures.measure_contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec
 
 FAMILY = "quality"
-SIGNALS = {
-    "change": Signal(
-        unit="levels of 255",
-        range="0 for equal pictures upwards; below 2 the picture is frozen, and what changes is "
-        "compression",
-        meaning="99.5th percentile of the absolute difference between a sample and the frame about "
-        "0.1 s later: the largest change of any part, after 3x3 averaging",
-    ),
-}
 
 FROZEN_CHANGE = 2.0
 """Change between two frames, in levels, below which nothing moved: x264 refines a still picture by
@@ -26,7 +17,10 @@ up to 1 level from frame to frame."""
 
 
 def change_signals(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> dict[str, float]:
-    """The signals of this module, of the luma of two pictures of 320 px."""
+    """`change` of the luma of two pictures of 320 px: the largest of any part, in levels.
+
+    It is the 99.5th percentile of the absolute difference, after 3x3 averaging.
+    """
     before, after = cv2.blur(before_HW, (3, 3)), cv2.blur(after_HW, (3, 3))
     counts = cv2.calcHist([cv2.absdiff(before, after)], [0], None, [256], [0, 256])
     # The smallest level that this share of the pixels does not exceed.

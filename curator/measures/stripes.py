@@ -8,18 +8,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.measure_contract import ScoreSpec, Signal
+from curator.measures.measure_contract import ScoreSpec
 
 FAMILY = "quality"
-SIGNALS = {
-    "stripes": Signal(
-        unit="ratio",
-        range="about 1 with no direction; above 4 one direction stands out; NaN below 64 px",
-        meaning="energy in the strongest wedge of 2 degrees of Fourier space over that of the "
-        "median wedge and of those 6 to 10 degrees beside it, in the scale at which it is least: "
-        "scratches, scan lines, and man-made patterns (the wedge after arXiv 1901.08001)",
-    ),
-}
 
 _FOURIER_PX = 256
 _WEDGES = 90
@@ -31,7 +22,11 @@ _FourierMaps = tuple[NDArray[np.float32], _Places, _Places, _Places, _Places, _P
 
 
 def stripes(gray_HW: NDArray[np.uint8]) -> float:
-    """How far one direction stands out in Fourier space."""
+    """How far one direction stands out in Fourier space; NaN below 64 px.
+
+    Energy in the strongest wedge of 2 degrees (after arXiv 1901.08001) over that of the median
+    wedge and of those 6 to 10 degrees beside it, in the scale at which it is least.
+    """
     height, width = gray_HW.shape
     size = min(_FOURIER_PX, height, width) // 2 * 2
     if size < 64:
@@ -97,7 +92,6 @@ SCORES = {
         range="about 1 with no direction; above 4 one direction stands out",
         meaning="scratches, scan lines and other parallel lines; fences and facades too",
         outside="stripes",
-        of="stripes",
         aggregate="median",
     ),
 }

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from curator.fingerprints import fingerprint
-from curator.measures import camera, motion, stillness
 from curator.measures.change import CHANGES
 from curator.measures.measure_contract import Measure, registered_measures
-from curator.measures.sample_signals import SIGNALS
+from curator.measures.sample_signals import PAIR_SIGNALS, SIGNALS
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
 from curator.models.text_detector import TEXT_MODEL
 from curator.models.transnet import transnet_model_name
@@ -57,10 +56,9 @@ class Family:
         )
 
 
-_OF_PAIRS = (*motion.SIGNALS, *camera.SIGNALS, *stillness.SIGNALS)
 SIGNALS_OF = {
-    "pictures": (*(name for name in SIGNALS if name not in {*_OF_PAIRS, "noise"}), NATIVE_NOISE),
-    "motion": (*_OF_PAIRS, FULL_FRAME_NOISE),
+    "pictures": (*(name for name in SIGNALS if name not in {*PAIR_SIGNALS, "noise"}), NATIVE_NOISE),
+    "motion": (*PAIR_SIGNALS, FULL_FRAME_NOISE),
 }
 """Signals of samples, by the family that makes them."""
 _GRID = ("samples_per_s", "motion_pair_s")
