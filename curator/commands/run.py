@@ -103,7 +103,7 @@ def run_run(options: argparse.Namespace) -> int:
 def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, Any]:  # noqa: ANN401
     from curator.executor.engine import Engine
     from curator.executor.progress import Progress
-    from curator.report.funnel_text import format_funnel
+    from curator.report.funnel import format_funnel
     from curator.runs.start import start_run
 
     with (

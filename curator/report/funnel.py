@@ -1,9 +1,10 @@
 """The funnel of a run: candidates, the clips that each reason removes in order, the rest."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from curator.number_text import count, length, share, size
 from curator.records.clips import Reason
 from curator.report.rule_text import applied_rules, reasons_of
 
@@ -61,26 +62,64 @@ def reason_order(summary: Mapping[str, Any]) -> list[str]:
         Reason.NO_ASPECT_CLASS, Reason.DUPLICATE, Reason.NOT_SELECTED, Reason.ANSWER_UNWANTED,
         Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
     ]  # fmt: skip
-    order = [str(reason) for reason in (Reason.TOO_SHORT, *_rule_reasons(summary))]
+    order = [str(Reason.TOO_SHORT)]
+    for rule in applied_rules(summary):
+        if rule["severity"] == "reject":
+            order += [str(reason) for reason, _, _ in reasons_of(rule)]
     known = {*order, *map(str, last)}
     order += sorted(reason for reason in given if reason not in known)
     recipe = summary.get("recipe") or {}
+    select = recipe.get("select") or {}
+    limits = (select.get("max_per_group"), select.get("keep_fraction"))
     possible = {
         Reason.CONTENT_TYPE_UNWANTED: bool((recipe.get("semantic") or {}).get("reject")),
         Reason.DUPLICATE: (recipe.get("dedup") or {}).get("enabled", True),
-        Reason.NOT_SELECTED: _selects(recipe.get("select") or {}),
+        Reason.NOT_SELECTED: limits != (None, None) or bool(select.get("keep_fractions")),
         Reason.ANSWER_UNWANTED: bool((recipe.get("caption") or {}).get("reject")),
     }
     order += [str(reason) for reason in last if reason in given or possible.get(reason)]
     return list(dict.fromkeys(order))
 
 
-def _selects(select: Mapping[str, Any]) -> bool:
-    keys = ("max_per_group", "keep_fraction")
-    return any(select.get(key) is not None for key in keys) or bool(select.get("keep_fractions"))
+def format_funnel(summary: Mapping[str, Any]) -> str:
+    """Formats the outcomes of sources and clips as a table of fixed width.
+
+    Returns:
+        Lines without a trailing newline.
+    """
+    counts = summary.get("counts") or {}
+    n_clips, n_kept = counts.get("clips") or 0, counts.get("kept") or 0
+    shards = summary.get("shards") or []
+    skipped = counts.get("skipped_names")
+    also = f"and {skipped:,} not video by name" if skipped else ""
+    rows = [("sources", counts.get("sources") or 0, also)]
+    if counts.get("failed"):
+        errors = (counts.get("by_error") or {}).items()
+        rows.append(("  failed", counts["failed"], ", ".join(f"{n} {code}" for code, n in errors)))
+    rows.append(("  done", counts.get("done") or 0, f"{length(summary.get('video_s'))} of video"))
+    rows.append(("candidate clips", n_clips, ""))
+    rows += [
+        (f"  {step.reason}", -step.n_first, f"{count(step.n_left)} left")
+        for step in funnel_steps(summary)
+        if step.n_first
+    ]
+    kept = f"{share(n_kept, n_clips)} of clips, {length(summary.get('kept_s'))}"
+    rows.append(("kept", n_kept, kept if n_clips else ""))
+    rows += _unanswered(summary.get("work") or {})
+    n_bytes = sum(shard.get("bytes") or 0 for shard in shards)
+    rows.append(("shards", len(shards), size(n_bytes) if shards else ""))
+    width = max(24, *(len(name) for name, _, _ in rows))
+    return "\n".join(
+        f"{name:<{width}}{number:>11,}  {said}".rstrip() for name, number, said in rows
+    )
 
 
-def _rule_reasons(summary: Mapping[str, Any]) -> Iterator[str]:
-    for rule in applied_rules(summary):
-        if rule["severity"] == "reject":
-            yield from (reason for reason, _, _ in reasons_of(rule))
+def _unanswered(work: Mapping[str, Any]) -> list[tuple[str, int, str]]:
+    """Counts unanswered windows by reason: their clips are kept, and nothing else shows it."""
+    begin = "caption_failed_"
+    failed = {key.removeprefix(begin): n for key, n in work.items() if key.startswith(begin) and n}
+    if not failed:
+        return []
+    said = ", ".join(f"{n:,} {reason}" for reason, n in failed.items())
+    of = f"of {work.get('caption_windows') or 0:,} windows; {said}; see annotations.failure_detail"
+    return [("  without an answer", sum(failed.values()), of)]

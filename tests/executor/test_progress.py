@@ -12,7 +12,7 @@ import pytest
 
 from curator.executor import progress as module
 from curator.executor.progress import Progress
-from curator.report.funnel_text import format_funnel
+from curator.report.funnel import format_funnel
 
 
 class Clock:
