@@ -131,9 +131,9 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
     from made_out import candidates_stamp, finish_rows, made_out
 
     from curator.recipe import load_recipe, with_changes
-    from curator.report.tune_page import render_tune
-    from curator.review.bound_tuning import summary_lines, tune, view
+    from curator.review.bound_tuning import summary_lines, tune
     from curator.review.finished_run import open_finished
+    from curator.review.tune_page import render_tune
     from curator.stages.caption.measured_caption import measured_captions
     from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
     from curator.stages.dedup.stage import DedupStage
@@ -186,7 +186,7 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
     for _ in range(runs):
         with clock.of("curate tune"):
             tuned = tune(open_finished(str(folder / "out")), ["motion.min=0.05"])
-            render_tune(view(tuned))
+            render_tune(tuned)
             lines = summary_lines(tuned)
     spent = clock.medians()
     print(f"{n:,} clips, {summary['counts']['kept']:,} kept; CPU-seconds, median of {runs}:")

@@ -40,13 +40,13 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def run_tune(options: argparse.Namespace) -> int:
     """Runs the command."""
-    from curator.report.tune_page import render_tune
-    from curator.review.bound_tuning import summary_lines, tune, view
+    from curator.review.bound_tuning import summary_lines, tune
     from curator.review.finished_run import open_finished
+    from curator.review.tune_page import render_tune
 
     finished = open_finished(options.out)
     tuned = tune(finished, options.changes, rules_only=options.rules_only)
-    page = render_tune(view(tuned)).encode()
+    page = render_tune(tuned).encode()
     if options.html is None and finished.store.is_local:
         finished.store.write("report/tune.html", page)
         where = Path(finished.store.uri) / "report" / "tune.html"

@@ -1,17 +1,19 @@
-"""Contact sheets: a sample of the kept clips, and of those rejected for each reason."""
+"""Contact sheets: a sample of the kept clips, and of those rejected for each reason.
 
-import base64
+Cards are filtered and ordered by style alone: `clips.html.j2` uses the classes and ranks made here.
+"""
+
 import heapq
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from operator import methodcaller
+from typing import Any, NamedTuple
 
+from curator.number_text import count
 from curator.records.clips import Reason
-from curator.report.card_filters import Browsing
+from curator.report.clip_cards import clip_s
 from curator.report.funnel import reason_order
-from curator.report.rule_text import reason_words
 from curator.report.score_distance import Nearness
 from curator.tables.clip_rows import ClipRow, ClipRows
 
@@ -19,104 +21,112 @@ MAX_CARDS = 360
 """Most clips of all sheets together, so that the page stays below about 8 MB."""
 KEPT = ""
 """Stands for the reason of clips that are kept."""
+MAX_TAGS = 40
+"""Most tags to filter by: the commonest."""
+
+_LAST = 99999
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
-    """The clips of one reason: their number, the sample shown, and the rule."""
+class Sheet(NamedTuple):
+    """The clips of one reason: their number, and the sample shown."""
 
     reason: str
     n_clips: int
     clips: Sequence[ClipRow]
-    rule: str
 
 
-@dataclass(frozen=True)
-class Sheets:
-    """Chooses the clips to show.
+def sheets_of(summary: Mapping[str, Any], clips: ClipRows, max_per_group: int) -> list[Sheet]:
+    """Returns the sheet of kept clips, and one for each reason in the order of precedence.
+
+    A sheet has at most `max_per_group` clips, and fewer where there are many reasons.
+    """
+    groups: dict[str, list[int]] = {reason: [] for reason in (KEPT, *reason_order(summary))}
+    found = zip(clips.values("decision"), clips.values("reason"), strict=True)
+    for number, (decision, reason) in enumerate(found):
+        groups.setdefault(KEPT if decision == "kept" else str(reason), []).append(number)
+    groups = {reason: some for reason, some in groups.items() if some or reason == KEPT}
+    most = min(max_per_group, max(1, MAX_CARDS // len(groups)))
+    ids = clips.values("clip_id")
+    first = [
+        heapq.nsmallest(most, numbers, key=lambda number: str(ids[number]))
+        for numbers in groups.values()
+    ]
+    shown = iter(clips.take([number for numbers in first for number in numbers]))
+    return [
+        Sheet(reason, len(numbers), list(islice(shown, len(sample))))
+        for (reason, numbers), sample in zip(groups.items(), first, strict=True)
+    ]
+
+
+def originals_of(sheets: Iterable[Sheet], clips: ClipRows) -> dict[str, ClipRow]:
+    """Returns the clips that shown duplicates are copies of, by id; those that are in this run."""
+    wanted = {c.duplicate_of for s in sheets if s.reason == Reason.DUPLICATE for c in s.clips}
+    ids = enumerate(clips.values("clip_id")) if wanted else ()
+    return {clip.clip_id: clip for clip in clips.take([n for n, name in ids if name in wanted])}
+
+
+def caption_words(clips: ClipRows) -> str:
+    """Describes which models captioned the kept clips."""
+    columns = (clips.values(name) for name in ("decision", "caption_model"))
+    models = {str(model) for decision, model in zip(*columns, strict=True)
+              if model and decision == "kept"}  # fmt: skip
+    return f"captions by {', '.join(sorted(models))}" if models else "no captions"
+
+
+class Browsing:
+    """Filters and orders of cards, and the ranks of the clips shown.
 
     Attributes:
-        thumbnails: JPEG of a clip by its id.
-        max_per_group: Most clips on a sheet; fewer where there are many reasons.
+        groups: Key and title of each group.
+        tags: Key and title of each tag.
+        orders: Key, title and the CSS value by which cards are ordered.
     """
 
-    summary: Mapping[str, Any]
-    clips: ClipRows
-    thumbnails: Mapping[str, bytes]
-    max_per_group: int
-
-    def shown(self) -> list[str]:
-        """Ids of the clips on any sheet."""
-        shown = self._shown
-        retained = [clip.duplicate_of for clip in shown if clip.duplicate_of]
-        return [*(clip.clip_id for clip in shown), *retained]
-
-    def picture(self, clip: ClipRow) -> str:
-        """Returns a clip's thumbnail in base64; empty where it has none."""
-        return base64.b64encode(self.thumbnails.get(clip.clip_id, b"")).decode()
-
-    def retained(self, clip: ClipRow) -> ClipRow | None:
-        """Returns the clip that a duplicate is a copy of; None where it is not in this run."""
-        return self._by_id.get(clip.duplicate_of)
-
-    @cached_property
-    def sheets(self) -> list[Sheet]:
-        """Returns the sheet of kept clips, and one for each reason."""
-        return [
-            Sheet(
-                reason=reason,
-                n_clips=len(numbers),
-                clips=self._samples[reason],
-                rule=self._captions() if reason == KEPT else reason_words(reason, self.summary),
-            )
-            for reason, numbers in self._groups.items()
+    def __init__(self, sheets: Sequence[Sheet], nearness: Nearness) -> None:
+        clips = [clip for sheet in sheets for clip in sheet.clips]
+        self.groups = [
+            (f"g{k}", f"{reason or 'kept'} ({count(n)})") for k, (reason, n, _) in enumerate(sheets)
         ]
+        if len(sheets) > 1:
+            self.groups.insert(1, ("r", "rejected, all reasons"))
+        numbers = Counter(str(tag) for clip in clips for tag in clip.tags or ())
+        commonest = sorted(numbers, key=lambda tag: (-numbers[tag], tag))[:MAX_TAGS]
+        self._key_of_tag = {tag: f"t{number}" for number, tag in enumerate(commonest)}
+        self.tags = [
+            (key, f"{tag} ({count(numbers[tag])})") for tag, key in sorted(self._key_of_tag.items())
+        ]
+        self.orders: list[tuple[str, str, str]] = []
+        self._ranks: dict[str, dict[str, int]] = {}
+        orders: list[tuple[str, str, str, Callable[[ClipRow], Any]]] = [
+            ("m", "nearest to a bound first", "", nearness.margin),
+            ("s", "shortest first", "longest first", clip_s),
+            ("u", "by source and time", "", _place),
+        ]
+        for number, name in enumerate(nearness.scores):
+            up, down = f"{name}, lowest first", f"{name}, highest first"
+            orders.append((f"x{number}", up, down, methodcaller("value", name)))
+        for key, up, down, value in orders:
+            # Clips without a value come last.
+            known = {clip.clip_id: of for clip in clips if (of := value(clip)) is not None}
+            if len(set(known.values())) < 2:
+                continue
+            ranked = sorted((of, clip_id) for clip_id, of in known.items())
+            for rank, (_, clip_id) in enumerate(ranked):
+                self._ranks.setdefault(clip_id, {})[key] = rank
+            self.orders.append((key, up, f"var(--{key},{_LAST})"))
+            if down:
+                self.orders.append((f"{key}d", down, f"calc(-1*var(--{key},-{_LAST}))"))
 
-    @cached_property
-    def nearness(self) -> Nearness:
-        """The bounds of the run."""
-        return Nearness(self.summary, self.clips)
+    def css_of(self, clip: ClipRow) -> str:
+        """Returns the CSS classes of a clip's card."""
+        tags = (self._key_of_tag.get(str(tag)) for tag in clip.tags or ())
+        return "".join(f" {key}" for key in tags if key is not None)
 
-    @cached_property
-    def browsing(self) -> Browsing:
-        """Filters and orders of the cards."""
-        groups = [(reason or "kept", len(numbers)) for reason, numbers in self._groups.items()]
-        return Browsing(self._shown, groups, self.nearness)
+    def order_of(self, clip: ClipRow) -> str:
+        """CSS properties of a clip's card."""
+        ranks = self._ranks.get(clip.clip_id, {})
+        return ";".join(f"--{key}:{rank}" for key, rank in ranks.items())
 
-    @property
-    def _shown(self) -> list[ClipRow]:
-        return [clip for sample in self._samples.values() for clip in sample]
 
-    @cached_property
-    def _groups(self) -> dict[str, list[int]]:
-        """Returns numbers of clips by reason, in the order of precedence; kept clips first."""
-        groups: dict[str, list[int]] = {KEPT: []}
-        groups |= {reason: [] for reason in reason_order(self.summary)}
-        found = zip(self.clips.values("decision"), self.clips.values("reason"), strict=True)
-        for number, (decision, reason) in enumerate(found):
-            groups.setdefault(KEPT if decision == "kept" else str(reason), []).append(number)
-        return {reason: some for reason, some in groups.items() if some or reason == KEPT}
-
-    @cached_property
-    def _samples(self) -> dict[str, list[ClipRow]]:
-        most = min(self.max_per_group, max(1, MAX_CARDS // len(self._groups)))
-        ids = self.clips.values("clip_id")
-        first = {
-            reason: heapq.nsmallest(most, numbers, key=lambda number: str(ids[number]))
-            for reason, numbers in self._groups.items()
-        }
-        shown = iter(self.clips.take([k for numbers in first.values() for k in numbers]))
-        return {reason: list(islice(shown, len(numbers))) for reason, numbers in first.items()}
-
-    @cached_property
-    def _by_id(self) -> dict[str | None, ClipRow]:
-        wanted = {clip.duplicate_of for clip in self._samples.get(Reason.DUPLICATE, ())}
-        ids = enumerate(self.clips.values("clip_id")) if wanted else ()
-        found = [number for number, name in ids if name in wanted]
-        return {clip.clip_id: clip for clip in self.clips.take(found)}
-
-    def _captions(self) -> str:
-        columns = (self.clips.values(name) for name in ("decision", "caption_model"))
-        models = {str(model) for decision, model in zip(*columns, strict=True)
-                  if model and decision == "kept"}  # fmt: skip
-        return f"captions by {', '.join(sorted(models))}" if models else "no captions"
+def _place(clip: ClipRow) -> tuple[str, float]:
+    return str(clip.source_uri or ""), float(clip.start_s or 0.0)

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from curator.records.sources import Source
-from curator.report.contact_sheets import Sheets
+from curator.report.contact_sheets import Browsing, caption_words, originals_of, sheets_of
 from curator.report.funnel import funnel_steps
 from curator.report.histogram import histograms
 from curator.report.page_templates import render
 from curator.report.report_tables import NOTES, buckets, failed_sources, tags, work_done
 from curator.report.rule_text import reason_words
+from curator.report.score_distance import Nearness
 from curator.tables.clip_rows import ClipRows
 
 MAX_PER_GROUP = 24
@@ -48,6 +49,7 @@ def render_report(
     funnel = funnel_steps(summary)
     taken = sorted((step for step in funnel if step.n_first), key=lambda step: -step.n_first)
     ruled, others = histograms(summary, clips)
+    sheets, nearness = sheets_of(summary, clips, max_per_group), Nearness(summary, clips)
     return render(
         "report.html.j2",
         summary=summary,
@@ -65,7 +67,12 @@ def render_report(
         named=taken[:MAX_NAMED],
         n_unnamed=sum(step.n_first for step in taken[MAX_NAMED:]),
         tags=tags(summary),
-        sheets=Sheets(summary, clips, thumbnails, max_per_group),
+        sheets=sheets,
+        nearness=nearness,
+        browsing=Browsing(sheets, nearness),
+        originals=originals_of(sheets, clips),
+        thumbnails=thumbnails,
+        caption_words=caption_words(clips),
         ruled=ruled,
         others=others,
         failed=failed_sources(sources, counts["by_error"] or {}, max_per_code=max_per_group),
@@ -80,7 +87,9 @@ def render_report(
 
 def shown_clips(clips: ClipRows, max_per_group: int = MAX_PER_GROUP) -> list[str]:
     """Returns ids of the clips on the page of a run, which need thumbnails."""
-    return Sheets({}, clips, {}, max_per_group).shown()
+    shown = [clip for sheet in sheets_of({}, clips, max_per_group) for clip in sheet.clips]
+    retained = [clip.duplicate_of for clip in shown if clip.duplicate_of]
+    return [*(clip.clip_id for clip in shown), *retained]
 
 
 def _given(facts: Mapping[str, Any] | None) -> dict[str, Any]:

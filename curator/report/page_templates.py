@@ -1,6 +1,7 @@
 """The templates of the pages. All values are escaped; HTML comes from templates alone."""
 
 import re
+from base64 import b64encode
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,7 @@ def _environment() -> "Environment":
     )
     environment.filters |= {
         "anchor": anchor,
+        "base64": lambda data: b64encode(data).decode(),
         "clip_s": clip_s,
         "clock": number_text.clock,
         "digits": "{:.2f}".format,

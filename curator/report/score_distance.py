@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from curator.measures.score_list import spec_of
 from curator.number_text import compared, score
@@ -18,24 +19,43 @@ MOST, MOST_FAILED = 6, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundCheck:
-    """A score of a clip and the bound that it misses or is nearest to.
+    """A bound of a score, and the value of one clip.
 
     Attributes:
         side: `min` or `max`.
-        nearness: Distance to the bound as a share of how far clips of the run go from it on the
-            same side: 0 at the bound, about 1 for the clips furthest from it.
-        place: Position of the value between the 5th and the 95th percentile, 0 to 1.
+        low: The 5th percentile of the score over the clips of the run, moved out to the bound.
+        high: The 95th, likewise; never equal to `low`.
+        value: NaN where no clip is meant.
     """
 
     score: str
-    value: float
     side: str
     bound: float
-    is_missed: bool
     is_flag: bool
-    nearness: float
-    place: float
-    bound_place: float
+    low: float
+    high: float
+    value: float = math.nan
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether the value is outside the bound."""
+        return self.value < self.bound if self.side == "min" else self.value > self.bound
+
+    @property
+    def nearness(self) -> float:
+        """Distance to the bound as a share of how far clips of the run go from it on the same side.
+
+        It is 0 at the bound, and about 1 for the clips furthest from it.
+        """
+        if not self.is_missed and spec_of(self.score).unit == "0 or 1":
+            # A clip that is not HDR is not near to being HDR.
+            return math.inf
+        end = self.low if self.value < self.bound else self.high
+        return abs(self.value - self.bound) / (abs(end - self.bound) or self.high - self.low)
+
+    def place(self, value: float) -> float:
+        """Returns the position of a value between `low` and `high`, 0 to 1."""
+        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
 
     @property
     def words(self) -> Sequence[str]:
@@ -46,24 +66,6 @@ class BoundCheck:
         return score(self.value), sign, score(self.bound)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bound:
-    score: str
-    side: str
-    bound: float
-    is_flag: bool
-    low: float
-    high: float
-    """The 5th and the 95th percentile of the score, moved out to the bound; never equal."""
-
-    def distance(self, value: float) -> float:
-        end = self.low if value < self.bound else self.high
-        return abs(value - self.bound) / (abs(end - self.bound) or self.high - self.low)
-
-    def place(self, value: float) -> float:
-        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
-
-
 class Nearness:
     """Bounds of a run with the spread of each score over its clips.
 
@@ -72,8 +74,8 @@ class Nearness:
     """
 
     def __init__(self, summary: Mapping[str, Any], clips: ClipRows) -> None:
-        self._bounds: list[_Bound] = []
-        columns: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {}
+        self._bounds: list[BoundCheck] = []
+        columns: dict[str, NDArray[np.float64]] = {}
         for rule in applied_rules(summary):
             name = rule["score"]
             for _, side, bound in reasons_of(rule):
@@ -83,7 +85,9 @@ class Nearness:
                 low, high = _spread(columns[name], bound)
                 is_flag = rule["severity"] == "flag"
                 self._bounds.append(
-                    _Bound(score=name, side=side, bound=bound, is_flag=is_flag, low=low, high=high)
+                    BoundCheck(
+                        score=name, side=side, bound=bound, is_flag=is_flag, low=low, high=high
+                    )
                 )
         self.scores = list(dict.fromkeys(bound.score for bound in self._bounds))
         """Names of the scores that have a bound, in the recipe's order."""
@@ -121,24 +125,15 @@ class Nearness:
     def _all(self, clip: ClipRow) -> Iterator[BoundCheck]:
         for bound in self._bounds:
             value = clip.value(bound.score)
-            if value is None or not math.isfinite(value):
-                continue
-            missed = value < bound.bound if bound.side == "min" else value > bound.bound
-            is_binary = spec_of(bound.score).unit == "0 or 1"
-            yield BoundCheck(
-                score=bound.score, value=float(value), side=bound.side, bound=bound.bound,
-                is_missed=missed, is_flag=bound.is_flag,
-                # A clip that is not HDR is not near to being HDR.
-                nearness=math.inf if is_binary and not missed else bound.distance(value),
-                place=bound.place(value), bound_place=bound.place(bound.bound),
-            )  # fmt: skip
+            if value is not None and math.isfinite(value):
+                yield replace(bound, value=float(value))
 
 
 def _rank(check: BoundCheck) -> tuple[bool, bool, float]:
     return (not check.is_missed, check.is_flag, check.nearness)
 
 
-def _spread(values: "np.ndarray[Any, np.dtype[np.float64]]", bound: float) -> tuple[float, float]:
+def _spread(values: NDArray[np.float64], bound: float) -> tuple[float, float]:
     """Returns the 5th and the 95th percentile, extended to the bound; never equal."""
     low, high = bound, bound
     if len(values):

@@ -8,9 +8,8 @@ import pytest
 from curator.measures.score_list import FAMILIES, SCORES
 from curator.records.clips import Reason
 from curator.report import render_report, shown_clips
-from curator.report.card_filters import Browsing
 from curator.report.clip_cards import MAX_TEXT
-from curator.report.contact_sheets import MAX_CARDS
+from curator.report.contact_sheets import KEPT, MAX_CARDS, Browsing, Sheet
 from curator.report.score_distance import MOST, Nearness
 from tests.made_clips import clip_rows
 from tests.report.test_report import EVIL, Page, clip, rejected, render, summary_of
@@ -112,7 +111,7 @@ def test_lists_filter_and_order_by_style_alone() -> None:
 
 def test_ranks_follow_the_score_and_clips_without_it_have_none() -> None:
     clips = clip_rows(clip(n, motion=value) for n, value in enumerate((0.3, None, 0.1, 0.2)))
-    browsing = Browsing(clips, [("kept", 4)], ruled(clips, motion={"min": 0.01}))
+    browsing = Browsing([Sheet(KEPT, 4, list(clips))], ruled(clips, motion={"min": 0.01}))
     ranks = [re.findall(r"--x0:(\d+)", browsing.order_of(one)) for one in clips]
     assert ranks == [["2"], [], ["0"], ["1"]]
 
