@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from curator.errors import ModelError, UsageError, unknown_key
 from curator.fingerprints import fingerprint
@@ -56,41 +56,22 @@ _REMEDY |= dict.fromkeys((Need.CONTENT, Need.SAFETY), _REMEDY[Need.CLIP])
 class SemanticConfig(StageConfig):
     """What is read from CLIP embeddings; nothing where `analyze.clip` is null."""
 
-    aesthetic: str | None = Field(
-        None,
-        description="aesthetic head of `curate models list`, made for the model of analyze.clip; "
-        "null for none",
-        json_schema_extra={"unit": "name"},
-    )
-    content: bool = Field(
-        True,
-        description="tell the content type of each clip, by prompts",
-        json_schema_extra={"unit": "true or false"},
-    )
-    safety: bool = Field(
-        True,
-        description="score what is not safe for work, by prompts",
-        json_schema_extra={"unit": "true or false"},
-    )
-    prompts: str | None = Field(
-        None,
-        description="YAML file of content types and prompts; null for the packaged 26 types",
-        json_schema_extra={"unit": "path"},
-    )
-    reject: tuple[str, ...] = Field(
-        (),
-        description="content types whose clips are rejected; to have fewer of a type rather than "
-        "none, balance by the column content_type",
-        json_schema_extra={"unit": "names"},
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    aesthetic: str | None = Field(None, json_schema_extra={"unit": "name"})
+    """aesthetic head of `curate models list`, made for the model of analyze.clip; null for none"""
+    content: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    """tell the content type of each clip, by prompts"""
+    safety: bool = Field(True, json_schema_extra={"unit": "true or false"})
+    """score what is not safe for work, by prompts"""
+    prompts: str | None = Field(None, json_schema_extra={"unit": "path"})
+    """YAML file of content types and prompts; null for the packaged 26 types"""
+    reject: tuple[str, ...] = Field((), json_schema_extra={"unit": "names"})
+    """content types whose clips are rejected; to have fewer of a type rather than none, balance by
+    the column content_type"""
     # Half of the probability: more than all other types together.
-    reject_from: float = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="probability of the type from which a clip of `reject` is rejected",
-        json_schema_extra={"unit": "0 to 1"},
-    )
+    reject_from: float = Field(0.5, gt=0, le=1, json_schema_extra={"unit": "0 to 1"})
+    """probability of the type from which a clip of `reject` is rejected"""
 
 
 class Semantics:

@@ -1,6 +1,6 @@
 """Settings of the removal of near-duplicates."""
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from curator.stage import StageConfig
 
@@ -8,30 +8,18 @@ from curator.stage import StageConfig
 class DedupConfig(StageConfig):
     """Settings of the search for near-duplicates."""
 
-    enabled: bool = Field(
-        default=True, description="Reject clips that show the footage of a better clip."
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    enabled: bool = True
+    """Reject clips that show the footage of a better clip."""
     # benchmarks/dedup_descriptor.py, for `curate/perceptual-1` alone: unrelated clips stay below
     # 0.4, copies above 0.6. Embeddings of semantic models need far more: 0.95 to 0.99.
-    similarity: float = Field(
-        default=0.6,
-        gt=0,
-        le=1,
-        description="Cosine similarity from which two clips are duplicates; by embedding model.",
-        json_schema_extra={"unit": "cosine"},
-    )
+    similarity: float = Field(0.6, gt=0, le=1, json_schema_extra={"unit": "cosine"})
+    """Cosine similarity from which two clips are duplicates; by embedding model."""
     # benchmarks/dedup_descriptor.py --search: 40 s on one core for 100,000 clips by either way;
     # beyond, the exact search grows with the square.
-    exact_below: int = Field(
-        default=200_000,
-        ge=0,
-        description="Number of clips up to which all pairs are compared; above, clusters are used.",
-        json_schema_extra={"unit": "clips"},
-    )
+    exact_below: int = Field(200_000, ge=0, json_schema_extra={"unit": "clips"})
+    """Number of clips up to which all pairs are compared; above, clusters are used."""
     # Own measurement: the recall stated above, at 0.5 ms per clip and core among 200,000.
-    probes: int = Field(
-        default=64,
-        ge=1,
-        description="Clusters searched for each clip where clusters are used.",
-        json_schema_extra={"unit": "clusters"},
-    )
+    probes: int = Field(64, ge=1, json_schema_extra={"unit": "clusters"})
+    """Clusters searched for each clip where clusters are used."""

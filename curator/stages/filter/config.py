@@ -22,8 +22,6 @@ from curator.storage.metadata_columns import is_metadata
 
 Severity = Literal["reject", "flag"]
 Unmeasured = Literal["reject", "keep"]
-
-
 Value = StrictBool | StrictInt | StrictFloat | StrictStr
 """A value of metadata that a rule names."""
 
@@ -31,39 +29,28 @@ Value = StrictBool | StrictInt | StrictFloat | StrictStr
 class Rule(StageConfig):
     """Bounds of one score; a clip at a bound is kept."""
 
-    score: str | None = Field(
-        None, description="the score that is judged; null for the one that the rule is named after"
-    )
-    min: float | None = Field(None, description="lowest score that is kept; null for no bound")
-    max: float | None = Field(None, description="highest score that is kept; null for no bound")
-    drop_lowest: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="share of the corpus below the bound, at most; null for no such bound",
-    )
-    drop_highest: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="share of the corpus above the bound, at most; null for no such bound",
-    )
-    one_of: tuple[Value, ...] | None = Field(
-        None,
-        description="values of metadata that are kept; of a list, one of its values; null for all",
-    )
-    none_of: tuple[Value, ...] | None = Field(
-        None,
-        description="values of metadata that are not kept; of a list, any; null for none",
-    )
-    severity: Severity = Field(
-        "reject", description="reject, or flag: the clip is kept and has a tag"
-    )
-    unmeasured: Unmeasured = Field(
-        "reject",
-        description="what becomes of a clip that has no such score: reject (as not_measured), keep",
-    )
-    why: str = Field("", description="what the rule is for, and where its bounds come from")
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    score: str | None = None
+    """the score that is judged; null for the one that the rule is named after"""
+    min: float | None = None
+    """lowest score that is kept; null for no bound"""
+    max: float | None = None
+    """highest score that is kept; null for no bound"""
+    drop_lowest: float | None = Field(None, ge=0, lt=1)
+    """share of the corpus below the bound, at most; null for no such bound"""
+    drop_highest: float | None = Field(None, ge=0, lt=1)
+    """share of the corpus above the bound, at most; null for no such bound"""
+    one_of: tuple[Value, ...] | None = None
+    """values of metadata that are kept; of a list, one of its values; null for all"""
+    none_of: tuple[Value, ...] | None = None
+    """values of metadata that are not kept; of a list, any; null for none"""
+    severity: Severity = "reject"
+    """reject, or flag: the clip is kept and has a tag"""
+    unmeasured: Unmeasured = "reject"
+    """what becomes of a clip that has no such score: reject (as not_measured), keep"""
+    why: str = ""
+    """what the rule is for, and where its bounds come from"""
 
     @model_validator(mode="after")
     def _ordered(self) -> "Rule":
@@ -81,14 +68,13 @@ class Rule(StageConfig):
     @property
     def values(self) -> dict[str, tuple[Value, ...]]:
         """Returns the named values, by key."""
-        keys = ("one_of", "none_of")
-        return {key: value for key in keys if (value := getattr(self, key)) is not None}
+        return self.model_dump(include={"one_of", "none_of"}, exclude_none=True)
 
     @property
     def bounds(self) -> dict[str, float]:
         """Returns the bounds that are set, by key."""
-        keys = ("min", "max", "drop_lowest", "drop_highest")
-        return {key: value for key in keys if (value := getattr(self, key)) is not None}
+        keys = {"min", "max", "drop_lowest", "drop_highest"}
+        return self.model_dump(include=keys, exclude_none=True)
 
 
 class FilterConfig(RootModel[dict[str, Rule]]):

@@ -1,6 +1,6 @@
 """Settings of the selection: the number of survivors taken of each group."""
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from curator.errors import unknown_key
 from curator.stage import StageConfig
@@ -17,35 +17,21 @@ def columns() -> list[str]:
 class SelectConfig(StageConfig):
     """The number of survivors taken of each group."""
 
-    by: tuple[str, ...] = Field(
-        (),
-        description="columns of `clips`, meta.* too, whose values make the groups; clips with the "
-        "same list of tags, in any order, are a group; without columns all survivors are one group",
-        json_schema_extra={"unit": "columns"},
-    )
-    max_per_group: int | None = Field(
-        None,
-        ge=1,
-        description="most clips of a group; null for no limit",
-        json_schema_extra={"unit": "clips"},
-    )
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    by: tuple[str, ...] = Field((), json_schema_extra={"unit": "columns"})
+    """columns of `clips`, meta.* too, whose values make the groups; clips with the same list of
+    tags, in any order, are a group; without columns all survivors are one group"""
+    max_per_group: int | None = Field(None, ge=1, json_schema_extra={"unit": "clips"})
+    """most clips of a group; null for no limit"""
     keep_fraction: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="share of each group that is taken, rounded up; null for all",
-        json_schema_extra={"unit": "share of clips"},
+        None, ge=0, le=1, json_schema_extra={"unit": "share of clips"}
     )
-    keep_fractions: dict[str, float] = Field(
-        {},
-        description="share of single groups, by their values joined with ' | '; 0 takes none",
-        json_schema_extra={"unit": "share of clips"},
-    )
-    seed: int = Field(
-        0,
-        description="another seed takes other clips",
-        json_schema_extra={"unit": "whole number"},
-    )
+    """share of each group that is taken, rounded up; null for all"""
+    keep_fractions: dict[str, float] = Field({}, json_schema_extra={"unit": "share of clips"})
+    """share of single groups, by their values joined with ' | '; 0 takes none"""
+    seed: int = Field(0, json_schema_extra={"unit": "whole number"})
+    """another seed takes other clips"""
 
     @field_validator("by", mode="before")
     @classmethod
