@@ -171,7 +171,7 @@ class FuzzStep:
     def _outcome(self, case: Case) -> Outcome:
         from curator.records.sources import SourceRef
         from curator.stages.cut.output_form import as_written
-        from curator.stages.filter.judging import corpus_of, judge_table
+        from curator.stages.filter.judging import FilterNeeds, corpus_of, judge_table
         from curator.stages.filter.rules import resolve
         from curator.storage.source_reader import stat_source
         from curator.tables.source_table import SourceTable
@@ -190,8 +190,11 @@ class FuzzStep:
             clips = as_written(proposed.clips, recipe.cut, recipe.shard)
             bounds = resolve(recipe.filters.root, corpus_of(clips, min_s=recipe.propose.min_s))
             decided = judge_table(
-                clips, bounds, min_s=recipe.propose.min_s, max_s=recipe.propose.max_s,
-                shard=recipe.shard, semantic=recipe.semantic,
+                clips, bounds,
+                FilterNeeds(
+                    min_s=recipe.propose.min_s, max_s=recipe.propose.max_s, min_frames=None,
+                    classes=recipe.shard, semantic=recipe.semantic,
+                ),
             )  # fmt: skip
             digest.update(str(proposed.clips.to_pylist()).encode())
             digest.update(str(proposed.vectors.to_pylist()).encode())

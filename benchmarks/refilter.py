@@ -130,6 +130,7 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
     """Makes an output root, and times reruns over it."""
     from made_out import candidates_stamp, finish_rows, made_out
 
+    from curator.pipeline import graph_of
     from curator.recipe import load_recipe, with_changes
     from curator.review.bound_tuning import summary_lines, tune
     from curator.review.finished_run import open_finished
@@ -137,7 +138,6 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
     from curator.stages.caption.measured_caption import measured_captions
     from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
     from curator.stages.dedup.stage import DedupStage
-    from curator.stages.filter.judging import decide
     from curator.stages.propose.candidate_store import Candidates
     from curator.storage import open_store
     from curator.tables.clip_rows import ClipRows
@@ -160,12 +160,7 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
                     [(name, "ascending") for name in ("source_id", "start_pts", "end_pts")]
                 ).combine_chunks()
             with clock.of("judge"):
-                decided = decide(
-                    table,
-                    flagged.filters.root,
-                    min_s=flagged.propose.min_s,
-                    shard=flagged.shard,
-                )
+                decided = graph_of(flagged)["filter"].process(table)
             with clock.of("rows for later stages"):
                 rows = ClipRows(decided.clips.drop_columns(["seconds"]), clips_schema())
             with clock.of("captions and plan of shards"):

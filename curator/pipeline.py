@@ -23,7 +23,8 @@ from curator.stages.commit.stage import CommitStage
 from curator.stages.cut.pixel_stages import pixel_stamps
 from curator.stages.cut.stage import CutStage, CutStageConfig
 from curator.stages.dedup.stage import DedupStage
-from curator.stages.filter.stage import FilterNeeds, FilterStage
+from curator.stages.filter.judging import FilterNeeds
+from curator.stages.filter.stage import FilterStage
 from curator.stages.propose.stage import ProposeStage
 from curator.stages.scan.stage import ScanStage
 from curator.stages.select.stage import SelectStage

@@ -8,6 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pyarrow as pa
+from judged import decide
 
 from curator.measures.score_list import SCORES
 from curator.models.perceptual import CLIP_DIM
@@ -15,7 +16,7 @@ from curator.recipe import Recipe
 from curator.stages.commit.commit_run import Commit, commit_run
 from curator.stages.dedup.pair_store import remove_duplicates
 from curator.stages.dedup.stage import DedupStage
-from curator.stages.filter.judging import Decided, decide
+from curator.stages.filter.judging import Decided
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit, ProposeStage
 from curator.stages.select.stage import SelectStage

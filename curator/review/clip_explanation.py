@@ -17,7 +17,7 @@ from curator.report.rule_text import quantile_words, value_words
 from curator.review.finished_run import Finished, is_of_stage
 from curator.stages.filter.config import Rule
 from curator.stages.filter.judging import corpus_of, reason_of, score_values
-from curator.stages.filter.rules import Bounds, judge_rule, resolve
+from curator.stages.filter.rules import Bounds, resolve
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.schemas import clips_schema
 
@@ -87,13 +87,9 @@ def _judged(finished: Finished, number: int) -> Iterator[Judged]:
     for bounds, (name, rule) in zip(resolve(rules, corpus), rules.items(), strict=True):
         values = score_values(candidates, bounds.score)
         value = None if np.isnan(values[number]) else float(values[number])
-        text = None
-        if bounds.names_values:
-            row = candidates.slice(number, 1)
-            text, reason = str(row[bounds.score][0].as_py()), reason_of(row, bounds)
-        else:
-            verdict = judge_rule(value, bounds)
-            reason = None if verdict is None else verdict.reason
+        row = candidates.slice(number, 1)
+        text = str(row[bounds.score][0].as_py()) if bounds.names_values else None
+        reason = reason_of(row, bounds)
         is_silent = bounds.severity == "flag" and reason == Reason.NOT_MEASURED
         yield Judged(
             name=name,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from judged import decide
 from samples import made_signals, made_track
 
 from curator.cli import main
@@ -14,7 +15,6 @@ from curator.measures.measure_contract import SamplePictures, registered_measure
 from curator.measures.score_list import use_measures
 from curator.recipe import Recipe, load_recipe, with_changes
 from curator.records.clips import Span
-from curator.stages.filter.judging import decide
 from curator.stages.propose.candidate_row import candidate_of
 from curator.tables.clip_rows import candidates_table
 from curator.tables.parts import columns_to_rows

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judged import decide
 from numpy.typing import NDArray
 from samples import made_track
 from tiny_clip import tiny_folder
@@ -21,7 +22,6 @@ from curator.models.zero_shot_prompts import load_prompts
 from curator.records.clips import Reason, Span
 from curator.records.tracks import Track
 from curator.stages.filter.config import FilterConfig
-from curator.stages.filter.judging import decide
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.shard.config import ShardConfig
 from curator.tables.clip_rows import candidates_table

@@ -6,8 +6,8 @@ Shape letters: N clips, C checks in the order of precedence of their reasons.
 """
 # ruff: noqa: N806 - shape letters
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,9 @@ from curator.measures.clip_semantics import SemanticConfig
 from curator.measures.score_list import spec_of
 from curator.records.clips import Reason
 from curator.stages.filter.config import Rule
-from curator.stages.filter.rules import Bounds, resolve
+from curator.stages.filter.rules import Bounds, Values
 from curator.tables.schemas import score_column
 
-Values = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 LENGTH_RULE = "propose.min_s"
@@ -31,6 +30,26 @@ STANDING_RULE = "propose.max_s"
 CONTENT_RULE = "semantic.reject"
 BUCKET_RULE = "shard.bucket"
 """Names of what is judged beside the recipe's rules, whose names have no dot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterNeeds:
+    """Settings of other recipe sections that judging needs.
+
+    Attributes:
+        min_s: Shortest length.
+        max_s: Longest clip. One of more than twice that is a still picture and rejected. None for
+            no limit, and where candidates have no stored length.
+        min_frames: Frames that each clip must have; None for any number.
+        classes: Buckets; a clip that fits none is rejected.
+        semantic: Content types that are rejected.
+    """
+
+    min_s: float
+    max_s: float | None
+    min_frames: int | None
+    classes: BucketClasses
+    semantic: SemanticConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,69 +149,33 @@ def corpus_of(clips: pa.Table, *, min_s: float) -> Callable[[str], Values]:
     return corpus
 
 
-def decide(
-    clips: pa.Table,
-    rules: Mapping[str, Rule],
-    *,
-    min_s: float,
-    shard: BucketClasses,
-    semantic: SemanticConfig | None = None,
-    max_s: float | None = None,
-) -> Decided:
-    """Resolves rules over all candidates of a run, and judges them.
-
-    Args:
-        clips: Rows with the columns of `candidates_schema`.
-        rules: From the recipe.
-        min_s: Shortest length.
-        shard: Buckets; a clip that fits none is rejected.
-        semantic: Content types to reject; None for none.
-        max_s: Longest clip. A clip of more than twice that is a still picture and rejected. None
-            for no limit.
-    """
-    bounds = resolve(rules, corpus_of(clips, min_s=min_s))
-    return judge_table(clips, bounds, min_s=min_s, shard=shard, semantic=semantic, max_s=max_s)
-
-
-def judge_table(
-    clips: pa.Table,
-    bounds: Sequence[Bounds],
-    *,
-    min_s: float,
-    shard: BucketClasses,
-    semantic: SemanticConfig | None = None,
-    min_frames: int | None = None,
-    max_s: float | None = None,
-) -> Decided:
-    """Judges clips by rules that are numbers already; arguments are those of `decide`.
-
-    `min_frames` is the number of frames that the recipe requires of each clip; None for no limit.
-    """
+def judge_table(clips: pa.Table, bounds: Sequence[Bounds], needs: FilterNeeds) -> Decided:
+    """Judges rows with the columns of `candidates_schema`."""
+    shard = needs.classes
     bucket_codes, buckets = _buckets(clips, shard)
-    checks = [_length_check(clips, min_s, min_frames)]
-    if max_s is not None:
-        checks += _standing_checks(clips, max_s)
-    tagged: list[tuple[str, Bounds, Mask]] = []
+    checks = [_length_check(clips, needs.min_s, needs.min_frames)]
+    if needs.max_s is not None:
+        checks += _standing_checks(clips, needs.max_s)
+    flagged: list[_Check] = []
     for bound in bounds:
-        found = list(_rule_checks(clips, bound))
+        found = _rule_checks(clips, bound)
         if bound.severity == "reject":
             checks += found
             continue
-        known = [check for check in found if check.reason != Reason.NOT_MEASURED]
-        tagged += [(bound.tag(check.reason), bound, check.hit) for check in known]
-    if semantic is not None and semantic.reject:
-        checks.append(_content_check(clips, semantic))
+        known = (check for check in found if check.reason != Reason.NOT_MEASURED)
+        flagged += [replace(check, reason=bound.tag(check.reason)) for check in known]
+    if needs.semantic.reject:
+        checks.append(_content_check(clips, needs.semantic))
     has_none = bucket_codes < 0
     checks += _bucket_checks(clips, has_none, shard)
-    counts = _counts(checks) + _flag_counts(tagged)
     columns = _decisions(checks, clips.num_rows) | {
         "bucket": pa.array(buckets, pa.string()).take(pa.array(bucket_codes, mask=has_none)),
-        "tags": _tags(clips, tagged),
+        "tags": _tags(clips, flagged),
     }
     for name, column in columns.items():
         at = clips.schema.get_field_index(name)
         clips = clips.append_column(name, column) if at < 0 else clips.set_column(at, name, column)
-    return Decided(clips=clips, rules=_ordered(counts, bounds))
+    return Decided(clips=clips, rules=_counts(checks, flagged, bounds))
 
 
 def _floats(column: pa.ChunkedArray) -> Values:
@@ -220,30 +203,30 @@ def _standing_checks(clips: pa.Table, max_s: float) -> list[_Check]:
     return [_Check(STANDING_RULE, Reason.TOO_LONG, hit, seconds, max_s)] if hit.any() else []
 
 
-def _rule_checks(clips: pa.Table, bound: Bounds) -> list[_Check]:
+def _rule_checks(clips: pa.Table, bound: Bounds) -> Iterator[_Check]:
     if bound.is_idle:
-        return []
+        return
     values = score_values(clips, bound.score)
-    absent = np.asarray(pc.is_null(clips[bound.score])) if bound.names_values else np.isnan(values)
     spec = spec_of(bound.score)
-    least = bound.min if bound.min is not None else bound.max
-    found: list[tuple[str, Mask, float]] = []
+
+    def check(reason: str, hit: Mask, threshold: float | None) -> _Check:
+        least = np.nan if threshold is None else threshold
+        return _Check(bound.rule, reason, hit, values, least, bound)
+
     if bound.unmeasured == "reject":
-        found.append((Reason.NOT_MEASURED, absent, np.nan if least is None else least))
+        column = clips[bound.score] if bound.names_values else None
+        absent = np.isnan(values) if column is None else np.asarray(pc.is_null(column))
+        yield check(Reason.NOT_MEASURED, absent, bound.max if bound.min is None else bound.min)
     if bound.names_values:
-        found.append((f"{bound.score}_unwanted", _is_unwanted(clips[bound.score], bound), np.nan))
+        yield check(f"{bound.score}_unwanted", _is_unwanted(clips[bound.score], bound), None)
     if bound.min is not None:
-        found.append((spec.low, values < bound.min, bound.min))
+        yield check(spec.low, values < bound.min, bound.min)
     if bound.max is not None:
         is_above = values > bound.max
         if bound.min is not None:
             # Quantiles can give crossed bounds: the lower one is checked first.
             is_above &= ~(values < bound.min)
-        found.append((spec.high, is_above, bound.max))
-    return [
-        _Check(bound.rule, reason, hit, values, threshold, bound)
-        for reason, hit, threshold in found
-    ]
+        yield check(spec.high, is_above, bound.max)
 
 
 def _is_unwanted(column: pa.ChunkedArray, bound: Bounds) -> Mask:
@@ -320,28 +303,22 @@ def _content_codes(clips: pa.Table) -> tuple[list[str | None], NDArray[np.int64]
 
 
 def _bucket_checks(clips: pa.Table, hit: Mask, shard: BucketClasses) -> list[_Check]:
-    if not shard.aspects_strict:
-        return [_size_check(clips, hit, shard)]
     sizes = np.stack([np.asarray(clips[n].to_numpy(), np.int64) for n in ("width", "height")])
-    kinds, inverse = np.unique(sizes, axis=1, return_inverse=True)
-    loss = np.array(
-        [aspect_loss(int(w), int(h), shard) if min(w, h) > 0 else 0.0 for w, h in kinds.T]
-    )
-    lost = loss[inverse.reshape(-1)] if clips.num_rows else np.zeros(0)
-    most = shard.aspects_tolerance
-    odd = _Check(BUCKET_RULE, Reason.NO_ASPECT_CLASS, lost > most, lost, most)
-    side = np.minimum(*sizes)
-    is_large = (side >= min(shard.resolutions)) & (_floats(clips["n_frames"]) > min(shard.lengths))
-    return [_size_check(clips, hit & ~is_large, shard), odd]
-
-
-def _size_check(clips: pa.Table, hit: Mask, shard: BucketClasses) -> _Check:
-    smallest, n_frames = min(shard.resolutions), _floats(clips["n_frames"])
-    side = np.minimum(_floats(clips["width"]), _floats(clips["height"]))
+    side, n_frames = np.minimum(*sizes), _floats(clips["n_frames"])
+    smallest, fewest = float(min(shard.resolutions)), float(min(shard.lengths) + 1)
     is_small = side < smallest
-    threshold = np.where(is_small, float(smallest), float(min(shard.lengths) + 1))
-    score = np.where(is_small, side, n_frames)
-    return _Check(BUCKET_RULE, Reason.NO_BUCKET, hit, score, threshold)
+    shapes: list[_Check] = []
+    if shard.aspects_strict:
+        kinds, inverse = np.unique(sizes, axis=1, return_inverse=True)
+        loss = np.array(
+            [aspect_loss(int(w), int(h), shard) if min(w, h) > 0 else 0.0 for w, h in kinds.T]
+        )
+        lost = loss[inverse.reshape(-1)] if clips.num_rows else np.zeros(0)
+        most = shard.aspects_tolerance
+        shapes = [_Check(BUCKET_RULE, Reason.NO_ASPECT_CLASS, lost > most, lost, most)]
+        hit = hit & (is_small | (n_frames < fewest))
+    score, threshold = np.where(is_small, side, n_frames), np.where(is_small, smallest, fewest)
+    return [_Check(BUCKET_RULE, Reason.NO_BUCKET, hit, score, threshold), *shapes]
 
 
 def _decisions(checks: Sequence[_Check], n: int) -> dict[str, pa.Array]:
@@ -366,7 +343,7 @@ def _decisions(checks: Sequence[_Check], n: int) -> dict[str, pa.Array]:
     }
 
 
-def _tags(clips: pa.Table, tagged: Sequence[tuple[str, Bounds, Mask]]) -> pa.Array:
+def _tags(clips: pa.Table, flagged: Sequence[_Check]) -> pa.Array:
     n = clips.num_rows
     own = clips["tags"].combine_chunks() if "tags" in clips.column_names else None
     if own is None:
@@ -375,11 +352,11 @@ def _tags(clips: pa.Table, tagged: Sequence[tuple[str, Bounds, Mask]]) -> pa.Arr
     names = coded.dictionary.to_pylist()
     rows = [np.asarray(pc.list_parent_indices(own).to_numpy(zero_copy_only=False), np.int64)]
     codes = [np.asarray(coded.indices.to_numpy(zero_copy_only=False), np.int64)]
-    for tag, _, hit in tagged:
-        if tag not in names:
-            names.append(tag)
-        rows.append(np.flatnonzero(hit))
-        codes.append(np.full(len(rows[-1]), names.index(tag), np.int64))
+    for check in flagged:
+        if check.reason not in names:
+            names.append(check.reason)
+        rows.append(np.flatnonzero(check.hit))
+        codes.append(np.full(len(rows[-1]), names.index(check.reason), np.int64))
     row, code = np.concatenate(rows), np.concatenate(codes)
     by_row = np.argsort(row, kind="stable")
     return _lists(row[by_row], code[by_row], pa.array(names, pa.string()), n)
@@ -397,15 +374,17 @@ def _lists(
     return pa.ListArray.from_arrays(pa.array(offsets), names.take(pa.array(codes)))
 
 
-def _counts(checks: Sequence[_Check]) -> list[RuleCount]:
-    rules = list(dict.fromkeys(check.rule for check in checks))
-    of_rule = {rule: [n for n, check in enumerate(checks) if check.rule == rule] for rule in rules}
+def _counts(
+    checks: Sequence[_Check], flagged: Sequence[_Check], bounds: Sequence[Bounds]
+) -> list[RuleCount]:
+    """Returns the counts of rules that have checks, in the order in which they are judged."""
     hit_NC = np.stack([check.hit for check in checks], axis=1)
     first = np.where(hit_NC.any(axis=1), hit_NC.argmax(axis=1), -1)
+    of_rule = _by_rule(checks)
     hit_NR = np.stack([hit_NC[:, numbers].any(axis=1) for numbers in of_rule.values()], axis=1)
     alone = hit_NR.sum(axis=1) == 1
-    return [
-        RuleCount(
+    counts = {
+        rule: RuleCount(
             rule=rule,
             bounds=checks[numbers[0]].bounds,
             n_first=int(np.isin(first, numbers).sum()),
@@ -413,21 +392,18 @@ def _counts(checks: Sequence[_Check]) -> list[RuleCount]:
             n_any=int(hit_NR[:, at].sum()),
         )
         for at, (rule, numbers) in enumerate(of_rule.items())
-    ]
-
-
-def _flag_counts(tagged: Sequence[tuple[str, Bounds, Mask]]) -> list[RuleCount]:
-    hits: dict[str, tuple[Bounds, Mask]] = {}
-    for _, bound, hit in tagged:
-        hits[bound.rule] = bound, hits[bound.rule][1] | hit if bound.rule in hits else hit
-    return [
-        RuleCount(rule=rule, bounds=bound, n_first=0, n_alone=0, n_any=int(hit.sum()))
-        for rule, (bound, hit) in hits.items()
-    ]
-
-
-def _ordered(counts: Sequence[RuleCount], bounds: Sequence[Bounds]) -> list[RuleCount]:
-    by_name = {count.rule: count for count in counts}
+    }
+    for rule, numbers in _by_rule(flagged).items():
+        n_any = int(np.any([flagged[number].hit for number in numbers], axis=0).sum())
+        own = flagged[numbers[0]].bounds
+        counts[rule] = RuleCount(rule=rule, bounds=own, n_first=0, n_alone=0, n_any=n_any)
     rules = (bound.rule for bound in bounds)
     order = (LENGTH_RULE, STANDING_RULE, *rules, CONTENT_RULE, BUCKET_RULE)
-    return [by_name[name] for name in order if name in by_name]
+    return [counts[name] for name in order if name in counts]
+
+
+def _by_rule(checks: Sequence[_Check]) -> dict[str, list[int]]:
+    numbers: dict[str, list[int]] = {}
+    for number, check in enumerate(checks):
+        numbers.setdefault(check.rule, []).append(number)
+    return numbers

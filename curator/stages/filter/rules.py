@@ -15,8 +15,6 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.score_list import spec_of
-from curator.records.clips import Reason
 from curator.stages.filter.config import Rule, Severity, Unmeasured, Value
 
 Values = NDArray[np.float64]
@@ -53,15 +51,6 @@ class Bounds:
         return reason if self.rule == self.score else self.rule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """One reason against a clip."""
-
-    reason: str
-    score: float | None
-    threshold: float
-
-
 def resolve(
     rules: Mapping[str, Rule], corpus: Callable[[str], Values] | None = None
 ) -> list[Bounds]:
@@ -83,8 +72,10 @@ def resolve(
         if corpus is not None and (rule.drop_lowest is not None or rule.drop_highest is not None):
             values = corpus(score)
             n_measured = len(values)
-            low = _stricter(low, quantile_bound(values, lowest=rule.drop_lowest), max)
-            high = _stricter(high, quantile_bound(values, highest=rule.drop_highest), min)
+            lows = low, quantile_bound(values, lowest=rule.drop_lowest)
+            highs = high, quantile_bound(values, highest=rule.drop_highest)
+            low = max((bound for bound in lows if bound is not None), default=None)
+            high = min((bound for bound in highs if bound is not None), default=None)
         bounds.append(
             Bounds(
                 rule=name,
@@ -99,14 +90,6 @@ def resolve(
             )
         )
     return bounds
-
-
-def _stricter(
-    given: float | None, found: float | None, pick: Callable[[float, float], float]
-) -> float | None:
-    if given is None or found is None:
-        return given if found is None else found
-    return pick(given, found)
 
 
 def quantile_bound(
@@ -133,18 +116,3 @@ def quantile_bound(
     n_dropped = int(Fraction(repr(float(share))) * len(values))
     at = n_dropped if lowest is not None else len(values) - 1 - n_dropped
     return float(np.partition(values, at)[at])
-
-
-def judge_rule(score: float | None, bound: Bounds) -> Verdict | None:
-    """Returns a rule's reason against a score, whatever its severity."""
-    spec = spec_of(bound.score)
-    least = bound.min if bound.min is not None else bound.max
-    if least is None or (score is None and bound.unmeasured == "keep"):
-        return None
-    if score is None:
-        return Verdict(reason=Reason.NOT_MEASURED, score=None, threshold=least)
-    if bound.min is not None and score < bound.min:
-        return Verdict(reason=spec.low, score=score, threshold=bound.min)
-    if bound.max is not None and score > bound.max:
-        return Verdict(reason=spec.high, score=score, threshold=bound.max)
-    return None

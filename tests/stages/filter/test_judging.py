@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from judged import decide, needs
 from one_by_one import flags, judge
 
 from curator.measures.clip_semantics import SemanticConfig
 from curator.measures.score_list import SCORES
 from curator.records.clips import Reason
 from curator.stages.filter.config import FilterConfig
-from curator.stages.filter.judging import Decided, decide, judge_table
+from curator.stages.filter.judging import Decided, judge_table
 from curator.stages.filter.rules import resolve
 from curator.stages.shard.config import ShardConfig
 from curator.tables.parts import columns_to_rows
@@ -246,5 +247,5 @@ def test_judging_needs_no_column_of_a_rule_that_is_idle() -> None:
     """Pins that an older table without a score can be judged where no bound asks for it."""
     clips = clips_with(3).drop_columns(["noise", "tags"])
     bounds = resolve(FilterConfig.model_validate({"noise": {}, "motion": {"min": 2}}).root)
-    result = judge_table(clips, bounds, min_s=2.0, shard=ShardConfig())
+    result = judge_table(clips, bounds, needs(ShardConfig()))
     assert result.n_kept == 0

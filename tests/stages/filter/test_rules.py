@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from one_by_one import judge
+from one_by_one import Verdict, judge
 from pydantic import ValidationError
 from samples import made_signals, made_track
 
@@ -16,7 +16,7 @@ from curator.measures.clip_view import samples_of
 from curator.measures.score_list import SCORES, score_clip
 from curator.records.clips import Reason, Span
 from curator.stages.filter.config import FilterConfig
-from curator.stages.filter.rules import Bounds, Verdict, quantile_bound, resolve
+from curator.stages.filter.rules import Bounds, quantile_bound, resolve
 
 
 def span(start: int, end: int) -> Span:

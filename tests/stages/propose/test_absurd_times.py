@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from judged import decide
 from samples import made_track
 
 from curator.cut_requests import MAX_VARIABLE_FPS, cut_request, target_n_frames
@@ -14,7 +15,6 @@ from curator.records.sources import SourceRef
 from curator.records.tracks import Track, nominal_fps
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of
-from curator.stages.filter.judging import decide
 from curator.stages.propose.candidate_row import candidate_of
 from curator.stages.propose.config import ProposeConfig
 from curator.stages.propose.stage import KeepProposed, ProposeStage
