@@ -1,28 +1,85 @@
-"""YAML as people write it by hand: what is said twice, or cannot be read, is an error."""
+"""YAML as people write it by hand: what is said twice, or cannot be read, is an error.
+
+YAML may be someone else's. An alias repeats a part of a text for two characters, so that a few
+lines can stand for gigabytes; nesting has no end either. Both are bounded before values are made.
+"""
 
 from typing import Any
 
 import yaml
 
+MAX_CHARACTERS = 256 << 10
+"""Of a text, also with a copy of its part in place of each alias."""
+MAX_DEPTH = 64
 _MERGE = "tag:yaml.org,2002:merge"
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels, or without end"
 
 
 class StrictYamlError(ValueError):
     """Text that is not YAML, or says a key twice; one line, with the place."""
 
 
-def load_yaml(text: str) -> Any:  # noqa: ANN401
+def load_yaml(text: str, *, max_characters: int = MAX_CHARACTERS) -> Any:  # noqa: ANN401
     """Reads YAML; None for nothing.
+
+    Args:
+        text: The YAML.
+        max_characters: Of the text, as it is and with all aliases written out.
 
     Raises:
         StrictYamlError: Naming line, column and what is wrong.
     """
+    if len(text) > max_characters:
+        raise StrictYamlError(f"{len(text)} characters; expected at most {max_characters}")
     try:
-        return yaml.load(text, Loader=_Loader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_size(node, max_characters)
+        return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         raise StrictYamlError(_said(error)) from error
     except yaml.YAMLError as error:
         raise StrictYamlError(" ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise StrictYamlError(_TOO_DEEP) from error
+    # PyYAML's constructors of numbers, dates and tagged values raise whatever Python raises.
+    except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        raise StrictYamlError(f"a value does not fit its type: {error}") from error
+
+
+def _check_size(root: yaml.Node, max_characters: int) -> None:
+    """Refuses aliases that stand for too much; visits each node once, however often it is named."""
+    measured: dict[int, tuple[int, int]] = {}
+
+    def measure(node: yaml.Node, level: int) -> tuple[int, int]:
+        """Returns characters with aliases written out, and levels."""
+        size, depth = measured.get(id(node), (0, 0))
+        if level + depth > MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=node.start_mark)
+        if size:
+            return size, depth
+        if isinstance(node, yaml.ScalarNode):
+            size = 1 + len(node.value)
+        else:
+            parts = (
+                [part for pair in node.value for part in pair]
+                if isinstance(node, yaml.MappingNode)
+                else node.value
+            )
+            inner = [measure(part, level + 1) for part in parts]
+            size = 1 + sum(size for size, _ in inner)
+            depth = 1 + max((depth for _, depth in inner), default=0)
+        measured[id(node)] = size, depth
+        return size, depth
+
+    size, _ = measure(root, 0)
+    if size > max_characters:
+        raise yaml.YAMLError(
+            f"its aliases stand for {size} characters; expected at most {max_characters}: write "
+            "out what is meant"
+        )
 
 
 class _Loader(yaml.SafeLoader):

@@ -10,7 +10,16 @@ import curator
 
 ROOT = Path(curator.__file__).parent
 LAYERS = (
-    ("errors", "strict_yaml", "fingerprints", "extensions", "number_text", "records", "stage"),
+    (
+        "errors",
+        "strict_yaml",
+        "json_bounds",
+        "fingerprints",
+        "extensions",
+        "number_text",
+        "records",
+        "stage",
+    ),
     ("storage", "media", "footage"),
     ("models",),
     ("measures",),

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from curator.errors import ModelError, unknown_key
+from curator.strict_yaml import StrictYamlError, load_yaml
 
 Kind = Literal["clip", "aesthetic", "shots", "text"]
 
@@ -161,9 +161,9 @@ def load_catalogue(added: str | None = None) -> Catalogue:
 
 def _entries(text: str) -> dict[str, ModelEntry]:
     try:
-        data = yaml.safe_load(text) or {}
+        data = load_yaml(text) or {}
         if not isinstance(data, dict):
             raise TypeError(f"it is a {type(data).__name__}; expected names and entries")
         return {name: ModelEntry.model_validate({"name": name} | row) for name, row in data.items()}
-    except (yaml.YAMLError, ValidationError, TypeError) as error:
+    except (StrictYamlError, ValidationError, TypeError) as error:
         raise ModelError(f"{CATALOGUE} cannot be read: {' '.join(str(error).split())}") from error

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from curator.errors import ModelError
+from curator.strict_yaml import StrictYamlError, load_yaml
 
 
 class Prompts(BaseModel):
@@ -48,8 +48,8 @@ def load_prompts(path: str | None = None) -> Prompts:
     """
     file = Path(path) if path is not None else Path(__file__).parent / "content_types.yaml"
     try:
-        return Prompts.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
+        return Prompts.model_validate(load_yaml(file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, StrictYamlError, ValidationError) as error:
         raise ModelError(
             f"prompts {file} cannot be read: {' '.join(str(error).split())}"
         ) from error

@@ -4,12 +4,17 @@ In a bucket both names are looked up in listings that begin at a source: a page 
 covers every source in its range, and the next page begins at the first source that is left. So
 neighbouring sources cost a thousandth of a request each, and none costs more than one. Where a
 listing cannot begin at a key, each name is requested.
+
+Sidecars are untrusted: whoever sent a folder may have put a link in it to a file of this machine,
+whose contents would reach a captioner and a table. A link is followed only within the folder of
+its source.
 """
 
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import StrEnum
 
 from curator.errors import ErrorCode, SourceError
 from curator.storage.object_service import scheme_of, service_of, split_uri
@@ -27,10 +32,26 @@ class FoundSidecar:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnknownSidecar:
-    """A failed lookup: there may be a sidecar or not."""
+class SidecarCode(StrEnum):
+    """Why a sidecar is not used. Public: written to reports."""
 
+    TOO_LARGE = "too_large"
+    """More than 256 KiB."""
+    NOT_JSON = "not_json"
+    """It is not JSON in UTF-8, or nested deeper than 64 levels."""
+    NOT_AN_OBJECT = "not_an_object"
+    """It is JSON, but not an object with keys and values."""
+    OUTSIDE = "outside"
+    """A link that leads out of the folder of its source."""
+    UNREADABLE = "unreadable"
+    """Permission, I/O or network error, also of a listing: then there may be a sidecar or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarProblem:
+    """A sidecar that cannot be used."""
+
+    code: SidecarCode
     message: str
 
 
@@ -41,7 +62,7 @@ def sidecar_uris(uri: str) -> tuple[str, ...]:
     return tuple(name for name in names if name != uri)
 
 
-def find_sidecars(uris: Iterable[str]) -> dict[str, FoundSidecar | UnknownSidecar]:
+def find_sidecars(uris: Iterable[str]) -> dict[str, FoundSidecar | SidecarProblem]:
     """Looks for sidecars of many sources at a time.
 
     Returns:
@@ -53,7 +74,7 @@ def find_sidecars(uris: Iterable[str]) -> dict[str, FoundSidecar | UnknownSideca
     for uri in wanted:
         scheme, bucket = scheme_of(uri), split_uri(uri)[0]
         (local if scheme is None else buckets.setdefault(f"{scheme}://{bucket}/", [])).append(uri)
-    found: dict[str, FoundSidecar | UnknownSidecar] = {}
+    found: dict[str, FoundSidecar | SidecarProblem] = {}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecar") as pool:
         jobs = [pool.submit(_local, part) for part in _parts(local)]
         for root, some in buckets.items():
@@ -80,25 +101,45 @@ def _start(uri: str) -> str:
     return _stem(uri) + "."
 
 
-def _local(uris: Sequence[str]) -> dict[str, FoundSidecar | UnknownSidecar]:
-    found: dict[str, FoundSidecar | UnknownSidecar] = {}
+def _local(uris: Sequence[str]) -> dict[str, FoundSidecar | SidecarProblem]:
+    found: dict[str, FoundSidecar | SidecarProblem] = {}
     for uri in uris:
         for path in sidecar_uris(uri):
             try:
-                found[uri] = FoundSidecar(uri=path, bytes=os.stat(path).st_size)
+                n_bytes = os.stat(path).st_size
+                is_outside = os.path.islink(path) and not _is_below(path, os.path.dirname(uri))
+                found[uri] = _outside(path) if is_outside else FoundSidecar(uri=path, bytes=n_bytes)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, ValueError) as error:
-                found[uri] = UnknownSidecar(message=local_failure(path, error).message)
+                found[uri] = _unreadable(local_failure(path, error).message)
             break
     return found
 
 
-def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | UnknownSidecar]:
+def _is_below(path: str, folder: str) -> bool:
+    """Returns whether a link leads to a file below a folder."""
+    real_folder = os.path.realpath(folder)
+    return os.path.commonpath([os.path.realpath(path), real_folder]) == real_folder
+
+
+def _outside(path: str) -> SidecarProblem:
+    message = (
+        f"{path!r} is a link to {os.path.realpath(path)!r}, outside the folder of its source, and "
+        "is not followed; put a copy of the file there if it belongs to the source"
+    )
+    return SidecarProblem(code=SidecarCode.OUTSIDE, message=message)
+
+
+def _unreadable(message: str) -> SidecarProblem:
+    return SidecarProblem(code=SidecarCode.UNREADABLE, message=message)
+
+
+def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | SidecarProblem]:
     """Yields sidecars of sources in one bucket; the sources are sorted by name."""
     service, bucket = service_of(root), split_uri(root)[0]
     assert service is not None, root
-    found: dict[str, FoundSidecar | UnknownSidecar] = {}
+    found: dict[str, FoundSidecar | SidecarProblem] = {}
     index = 0
     while index < len(uris):
         start = _start(uris[index]).removeprefix(root)
@@ -108,7 +149,7 @@ def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | Unkno
             page = service.page(bucket, prefix, start)
         except service.errors as error:
             message = f"{root}{prefix} cannot be listed: {service.explain(error, bucket)[1]}"
-            return found | {uri: UnknownSidecar(message=message) for uri in uris[index:]}
+            return found | {uri: _unreadable(message) for uri in uris[index:]}
         if page is None:
             return {source: one for uri in uris for source, one in _asked(uri).items()}
         sizes, is_truncated = page
@@ -132,11 +173,11 @@ def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | Unkno
     return found
 
 
-def _asked(uri: str) -> dict[str, FoundSidecar | UnknownSidecar]:
+def _asked(uri: str) -> dict[str, FoundSidecar | SidecarProblem]:
     for name in sidecar_uris(uri):
         try:
             return {uri: FoundSidecar(uri=name, bytes=stat_source(name)[0])}
         except SourceError as error:
             if error.code is not ErrorCode.VANISHED:
-                return {uri: UnknownSidecar(message=error.message)}
+                return {uri: _unreadable(error.message)}
     return {}

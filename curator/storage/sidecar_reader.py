@@ -4,28 +4,20 @@ import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from curator.errors import SourceError
-from curator.storage.sidecar_files import FoundSidecar, UnknownSidecar, find_sidecars
+from curator.json_bounds import refuse_deep
+from curator.storage.sidecar_files import (
+    FoundSidecar,
+    SidecarCode,
+    SidecarProblem,
+    find_sidecars,
+)
 from curator.storage.source_reader import open_source
 
 MAX_BYTES = 256 << 10
 _THREADS = 16
-
-
-class SidecarCode(StrEnum):
-    """Why a sidecar is not used. Public: written to reports."""
-
-    TOO_LARGE = "too_large"
-    """More than 256 KiB."""
-    NOT_JSON = "not_json"
-    """It is no JSON in UTF-8."""
-    NOT_AN_OBJECT = "not_an_object"
-    """It is JSON, and no object with keys and values."""
-    UNREADABLE = "unreadable"
-    """Permission, I/O or network error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +27,6 @@ class Sidecar:
     uri: str
     data: Mapping[str, Any]
     """As it stands there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SidecarProblem:
-    """A sidecar that exists and cannot be used."""
-
-    code: SidecarCode
-    message: str
 
 
 def read_sidecars(uris: Iterable[str]) -> dict[str, Sidecar | SidecarProblem]:
@@ -57,9 +41,7 @@ def read_sidecars(uris: Iterable[str]) -> dict[str, Sidecar | SidecarProblem]:
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecar") as pool:
         told = dict(zip(places, pool.map(_read, places.values()), strict=True))
     return {
-        uri: SidecarProblem(code=SidecarCode.UNREADABLE, message=place.message)
-        if isinstance(place, UnknownSidecar)
-        else told[place.uri]
+        uri: told[place.uri] if isinstance(place, FoundSidecar) else place
         for uri, place in sorted(found.items())
     }
 
@@ -76,9 +58,10 @@ def _read(place: FoundSidecar) -> Sidecar | SidecarProblem:
         return _too_large(place.uri, len(raw))
     try:
         data = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse)
+        refuse_deep(data)
     except (ValueError, RecursionError) as error:
-        why = type(error).__name__ if isinstance(error, RecursionError) else str(error)[:120]
-        message = f"{place.uri!r} is no JSON in UTF-8: {why}"
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
+        message = f"{place.uri!r} is not JSON in UTF-8: {why}"
         return SidecarProblem(code=SidecarCode.NOT_JSON, message=message)
     if not isinstance(data, dict):
         message = f"{place.uri!r} has a {type(data).__name__}; expected an object with keys"

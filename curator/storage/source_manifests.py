@@ -5,6 +5,9 @@
   are skipped. Other columns are metadata of the sources.
 
 A relative path starts at the manifest's folder. Text is UTF-8, with or without a byte order mark.
+
+A manifest in a bucket may be someone else's: it names objects, relative ones within its bucket, and
+never files of this machine. A manifest on this machine may name both.
 """
 
 import csv
@@ -16,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from curator.errors import UsageError
 from curator.storage.base import has_scheme
 from curator.storage.metadata_columns import CsvText, column_names
-from curator.storage.object_service import scheme_of
+from curator.storage.object_service import ADDRESSES, scheme_of
 from curator.storage.source_reader import open_source
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 Row = tuple[str, Mapping[str, Any]]
 """A URI, and metadata of the source by column."""
+_Entry = tuple[str, str, Mapping[str, Any]]
+"""Where it stands (`line 3`), what it says, and metadata."""
 SUFFIXES = (".txt", ".csv", ".parquet")
 COLUMN = "uri"
 _LINE_BYTES = 64 << 10
@@ -40,28 +45,45 @@ def manifest_rows(manifest: str) -> Iterator[Row]:
     """Yields the absolute URIs of a manifest in its order, repeated ones too, with their metadata.
 
     Raises:
-        UsageError: It has no column `uri`, or its content does not match its suffix.
+        UsageError: It has no column `uri`, its content does not match its suffix, or it lies in a
+            bucket and an entry leads out of it.
         SourceError: It cannot be read.
     """
     suffix = manifest.lower().rpartition(".")[2]
     read = {"txt": _lines, "csv": _csv_rows, "parquet": _parquet_rows}[suffix]
     with open_source(manifest) as stream:
-        for written, metadata in read(stream, manifest):
-            yield resolve(written, manifest), metadata
+        for place, written, metadata in read(stream, manifest):
+            try:
+                yield resolve(written, manifest), metadata
+            except ValueError as error:
+                raise UsageError(
+                    f"manifest {manifest!r}, {place}: {written!r} {error}; expected "
+                    f"{ADDRESSES}, or a path relative to the manifest. A manifest on this machine "
+                    "may name files and objects"
+                ) from error
 
 
 def resolve(written: str, manifest: str) -> str:
-    """Returns the absolute URI of a manifest's entry."""
+    """Returns the absolute URI of a manifest's entry.
+
+    Raises:
+        ValueError: The manifest lies in a bucket, and the entry is a file of this machine or leads
+            out of the bucket.
+    """
     if has_scheme(written):
         return written
-    if written.startswith("/") or scheme_of(manifest) is None:
+    if scheme_of(manifest) is None:
         return absolute_path(os.path.join(os.path.dirname(manifest), written))
+    if written.startswith("/"):
+        raise ValueError("is a path on this machine, which a manifest in a bucket must not name")
     folder = manifest.rpartition("/")[0].split("/")
     for segment in written.split("/"):
-        if segment == ".." and len(folder) > len(["scheme:", "", "bucket"]):
+        if segment != "..":
+            folder += [segment] if segment != "." else []
+        elif len(folder) == len(["scheme:", "", "bucket"]):
+            raise ValueError("leads out of the manifest's bucket")
+        else:
             folder.pop()
-        elif segment not in (".", ".."):
-            folder.append(segment)
     return "/".join(folder)
 
 
@@ -72,7 +94,7 @@ def absolute_path(path: str) -> str:
     return path[1:] if path.startswith("//") else path
 
 
-def _lines(stream: BinaryIO, manifest: str) -> Iterator[Row]:
+def _lines(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
     number = 0
     while line := stream.readline(_LINE_BYTES):
         number += 1
@@ -85,10 +107,10 @@ def _lines(stream: BinaryIO, manifest: str) -> Iterator[Row]:
             line = line.removeprefix(_MARK)
         text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "surrogateescape")
         if text.strip() and not text.startswith("# "):
-            yield text, {}
+            yield f"line {number}", text, {}
 
 
-def _csv_rows(stream: BinaryIO, manifest: str) -> Iterator[Row]:
+def _csv_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
     rows = csv.reader(text, strict=True)
     try:
@@ -101,6 +123,7 @@ def _csv_rows(stream: BinaryIO, manifest: str) -> Iterator[Row]:
         for row in rows:
             if len(row) > column and row[column].strip():
                 yield (
+                    f"line {rows.line_num}",
                     row[column],
                     {
                         name: CsvText(_shown(row[at]))
@@ -119,7 +142,7 @@ def _shown(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[Row]:
+def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -135,6 +158,7 @@ def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[Row]:
             )
         types = {name: _plain_type(schema.field(name).type) for name in schema.names}
         names = column_names((n for n in schema.names if n != COLUMN and types[n]), manifest)
+        first = 1
         for batch in table.iter_batches(batch_size=_BATCH_ROWS, columns=[COLUMN, *names]):
             # As bytes, because Arrow does not guarantee that a string is valid UTF-8.
             uris = batch[COLUMN].cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
@@ -142,7 +166,8 @@ def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[Row]:
             for at, value in enumerate(uris):
                 if value and value.strip():
                     row = {n: v for n, found in columns.items() if (v := found[at]) is not None}
-                    yield value.decode("utf-8", "surrogateescape"), row
+                    yield f"row {first + at}", value.decode("utf-8", "surrogateescape"), row
+            first += len(uris)
     except pa.ArrowException as error:
         raise UsageError(f"manifest {manifest!r}: not valid Parquet: {error}") from error
 

@@ -5,16 +5,18 @@ from typing import Any
 
 import numpy as np
 import orjson
-import yaml
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError
 from curator.stages.shard.tar_reader import ShardSet
+from curator.strict_yaml import load_yaml
 from curator.verify.findings import EXPORT, Code, Findings
 from curator.verify.tar_check import TarFacts
 
 ENERGON = ".nv-meta"
 ENERGON_FILES = ("dataset.yaml", "split.yaml", ".info.json")
+_MAX_YAML_CHARACTERS = 64 << 20
+"""It names every tar."""
 
 
 def wids_name(split: str) -> str:
@@ -195,8 +197,10 @@ def _load(shards: ShardSet, name: str, code: Code, findings: Findings) -> Any:  
     """Loads a JSON or YAML object; None, and a finding, if it cannot be read."""
     try:
         data = shards.store.read(shards.key(name))
-        return orjson.loads(data) if name.endswith(".json") else yaml.safe_load(data)
-    except (CuratorError, ValueError, yaml.YAMLError) as error:
+        if name.endswith(".json"):
+            return orjson.loads(data)
+        return load_yaml(data.decode(), max_characters=_MAX_YAML_CHARACTERS)
+    except (CuratorError, ValueError) as error:
         words = f"it cannot be read ({str(error).splitlines()[0]})"
         findings.add(
             code,

@@ -11,6 +11,7 @@ import orjson
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError, ShardError
+from curator.json_bounds import load_bounded
 from curator.stages.shard.tar_reader import (
     MAX_TEXT_BYTES,
     TEXT_VECTOR,
@@ -239,8 +240,8 @@ class TarCheck:
         if sample.json is None:
             return None
         try:
-            fields = orjson.loads(sample.json)
-        except orjson.JSONDecodeError as error:
+            fields = load_bounded(sample.json)
+        except ValueError as error:
             self._add(Code.JSON, path, f"no JSON ({error})", "a JSON object")
             return None
         if not isinstance(fields, dict):
@@ -383,6 +384,6 @@ def _is_same_json(line: bytes, json: bytes) -> bool:
     if line.rstrip(b"\n") == json.rstrip(b"\n"):
         return True
     try:
-        return bool(orjson.loads(line) == orjson.loads(json))
-    except orjson.JSONDecodeError:
+        return bool(load_bounded(line) == load_bounded(json))
+    except ValueError:
         return False

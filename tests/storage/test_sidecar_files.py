@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from curator.storage import s3_client
-from curator.storage.sidecar_files import FoundSidecar, UnknownSidecar, find_sidecars, sidecar_uris
+from curator.storage.sidecar_files import FoundSidecar, SidecarProblem, find_sidecars, sidecar_uris
 from curator.storage.source_reader import open_source
 
 
@@ -99,7 +99,7 @@ def test_more_than_a_page_of_names_that_begin_alike(s3_bucket: str, counted: Cou
 def test_a_bucket_that_cannot_be_listed_is_told(s3_bucket: str) -> None:
     uri = f"s3://{s3_bucket}-gone/a.mp4"
     found = find_sidecars([uri])[uri]
-    assert isinstance(found, UnknownSidecar)
+    assert isinstance(found, SidecarProblem)
     assert "cannot be listed: there is no such bucket" in found.message
 
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from curator.errors import SourceError
 from curator.storage import Store, stat_source
-from curator.storage.sidecar_reader import Sidecar, SidecarProblem, read_sidecars
+from curator.storage.sidecar_files import SidecarProblem
+from curator.storage.sidecar_reader import Sidecar, read_sidecars
 from curator.tables.parts import read_parquet, rows_to_table
 from curator.tables.schemas import SIDECARS_SCHEMA
 

@@ -28,7 +28,8 @@ from curator.storage.object_service import (
     service_of,
     split_uri,
 )
-from curator.storage.sidecar_reader import Sidecar, SidecarProblem, read_sidecars
+from curator.storage.sidecar_files import SidecarProblem
+from curator.storage.sidecar_reader import Sidecar, read_sidecars
 from curator.storage.source_manifests import Row, absolute_path, is_manifest, manifest_rows
 from curator.storage.source_reader import local_failure, stat_source
 
@@ -354,7 +355,7 @@ def _limited(listed: Iterable[Listed], limit: int | None) -> Iterator[Listed]:
 
 def _with_sidecars(listed: Iterator[Listed]) -> Iterator[Listed]:
     """Adds metadata of sidecars; a manifest's value of the same column counts."""
-    n_unread = 0
+    n_unread, first = 0, ""
     while window := list(islice(listed, _SIDECARS)):
         found = read_sidecars(item.uri for item in window if isinstance(item, ListedSource))
         for item in window:
@@ -362,10 +363,11 @@ def _with_sidecars(listed: Iterator[Listed]) -> Iterator[Listed]:
             if isinstance(item, ListedSource) and isinstance(sidecar, Sidecar):
                 yield replace(item, metadata=_plain_values(sidecar.data) | dict(item.metadata))
             else:
-                n_unread += isinstance(sidecar, SidecarProblem)
+                if isinstance(sidecar, SidecarProblem):
+                    n_unread, first = n_unread + 1, first or sidecar.message
                 yield item
     if n_unread:
-        logger.warning("%d sidecars cannot be used as metadata", n_unread)
+        logger.warning("sidecars that cannot be used as metadata: %d, such as %s", n_unread, first)
 
 
 def _plain_values(data: Mapping[str, Any]) -> dict[str, Any]:

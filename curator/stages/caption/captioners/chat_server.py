@@ -16,9 +16,8 @@ from difflib import get_close_matches
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import orjson
-
 from curator.errors import ServerError, UsageError
+from curator.json_bounds import load_bounded
 from curator.stages.caption.caption_records import (
     Frames,
     Reply,
@@ -296,8 +295,8 @@ class ServerClient:
         if status != 200:
             return None
         try:
-            names = [str(model["id"]) for model in orjson.loads(body)["data"]]
-        except (orjson.JSONDecodeError, LookupError, TypeError):
+            names = [str(model["id"]) for model in load_bounded(body)["data"]]
+        except (ValueError, LookupError, TypeError):
             return None
         return names or None
 

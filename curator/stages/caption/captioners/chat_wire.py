@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 import orjson
 
+from curator.json_bounds import load_bounded
 from curator.stages.caption.caption_records import Frames, Request
 from curator.stages.caption.config import ModelConfig
 
@@ -145,8 +146,8 @@ def parse_answer(body: bytes) -> ServerAnswer:
         MalformedError: The body is no chat completion; the message quotes nothing of it.
     """
     try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        answer = load_bounded(body)
+    except ValueError:
         raise MalformedError(f"answer of {len(body)} bytes is no JSON") from None
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
@@ -187,8 +188,8 @@ def error_in(body: bytes, secret: str | None) -> str:
     """
     text = body.decode("utf-8", "replace")
     try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        answer = load_bounded(body)
+    except ValueError:
         answer = None
     if isinstance(answer, dict):
         error = answer.get("error", answer)
@@ -211,9 +212,9 @@ def shown(text: str, secret: str | None) -> str:
 def is_out_of_money(body: bytes) -> bool:
     """Returns whether a 429 means that no credit is left, so that waiting does not help."""
     try:
-        error = orjson.loads(body)["error"]
+        error = load_bounded(body)["error"]
         return not _NO_CREDIT.isdisjoint((error.get("code"), error.get("type")))
-    except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return False
 
 

@@ -7,13 +7,8 @@ import pytest
 
 from curator.stages.caption.dialogs.sidecar_values import count_problems, quoted, sidecar_lines
 from curator.storage import s3_client
-from curator.storage.sidecar_reader import (
-    MAX_BYTES,
-    Sidecar,
-    SidecarCode,
-    SidecarProblem,
-    read_sidecars,
-)
+from curator.storage.sidecar_files import SidecarCode, SidecarProblem
+from curator.storage.sidecar_reader import MAX_BYTES, Sidecar, read_sidecars
 from curator.storage.source_reader import open_source
 
 

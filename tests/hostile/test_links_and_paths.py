@@ -1,0 +1,138 @@
+"""Links beside sources and paths in manifests reach no file that the user did not name."""
+
+import csv
+import io
+import json
+import logging
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curator.errors import UsageError
+from curator.stages.caption.dialogs.sidecar_values import count_problems
+from curator.stages.caption.sidecar_table import sidecars_table
+from curator.stages.scan.source_listing import list_sources
+from curator.storage import s3_client
+from curator.storage.sidecar_files import SidecarCode, SidecarProblem
+from curator.storage.sidecar_reader import Sidecar, read_sidecars
+from curator.storage.source_manifests import manifest_rows, resolve
+
+
+@pytest.fixture
+def footage(tmp_path: Path) -> Path:
+    """A folder of sources; `tmp_path` outside it has a secret."""
+    (tmp_path / "secret.json").write_text(json.dumps({"token": "hunter2"}))
+    folder = tmp_path / "footage"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("v.mp4", "w.mp4", "x.mp4", "sub/y.mp4"):
+        (folder / name).write_bytes(b"video")
+    return folder
+
+
+def test_a_sidecar_that_leads_outside_is_not_followed(footage: Path) -> None:
+    """Pins absolute, relative and chained links, and links to a folder above."""
+    (footage / "v.json").symlink_to(footage.parent / "secret.json")
+    (footage / "w.mp4.json").symlink_to("../secret.json")
+    (footage / "x.json").symlink_to("w.mp4.json")
+    (footage / "up").symlink_to("..")
+    (footage / "sub" / "y.json").symlink_to("../up/secret.json")
+    uris = [str(footage / name) for name in ("v.mp4", "w.mp4", "x.mp4", "sub/y.mp4")]
+    found = read_sidecars(uris)
+    assert sorted(found) == sorted(uris)
+    for problem in found.values():
+        assert isinstance(problem, SidecarProblem)
+        assert problem.code is SidecarCode.OUTSIDE
+        assert f"is a link to {str(footage.parent / 'secret.json')!r}" in problem.message
+        assert "put a copy of the file there" in problem.message
+    assert count_problems(found) == {"outside": 4}
+    assert sidecars_table(found).num_rows == 0
+
+
+def test_links_within_the_folder_of_a_source_are_followed(footage: Path) -> None:
+    """Pins that a folder which is a link itself is the folder, as it is for its videos."""
+    (footage / "sub" / "common.json").write_text('{"place": "Oslo"}')
+    (footage / "v.json").symlink_to("sub/common.json")
+    (footage.parent / "linked").symlink_to(footage)
+    for folder in (footage, footage.parent / "linked"):
+        found = read_sidecars([str(folder / "v.mp4")])[str(folder / "v.mp4")]
+        assert isinstance(found, Sidecar)
+        assert found.data == {"place": "Oslo"}
+
+
+def test_a_listing_goes_on_and_counts_refused_sidecars(
+    footage: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (footage / "v.json").symlink_to("../secret.json")
+    (footage / "w.json").write_text('{"place": "Oslo"}')
+    with caplog.at_level(logging.WARNING):
+        found = list(list_sources([str(footage)], sidecar_meta=True))
+    metadata = [getattr(source, "metadata", {}) for source in found]
+    assert {"meta.place": "Oslo"} in metadata
+    assert "hunter2" not in str(metadata)
+    assert "sidecars that cannot be used as metadata: 1, such as" in caplog.text
+    assert "outside the folder of its source" in caplog.text
+
+
+def manifest(kind: str, lines: list[str]) -> bytes:
+    match kind:
+        case "txt":
+            return "\n".join(lines).encode()
+        case "csv":
+            text = io.StringIO()
+            csv.writer(text).writerows([["uri"], *([line] for line in lines)])
+            return text.getvalue().encode()
+        case _:
+            sink = io.BytesIO()
+            pq.write_table(pa.table({"uri": lines}), sink)
+            return sink.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["txt", "csv", "parquet"])
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("/etc/passwd", "is a path on this machine"),
+        ("//etc/passwd", "is a path on this machine"),
+        ("../../../x.mp4", "leads out of the manifest's bucket"),
+    ],
+)
+def test_a_manifest_in_a_bucket_names_no_file(
+    s3_bucket: str, kind: str, written: str, said: str
+) -> None:
+    """Pins that the error names the manifest, the line and the value."""
+    uri = f"s3://{s3_bucket}/lists/m.{kind}"
+    body = manifest(kind, ["a.mp4", "b.mp4", written])
+    s3_client.client().put_object(Bucket=s3_bucket, Key=f"lists/m.{kind}", Body=body)
+    with pytest.raises(UsageError) as caught:
+        list(list_sources([uri]))
+    line = {"txt": "line 3", "csv": "line 4", "parquet": "row 3"}[kind]
+    assert f"manifest {uri!r}, {line}: {written!r} {said}" in str(caught.value)
+    assert "expected s3://" in str(caught.value)
+
+
+def test_file_addresses_are_no_way_around(s3_bucket: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.mp4"
+    secret.write_bytes(b"secret")
+    s3_client.client().put_object(Bucket=s3_bucket, Key="m.txt", Body=f"file://{secret}\n".encode())
+    (found,) = list_sources([f"s3://{s3_bucket}/m.txt"])
+    assert "is not supported" in getattr(found, "message", "")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+def test_every_object_store_has_the_rule(scheme: str) -> None:
+    manifest = f"{scheme}://bucket/a/m.txt"
+    assert resolve("../x.mp4", manifest) == f"{scheme}://bucket/x.mp4"
+    assert resolve("s3://other/x.mp4", manifest) == "s3://other/x.mp4"
+    for written in ("/x.mp4", "../../x.mp4", "b/../../../x.mp4"):
+        with pytest.raises(ValueError, match=r"on this machine|out of the manifest's bucket"):
+            resolve(written, manifest)
+
+
+def test_a_manifest_on_this_machine_names_files_and_objects(tmp_path: Path) -> None:
+    path = tmp_path / "m.txt"
+    path.write_text("/other/a.mp4\ns3://bucket/b.mp4\n../c.mp4\n")
+    assert [uri for uri, _ in manifest_rows(str(path))] == [
+        "/other/a.mp4", "s3://bucket/b.mp4", str(tmp_path.parent / "c.mp4"),
+    ]  # fmt: skip
