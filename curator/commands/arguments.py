@@ -39,9 +39,6 @@ def add_overrides(parser: argparse.ArgumentParser, text: str = "as for `curate r
 def add_cluster(parser: argparse.ArgumentParser, *, address: str, shared: str) -> None:
     """Adds `--ray-address` and `--shared-out`, with their help."""
     parser.add_argument(
-        "--ray-address",
-        default=os.environ.get("RAY_ADDRESS") or None,
-        metavar="ADDR",
-        help=address,
+        "--ray-address", default=os.environ.get("RAY_ADDRESS") or None, metavar="ADDR", help=address
     )
     parser.add_argument("--shared-out", action="store_true", help=shared)

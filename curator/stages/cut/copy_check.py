@@ -160,13 +160,7 @@ def is_same_luma(luma: NDArray[np.float32], meant: NDArray[np.float32], at: rang
 
 
 def check_encoded(
-    mp4: bytes,
-    *,
-    n_frames: int,
-    size: tuple[int, int],
-    fps: Fraction,
-    decodes: bool,
-    threads: int,
+    mp4: bytes, *, n_frames: int, size: tuple[int, int], fps: Fraction, decodes: bool, threads: int
 ) -> str | None:
     """Compares an encoded clip with the request.
 

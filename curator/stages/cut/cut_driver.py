@@ -298,11 +298,7 @@ class Cutting:
         stage = make(
             self._config, self._pixels, threads=max(1, engine.n_cpus() // workers), taker=taker
         )
-        load = Step(
-            make=TrackLoader,
-            settings={"store": self._store},
-            resources=stage.resources,
-        )
+        load = Step(make=TrackLoader, settings={"store": self._store}, resources=stage.resources)
         cut = Step(
             make=UnitWorker,
             settings={
@@ -505,9 +501,7 @@ def _groups(
                 ClipToCut(
                     clip_id=clip.clip_id,
                     span=Span(
-                        start_frame=clip.start_frame,
-                        end_frame=clip.end_frame,
-                        shot=clip.shot,
+                        start_frame=clip.start_frame, end_frame=clip.end_frame, shot=clip.shot
                     ),
                     min_frames=wanted[clip.clip_id].min_frames,
                     crop=_crop_of(clip),

@@ -57,18 +57,13 @@ def exact_frames(
 
 
 def at_constant_rate(
-    upright: Upright,
-    first: DecodedFrame,
-    rest: Iterator[DecodedFrame],
-    plan: NDArray[np.int64],
+    upright: Upright, first: DecodedFrame, rest: Iterator[DecodedFrame], plan: NDArray[np.int64]
 ) -> Iterator[av.video.frame.VideoFrame]:
     """Yields each source frame as often as the plan names it."""
     repeats = np.bincount(plan)
     position = 0
 
-    def repeated(
-        ready: list[av.video.frame.VideoFrame],
-    ) -> Iterator[av.video.frame.VideoFrame]:
+    def repeated(ready: list[av.video.frame.VideoFrame]) -> Iterator[av.video.frame.VideoFrame]:
         nonlocal position
         for picture in ready:
             times = int(repeats[position]) if position < len(repeats) else 0

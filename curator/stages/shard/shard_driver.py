@@ -16,13 +16,7 @@ from curator.executor.worker import Step
 from curator.records.clips import Clip
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
-from curator.stages.shard.shard_index import (
-    MANIFEST,
-    Shard,
-    ShardFacts,
-    known_facts,
-    set_files,
-)
+from curator.stages.shard.shard_index import MANIFEST, Shard, ShardFacts, known_facts, set_files
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout, plan_shards, tar_layout
 from curator.stages.shard.stage import ShardStage, ShardUnit, ShardWritten, object_names
 from curator.storage import Store

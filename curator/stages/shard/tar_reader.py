@@ -141,12 +141,7 @@ def open_shards(out: str) -> ShardSet:
         tars = sorted(name for name in sizes if name.endswith(".tar"))
         shards = tuple(Shard(name=name, facts={}) for name in tars)
     return ShardSet(
-        store=store,
-        prefix=prefix,
-        manifest=manifest,
-        problem=problem,
-        sizes=sizes,
-        shards=shards,
+        store=store, prefix=prefix, manifest=manifest, problem=problem, sizes=sizes, shards=shards
     )
 
 
