@@ -146,7 +146,7 @@ class FuzzStep:
 
             recipe = load_recipe("quickstart", RECIPES[number])
             store = open_store(f"{self._folder}/out{number}-{os.getpid()}")
-            load = TrackLoader(store=store)
+            load = TrackLoader(store)
             config = CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
             stored = families_of(recipe.analyze)
             families, parts = frozenset(one.name for one in stored), TrackParts(store, stored)

@@ -166,7 +166,7 @@ def test_clips_that_are_written_otherwise_have_another_version(
     assert result.clip is not None
     with av.open(io.BytesIO(result.clip.mp4)) as container:
         frames = [frame.to_ndarray(format="gray").mean() for frame in container.decode(video=0)]
-    facts = asdict(result.outcome.written)
+    facts = asdict(result.written)
     names = ("start_frame", "end_frame", "start_s", "end_s", "n_frames", "width", "height", "crf")
     check_digest(
         "cut", CutStage.version, {"luma": frames} | {name: [facts[name]] for name in names}

@@ -1,5 +1,6 @@
 """Writing a clip: what is asked of it, what is written, and why it was not copied."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.records.clips import Coding, File, Length, Size
+from curator.records.clips import Coding, Length, Size
 
 
 class NotCopied(StrEnum):
@@ -113,7 +114,7 @@ class Looked:
 
 
 @dataclass(slots=True, kw_only=True)
-class CutClip(Coding, Length, Size, File):
+class CutClip(Coding, Length, Size):
     """A written clip: an MP4 in memory and what a reader will find in it.
 
     Of the request's frames it holds `[first, end)`: all of them when encoded.
@@ -128,3 +129,8 @@ class CutClip(Coding, Length, Size, File):
     """Why it was encoded; None for a copy, and where the recipe asks for no copies."""
     looked: Looked | None = field(default=None, repr=False)
     """Frames that were taken on the way; None where none were asked for."""
+
+    @property
+    def mp4_sha256(self) -> str:
+        """Hash of the MP4, in hex."""
+        return hashlib.sha256(self.mp4).hexdigest()

@@ -29,7 +29,7 @@ from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.commit.commit_run import Commit, kept_by_source
-from curator.stages.cut.cut_driver import CutNeeds, Cutting
+from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written
 from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.propose.candidate_store import Candidates
@@ -243,10 +243,11 @@ class Run:
         return Cutting(
             stage.config,
             stage.pixels,
-            CutNeeds(min_s=self._recipe.propose.min_s, classes=self._recipe.shard),
             self._store,
             self._engine,
             self._progress,
+            min_s=self._recipe.propose.min_s,
+            buckets=self._recipe.shard,
             previous=self._previous,
         )
 

@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
@@ -33,7 +33,6 @@ from curator.media.encode import Encoder, EncodeSettings, Upright, encode_mp4, r
 from curator.media.frame_tap import MakeTap
 from curator.media.packet_copy import (
     CannotCopyError,
-    PacketSpan,
     VideoPacket,
     mux_copy,
     packets_of_span,
@@ -55,16 +54,6 @@ MAX_COARSER = 10
 """Most that the guard against large clips adds to the CRF: a third of the size."""
 
 _Made = TypeVar("_Made")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Encoded:
-    mp4: bytes
-    n_frames: int
-    width: int
-    height: int
-    crf: int
-    looked: Looked | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,42 +167,37 @@ class ClipCutter:
                 return self._copied(request, make_tap)
             except CannotCopyError as error:
                 not_copied, copy_frames = error.reason, error.n_frames
-        encoded = self._encoded(request, make_tap)
+        clip = self._encoded(request, make_tap)
+        clip.not_copied, clip.copy_frames = not_copied, copy_frames
         start = request.frame_pts[0] * request.time_base
         try:
-            mp4, audio = self._with_audio(encoded.mp4, start, encoded.n_frames, request.fps)
+            clip.mp4, clip.audio = self._with_audio(clip.mp4, start, clip.n_frames, request.fps)
         except av.error.FFmpegError as error:
             raise CutError(f"{self._uri}: clip {request.clip_id}: audio: {error}") from error
-        self._verify(mp4, request, encoded)
-        return CutClip(
-            clip_id=request.clip_id,
-            mp4=mp4,
-            cut_mode="encode",
-            first=0,
-            end=len(request.frame_pts),
-            n_frames=encoded.n_frames,
-            fps=request.fps,
-            width=encoded.width,
-            height=encoded.height,
-            mp4_bytes=len(mp4),
-            mp4_sha256=hashlib.sha256(mp4).hexdigest(),
-            not_copied=not_copied,
-            copy_frames=copy_frames,
-            crf=encoded.crf,
-            audio=audio,
-            looked=encoded.looked,
-        )
+        self._verify(clip, request)
+        return clip
 
     def _copied(self, request: CutRequest, make_tap: MakeTap | None) -> CutClip:
         stream = video_stream(self._opened(), self._uri)
         refuse_stream(stream, self._config.copy_codecs)
         refuse_request(request, stream)
-        span = self._packets(stream, request)
-        if span.n_frames < request.min_frames:
-            raise CannotCopyError(NotCopied.TOO_FEW_FRAMES, n_frames=span.n_frames)
-        mp4 = mux_copy(stream, span, request.fps)
-        start = request.frame_pts[span.first] * request.time_base
+        limit = give_up_ticks(
+            request,
+            at_most_s=self._config.copy_give_up_s,
+            at_most_share=self._config.copy_give_up_share,
+        )
         try:
+            span = packets_of_span(
+                self._packets_from(stream, request),
+                frame_pts=request.frame_pts,
+                end_pts=request.end_pts,
+                give_up_ticks=limit,
+                extradata=stream.codec_context.extradata,
+            )
+            if span.n_frames < request.min_frames:
+                raise CannotCopyError(NotCopied.TOO_FEW_FRAMES, n_frames=span.n_frames)
+            start = request.frame_pts[span.first] * request.time_base
+            mp4 = mux_copy(stream, span, request.fps)
             mp4, audio = self._with_audio(mp4, start, span.n_frames, request.fps)
         except av.error.FFmpegError as error:
             self._close()
@@ -230,8 +214,6 @@ class ClipCutter:
             fps=request.fps,
             width=stream.width,
             height=stream.height,
-            mp4_bytes=len(mp4),
-            mp4_sha256=hashlib.sha256(mp4).hexdigest(),
             not_copied=None,
             copy_frames=None,
             crf=None,
@@ -262,24 +244,6 @@ class ClipCutter:
         )
         return (mp4, "none") if audio is None else (add_audio(mp4, audio), audio.mode)
 
-    def _packets(self, stream: av.video.stream.VideoStream, request: CutRequest) -> PacketSpan:
-        limit = give_up_ticks(
-            request,
-            at_most_s=self._config.copy_give_up_s,
-            at_most_share=self._config.copy_give_up_share,
-        )
-        try:
-            return packets_of_span(
-                self._packets_from(stream, request),
-                frame_pts=request.frame_pts,
-                end_pts=request.end_pts,
-                give_up_ticks=limit,
-                extradata=stream.codec_context.extradata,
-            )
-        except av.error.FFmpegError as error:
-            self._close()
-            raise CannotCopyError(NotCopied.DAMAGED) from error
-
     def _packets_from(
         self, stream: av.video.stream.VideoStream, request: CutRequest
     ) -> Iterator[VideoPacket]:
@@ -298,26 +262,26 @@ class ClipCutter:
             yield first
         yield from packets
 
-    def _encoded(self, request: CutRequest, make_tap: MakeTap | None) -> _Encoded:
+    def _encoded(self, request: CutRequest, make_tap: MakeTap | None) -> CutClip:
         """Encodes the clip, and once more if it is large compared to its source."""
         encoded = self._at_quality(request, self._config.crf, make_tap)
-        most = self._most_bytes(request, encoded)
-        if most is None or len(encoded.mp4) <= max(most, SMALL_BYTES):
+        factor, density = self._config.max_size_factor, request.source_bits_per_pixel
+        if factor is None or density is None:
+            return encoded
+        most = factor * density / 8 * encoded.width * encoded.height * encoded.n_frames
+        if len(encoded.mp4) <= max(most, SMALL_BYTES):
             return encoded
         # x264's sizes halve with every 6 steps of the CRF.
         coarser = math.ceil(6 * math.log2(len(encoded.mp4) / most))
         crf = min(51, self._config.crf + min(coarser, MAX_COARSER))
-        again = replace(self._at_quality(request, crf, None), looked=encoded.looked)
+        again = self._at_quality(request, crf, None)
+        again.looked = encoded.looked
         return again if len(again.mp4) < len(encoded.mp4) else encoded
 
-    def _most_bytes(self, request: CutRequest, encoded: _Encoded) -> float | None:
-        factor, density = self._config.max_size_factor, request.source_bits_per_pixel
-        if factor is None or density is None:
-            return None
-        return factor * density / 8 * encoded.width * encoded.height * encoded.n_frames
+    def _at_quality(self, request: CutRequest, crf: int, make_tap: MakeTap | None) -> CutClip:
+        """Encodes the clip, without its audio."""
 
-    def _at_quality(self, request: CutRequest, crf: int, make_tap: MakeTap | None) -> _Encoded:
-        def encode(pictures: _Pictures) -> _Encoded:
+        def encode(pictures: _Pictures) -> CutClip:
             config, upright = self._config, pictures.upright
             encoder: Encoder = "nvenc" if config.encoder == "nvenc" else "x264"
             tap = make_tap(target_n_frames(request), 0) if make_tap is not None else None
@@ -328,12 +292,20 @@ class ClipCutter:
                 fps=request.fps,
                 settings=EncodeSettings(crf=crf, preset=config.preset, encoder=encoder),
             )
-            return _Encoded(
+            return CutClip(
+                clip_id=request.clip_id,
                 mp4=mp4,
+                cut_mode="encode",
+                first=0,
+                end=len(request.frame_pts),
                 n_frames=n_frames,
+                fps=request.fps,
                 width=upright.width,
                 height=upright.height,
+                not_copied=None,
+                copy_frames=None,
                 crf=crf,
+                audio="dropped",
                 looked=tap.looked() if tap is not None else None,
             )
 
@@ -370,7 +342,11 @@ class ClipCutter:
             max_pixels=self._max_pixels,
         )
         if earlier_s is not None:
-            self._seek(container, frames, request, earlier_s)
+            target = request.start_pts - round(earlier_s / frames.time_base)
+            try:
+                container.seek(target, stream=stream, backward=True)
+            except av.error.FFmpegError as error:
+                raise WrongFramesError(f"no seek to {target}") from error
         exact = exact_frames(frames, request, tolerant=earlier_s is None)
         first = next(exact)
         aspect = pixel_aspect_of(stream, request.rotation_deg)
@@ -397,30 +373,17 @@ class ClipCutter:
             pictures = changed_pixels(stage, pictures, request.clip_id, request.fps)
         return _Pictures(upright=upright, frames=pictures)
 
-    def _seek(
-        self,
-        container: av.container.InputContainer,
-        frames: FrameReader,
-        request: CutRequest,
-        earlier_s: float,
-    ) -> None:
-        target = request.start_pts - round(earlier_s / frames.time_base)
-        try:
-            container.seek(target, stream=frames.stream, backward=True)
-        except av.error.FFmpegError as error:
-            raise WrongFramesError(f"no seek to {target}") from error
-
-    def _verify(self, mp4: bytes, request: CutRequest, encoded: _Encoded) -> None:
+    def _verify(self, clip: CutClip, request: CutRequest) -> None:
         drawn = int(hashlib.sha256(request.clip_id.encode()).hexdigest()[:8], 16) / (1 << 32)
         meant = target_n_frames(request)
         wrong = check_encoded(
-            mp4,
+            clip.mp4,
             n_frames=meant,
-            size=(encoded.width, encoded.height),
+            size=(clip.width, clip.height),
             fps=request.fps,
             decodes=drawn < self._config.verify_share,
             threads=self._threads,
         )
-        if wrong is not None or encoded.n_frames != meant:
-            problem = wrong or f"has {encoded.n_frames} frames, expected {meant}"
+        if wrong is not None or clip.n_frames != meant:
+            problem = wrong or f"has {clip.n_frames} frames, expected {meant}"
             raise CutError(f"{self._uri}: clip {request.clip_id} {problem}")

@@ -1,8 +1,9 @@
 """The driver's side of cutting: finds survivors without a written clip, and locates the others."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,17 @@ from curator.cut_requests import least_frames
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import UnitWorker
+from curator.executor.unit_worker import UnitResult, UnitWorker
 from curator.executor.worker import Step
 from curator.media.frame_tap import FrameOrder, FrameTaker, StoredFrames, TakenFrames
 from curator.records.clips import Borders, Clip, Reason, Span, Written
 from curator.records.cuts import ClipForm, Crop
 from curator.records.sources import FULL_HD, SourceRef
 from curator.stage import PixelStage
-from curator.stages.cut.config import CutConfig
 from curator.stages.cut.stage import (
     ClipToCut,
     CutItem,
     CutOutcome,
-    CutResult,
     CutStage,
     CutStageConfig,
     LookStage,
@@ -47,24 +46,6 @@ CUT_FACTS = tuple(name for name in CUT_SCHEMA.names if name not in ("clip_id", "
 """Columns of `clips` that say what was written."""
 _FACT_TYPES = {name: clips_schema().field(name).type for name in CUT_FACTS}
 _ROWS_AT_ONCE = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """The properties that a written clip must have to be used again."""
-
-    min_frames: int
-    crop: tuple[int | None, ...]
-    """Its `CROP_COLUMNS`."""
-    form: ClipForm | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutNeeds:
-    """Settings of other recipe sections that cutting needs."""
-
-    min_s: float
-    classes: BucketClasses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +69,7 @@ class CutUnit:
 class TrackLoader:
     """Reads the frame times of a unit's sources."""
 
-    def __init__(self, *, store: Store) -> None:
+    def __init__(self, store: Store) -> None:
         self._tracks = Parts(store, "tracks", "")
 
     def __call__(self, unit: Sequence[CutGroup]) -> list[CutItem]:
@@ -113,22 +94,19 @@ class CutKeeper:
         self._parts = Parts(store, "cuts", stamp)
         self._taker = taker
 
-    def __call__(self, unit: Sequence[CutItem], results: Sequence[CutResult]) -> CutUnit:
+    def __call__(self, unit: Sequence[CutItem], results: Sequence[CutOutcome]) -> CutUnit:
         """Stores the results of a unit."""
         rows: list[dict[str, Any]] = []
         taken: list[TakenFrames] = []
         for item, result in zip(unit, results, strict=True):
-            clip, written = result.clip, result.outcome.written
+            clip, written, wish = result.clip, result.written, item.clip.wish
             if clip is None or written is None:
                 continue
             rows.append(asdict(written) | {"clip_id": clip.clip_id, "mp4": clip.mp4})
-            if clip.looked is not None and item.clip.wish is not None:
+            if clip.looked is not None and wish is not None:
                 taken.append(
                     TakenFrames(
-                        clip_id=clip.clip_id,
-                        wish=item.clip.wish,
-                        looked=clip.looked,
-                        written=written,
+                        clip_id=clip.clip_id, wish=wish, looked=clip.looked, written=written
                     )
                 )
         # Frames first: a clip that is found written is not decoded again for them.
@@ -136,34 +114,25 @@ class CutKeeper:
         if rows:
             table = rows_to_table(rows, CUT_SCHEMA)
             self._parts.write(table, table["clip_id"].to_pylist(), one_row_groups=True)
-        return CutUnit(outcomes=[result.outcome for result in results], frames=frames)
+        return CutUnit(outcomes=[replace(result, clip=None) for result in results], frames=frames)
 
 
-class FrameKeeper:
-    """Stores frames of clips that are not written."""
-
-    def __init__(self, taker: FrameTaker | None) -> None:
-        self._taker = taker
-
-    def __call__(
-        self, unit: Sequence[CutItem], results: Sequence[TakenFrames | StoredFrames]
-    ) -> list[StoredFrames]:
-        """Stores the frames of a unit; failures come last."""
-        assert self._taker is not None
-        stored = self._taker.store([one for one in results if isinstance(one, TakenFrames)])
-        return [*stored, *(one for one in results if isinstance(one, StoredFrames))]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    chain: tuple[list[Step], list[list[CutGroup]]]
-    is_small: bool
+def keep_frames(
+    taker: FrameTaker, unit: Sequence[CutItem], results: Sequence[TakenFrames | StoredFrames]
+) -> list[StoredFrames]:
+    """Stores frames of clips that are not written; failures come last."""
+    stored = taker.store([one for one in results if isinstance(one, TakenFrames)])
+    return [*stored, *(one for one in results if isinstance(one, StoredFrames))]
 
 
 class Cutting:
     """Cuts survivors that have no written clip.
 
     Args:
+        config: Settings.
+        pixels: Stages that change pixels before the encoder.
+        min_s: `propose.min_s`.
+        buckets: Section `shard`.
         previous: Summary of the last finished run.
     """
 
@@ -171,16 +140,18 @@ class Cutting:
         self,
         config: CutStageConfig,
         pixels: Sequence[PixelStage[Any]],
-        needs: CutNeeds,
         store: Store,
         engine: Engine,
         progress: Progress,
         *,
+        min_s: float,
+        buckets: BucketClasses,
         previous: Mapping[str, Any],
     ) -> None:
         self._config = config
         self._pixels = pixels
-        self._needs = needs
+        self._min_s = min_s
+        self._buckets = buckets
         self._store = store
         self._engine = engine
         self._progress = progress
@@ -216,17 +187,16 @@ class Cutting:
         self.n_cut = len(missing)
         outcomes: dict[str, CutOutcome] = {}
         if missing:
-            wanted = {clip.clip_id: self._wanted(clip) for clip in missing}
-            work = self._work_of(missing, wanted, sources, track_part, order)
+            units = self._run(missing, sources, track_part, order)
             with self._progress.polling(self._engine.progress):
-                for unit in self._engine.run(*work.chain, small=work.is_small):
+                for unit in units:
                     cut: CutUnit = unit.results
                     outcomes |= {outcome.clip_id: outcome for outcome in cut.outcomes}
                     self.cpu_s.update(unit.cpu_s)
                     if order is not None:
                         facts = {o.clip_id: o.written for o in cut.outcomes if o.written}
                         order.take(cut.frames, facts)
-            self._find_cut(written, wanted)
+            self._find_cut(written, {clip.clip_id for clip in missing})
             for clip in missing:
                 outcome = outcomes[clip.clip_id]
                 if outcome.error is not None:
@@ -245,9 +215,7 @@ class Cutting:
         """Takes frames of proposed clips before they are cut, and encodes nothing."""
         if not clips:
             return
-        wanted = {clip.clip_id: self._wanted(clip) for clip in clips}
-        work = self._work_of(clips, wanted, sources, track_part, order, before=True)
-        for unit in self._engine.run(*work.chain, small=work.is_small):
+        for unit in self._run(clips, sources, track_part, order, before=True):
             self.cpu_s.update(unit.cpu_s)
             order.take(unit.results, {})
 
@@ -258,30 +226,32 @@ class Cutting:
                 if clips[number].decision == "kept":
                     reject(clips[number], Reason.HIGH_DYNAMIC_RANGE, detail="cut.hdr is reject")
 
-    def _wanted(self, clip: Clip) -> "_Wanted":
-        cut, needs = self._config.cut, self._needs
-        least = least_frames(clip, min_s=needs.min_s, shard=needs.classes)
-        return _Wanted(
-            # A copy must have all requested frames; an encoded clip has them.
-            min_frames=cut.length_frames or least,
-            crop=_crop(clip),
-            form=_form(clip, cut) if cut.has_form else None,
-        )
+    def _min_frames(self, clip: Clip) -> int:
+        """Returns the fewest frames of a copy: all requested ones, which an encoded clip has."""
+        least = self._config.cut.length_frames
+        return least or least_frames(clip, min_s=self._min_s, shard=self._buckets)
 
-    def _work_of(
+    def _run(
         self,
         clips: Sequence[ClipRow],
-        wanted: Mapping[str, _Wanted],
         sources: Mapping[str, SourceRef],
         track_part: Mapping[str, str],
         order: FrameOrder | None,
         *,
         before: bool = False,
-    ) -> _Work:
+    ) -> Iterator[UnitResult[Any]]:
+        """Plans the work of some clips; it begins when the first result is asked for."""
         engine = self._engine
         total_s = sum(clip.end_s - clip.start_s for clip in clips)
         unit_s = min(CUT_UNIT_S, total_s / (UNITS_PER_WORKER * engine.n_workers(len(clips))))
-        groups = _groups(clips, wanted, sources, track_part, unit_s, order)
+        groups = [
+            CutGroup(
+                source=sources[chunk[0].source_id],
+                track_part=track_part[chunk[0].source_id],
+                clips=tuple(self._to_cut(clip, order) for clip in chunk),
+            )
+            for chunk in _chunks(clips, unit_s)
+        ]
         units = list(
             pack(
                 groups,
@@ -298,18 +268,36 @@ class Cutting:
         stage = make(
             self._config, self._pixels, threads=max(1, engine.n_cpus() // workers), taker=taker
         )
-        load = Step(make=TrackLoader, settings={"store": self._store}, resources=stage.resources)
-        cut = Step(
+        keep: Callable[..., Any] = CutKeeper(self._store, self.stamp, taker)
+        if before and taker is not None:
+            keep = partial(keep_frames, taker)
+        step = Step(
             make=UnitWorker,
             settings={
                 "stage": stage,
-                "keep": FrameKeeper(taker) if before else CutKeeper(self._store, self.stamp, taker),
+                "load": TrackLoader(self._store),
+                "keep": keep,
                 "ledger": engine.ledger(small=small),
             },
             resources=stage.resources,
             keeps_state=True,
         )
-        return _Work(chain=([load, cut], units), is_small=small)
+        return engine.run([step], units, small=small)
+
+    def _to_cut(self, clip: ClipRow, order: FrameOrder | None) -> ClipToCut:
+        cut, form = self._config.cut, None
+        if cut.has_form:
+            # The row has its size, rate and length.
+            size = None if cut.size is None else (clip.width, clip.height)
+            form = ClipForm(size=size, fps=cut.rate, n_frames=cut.length_frames)
+        return ClipToCut(
+            clip_id=clip.clip_id,
+            span=Span(start_frame=clip.start_frame, end_frame=clip.end_frame, shot=clip.shot),
+            min_frames=self._min_frames(clip),
+            crop=_crop_of(clip),
+            form=form,
+            wish=order.wish(clip) if order is not None else None,
+        )
 
     def _find_written(self, written: "_WrittenClips") -> None:
         """Finds written clips: in parts of `cuts`, or in shards of the last run."""
@@ -326,22 +314,13 @@ class Cutting:
             ends = pc.add(table["mp4_offset"], table["mp4_bytes"])
             is_whole = pc.less_equal(ends, pa.array(sizes, pa.int64()))
             table = table.filter(pc.and_(pc.equal(table["cut_fingerprint"], self.stamp), is_whole))
-            written.add(
-                table,
-                lambda facts, clip: _still_holds(facts, self._wanted(clip)),
-                name=table["shard"],
-                offset=table["mp4_offset"],
-            )
+            written.add(table, self._still_holds, name=table["shard"], offset=table["mp4_offset"])
 
-    def _find_cut(
-        self, written: "_WrittenClips", only: Mapping[str, _Wanted] | None = None
-    ) -> None:
-        """Finds clips in parts of `cuts`; all kept ones, or only some."""
+    def _find_cut(self, written: "_WrittenClips", only: Collection[str] | None = None) -> None:
+        """Finds clips in parts of `cuts`; all kept ones, or those of some ids."""
 
         def holds(facts: Written, clip: Clip) -> bool:
-            if only is None:
-                return _still_holds(facts, self._wanted(clip))
-            return clip.clip_id in only and _still_holds(facts, only[clip.clip_id])
+            return (only is None or clip.clip_id in only) and self._still_holds(facts, clip)
 
         parts = Parts(self._store, "cuts", self.stamp)
         for name in parts.names():
@@ -349,6 +328,22 @@ class Cutting:
             numbers = pa.array(range(table.num_rows), pa.int64())
             names = pa.array([name] * table.num_rows, pa.string())
             written.add(table, holds, name=names, row=numbers)
+
+    def _still_holds(self, facts: Written, clip: Clip) -> bool:
+        """Returns whether a clip would be written the same way now.
+
+        `min_frames` and the crop come from settings that are in no fingerprint of `cuts`: otherwise
+        each change of them would cut everything anew.
+        """
+        if _crop_of(facts) != _crop_of(clip):
+            return False
+        is_sized = self._config.cut.size is not None
+        if is_sized and (clip.width, clip.height) != (facts.width, facts.height):
+            return False
+        least = self._min_frames(clip)
+        if facts.cut_mode == "copy":
+            return facts.n_frames >= least
+        return facts.copy_frames is None or facts.copy_frames < least
 
 
 class _WrittenClips:
@@ -417,46 +412,17 @@ class _WrittenClips:
         return Locations(table.select(columns).rename_columns(LOCATION_SCHEMA.names))
 
 
-def _form(clip: Clip, cut: CutConfig) -> ClipForm:
-    """Returns the form of a row that has its size, rate and length."""
-    return ClipForm(
-        size=None if cut.size is None else (clip.width, clip.height),
-        fps=cut.rate,
-        n_frames=cut.length_frames,
-    )
-
-
 def _frames(clips: Sequence[Clip]) -> float:
     """Estimates frames of 1080p to decode and to encode: an encoder takes twice as long."""
     pixels = sum(clip.n_frames * clip.width * clip.height for clip in clips)
     return 3.0 * float(pixels) / FULL_HD
 
 
-def _still_holds(facts: Written, now: "_Wanted") -> bool:
-    """Returns whether a clip would be written the same way now.
-
-    `min_frames` and the crop come from settings that are in no fingerprint of `cuts`: otherwise
-    each change of them would cut everything anew.
-    """
-    if now.crop != _crop(facts):
-        return False
-    size = None if now.form is None else now.form.size
-    if size is not None and size != (facts.width, facts.height):
-        return False
-    if facts.cut_mode == "copy":
-        return facts.n_frames >= now.min_frames
-    return facts.copy_frames is None or facts.copy_frames < now.min_frames
-
-
 def _crop_of(clip: Borders) -> Crop | None:
-    x, y, width, height = _crop(clip)
+    x, y, width, height = clip.crop_x, clip.crop_y, clip.crop_width, clip.crop_height
     if x is None or y is None or width is None or height is None:
         return None
     return Crop(x=x, y=y, width=width, height=height)
-
-
-def _crop(clip: Borders) -> tuple[int | None, ...]:
-    return clip.crop_x, clip.crop_y, clip.crop_width, clip.crop_height
 
 
 def cut_facts(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
@@ -478,39 +444,15 @@ def cut_facts(outcomes: Iterable[CutOutcome], crf: int) -> dict[str, Any]:
     }
 
 
-def _groups(
-    missing: Sequence[ClipRow],
-    wanted: Mapping[str, _Wanted],
-    sources: Mapping[str, SourceRef],
-    track_part: Mapping[str, str],
-    unit_s: float,
-    order: FrameOrder | None,
-) -> list[CutGroup]:
-    groups: list[CutGroup] = []
+def _chunks(clips: Sequence[ClipRow], unit_s: float) -> Iterator[list[ClipRow]]:
+    """Groups clips of one source each, up to a unit."""
     by_source: dict[str, list[ClipRow]] = {}
-    for clip in missing:
+    for clip in clips:
         by_source.setdefault(clip.source_id, []).append(clip)
-    for source_id, clips in by_source.items():
-        for chunk in pack(
-            clips,
+    for own in by_source.values():
+        yield from pack(
+            own,
             max_items=CUT_UNIT_CLIPS,
             weight=lambda clip: clip.end_s - clip.start_s,
             max_weight=unit_s,
-        ):
-            to_cut = tuple(
-                ClipToCut(
-                    clip_id=clip.clip_id,
-                    span=Span(
-                        start_frame=clip.start_frame, end_frame=clip.end_frame, shot=clip.shot
-                    ),
-                    min_frames=wanted[clip.clip_id].min_frames,
-                    crop=_crop_of(clip),
-                    form=wanted[clip.clip_id].form,
-                    wish=order.wish(clip) if order is not None else None,
-                )
-                for clip in chunk
-            )
-            groups.append(
-                CutGroup(source=sources[source_id], track_part=track_part[source_id], clips=to_cut)
-            )
-    return groups
+        )

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import av
@@ -72,7 +72,7 @@ class CutItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOutcome:
-    """A clip that was written to a part of `cuts`, or why it was not.
+    """A clip that was written, or why it was not.
 
     The span is the one that was written: the clip's own, or for a copy one within it.
     """
@@ -81,16 +81,10 @@ class CutOutcome:
     written: Written | None = None
     error: str | None = None
     worker_s: float = 0.0
+    video_s: float = 0.0
     not_copied: NotCopied | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutResult:
-    """The outcome of a clip, and the clip where it was written."""
-
-    outcome: CutOutcome
-    clip: CutClip | None = None
-    seconds: float = 0.0
+    clip: CutClip | None = field(default=None, repr=False)
+    """What was written, until it is stored."""
 
 
 ResultT = TypeVar("ResultT")
@@ -179,23 +173,20 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
         return self._taker.tap(clip.wish, request.fps, start_s)
 
     def _request(self, unit: CutItem) -> CutRequest:
+        clip = unit.clip
         request = cut_request(
-            unit.track,
-            unit.clip.clip_id,
-            unit.clip.span,
-            crop=unit.clip.crop,
-            min_frames=unit.clip.min_frames,
+            unit.track, clip.clip_id, clip.span, crop=clip.crop, min_frames=clip.min_frames
         )
-        return formed(request, unit.clip.form)
+        return formed(request, clip.form)
 
 
-class CutStage(SourceStage[CutResult]):
+class CutStage(SourceStage[CutOutcome]):
     """Writes clips: copies packets where that loses nothing, encodes otherwise."""
 
     name = "cut"
     writes = ("cuts", "clips")
 
-    def process(self, unit: CutItem) -> CutResult:
+    def process(self, unit: CutItem) -> CutOutcome:
         """Writes a clip.
 
         Raises:
@@ -207,6 +198,7 @@ class CutStage(SourceStage[CutResult]):
         with self._cutter(unit.source) as cutter:
             cut = cutter.cut(request, self._tap(request, unit))
         track, span = unit.track, unit.clip.span
+        first_pts = int(track.frame_pts[span.start_frame])
         start_frame, end_frame = span.start_frame + cut.first, span.start_frame + cut.end
         start_pts, end_pts = int(track.frame_pts[start_frame]), track.pts_of_end(end_frame)
         written = Written(
@@ -223,25 +215,26 @@ class CutStage(SourceStage[CutResult]):
             n_frames=cut.n_frames,
             width=cut.width,
             height=cut.height,
-            mp4_bytes=cut.mp4_bytes,
+            mp4_bytes=len(cut.mp4),
             mp4_sha256=cut.mp4_sha256,
             **crop_columns(request.crop),
         )
-        outcome = CutOutcome(
+        return CutOutcome(
             clip_id=unit.clip.clip_id,
             written=written,
             worker_s=time.monotonic() - begun,
+            video_s=track.seconds(track.pts_of_end(span.end_frame)) - track.seconds(first_pts),
             not_copied=cut.not_copied,
+            clip=cut,
         )
-        return CutResult(outcome=outcome, clip=cut, seconds=_seconds(unit))
 
-    def failed(self, unit: CutItem, failure: Failure) -> CutResult:
+    def failed(self, unit: CutItem, failure: Failure) -> CutOutcome:
         """The outcome of a clip that could not be written."""
-        return CutResult(outcome=CutOutcome(clip_id=unit.clip.clip_id, error=failure.message))
+        return CutOutcome(clip_id=unit.clip.clip_id, error=failure.message)
 
-    def video_s(self, result: CutResult) -> float:
-        """Length of the clip."""
-        return result.seconds
+    def video_s(self, result: CutOutcome) -> float:
+        """Length of the clip as proposed."""
+        return result.video_s
 
 
 class LookStage(SourceStage[TakenFrames | StoredFrames]):
@@ -262,9 +255,3 @@ class LookStage(SourceStage[TakenFrames | StoredFrames]):
     def failed(self, unit: CutItem, failure: Failure) -> StoredFrames:
         """The outcome of a clip whose frames could not be taken."""
         return StoredFrames(clip_id=unit.clip.clip_id, error=failure.message)
-
-
-def _seconds(unit: CutItem) -> float:
-    track, span = unit.track, unit.clip.span
-    start = track.seconds(int(track.frame_pts[span.start_frame]))
-    return track.seconds(track.pts_of_end(span.end_frame)) - start
