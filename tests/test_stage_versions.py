@@ -192,7 +192,7 @@ def test_tars_of_other_bytes_have_another_version() -> None:
     tars = []
     for plan in plan_shards([(bucket, sample) for sample in samples], config):
         output = io.BytesIO()
-        write_shard(plan, output, lambda sample: bytes(sample.mp4_bytes), lambda vector: b"")
+        write_shard(plan, output.write, lambda sample: bytes(sample.mp4_bytes), lambda vector: b"")
         tars.append((plan.name, hashlib.sha256(output.getvalue()).hexdigest()))
     check_digest("shard", ShardStage.version, {"tars": str(tars)})
 

@@ -19,7 +19,7 @@ from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.stages.shard.dataset_card import CARD, dataset_card
 from curator.stages.shard.shard_index import IndexedTar, energon_files, index_bytes, wids_file
-from curator.stages.shard.tar_reader import IDX_SUFFIX, SPLITS, TEXT_VECTOR, Shard, TarReader
+from curator.stages.shard.tar_reader import SPLITS, TEXT_VECTOR, Shard, TarReader
 
 
 class TarIndexes(Exporter[ExporterOptions, IndexedTar]):
@@ -48,7 +48,7 @@ class Energon(TarIndexes):
     def shard(self, job: Job, shard: Shard) -> IndexedTar:
         """Writes a tar's index."""
         tar, offsets = _read_tar(job, shard)
-        job.place.put(f"{shard.name}{IDX_SUFFIX}", index_bytes(offsets))
+        job.place.put(shard.idx_name, index_bytes(offsets))
         return tar
 
     def finish(self, job: Job) -> None:

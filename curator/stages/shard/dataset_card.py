@@ -8,12 +8,13 @@ is not read, and the type of each member.
 Source: `Features` and the packaged module `webdataset` of `datasets` 3.3 and 5.2.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from curator.measures.score_list import SCORES
+from curator.stages.shard.tar_reader import Split
 
 CARD = "README.md"
 """Its name, in the folder that it speaks of."""
@@ -45,7 +46,7 @@ holds the clips of one class of resolution, shape and least length.
 
 
 def dataset_card(
-    tars: Mapping[str, Sequence[str]],
+    tars: Mapping[Split, Sequence[str]],
     *,
     with_embedding: bool,
     with_id: bool,
@@ -64,15 +65,18 @@ def dataset_card(
         text_vector_dims: Dimensions of the member `text.npy`; 0 for no such member.
         fields: JSON fields of samples that another version wrote; None for those of this one.
     """
-    features = list(
-        _features(
-            with_embedding=with_embedding,
-            with_id=with_id,
-            with_annotation=with_annotation,
-            text_vector_dims=text_vector_dims,
-            fields=fields,
-        )
-    )
+    known = [*_json_fields(), *(_annotation_fields() if with_annotation else ())]
+    told = [field for field in known if fields is None or field["name"] in fields]
+    features = [_plain("mp4", "video"), _plain("txt", "string"), {"name": "json", "struct": told}]
+    if text_vector_dims == 1:
+        features.append({"name": "text.npy", "sequence": "float32"})
+    elif text_vector_dims == 2:
+        features.append({"name": "text.npy", "sequence": {"sequence": "float16"}})
+    if with_embedding:
+        features.append({"name": "npy", "sequence": "float32"})
+    if with_id:
+        features.append(_plain("id", "int64"))
+    features += [_plain("__key__", "string"), _plain("__url__", "string")]
     header = yaml.safe_dump({"dataset_info": {"features": features}}, sort_keys=False)
     # By hand: names of tars need no quotes, and writers of YAML take seconds for many.
     lines = ["---", header.rstrip()]
@@ -88,63 +92,42 @@ def dataset_card(
     return "\n".join([*lines, "---", TEXT.format(more=more)]).encode()
 
 
-def _features(
-    *,
-    with_embedding: bool,
-    with_id: bool,
-    with_annotation: bool,
-    text_vector_dims: int,
-    fields: Collection[str] | None,
-) -> Iterator[dict[str, Any]]:
-    yield _plain("mp4", "video")
-    yield _plain("txt", "string")
-    annotated = _annotation_fields() if with_annotation else ()
-    known = [*_json_fields(), *annotated]
-    told = [field for field in known if fields is None or field["name"] in fields]
-    yield {"name": "json", "struct": told}
-    if text_vector_dims == 1:
-        yield {"name": "text.npy", "sequence": "float32"}
-    elif text_vector_dims == 2:
-        yield {"name": "text.npy", "sequence": {"sequence": "float16"}}
-    if with_embedding:
-        yield {"name": "npy", "sequence": "float32"}
-    if with_id:
-        yield _plain("id", "int64")
-    yield _plain("__key__", "string")
-    yield _plain("__url__", "string")
-
-
-def _json_fields() -> Iterator[dict[str, Any]]:
-    yield from (_plain(name, "string") for name in _TEXTS)
-    yield from (_plain(name, "int64") for name in _WHOLE)
-    yield from (_plain(name, "float64") for name in _REAL)
-    yield _plain("source_is_vfr", "bool")
-    yield {"name": "tags", "sequence": "string"}
-    yield _struct("bucket", "int64", "resolution", "min_frames", also=("aspect", "content", "name"))
-    yield _struct("crop", "int64", "x", "y", "width", "height")
-    yield _struct("models", "string", "shots", "descriptor")
-    yield _struct("scores", "float64", *(name for name in SCORES if name != "fps"))
-
-
-def _annotation_fields() -> Iterator[dict[str, Any]]:
-    yield _plain("caption_failure", "string")
-    yield _plain("caption_alignment", "float64")
-    windows = [
-        *(_plain(name, "int64") for name in ("start_frame", "end_frame")),
-        *(
-            _plain(name, "string")
-            for name in ("short", "medium", "long", "content_type", "safety", "failure")
+def _json_fields() -> list[dict[str, Any]]:
+    return [
+        *_plains("string", *_TEXTS),
+        *_plains("int64", *_WHOLE),
+        *_plains("float64", *_REAL),
+        _plain("source_is_vfr", "bool"),
+        {"name": "tags", "sequence": "string"},
+        _struct(
+            "bucket",
+            *_plains("int64", "resolution", "min_frames"),
+            *_plains("string", "aspect", "content", "name"),
         ),
+        _struct("crop", *_plains("int64", "x", "y", "width", "height")),
+        _struct("models", *_plains("string", "shots", "descriptor")),
+        _struct("scores", *_plains("float64", *(name for name in SCORES if name != "fps"))),
     ]
-    names = ("model", "prompt", "judge")
-    parts = [*(_plain(name, "string") for name in names), {"name": "windows", "list": windows}]
-    yield {"name": "annotation", "struct": parts}
+
+
+def _annotation_fields() -> list[dict[str, Any]]:
+    texts = ("short", "medium", "long", "content_type", "safety", "failure")
+    windows = [*_plains("int64", "start_frame", "end_frame"), *_plains("string", *texts)]
+    parts = [*_plains("string", "model", "prompt", "judge"), {"name": "windows", "list": windows}]
+    return [
+        _plain("caption_failure", "string"),
+        _plain("caption_alignment", "float64"),
+        _struct("annotation", *parts),
+    ]
 
 
 def _plain(name: str, dtype: str) -> dict[str, Any]:
     return {"name": name, "dtype": dtype}
 
 
-def _struct(name: str, dtype: str, *fields: str, also: Sequence[str] = ()) -> dict[str, Any]:
-    parts = [_plain(field, dtype) for field in fields]
-    return {"name": name, "struct": [*parts, *(_plain(field, "string") for field in also)]}
+def _plains(dtype: str, *names: str) -> list[dict[str, Any]]:
+    return [_plain(name, dtype) for name in names]
+
+
+def _struct(name: str, *parts: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "struct": list(parts)}

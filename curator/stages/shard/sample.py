@@ -6,23 +6,17 @@ JSON and caption are most of a sample, some KB; those of many samples are in a t
 import hashlib
 import io
 import math
-import tarfile
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, cast
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from curator.stages.shard.tar_reader import TEXT_VECTOR
+from curator.stages.shard.tar_reader import BLOCK, TEXT_VECTOR, Split
 from curator.tables.clip_locations import Location
 from curator.tables.clip_vectors import TextVector
 from curator.tables.spill_file import Spill
-
-BLOCK = tarfile.BLOCKSIZE
-
-Split = Literal["train", "val"]
-SPLITS: tuple[Split, ...] = ("train", "val")
 
 
 class Sample:
@@ -40,7 +34,7 @@ class Sample:
     """
 
     __slots__ = (
-        "_begin", "_caption_bytes", "_json_bytes", "_spill", "_text", "embedding", "has_id", "key",
+        "_begin", "_caption_bytes", "_spill", "_text", "embedding", "has_id", "json_bytes", "key",
         "location", "mp4_bytes", "split", "text_vector",
     )  # fmt: skip
 
@@ -70,7 +64,7 @@ class Sample:
         self.has_id = has_id
         said = orjson.dumps(metadata, option=orjson.OPT_SORT_KEYS)
         text = caption.encode()
-        self._json_bytes, self._caption_bytes = len(said), len(text)
+        self.json_bytes, self._caption_bytes = len(said), len(text)
         whole = said + text + mp4_sha256.encode()
         self._spill = spill
         self._text = whole if spill is None else None
@@ -87,7 +81,7 @@ class Sample:
         """Returns whether the samples are equal, embeddings aside."""
         if not isinstance(other, Sample):
             return NotImplemented
-        names = ("key", "mp4_bytes", "location", "split", "has_id", "_json_bytes")
+        names = ("key", "mp4_bytes", "location", "split", "has_id", "json_bytes")
         return self._whole() == other._whole() and all(
             getattr(self, name) == getattr(other, name) for name in names
         )
@@ -101,36 +95,26 @@ class Sample:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """Returns the contents of the JSON, made anew each time."""
-        held: Mapping[str, Any] = orjson.loads(self.json())
-        return held
+        return cast(Mapping[str, Any], orjson.loads(self.json()))
 
     @property
     def caption(self) -> str:
         """Text member."""
-        return self._whole()[self._json_bytes :][: self._caption_bytes].decode()
+        return self.texts()[1].decode()
 
     @property
     def mp4_sha256(self) -> str:
         """Hash of the MP4, in hex."""
-        return self._whole()[self._json_bytes + self._caption_bytes :].decode()
+        return self.texts()[2].decode()
 
     @property
     def n_bytes(self) -> int:
         """Size of the sample in a tar, in bytes."""
         return sum(BLOCK + padded(size) for _, size in self.members())
 
-    @property
-    def json_bytes(self) -> int:
-        """Size of the JSON."""
-        return self._json_bytes
-
     def members(self) -> list[tuple[str, int]]:
         """Returns suffix and size of each member, in order."""
-        members = [
-            ("json", self._json_bytes),
-            ("mp4", self.mp4_bytes),
-            ("txt", self._caption_bytes),
-        ]
+        members = [("json", self.json_bytes), ("mp4", self.mp4_bytes), ("txt", self._caption_bytes)]
         if self.embedding is not None:
             members.append(("npy", len(self.npy())))
         if self.text_vector is not None:
@@ -141,7 +125,7 @@ class Sample:
 
     def json(self) -> bytes:
         """Returns the sample's metadata as canonical JSON."""
-        return self._whole()[: self._json_bytes]
+        return self._whole()[: self.json_bytes]
 
     def id(self) -> bytes:
         """Returns a whole number below 2**52 made from the key, in decimal."""
@@ -157,8 +141,8 @@ class Sample:
 
     def texts(self) -> tuple[bytes, bytes, bytes]:
         """Returns JSON, caption and hash of the MP4 as bytes, by one read."""
-        whole, end = self._whole(), self._json_bytes + self._caption_bytes
-        return whole[: self._json_bytes], whole[self._json_bytes : end], whole[end:]
+        whole, end = self._whole(), self.json_bytes + self._caption_bytes
+        return whole[: self.json_bytes], whole[self.json_bytes : end], whole[end:]
 
     def _whole(self) -> bytes:
         if self._text is not None:

@@ -1,6 +1,7 @@
 """The samples of the shards: which clips, in which buckets, with which metadata."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +14,9 @@ from curator.models.perceptual import PERCEPTUAL_MODEL
 from curator.models.transnet import transnet_model_name
 from curator.records.clips import Clip, Reason
 from curator.stages.shard.config import ShardConfig
-from curator.stages.shard.shard_plan import Sample, ShardPlan, Split, TarLayout, split_of
+from curator.stages.shard.sample import Sample
+from curator.stages.shard.shard_plan import ShardPlan, TarLayout, split_of
+from curator.stages.shard.tar_reader import Split
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, reject
 from curator.tables.clip_vectors import TextVector, Vectors
@@ -51,32 +54,29 @@ def plan_samples(
         if source not in splits:
             splits[source] = split_of(source, config)
         annotation = annotation_of(clip) if annotation_of is not None else None
-        yield (
-            bucket,
-            Sample(
-                key=key,
-                metadata=sample_metadata(
-                    clip, bucket, splits[source], annotation, clips.metadata_at(clip.number)
-                ),
-                caption=caption,
-                mp4_bytes=clip.mp4_bytes,
-                mp4_sha256=clip.mp4_sha256,
-                location=locations[key],
-                split=splits[source],
-                embedding=vectors.get(key) if vectors is not None else None,
-                text_vector=text_vectors(caption) if text_vectors else None,
-                has_id=config.id_member,
-                spill=spill,
-            ),
+        meta = clips.metadata_at(clip.number)
+        sample = Sample(
+            key=key,
+            metadata=sample_metadata(clip, bucket, splits[source], annotation, meta),
+            caption=caption,
+            mp4_bytes=clip.mp4_bytes,
+            mp4_sha256=clip.mp4_sha256,
+            location=locations[key],
+            split=splits[source],
+            embedding=vectors.get(key) if vectors is not None else None,
+            text_vector=text_vectors(caption) if text_vectors else None,
+            has_id=config.id_member,
+            spill=spill,
         )
+        yield bucket, sample
 
 
 def sample_metadata(
     clip: Clip,
     bucket: Bucket,
-    split: Split = "train",
-    annotation: Mapping[str, Any] | None = None,
-    meta: Mapping[str, Any] | None = None,
+    split: Split,
+    annotation: Mapping[str, Any] | None,
+    meta: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Returns the JSON fields of a sample; numbers are rounded for readability.
 
@@ -105,13 +105,7 @@ def sample_metadata(
         "duration": round(float(n_frames / fps), 6),
         "width": clip.width,
         "height": clip.height,
-        "bucket": {
-            "resolution": bucket.resolution,
-            "aspect": bucket.aspect,
-            "min_frames": bucket.min_frames,
-            "content": bucket.content,
-            "name": bucket.name,
-        },
+        "bucket": asdict(bucket) | {"name": bucket.name},
         "split": split,
         "tags": list(clip.tags or ()),
         "crop": None if clip.crop_x is None else crop,

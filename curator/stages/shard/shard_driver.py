@@ -6,8 +6,8 @@ describe all tars, the manifest last.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import curator
 from curator.executor.engine import Engine
@@ -18,7 +18,7 @@ from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
 from curator.stages.shard.shard_index import MANIFEST, Shard, ShardFacts, known_facts, set_files
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout, plan_shards, tar_layout
-from curator.stages.shard.stage import ShardStage, ShardUnit, ShardWritten, object_names
+from curator.stages.shard.stage import ShardStage, ShardUnit, object_names
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows
@@ -26,9 +26,6 @@ from curator.tables.clip_vectors import TextVector, Vectors
 from curator.tables.out_layout import SHARDS
 from curator.tables.parts import Parts, column_values
 from curator.tables.spill_file import Spill
-
-if TYPE_CHECKING:
-    pass
 
 COPIED_HERE_BYTES = 256 << 20
 """Clips that the driver puts into tars by itself."""
@@ -100,28 +97,24 @@ class Sharding:
             else:
                 units.append(ShardUnit(plan=plan, missing=missing))
         self.n_written = sum(unit.plan.name in unit.missing for unit in units)
-        facts |= {written.name: written.facts for written in self._run(units)}
+        facts |= dict(self._run(units))
         shards = [
             Shard(plan=plan, layout=layouts[plan.name], facts=facts[plan.name]) for plan in plans
         ]
         place_samples([(shard.plan, shard.layout) for shard in shards], clips)
         self.summary = [shard_facts(shard.plan, shard.layout.n_bytes) for shard in shards]
-        self.files = set_files(
-            shards,
-            seed=self._config.seed,
-            stamp=self._stamp,
-            made_by=f"curate {curator.__version__}",
-        )
+        made_by = f"curate {curator.__version__}"
+        self.files = set_files(shards, seed=self._config.seed, stamp=self._stamp, made_by=made_by)
         self.names = {*self.files} | {name for plan in plans for name in object_names(plan)}
 
-    def _run(self, units: Sequence[ShardUnit]) -> list[ShardWritten]:
+    def _run(self, units: Sequence[ShardUnit]) -> Iterator[tuple[str, ShardFacts]]:
         stage = ShardStage(self._config, self._store)
         step = Step(make=PlainWorker, settings={"stage": stage}, resources=stage.resources)
         n_bytes = sum(s.mp4_bytes for u in units if u.missing for s in u.plan.samples)
         # Copying little takes less time than starting a process for it.
         is_worth_it = self._engine.is_started and n_bytes > COPIED_HERE_BYTES
         run = self._engine.run if is_worth_it else self._engine.run_here
-        return list(run([step], units))
+        return run([step], units)
 
     def _standing(self, sizes: Mapping[str, int]) -> dict[str, Collection[str]]:
         """Returns sample keys of each tar of the last finished run that still exists."""

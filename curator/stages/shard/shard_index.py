@@ -18,7 +18,8 @@ import orjson
 import pyarrow as pa
 
 from curator.stages.shard.dataset_card import CARD, dataset_card
-from curator.stages.shard.shard_plan import SPLITS, ShardPlan, TarLayout
+from curator.stages.shard.shard_plan import ShardPlan, TarLayout
+from curator.stages.shard.tar_reader import SPLITS, Split
 from curator.tables.out_layout import SHARDS
 from curator.tables.parts import tables_to_parquet
 
@@ -91,31 +92,6 @@ class Shard:
     def name(self) -> str:
         """Name relative to `shards/`."""
         return self.plan.name.removeprefix(f"{SHARDS}/")
-
-    @property
-    def n_frames(self) -> int:
-        """Frames of all samples."""
-        return self.plan.totals[0]
-
-    @property
-    def seconds(self) -> float:
-        """Duration of all samples."""
-        return self.plan.totals[1]
-
-
-def index_name(tar: str) -> str:
-    """Returns the name of a tar's index for Megatron-Energon."""
-    return f"{tar}.idx"
-
-
-def meta_name(tar: str) -> str:
-    """Returns the name of a tar's metadata."""
-    return f"{tar.removesuffix('.tar')}.meta.jsonl"
-
-
-def tar_index(layout: TarLayout) -> bytes:
-    """Returns the contents of a tar's index: see `index_bytes`."""
-    return index_bytes((*layout.starts, layout.end))
 
 
 def index_bytes(offsets: Sequence[int]) -> bytes:
@@ -212,7 +188,7 @@ def _files(shards: Sequence[Shard]) -> Iterator[tuple[str, bytes]]:
 
 
 def _card(shards: Sequence[Shard], prefix: str) -> bytes:
-    names: dict[str, list[str]] = {split: [] for split in SPLITS}
+    names: dict[Split, list[str]] = {split: [] for split in SPLITS}
     for shard in shards:
         names[shard.plan.split].append(shard.name.removeprefix(prefix))
     first = next((shard.plan.samples[0] for shard in shards), None)
@@ -281,7 +257,7 @@ def _entry(shard: Shard) -> dict[str, Any]:
         "bucket": shard.plan.bucket,
         "split": shard.plan.split,
         "samples": len(shard.plan.samples),
-        "frames": shard.n_frames,
+        "frames": shard.plan.totals[0],
         **asdict(shard.facts),
     }
 
@@ -304,9 +280,9 @@ def _totals(shards: Sequence[Shard]) -> dict[str, Any]:
     return {
         "shards": len(shards),
         "samples": sum(len(shard.plan.samples) for shard in shards),
-        "frames": sum(shard.n_frames for shard in shards),
+        "frames": sum(shard.plan.totals[0] for shard in shards),
         "bytes": sum(shard.facts.bytes for shard in shards),
-        "seconds": round(sum(shard.seconds for shard in shards), 3),
+        "seconds": round(sum(shard.plan.totals[1] for shard in shards), 3),
     }
 
 
@@ -318,7 +294,5 @@ def _split_yaml(parts: Mapping[str, Sequence[str]]) -> bytes:
     """By hand: names of tars need no quotes, and writers of YAML take seconds for many."""
     lines = ["split_parts:"]
     for split, names in parts.items():
-        lines += (
-            [f"  {split}:", *(f"  - {name}" for name in names)] if names else [f"  {split}: []"]
-        )
+        lines += [f"  {split}:" if names else f"  {split}: []", *(f"  - {name}" for name in names)]
     return "\n".join([*lines, "exclude: []", ""]).encode()

@@ -13,16 +13,11 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import BinaryIO
 
 from curator.buckets import Bucket
 from curator.stages.shard.config import ShardConfig
-from curator.stages.shard.sample import BLOCK as BLOCK
-from curator.stages.shard.sample import SPLITS as SPLITS
-from curator.stages.shard.sample import Sample as Sample
-from curator.stages.shard.sample import Split as Split
-from curator.stages.shard.sample import padded
-from curator.stages.shard.tar_reader import TEXT_VECTOR
+from curator.stages.shard.sample import Sample, padded
+from curator.stages.shard.tar_reader import BLOCK, TEXT_VECTOR, Split
 from curator.tables.clip_vectors import TextVector
 from curator.tables.out_layout import SHARDS
 
@@ -87,8 +82,8 @@ def plan_shards(
         groups.setdefault((bucket.name, sample.split), {})[sample.key] = sample
     next_number: dict[tuple[str, Split], int] = {}
     plans = []
-    for name in sorted(standing or {}) if config.append else ():
-        kept = _kept(name, (standing or {})[name], groups, config)
+    for name, keys in sorted(standing.items()) if standing and config.append else ():
+        kept = _kept(name, keys, groups, config)
         if kept is None:
             continue
         plan, number = kept
@@ -190,11 +185,6 @@ class TarLayout:
     """First byte of each sample's MP4, in the order of the keys."""
 
     @property
-    def mp4_offsets(self) -> dict[str, int]:
-        """Returns the first byte of each sample's MP4, by key."""
-        return dict(zip(self.keys, self.mp4_starts, strict=True))
-
-    @property
     def n_bytes(self) -> int:
         """Size of the tar."""
         return self.end + END_BYTES
@@ -217,16 +207,15 @@ def tar_layout(plan: ShardPlan) -> TarLayout:
 
 def write_shard(
     plan: ShardPlan,
-    output: BinaryIO,
+    write: Callable[[bytes], object],
     read_clip: Callable[[Sample], bytes],
     read_vector: Callable[[TextVector], bytes] | None = None,
-) -> int:
-    """Writes a tar as a stream, with memory for one clip; returns its number of bytes.
+) -> None:
+    """Writes a tar as a stream, with memory for one clip.
 
     `read_clip` returns a sample's MP4, `read_vector` a caption's embedding; None where no sample
     has one.
     """
-    n_bytes = 0
     for sample in plan.samples:
         said, text, _ = sample.texts()
         contents = {"json": said, "mp4": read_clip(sample), "txt": text}
@@ -238,12 +227,10 @@ def write_shard(
             contents["id"] = sample.id()
         for suffix, _ in sample.members():
             data = contents[suffix]
-            output.write(_header(f"{sample.key}.{suffix}", len(data)))
-            output.write(data)
-            output.write(b"\0" * (padded(len(data)) - len(data)))
-            n_bytes += BLOCK + padded(len(data))
-    output.write(b"\0" * END_BYTES)
-    return n_bytes + END_BYTES
+            write(_header(f"{sample.key}.{suffix}", len(data)))
+            write(data)
+            write(b"\0" * (padded(len(data)) - len(data)))
+    write(b"\0" * END_BYTES)
 
 
 def _header(name: str, size: int) -> bytes:

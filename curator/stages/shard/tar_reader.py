@@ -6,7 +6,7 @@ All input is untrusted: a damaged object gives a `ShardError`, never another exc
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -16,13 +16,23 @@ from curator.tables.parts import SUMMARY
 
 FOLDER = "shards/"
 MANIFEST = "manifest.json"
-IDX_SUFFIX = ".idx"
 TEXT_VECTOR = "text.npy"
 """Member with a caption's embedding: readers of WebDataset decode by what follows the last dot."""
-SPLITS = ("train", "val")
+Split = Literal["train", "val"]
+SPLITS: tuple[Split, ...] = ("train", "val")
 BLOCK = tarfile.BLOCKSIZE
 MAX_TEXT_BYTES = 64 << 20
 """Largest JSON, caption or vector of a sample that is read into memory."""
+
+
+def index_name(tar: str) -> str:
+    """Returns the name of a tar's index for Megatron-Energon."""
+    return f"{tar}.idx"
+
+
+def meta_name(tar: str) -> str:
+    """Returns the name of a tar's metadata."""
+    return f"{tar.removesuffix('.tar')}.meta.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +92,12 @@ class Shard:
     @property
     def idx_name(self) -> str:
         """Object with the offsets of its samples."""
-        return self.name + IDX_SUFFIX
+        return index_name(self.name)
 
     @property
     def meta_name(self) -> str:
         """Object with the JSON of its samples, a line each."""
-        return self.name.removesuffix(".tar") + ".meta.jsonl"
+        return meta_name(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,19 +13,19 @@ import yaml
 
 from curator.buckets import Bucket
 from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_index import (
     DATASET_SCHEMA,
     MANIFEST,
     Shard,
     ShardFacts,
-    index_name,
+    index_bytes,
     known_facts,
     meta_lines,
-    meta_name,
     set_files,
-    tar_index,
 )
-from curator.stages.shard.shard_plan import Sample, Split, plan_shards, tar_layout, write_shard
+from curator.stages.shard.shard_plan import TarLayout, plan_shards, tar_layout, write_shard
+from curator.stages.shard.tar_reader import Split, index_name, meta_name
 from curator.tables.clip_locations import Location
 
 BUCKETS = (
@@ -33,6 +33,10 @@ BUCKETS = (
     Bucket(resolution=480, aspect="9,16", min_frames=17),
 )
 STAMP = "0123456789abcdef"
+
+
+def tar_index(layout: TarLayout) -> bytes:
+    return index_bytes((*layout.starts, layout.end))
 
 
 def mp4_of(sample: Sample) -> bytes:
@@ -62,7 +66,7 @@ def shards() -> dict[str, tuple[Shard, bytes]]:
     found = {}
     for plan in plan_shards(samples, ShardConfig(max_bytes=1 << 16)):
         output = io.BytesIO()
-        write_shard(plan, output, mp4_of)
+        write_shard(plan, output.write, mp4_of)
         layout, data = tar_layout(plan), output.getvalue()
         facts = ShardFacts(
             bytes=len(data),
