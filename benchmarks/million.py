@@ -39,6 +39,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from many_sources import driver_peak, links
 from measure import machine
@@ -295,6 +296,7 @@ class Answering:
     def submit(self, task: Any, where: object) -> None:  # noqa: ANN401
         """As `Asking.submit`."""
         from curator.stages.caption.caption_records import Reply
+        from curator.stages.caption.reply_store import _row
 
         dialog = self._dialogs(task)
         asked = next(dialog)
@@ -305,8 +307,8 @@ class Answering:
                     reply = Reply(
                         text=_answer(request.key), tokens_in=2100, tokens_out=180, seconds=1.0
                     )
-                    self._rows.append({"key": request.key, **_reply_row(reply)})
-                    self._replies.add(request.key, reply)
+                    self._rows.append(_row(request.key, reply))
+                    self._replies._known.add(request.key, orjson.dumps(self._rows[-1]))
                     told.append(reply)
                 try:
                     asked = dialog.send(told)
@@ -341,12 +343,6 @@ class Answering:
         table = pa.Table.from_pylist(rows, schema=REPLY_SCHEMA)
         stamp = self._replies._stamp
         self._replies.store.write(f"{REPLIES}/{stamp}-{named}.parquet", to_parquet(table))
-
-
-def _reply_row(reply: Any) -> dict[str, Any]:  # noqa: ANN401
-    from curator.stages.caption.reply_store import _row
-
-    return _row(reply)
 
 
 _WHO = ("a woman", "a man", "two children", "a cyclist", "a fisherman", "a nurse", "an old dog")

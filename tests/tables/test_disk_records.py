@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from curator.stages.caption.caption_records import Reply
-from curator.stages.caption.dialogs.dialog import Dialog, known_replies
+from curator.stages.caption.dialogs.dialog import Dialog, replayed
 from curator.stages.caption.reply_store import REPLIES, Replies, UnitReplies
 from curator.storage import open_store
 from curator.tables import clip_locations as locations
@@ -87,9 +87,9 @@ def test_a_dialog_takes_along_what_it_was_told() -> None:
         yield [Asked("c"), Asked("d")]  # type: ignore[list-item]
 
     replies = {key: Reply(text=key) for key in "abdx"}
-    assert known_replies(dialog(), replies).keys() == {"a", "b", "d"}
-    assert known_replies(dialog(), {"b": Reply()}).keys() == {"b"}
-    assert known_replies(dialog(), {}) == {}
+    assert replayed(dialog(), replies)[1].keys() == {"a", "b", "d"}
+    assert replayed(dialog(), {"b": Reply()})[1].keys() == {"b"}
+    assert replayed(dialog(), {}) == (None, {})
 
 
 def test_places_of_clips_come_back() -> None:

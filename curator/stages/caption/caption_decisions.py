@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from curator.stages.caption.caption_records import Annotation, Answer
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.dialogs.custom_fields import has_value
+from curator.stages.caption.dialogs.prompt_files import has_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -300,7 +300,7 @@ class Captioning:
         # Users delete replies to get windows annotated again.
         if found is not None and all(key in self._replies for key in found.request_keys):
             return found
-        return replayed(self._dialogs(task), self._replies)
+        return replayed(self._dialogs(task), self._replies)[0]
 
     def _take(self, frames: Sequence[StoredFrames], written: Mapping[str, Written]) -> None:
         """Submits the windows of clips whose frames are stored; `written` has new clips."""

@@ -18,7 +18,7 @@ from curator.stages.caption.captioners.captioner_contract import Captioner, Plac
 from curator.stages.caption.captioners.captioner_list import captioner_class
 from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import CaptionConfig, ModelConfig
-from curator.stages.caption.dialogs.dialog import Dialogs, known_replies
+from curator.stages.caption.dialogs.dialog import Dialogs, replayed
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.frame_store import FrameParts
@@ -184,7 +184,7 @@ class WorkerDispatch:
         known: dict[str, Reply] = {}
         if len(self._replies):
             for task, _ in windows:
-                known |= known_replies(self._dialogs(task), self._replies)
+                known |= replayed(self._dialogs(task), self._replies)[1]
         return WindowUnit(windows=windows, known=known)
 
     def _taken(self, result: UnitResult[list[UnitAnnotations]]) -> list[Annotation]:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from curator.fingerprints import fingerprint
 from curator.stage import StageConfig
 from curator.stages.caption.captioners.captioner_list import CAPTIONERS, name_problem
-from curator.stages.caption.dialogs.custom_fields import Value, has_value, own_fields, wrong_values
+from curator.stages.caption.dialogs.prompt_files import Value, has_value, own_fields, wrong_values
 
 ANNOTATE_VERSION = 1
 """Raise it when the same replies would give other annotations."""

@@ -52,18 +52,16 @@ def replies_stamp(config: CaptionConfig) -> str:
 
 
 class Replies(Mapping[str, Reply]):
-    """Replies of one model and prompt.
+    """Replies of one model and prompt, in the one process that packs loose replies into parts.
 
     Memory holds the keys. A reply's content is copied to the local disk on first use.
 
     Args:
         stamp: Stamp of the replies; a run reads no others.
-        packs: Whether this process packs loose replies into parts; only one process may.
     """
 
-    def __init__(self, store: Store, stamp: str, *, packs: bool = True) -> None:
+    def __init__(self, store: Store, stamp: str) -> None:
         self.store = store
-        self._packs = packs
         self._stamp = stamp
         self._parts: list[str] = []
         self._known = Keyed(self._rows)
@@ -78,7 +76,7 @@ class Replies(Mapping[str, Reply]):
         """
         record = self._known.get(key)
         row = {} if record is None else orjson.loads(record)
-        if row.pop("key", None) != key:
+        if row.get("key") != key:
             raise KeyError(key)
         return _reply(row)
 
@@ -102,28 +100,29 @@ class Replies(Mapping[str, Reply]):
             while True:
                 names = [info.key for info in self.store.list(f"{REPLIES}/{self._stamp}-")]
                 new = [name for name in names if name not in read]
-                found = list(pool.map(self._keys, new))
-                for name, keys in zip(new, found, strict=True):
-                    if isinstance(keys, dict):
-                        self._known.add(keys["key"], orjson.dumps(keys))
-                        self._loose[keys["key"]] = name
-                begin = len(self._parts)
-                parts = {n: k for n, k in zip(new, found, strict=True) if isinstance(k, list)}
+                found = dict(zip(new, pool.map(self._content, new), strict=True))
+                parts = {}
+                for name, content in found.items():
+                    if isinstance(content, list):
+                        parts[name] = content
+                    elif content is not None:
+                        self._known.add(content["key"], orjson.dumps(content))
+                        self._loose[content["key"]] = name
+                self._known.expect_all(list(parts.values()), len(self._parts))
                 self._parts += parts
-                self._known.expect_all(list(parts.values()), begin)
-                read |= {name for name, keys in zip(new, found, strict=True) if keys is not None}
                 # Objects that vanished meanwhile are in another part, which the next listing has.
-                if None not in found:
+                if None not in found.values():
                     return
+                read |= {name for name, content in found.items() if content is not None}
 
-    def _keys(self, name: str) -> list[str] | dict[str, Any] | None:
+    def _content(self, name: str) -> list[str] | dict[str, Any] | None:
         """Returns keys of a part, or the row of a loose reply; None if gone since the listing."""
         try:
             if name.endswith(_PART):
                 keys: list[str] = read_parquet(self.store, name, ["key"])["key"].to_pylist()
                 return keys
             row: dict[str, Any] = orjson.loads(self.store.read(name))
-            _reply({field: value for field, value in row.items() if field != "key"})
+            _reply(row)
             return {"key": row["key"], **row}
         except StorageError:
             if self.store.exists(name):
@@ -148,28 +147,22 @@ class Replies(Mapping[str, Reply]):
 
     def keep(self, key: str, reply: Reply) -> None:
         """Stores a reply: after the return, no later run repeats its request."""
-        self._note(key, reply, store_reply(self.store, self._stamp, key, reply))
-
-    def add(self, key: str, reply: Reply) -> None:
-        """Adds a reply to this run, without storing it."""
-        self._known.add(key, orjson.dumps({"key": key, **_row(reply)}))
+        store_reply(self.store, self._stamp, key, reply)
+        self.added_elsewhere(key, reply)
 
     def added_elsewhere(self, key: str, reply: Reply) -> None:
-        """Adds a reply that another process has stored as `keep` does."""
-        self._note(key, reply, loose_name(self._stamp, key))
+        """Adds a reply that this or another process has stored."""
+        with self._lock:
+            self._known.add(key, orjson.dumps(_row(key, reply)))
+            self._loose[key] = loose_name(self._stamp, key)
+            is_much = len(self._loose) >= PACK_FROM
+            packed = self._take_loose() if is_much else {}
+        self._pack(packed)
 
     def pack(self) -> None:
         """Makes one part of all loose replies."""
         with self._lock:
             packed = self._take_loose()
-        self._pack(packed)
-
-    def _note(self, key: str, reply: Reply, name: str) -> None:
-        with self._lock:
-            self.add(key, reply)
-            self._loose[key] = name
-            is_much = self._packs and len(self._loose) >= PACK_FROM
-            packed = self._take_loose() if is_much else {}
         self._pack(packed)
 
     def _take_loose(self) -> dict[str, str]:
@@ -179,7 +172,7 @@ class Replies(Mapping[str, Reply]):
     def _pack(self, loose: Mapping[str, str]) -> None:
         if not loose:
             return
-        rows = [{"key": key, **_row(self[key])} for key in sorted(loose)]
+        rows = [_row(key, self[key]) for key in sorted(loose)]
         named = hashlib.sha256("\n".join(sorted(loose)).encode()).hexdigest()[:16]
         table = pa.Table.from_pylist(rows, schema=REPLY_SCHEMA)
         # The part is written before its pieces go: a run that ends in between finds them twice.
@@ -207,8 +200,7 @@ class UnitReplies(Mapping[str, Reply]):
         if key not in self._known and self._rereads:
             name = loose_name(self._stamp, key)
             if self._store.exists(name):
-                row = orjson.loads(self._store.read(name))
-                self._known[key] = _reply({k: v for k, v in row.items() if k != "key"})
+                self._known[key] = _reply(orjson.loads(self._store.read(name)))
         return self._known[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -228,17 +220,16 @@ def loose_name(stamp: str, key: str) -> str:
     return f"{REPLIES}/{stamp}-{key}.json"
 
 
-def store_reply(store: Store, stamp: str, key: str, reply: Reply) -> str:
-    """Stores a reply as an object of its own, and returns its name."""
-    name = loose_name(stamp, key)
-    store.write(name, orjson.dumps({"key": key, **_row(reply)}))
-    return name
+def store_reply(store: Store, stamp: str, key: str, reply: Reply) -> None:
+    """Stores a reply as an object of its own."""
+    store.write(loose_name(stamp, key), orjson.dumps(_row(key, reply)))
 
 
-def _row(reply: Reply) -> dict[str, object]:
-    return {name: getattr(reply, name) for name in REPLY_SCHEMA.names if name != "key"}
+def _row(key: str, reply: Reply) -> dict[str, object]:
+    return {"key": key, **{name: getattr(reply, name) for name in REPLY_SCHEMA.names[1:]}}
 
 
-def _reply(row: dict[str, object]) -> Reply:
-    failure = row.pop("failure")
-    return Reply(failure=None if failure is None else Unanswered(str(failure)), **row)  # type: ignore[arg-type]
+def _reply(row: Mapping[str, Any]) -> Reply:
+    values = {name: value for name, value in row.items() if name != "key"}
+    failure = values.pop("failure")
+    return Reply(failure=None if failure is None else Unanswered(failure), **values)

@@ -8,7 +8,7 @@ import pytest
 from curator.errors import StorageError
 from curator.stages.caption import reply_store as module
 from curator.stages.caption.caption_records import Reply
-from curator.stages.caption.reply_store import PACK_FROM, Replies
+from curator.stages.caption.reply_store import PACK_FROM, Replies, UnitReplies
 from curator.storage import open_store
 
 
@@ -21,7 +21,7 @@ def test_replies_that_become_a_part_while_they_are_read_are_found(
     wanted = {f"key{i}": Reply(text=str(i)) for i in range(40)}
     for key, reply in wanted.items():
         driver.keep(key, reply)
-    worker = Replies(store, "stamp", packs=False)
+    worker = Replies(store, "stamp")
     read = type(store).read
 
     def read_late(self: Any, name: str) -> bytes:  # noqa: ANN401
@@ -38,7 +38,7 @@ def test_replies_that_become_a_part_while_they_are_read_are_found(
 def test_replies_of_workers_become_parts_before_the_run_ends(tmp_path: Path) -> None:
     """Pins that a killed run leaves few objects to read, whoever answered."""
     store = open_store(str(tmp_path))
-    driver, worker = Replies(store, "stamp"), Replies(store, "stamp", packs=False)
+    driver, worker = Replies(store, "stamp"), UnitReplies(store, "stamp", {}, rereads=False)
     for i in range(PACK_FROM + 3):
         worker.keep(f"key{i}", Reply(text=str(i)))
         driver.added_elsewhere(f"key{i}", Reply(text=str(i)))

@@ -7,6 +7,7 @@ them, and those of `benchmarks/caption_rules.yaml` to score them.
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -57,10 +58,9 @@ class Problem:
 
 def problem_of(answer: Answer, config: CaptionConfig) -> Problem | None:
     """Returns the first rule that an answer breaks, fields in the order of `caption.lengths`."""
-    captions = [(name, getattr(answer, name) or "") for name in config.lengths]
-    for length, text in captions:
-        if (reason_said := _wrong_caption(text, config)) is not None:
-            return Problem(reason_said[0], length, reason_said[1])
+    for length in config.lengths:
+        if (wrong := _wrong_caption(length, getattr(answer, length) or "", config)) is not None:
+            return wrong
     for name, text in (*_strings("structured", answer.structured), *_strings("", answer.extra)):
         if (found := refusal_in(text)) is not None:
             return Problem(Unanswered.REFUSAL, name, f"it declines to answer: {found!r}")
@@ -87,22 +87,23 @@ def problem_of_text(text: str, *, is_whole: bool) -> Problem | None:
     return None
 
 
-def _wrong_caption(text: str, config: CaptionConfig) -> tuple[Unanswered, str] | None:
+def _wrong_caption(length: str, text: str, config: CaptionConfig) -> Problem | None:
     if is_empty(text):
-        return Unanswered.EMPTY, "it was empty"
+        return Problem(Unanswered.EMPTY, length, "it was empty")
     if (found := refusal_in(text)) is not None:
-        return Unanswered.REFUSAL, f"it declined to answer: {found!r}"
+        return Problem(Unanswered.REFUSAL, length, f"it declined to answer: {found!r}")
     if (found := repeated_in(text)) is not None:
-        return Unanswered.REPEATED, f"it repeated {found!r}"
+        return Problem(Unanswered.REPEATED, length, f"it repeated {found!r}")
     if (found := cut_off_at(text, config.language)) is not None:
-        return Unanswered.CUT_OFF, f"it broke off at {found!r}"
+        return Problem(Unanswered.CUT_OFF, length, f"it broke off at {found!r}")
     if not config.allow_meta and (found := meta_phrase_in(text)) is not None:
         said = f"it spoke of the image or video, in {found!r}; speak of what is seen"
-        return Unanswered.META_PHRASE, said
+        return Problem(Unanswered.META_PHRASE, length, said)
     if config.language is not None:
         found = other_language(without_quotations(text), config.language)
         if found is not None:
-            return Unanswered.WRONG_LANGUAGE, f"it was in another language ({found})"
+            said = f"it was in another language ({found})"
+            return Problem(Unanswered.WRONG_LANGUAGE, length, said)
     return None
 
 
@@ -215,18 +216,15 @@ def _times(unit: Sequence[str]) -> int:
     return 5 if weight < 3 else _MIN_TIMES
 
 
-def _mostly_repeated(tokens: Sequence[str], size: int = 6, times: int = 3) -> str | None:
+def _mostly_repeated(tokens: Sequence[str]) -> str | None:
+    size = 6
     grams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
-    counts: dict[tuple[str, ...], int] = {}
-    for gram in grams:
-        counts[gram] = counts.get(gram, 0) + 1
+    counts = Counter(grams)
     covered: set[int] = set()
     for i, gram in enumerate(grams):
-        if counts[gram] >= times:
+        if counts[gram] >= _MIN_TIMES:
             covered.update(range(i, i + size))
-    if len(covered) * 2 <= len(tokens):
-        return None
-    return _joined(max(counts.items(), key=lambda item: item[1])[0])
+    return _joined(counts.most_common(1)[0][0]) if len(covered) * 2 > len(tokens) else None
 
 
 def _joined(tokens: Sequence[str]) -> str:

@@ -29,7 +29,9 @@ _PROSE = {
     "camera": "Size and angle of the shot, and how the camera moves.",
     "style": "Light, colours, and the kind of picture: live action, animation, screen recording.",
 }
-_TEXT = "Text that can be read in the frames, each piece as it is written; empty for none."
+_TEXT = {
+    "text": "Text that can be read in the frames, each piece as it is written; empty for none."
+}
 _SAFETY = (
     "unsafe: sexual acts or nudity, grave injury, cruelty, self-harm. sensitive: weapons in use, "
     "fights, blood, drugs, little clothing. safe: all else."
@@ -60,20 +62,14 @@ def answer_schema(config: CaptionConfig, prompt: Prompt) -> dict[str, Any] | Non
     if prompt.answer == "text":
         _refuse_fields(config)
         return None
-    fields: dict[str, Any] = {
-        name: {**_STRING, "description": _LENGTHS[name]} for name in config.lengths
-    }
+    fields = _described(_STRING, {name: _LENGTHS[name] for name in config.lengths})
     if config.structured:
-        parts = {name: {**_STRINGS, "description": why} for name, why in _LISTS.items()}
-        parts |= {name: {**_STRING, "description": why} for name, why in _PROSE.items()}
-        fields["structured"] = _object(parts | {"text": {**_STRINGS, "description": _TEXT}})
+        parts = _described(_STRINGS, _LISTS) | _described(_STRING, _PROSE)
+        fields["structured"] = _object(parts | _described(_STRINGS, _TEXT))
     if config.content_types:
         fields["content_type"] = {"type": "string", "enum": list(config.content_types)}
     if config.questions:
-        asked = config.questions.items()
-        fields["answers"] = _object(
-            {name: {"type": "boolean", "description": question} for name, question in asked}
-        )
+        fields["answers"] = _object(_described({"type": "boolean"}, config.questions))
     if config.safety:
         words = ["safe", "sensitive", "unsafe"]
         fields["safety"] = {"type": "string", "enum": words, "description": _SAFETY}
@@ -112,6 +108,10 @@ def judge_schema(prompt: Prompt) -> dict[str, Any]:
     said = "One line: the gravest fault, or none. It comes before the scores."
     scores = {name: {"type": "integer", "enum": [1, 2, 3, 4, 5]} for name in SCORES}
     return _object({"why": {**_STRING, "description": said}} | scores)
+
+
+def _described(kind: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
+    return {name: {**kind, "description": said} for name, said in about.items()}
 
 
 def _object(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,24 +195,14 @@ def _decode(text: str) -> tuple[dict[str, Any], int]:
     try:
         value, end = decoder.raw_decode(text)
     except json.JSONDecodeError as error:
-        mended = _COMMA.sub(lambda found: "" if found[0] == "," else found[0], text)
-        if mended == text:
-            raise
+        # A space for each trailing comma, so that all places stay.
+        mended = _COMMA.sub(lambda found: " " if found[0] == "," else found[0], text)
         try:
             value, end = decoder.raw_decode(mended)
         except json.JSONDecodeError:
             raise error from None
-        end = _end_before_mending(text, end)
     json.dumps(value, ensure_ascii=False).encode()
     return value, end
-
-
-def _end_before_mending(text: str, end: int) -> int:
-    """Maps a place in the mended text to the text with its trailing commas."""
-    for found in _COMMA.finditer(text):
-        if found[0] == "," and found.start() < end:
-            end += 1
-    return end
 
 
 def _no_constant(word: str) -> object:

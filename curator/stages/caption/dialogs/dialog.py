@@ -14,23 +14,14 @@ Dialogs = Callable[[Task], Dialog]
 """Begins the dialog about a task."""
 
 
-def replayed(dialog: Dialog, replies: Mapping[str, Reply]) -> Annotation | None:
-    """Uses up a new dialog with stored replies by request key; returns None if one is missing."""
-    try:
-        asked = next(dialog)
-        while all(request.key in replies for request in asked):
-            asked = dialog.send([replies[request.key] for request in asked])
-    except StopIteration as end:
-        annotation: Annotation = end.value
-        return annotation
-    dialog.close()
-    return None
+def replayed(
+    dialog: Dialog, replies: Mapping[str, Reply]
+) -> tuple[Annotation | None, dict[str, Reply]]:
+    """Uses up a new dialog with stored replies by request key.
 
-
-def known_replies(dialog: Dialog, replies: Mapping[str, Reply]) -> dict[str, Reply]:
-    """Returns the stored replies that a new dialog takes before its first unanswered request.
-
-    These include replies to requests in the same group as that request. The dialog is used up.
+    Returns:
+        The annotation, or None if a reply is missing; and the replies that the dialog takes before
+        its first unanswered request, with those to requests in the same group.
     """
     known: dict[str, Reply] = {}
     try:
@@ -40,7 +31,7 @@ def known_replies(dialog: Dialog, replies: Mapping[str, Reply]) -> dict[str, Rep
             if any(one.key not in known for one in asked):
                 break
             asked = dialog.send([known[one.key] for one in asked])
-    except StopIteration:
-        pass
+    except StopIteration as end:
+        return end.value, known
     dialog.close()
-    return known
+    return None, known

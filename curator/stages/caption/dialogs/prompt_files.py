@@ -1,7 +1,7 @@
 """Prompts: YAML files with the words for a model."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -11,30 +11,12 @@ from curator.errors import RecipeError, unknown_key
 from curator.fingerprints import fingerprint
 from curator.strict_yaml import StrictYamlError, load_yaml
 
-PLACEHOLDERS: Mapping[str, str] = {
-    "candidate": "the answer that a judge is to score",
-    "duration": "seconds of the window",
-    "error": "what is wrong with the form of an answer",
-    "facts": "what is known about the clip",
-    "format": "fields of the answer, a line each",
-    "language": "the sentence that names the language of captions; empty for any",
-    "n_frames": "number of frames that are shown",
-    "problem": "why an answer was set aside",
-    "questions": "questions by name, a line each",
-    "times": "seconds at which the frames are shown, from the window's start",
-}
-"""Values for `{name}` in a prompt."""
-
-USUAL_FIELDS = (
-    "structured",
-    "long",
-    "medium",
-    "short",
-    "content_type",
-    "answers",
-    "safety",
-)
+USUAL_FIELDS = ("structured", "long", "medium", "short", "content_type", "answers", "safety")
 """JSON fields of an answer, in the order of the request: details come before summaries."""
+
+Value = str | bool | int
+_TYPES = ("boolean", "integer", "string")
+"""Types of a prompt's own fields whose values may reject a clip."""
 
 _ASKED = frozenset({"duration", "facts", "format", "language", "n_frames", "questions", "times"})
 _KNOWN = {
@@ -51,8 +33,6 @@ _BRACKETED = re.compile(r"\[(/?[A-Z][A-Z_]+)\]")
 _HIDDEN = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
 )
-
-
 _given: "dict[str, Prompt]" = {}
 
 
@@ -167,6 +147,44 @@ def load_prompt(name: str) -> Prompt:
 def give_prompts(prompts: Mapping[str, Prompt]) -> None:
     """Registers prompts by name in this process, for workers without the user's files."""
     _given.update(prompts)
+
+
+def own_fields(name: str) -> Mapping[str, Any] | None:
+    """Returns the JSON Schemas of a prompt's own fields by name.
+
+    An unreadable prompt gives None, because another check reports it before the first request.
+    """
+    try:
+        found: Mapping[str, Any] = load_prompt(name).own_schema.get("properties", {})
+    except RecipeError:
+        return None
+    return found
+
+
+def wrong_values(name: str, schema: Mapping[str, Any], values: Sequence[Value]) -> str | None:
+    """Says which values a field, or an item of a list field, never has; None if all can occur."""
+    from jsonschema import Draft202012Validator
+
+    one = schema.get("items", {}) if schema.get("type") == "array" else schema
+    kinds = one.get("type", _TYPES) if isinstance(one, Mapping) else _TYPES
+    if not set(_TYPES).intersection([kinds] if isinstance(kinds, str) else kinds):
+        return (
+            f"reject.{name}: the prompt's field is {kinds!r}; expected one of {', '.join(_TYPES)}, "
+            "or a list of them"
+        )
+    checked = Draft202012Validator(one)
+    for value in values:
+        if not checked.is_valid(value):
+            allowed = list(one["enum"]) if "enum" in one else kinds
+            return f"reject.{name}: {value!r}; expected some of {allowed}, by the prompt's schema"
+    return None
+
+
+def has_value(answered: object, wanted: Value) -> bool:
+    """Returns whether an answer equals or, as a list, contains a value; `true` is not 1 there."""
+    if isinstance(answered, list | tuple):
+        return any(has_value(item, wanted) for item in answered)
+    return type(answered) is type(wanted) and answered == wanted
 
 
 def _find(name: str) -> Path:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from curator.fingerprints import fingerprint
-from curator.stages.caption.caption_records import Annotation, Answer, Known
+from curator.stages.caption.caption_records import Annotation
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import as_data
 from curator.stages.caption.dialogs.source_events import in_words
@@ -20,7 +20,11 @@ METADATA = "metadata"
 """Origin of an answer without a model."""
 REASONING = "reasoning"
 """Field of a prompt's own schema for reasoning."""
-ABOUT_A_CLASS = "class"
+_CAPTIONS = {
+    "short": "What happens? Answer in one sentence.",
+    "medium": "Describe what happens in a few sentences.",
+    "long": "Describe in detail what can be seen and what happens.",
+}
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 Kind = Literal["caption", "choice", "yes_no", "open", "reasoning"]
@@ -61,55 +65,47 @@ def questions_of(annotation: Annotation, config: CaptionConfig, span: Span) -> l
 class _Made:
     def __init__(self, annotation: Annotation, config: CaptionConfig, span: Span) -> None:
         self._task = annotation.task
-        self._known: Known | None = annotation.task.known
+        self._known = annotation.task.known
         # Without a model, an answer only repeats metadata.
-        self._answer: Answer | None = annotation.answer if config.asks else None
+        self._answer = annotation.answer if config.asks else None
         self._config = config
         self._span = span
         is_whole = span.start_s < 0.05 and span.clip_s - span.end_s < 0.05
         self._where = "" if is_whole else f"Between {span.start_s:.1f} s and {span.end_s:.1f} s: "
+        self._classes = list(config.events or config.content_types)
         self._class, self._class_from = self._class_of()
 
     def captions(self) -> Iterator[QuestionAnswer]:
-        config, answer = self._config, self._answer
-        asks = {
-            "short": "What happens? Answer in one sentence.",
-            "medium": "Describe what happens in a few sentences.",
-            "long": "Describe in detail what can be seen and what happens.",
-        }
-        for length, question in asks.items():
-            if answer is not None and (text := getattr(answer, length)):
-                yield self._made(length, "caption", question, text, config.name)
+        for length, question in _CAPTIONS.items():
+            if self._answer is not None and (text := getattr(self._answer, length)):
+                yield self._made(length, "caption", question, text, self._config.name)
         if self._known is not None:
             question = "What is known about this recording?"
             yield self._made(METADATA, "caption", question, self._known.caption, METADATA)
 
     def classes(self) -> Iterator[QuestionAnswer]:
         if self._class is not None:
-            question, chosen = self._choice()
-            yield self._made(ABOUT_A_CLASS, "choice", question, chosen, self._class_from)
+            yield self._made("class", "choice", *self._choice(self._class), self._class_from)
 
     def yes_no(self) -> Iterator[QuestionAnswer]:
         config, known, answer = self._config, self._known, self._answer
         for name, meaning in config.events.items():
             if name == config.no_event:
                 continue
-            question = f"Does this happen: {self._named(name, meaning)}? Answer yes or no."
+            question = f"Does this happen: {_named(name, meaning)}? Answer yes or no."
             if known is not None and any(event.label == name for event in known.events):
-                yield self._made(name, "yes_no", question, "Yes", METADATA)
+                yield self._made(name, "yes_no", question, True, METADATA)
             elif known is not None and known.label is not None and known.lists_all:
-                yield self._made(name, "yes_no", question, "No", METADATA)
+                yield self._made(name, "yes_no", question, False, METADATA)
             elif self._class is not None and self._class_from != METADATA:
-                said = "Yes" if self._class == name else "No"
-                yield self._made(name, "yes_no", question, said, self._class_from)
+                yield self._made(name, "yes_no", question, self._class == name, self._class_from)
         for name, asked in config.questions.items():
             question = f"{asked} Answer yes or no."
             value = known.values.get(name) if known is not None else None
             if isinstance(value, bool):
-                yield self._made(name, "yes_no", question, "Yes" if value else "No", METADATA)
+                yield self._made(name, "yes_no", question, value, METADATA)
             elif answer is not None and name in answer.answers:
-                said = "Yes" if answer.answers[name] else "No"
-                yield self._made(name, "yes_no", question, said, config.name)
+                yield self._made(name, "yes_no", question, answer.answers[name], config.name)
 
     def open(self) -> Iterator[QuestionAnswer]:
         config, known, answer = self._config, self._known, self._answer
@@ -135,51 +131,52 @@ class _Made:
         if answer is None or self._class is None:
             return
         text = answer.extra.get(REASONING)
-        if not isinstance(text, str) or not text or answer.content_type not in (None, self._class):
-            return
-        question, chosen = self._choice()
-        yield QuestionAnswer(
-            name=REASONING,
-            kind="reasoning",
-            question=f"{self._where}{question} Say first what leads to it.",
-            answer=as_data(chosen),
-            origin=self._class_from,
-            reasoning=as_data(text),
-            reasoning_origin=self._config.name,
-        )
+        if isinstance(text, str) and text and answer.content_type in (None, self._class):
+            question, chosen = self._choice(self._class)
+            question += " Say first what leads to it."
+            yield self._made(REASONING, "reasoning", question, chosen, self._class_from, text)
 
     def _class_of(self) -> tuple[str | None, str]:
         known, answer = self._known, self._answer
-        if len(self._config.events or self._config.content_types) > len(_LETTERS):
+        if len(self._classes) > len(_LETTERS):
             return None, METADATA
         if known is not None and known.label is not None:
             return known.label, METADATA
         return (answer.content_type if answer is not None else None), self._config.name
 
-    def _choice(self) -> tuple[str, str]:
+    def _choice(self, chosen: str) -> tuple[str, str]:
         """Returns the class question and its answer; the order of choices reveals nothing."""
-        assert self._class is not None
-        task, names = self._task, list(self._config.events or self._config.content_types)
-        names.sort(key=lambda name: fingerprint("choice", task.clip_id, task.window.index, name))
+        clip_id, window = self._task.clip_id, self._task.window.index
+        names = sorted(self._classes, key=lambda name: fingerprint("choice", clip_id, window, name))
         lines = [
-            f"{letter}. {self._named(name, self._config.events.get(name, ''))}"
+            f"{letter}. {_named(name, self._config.events.get(name, ''))}"
             for letter, name in zip(_LETTERS, names, strict=False)
         ]
-        asked = "Which of these describes it?\n" + "\n".join(lines)
-        chosen = f"{_LETTERS[names.index(self._class)]}. {in_words(self._class)}"
-        return f"{asked}\nAnswer with the letter and the name.", chosen
-
-    def _named(self, name: str, meaning: str) -> str:
-        return f"{in_words(name)} ({meaning.rstrip('.')})" if meaning else in_words(name)
+        asked = "\n".join(["Which of these describes it?", *lines])
+        letter = _LETTERS[names.index(chosen)]
+        return f"{asked}\nAnswer with the letter and the name.", f"{letter}. {in_words(chosen)}"
 
     def _made(
-        self, name: str, kind: Kind, question: str, answer: str, origin: str
+        self,
+        name: str,
+        kind: Kind,
+        question: str,
+        answer: str | bool,
+        origin: str,
+        reasoning: str = "",
     ) -> QuestionAnswer:
+        said = answer if isinstance(answer, str) else "Yes" if answer else "No"
         # An answer must not contain marks that trainers interpret, such as <video>.
         return QuestionAnswer(
             name=name,
             kind=kind,
             question=f"{self._where}{question}",
-            answer=as_data(answer),
+            answer=as_data(said),
             origin=origin,
+            reasoning=as_data(reasoning),
+            reasoning_origin=self._config.name if reasoning else None,
         )
+
+
+def _named(name: str, meaning: str) -> str:
+    return f"{in_words(name)} ({meaning.rstrip('.')})" if meaning else in_words(name)

@@ -13,7 +13,7 @@ as eventless.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeGuard
@@ -96,43 +96,33 @@ def events_of(data: Mapping[str, Any], config: CaptionConfig) -> SourceEvents:
     In the configuration, `events` names the labels, `questions` and `open_questions` other values.
     """
     problems: list[EventProblem] = []
-    value_problems: list[EventProblem] = []
     listed = data.get("events")
     events: list[Event] = []
     if isinstance(listed, list):
         for index, entry in enumerate(listed[:_MAX_EVENTS]):
-            found = _event(entry, f"events.{index}", config, value_problems)
-            if isinstance(found, Event):
-                events.append(found)
-            else:
-                problems.append(found)
+            events += _event(entry, f"events.{index}", config, problems)
         if len(listed) > _MAX_EVENTS:
             said = f"events has {len(listed)} entries; expected at most {_MAX_EVENTS}"
             problems.append(EventProblem(code=EventCode.TOO_MANY, message=said))
     elif listed is not None:
         problems.append(_problem(EventCode.NOT_A_LIST, "events", listed, "a list"))
-    lists_all = isinstance(listed, list) and not problems
-    values = _values(data, "", config, value_problems)
+    values = _values(data, "", config, problems)
     return SourceEvents(
         events=tuple(sorted(events, key=lambda event: (event.start_s, event.end_s, event.label))),
-        lists_all=lists_all,
+        lists_all=isinstance(listed, list) and len(events) == len(listed),
         values=values,
-        problems=(*problems, *value_problems),
+        # Problems of whole events come first.
+        problems=tuple(sorted(problems, key=lambda one: one.code is EventCode.BAD_VALUE)),
     )
 
 
-def count_event_problems(sources: Iterable[SourceEvents]) -> dict[str, int]:
-    """Counts unusable values of sidecars, by code, sorted."""
-    counts = Counter(problem.code.value for one in sources for problem in one.problems)
-    return dict(sorted(counts.items()))
-
-
 def event_counts(sources: Collection[SourceEvents], n_in_windows: int) -> dict[str, int]:
-    """Counts events of sidecars, events in windows, and problems, for the summary."""
+    """Counts events of sidecars, events in windows, and problems by code, for the summary."""
+    codes = Counter(problem.code.value for one in sources for problem in one.problems)
     return {
         "events": sum(len(source.events) for source in sources),
         "events_in_windows": n_in_windows,
-        **{f"events_{name}": n for name, n in count_event_problems(sources).items()},
+        **{f"events_{code}": n for code, n in sorted(codes.items())},
     }
 
 
@@ -217,26 +207,31 @@ def _caption(
 
 
 def _event(
-    entry: object, key: str, config: CaptionConfig, value_problems: list[EventProblem]
-) -> Event | EventProblem:
+    entry: object, key: str, config: CaptionConfig, problems: list[EventProblem]
+) -> Iterator[Event]:
+    """Yields the event of an entry, if it can be read."""
     if not isinstance(entry, dict):
-        return _problem(EventCode.NOT_AN_OBJECT, key, entry, "an object with time_s and label")
+        expected = "an object with time_s and label"
+        problems.append(_problem(EventCode.NOT_AN_OBJECT, key, entry, expected))
+        return
     start, end, label = entry.get("time_s"), entry.get("end_s"), entry.get("label")
     if not _is_number(start) or start < 0:
-        return _problem(EventCode.BAD_TIME, f"{key}.time_s", start, "seconds from 0")
-    if end is not None and (not _is_number(end) or end < start):
-        return _problem(EventCode.BAD_END, f"{key}.end_s", end, f"seconds from {start}")
-    if not isinstance(label, str) or label not in config.events:
-        known = ", ".join(config.events) or "none"
-        return _problem(EventCode.UNKNOWN_LABEL, f"{key}.label", label, f"one of {known}")
-    about = entry.get("about")
-    return Event(
-        start_s=float(start),
-        end_s=float(start if end is None else end),
-        label=label,
-        about=_plain(about) if isinstance(about, str) else "",
-        values=_values(entry, f"{key}.", config, value_problems),
-    )
+        problems.append(_problem(EventCode.BAD_TIME, f"{key}.time_s", start, "seconds from 0"))
+    elif end is not None and (not _is_number(end) or end < start):
+        expected = f"seconds from {start}"
+        problems.append(_problem(EventCode.BAD_END, f"{key}.end_s", end, expected))
+    elif not isinstance(label, str) or label not in config.events:
+        expected = f"one of {', '.join(config.events) or 'none'}"
+        problems.append(_problem(EventCode.UNKNOWN_LABEL, f"{key}.label", label, expected))
+    else:
+        about = entry.get("about")
+        yield Event(
+            start_s=float(start),
+            end_s=float(start if end is None else end),
+            label=label,
+            about=_plain(about) if isinstance(about, str) else "",
+            values=_values(entry, f"{key}.", config, problems),
+        )
 
 
 def _values(
@@ -245,31 +240,30 @@ def _values(
     """Returns values of known names; bad values go to the problems."""
     values: dict[str, str | float | bool] = {}
     for name in dict.fromkeys((SPEED, *WORDS, *config.questions, *config.open_questions)):
-        if data.get(name) is not None:
-            value = _value(name, prefix + name, data[name], config)
-            if isinstance(value, EventProblem):
-                problems.append(value)
-            else:
-                values[name] = value
+        given = data.get(name)
+        if given is None:
+            continue
+        value, expected = _value(name, given, config)
+        if value is None:
+            problems.append(_problem(EventCode.BAD_VALUE, prefix + name, given, expected))
+        else:
+            values[name] = value
     return values
 
 
 def _value(
-    name: str, key: str, value: object, config: CaptionConfig
-) -> str | float | bool | EventProblem:
+    name: str, given: object, config: CaptionConfig
+) -> tuple[str | float | bool | None, str]:
+    """Returns a value, or None for a bad one, and the expectation."""
+    number = float(given) if _is_number(given) else None
     if name == SPEED:
-        if _is_number(value) and 0 <= value <= _MAX_SPEED_KMH:
-            return float(value)
-        return _problem(EventCode.BAD_VALUE, key, value, f"a number from 0 to {_MAX_SPEED_KMH:g}")
+        is_speed = number is not None and 0 <= number <= _MAX_SPEED_KMH
+        return number if is_speed else None, f"a number from 0 to {_MAX_SPEED_KMH:g}"
     if name in config.questions:
-        if isinstance(value, bool):
-            return value
-        return _problem(EventCode.BAD_VALUE, key, value, "true or false")
-    if isinstance(value, str) and (words := _plain(value)):
-        return words
-    if name not in WORDS and _is_number(value):
-        return float(value)
-    return _problem(EventCode.BAD_VALUE, key, value, "words")
+        return given if isinstance(given, bool) else None, "true or false"
+    if isinstance(given, str):
+        return _plain(given) or None, "words"
+    return number if name not in WORDS else None, "words"
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

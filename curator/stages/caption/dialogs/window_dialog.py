@@ -105,27 +105,37 @@ class Asker:
     def dialog(self, task: Task) -> Dialog:
         """Begins a dialog: it yields requests, takes replies, and returns the annotation."""
         courses = [self._course(task, i) for i in range(self.config.candidates)]
+        ended: dict[int, _Course] = {}
         given: dict[str, Reply] = {}
-        ended = yield from _together(courses, given)
-        return self._annotation(task, ended, given)
+        replies: dict[int, Reply | None] = dict.fromkeys(range(len(courses)))
+        while replies:
+            asked: dict[int, Request] = {}
+            for i, reply in replies.items():
+                try:
+                    asked[i] = next(courses[i]) if reply is None else courses[i].send(reply)
+                except StopIteration as end:
+                    ended[i] = end.value
+            # Equal requests are made once.
+            new = {request.key: request for request in asked.values() if request.key not in given}
+            if new:
+                told = yield list(new.values())
+                given.update(zip(new, told, strict=True))
+            replies = {i: given[request.key] for i, request in asked.items()}
+        return self._annotation(task, [ended[i] for i in range(len(courses))], given)
 
     def first_request(self, task: Task) -> Request:
         """Returns the first request about a window."""
-        return self._request(task, self._words(task), self.config.seed)
+        return self._request(task, self.config.seed)
 
     def _course(self, task: Task, number: int) -> _Steps:
         """Runs one candidate, from its first request to its scores."""
         config, course = self.config, _Course()
-        words = self._words(task)
-        result, key = yield from self._answer(
-            self._request(task, words, config.seed + number), course
-        )
+        seed = config.seed + number
+        result, key = yield from self._answer(self._request(task, seed), course)
         if isinstance(result, Problem):
             course.set_aside[result.reason] += 1
             retry = fill(self.prompt.retry, {"problem": as_data(result.said)})
-            request = self._request(
-                task, f"{words}\n\n{retry}", config.seed + config.candidates + number
-            )
+            request = self._request(task, seed + config.candidates, f"\n\n{retry}")
             result, key = yield from self._answer(request, course)
         if isinstance(result, Problem):
             course.failure, course.detail = result.reason, f"{result.field}: {result.said}"
@@ -166,14 +176,12 @@ class Asker:
         judge, candidate = self.config.judge, course.candidate
         assert judge is not None
         assert candidate is not None
-        said = answer_text(candidate.answer, self.config, self.prompt)
         values = self._values(task) | {
-            "candidate": as_data(said),
+            "candidate": as_data(answer_text(candidate.answer, self.config, self.prompt)),
             "format": format_of(self.judge_schema),
         }
-        request = _request(
-            "judge", judge, judge.seed, task, self.judge_prompt, values, self.judge_schema
-        )
+        prompt, schema = self.judge_prompt, self.judge_schema
+        request = _request("judge", judge, judge.seed, task, prompt, values, schema)
         if judge.frames_as != self.config.frames_as:
             request = replace(request, frames_as=judge.frames_as)
         for is_repair in (False, True):
@@ -186,9 +194,8 @@ class Asker:
                 if not is_repair:
                     request = _repair(request, reply, str(error), self.judge_prompt)
                 continue
-            course.candidate = Candidate(
-                answer=candidate.answer, reply_key=candidate.reply_key, why=why, **scores
-            )
+            answer, key = candidate.answer, candidate.reply_key
+            course.candidate = Candidate(answer=answer, reply_key=key, why=why, **scores)
             return
         course.is_unscored = True
 
@@ -202,12 +209,13 @@ class Asker:
         # Of equal ones, max takes the first: the lowest seed.
         best = max(whole, key=lambda candidate: candidate.score or 0) if whole else None
         # A transient failure comes first, because another run may bring an answer.
-        worst = next((c for c in failed if c.failure in TRANSIENT), failed[0] if failed else None)
+        first = next((c for c in failed if c.failure in TRANSIENT), failed[0] if failed else None)
+        worst = first if best is None else None
         return Annotation(
             task=task,
             answer=best.answer if best is not None else None,
-            failure=worst.failure if best is None and worst is not None else None,
-            detail=worst.detail if best is None and worst is not None else "",
+            failure=worst.failure if worst is not None else None,
+            detail=worst.detail if worst is not None else "",
             candidates=tuple(whole),
             set_aside=_counts(set_aside),
             lost=_counts(Counter(str(c.failure) for c in failed)) if best is not None else {},
@@ -217,13 +225,10 @@ class Asker:
             tokens_out=sum(reply.tokens_out for reply in given.values()),
         )
 
-    def _words(self, task: Task) -> str:
-        return fill(self.prompt.user, self._values(task))
-
-    def _request(self, task: Task, words: str, seed: int) -> Request:
+    def _request(self, task: Task, seed: int, retry: str = "") -> Request:
         values = self._values(task)
         return _request(
-            "captioner", self.config, seed, task, self.prompt, values, self.schema, words
+            "captioner", self.config, seed, task, self.prompt, values, self.schema, retry
         )
 
     def _values(self, task: Task) -> dict[str, str]:
@@ -259,14 +264,15 @@ def _request(
     prompt: Prompt,
     values: Mapping[str, str],
     schema: Mapping[str, Any] | None,
-    words: str | None = None,
+    retry: str = "",
 ) -> Request:
+    """Fills in a prompt; `retry` stands below the question."""
     return Request(
         role=role,
         model=model.name,
         task=task,
         system=fill(prompt.system, values),
-        turns=(Turn(role="user", text=words if words is not None else fill(prompt.user, values)),),
+        turns=(Turn(role="user", text=fill(prompt.user, values) + retry),),
         sampling=Sampling(
             max_tokens=model.max_tokens,
             temperature=model.temperature,
@@ -291,32 +297,3 @@ def _repair(request: Request, reply: Reply, error: str, prompt: Prompt) -> Reque
 
 def _counts(counter: Counter[str]) -> dict[str, int]:
     return {str(name): counter[name] for name in sorted(counter)}
-
-
-def _together(
-    courses: Sequence[_Steps], given: dict[str, Reply]
-) -> Generator[list[Request], list[Reply], list[_Course]]:
-    """Continues all courses together; equal requests are made once.
-
-    `given` takes all replies by request key, in the order of the requests.
-    """
-    ended: dict[int, _Course] = {}
-    asked: dict[int, Request] = {}
-
-    def go_on(i: int, reply: Reply | None) -> None:
-        try:
-            asked[i] = next(courses[i]) if reply is None else courses[i].send(reply)
-        except StopIteration as end:
-            asked.pop(i, None)
-            ended[i] = end.value
-
-    for i in range(len(courses)):
-        go_on(i, None)
-    while asked:
-        new = {request.key: request for request in asked.values() if request.key not in given}
-        if new:
-            replies = yield list(new.values())
-            given.update(zip(new, replies, strict=True))
-        for i, request in list(asked.items()):
-            go_on(i, given[request.key])
-    return [ended[i] for i in range(len(courses))]

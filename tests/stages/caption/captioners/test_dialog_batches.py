@@ -107,7 +107,7 @@ def test_marked_frames_stay_with_their_clip(folder: Path) -> None:
     # Waiting for each other, turn by turn, the last ones would be alone.
     assert len(reader.sizes) < len(kept.replies) / 4
     # What was kept tells the whole course again, without a model.
-    again = [replayed(unlike_dialog(task), kept.replies) for task, _ in tasks]
+    again = [replayed(unlike_dialog(task), kept.replies)[0] for task, _ in tasks]
     assert again == found
 
 

@@ -15,7 +15,7 @@ from curator.stages.caption.dialogs.prompt_facts import facts_of
 from curator.stages.caption.dialogs.source_events import (
     NOTHING,
     EventCode,
-    count_event_problems,
+    event_counts,
     events_of,
     known_lines,
     known_of,
@@ -116,7 +116,8 @@ def test_a_bad_value_is_a_problem_that_names_it(
     assert [problem.code for problem in found.problems] == [code]
     assert message in found.problems[0].message
     assert found.values == good
-    assert count_event_problems([found, NOTHING]) == {str(code): 1}
+    counts = event_counts([found, NOTHING], 0)
+    assert counts == {"events": len(found.events), "events_in_windows": 0, f"events_{code}": 1}
     # An entry that cannot be read may be any event.
     assert not found.lists_all
 
@@ -206,7 +207,7 @@ def test_windows_around_events_may_stand_beside_the_others() -> None:
             one, 10.0, 0.0, events_of({"weather": str(one.index)}, CONFIG), CONFIG, None
         )
         task = Task(clip_id="c", content="p", window=one, fps=10.0, known=know)
-        told.append(replayed(make_dialogs(beside)(task), {}))
+        told.append(replayed(make_dialogs(beside)(task), {})[0])
     caption = caption_of([one for one in told if one is not None], beside).text or ""
     assert caption == "Weather: 0. 4.0 seconds of video. Weather: 1. 4.0 seconds of video."
 
@@ -297,7 +298,7 @@ def test_captions_from_metadata_ask_nobody() -> None:
     """Pins the annotation: the caption and class of metadata, by no model and no request."""
     know = known(0, 40, {"events": []})
     task = Task(clip_id="c", content="p", window=window(0, 40), fps=10.0, known=know)
-    annotation = replayed(make_dialogs(CONFIG)(task), {})
+    annotation = replayed(make_dialogs(CONFIG)(task), {})[0]
     assert annotation is not None
     assert annotation.answer is not None
     assert annotation.answer.short == "Normal: nothing. 4.0 seconds of video."
