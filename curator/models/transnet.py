@@ -23,11 +23,12 @@ Shape letters: T frames, H, W height and width, C channels, D dimensions.
 # ruff: noqa: N803, N806 - shape letters
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,7 +119,7 @@ class ShotNetwork:
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
             net = QuietTransNetV2(device="cpu").eval().to(device)
             self.blocks = [
-                tuple(self._layer(ddcnn, is_first=number == 0) for ddcnn in self._pair(block))
+                tuple(self._layer(ddcnn, is_first=number == 0) for ddcnn in block.DDCNN)
                 for number, block in enumerate(net.SDDCNN)
             ]
             similarity, colour = net.frame_sim_layer, net.color_hist_layer
@@ -146,11 +147,6 @@ class ShotNetwork:
         chunk = GPU_CHUNK if self.is_on_gpu else CHUNK
         return ShotStream(self, chunk=chunk, in_background=in_background)
 
-    @staticmethod
-    def _pair(block: Any) -> tuple[Any, Any]:  # noqa: ANN401
-        first, second = block.DDCNN
-        return first, second
-
     def _layer(self, ddcnn: Any, *, is_first: bool) -> _Layer:  # noqa: ANN401
         torch = self.torch
         branches = [getattr(ddcnn, f"Conv3D_{dilation}").layers for dilation in _DILATIONS]
@@ -177,83 +173,78 @@ class ShotNetwork:
         return weight.to(self.dtype).contiguous(memory_format=self.torch.channels_last)
 
 
-class _LayerStream:
-    """One layer of one video: what it saw last, for the next chunk to look back on."""
+def _run_layer(
+    torch: Any,  # noqa: ANN401
+    layer: _Layer,
+    frames_TCHW: "Tensor",
+    before: "list[Tensor] | None",
+    *,
+    is_last: bool,
+) -> "tuple[Tensor, list[Tensor]]":
+    """Answers for the frames up to `_LAG` before the newest; all that are left at the end.
 
-    def __init__(self, torch: Any, layer: _Layer) -> None:  # noqa: ANN401
-        self._torch = torch
-        self._layer = layer
-        self._before: list[Tensor] | None = None
+    A chunk looks back on `before`, a tensor for each branch; None for the first of a video.
 
-    def run(self, frames_TCHW: "Tensor", *, is_last: bool) -> "Tensor":
-        """Answers for the frames up to `_LAG` before the newest; all that are left at the end."""
-        torch, layer = self._torch, self._layer
-        conv2d = torch.nn.functional.conv2d
-        spatial = conv2d(frames_TCHW, layer.spatial, padding=1).permute(0, 2, 3, 1)
-        H, W, C = spatial.shape[1:]
-        branches = spatial.split(C // len(_DILATIONS), dim=3)
-        is_first = self._before is None
-        if self._before is None:
-            self._before = [branches[0].new_zeros((_LAG + d, *branches[0].shape[1:]))
-                            for d in _DILATIONS]  # fmt: skip
-        outputs = []
-        for i, dilation in enumerate(_DILATIONS):
-            parts = [self._before[i], branches[i]]
-            if is_last:
-                parts.append(branches[i].new_zeros((_LAG, *branches[i].shape[1:])))
-            seen = torch.cat(parts)
-            n_out = len(seen) - _LAG - dilation
-            self._before[i] = seen[n_out:].clone()
-            window = seen[: n_out + 2 * dilation].reshape(1, n_out + 2 * dilation, H * W, -1)
-            output = conv2d(
-                window.permute(0, 3, 1, 2), layer.temporal[i], layer.bias[i],
-                dilation=(dilation, 1),
-            )  # fmt: skip
-            outputs.append(output.permute(0, 2, 3, 1)[0])
-        joined = torch.cat(outputs, dim=2)
-        if is_first:
-            # Before its first frame a video has nothing, not even what a layer makes of nothing.
-            joined = joined[_LAG:]
-        if layer.is_activated:
-            joined.relu_()
-        return joined.view(len(joined), H, W, -1).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
-
-    def state(self) -> "list[Tensor] | None":
-        """What it looks back on."""
-        return None if self._before is None else list(self._before)
-
-    def restore(self, state: "list[Tensor] | None") -> None:
-        """Goes back to an earlier state."""
-        self._before = state
+    Returns:
+        The answers, and what the next chunk looks back on.
+    """
+    conv2d = torch.nn.functional.conv2d
+    spatial = conv2d(frames_TCHW, layer.spatial, padding=1).permute(0, 2, 3, 1)
+    H, W, C = spatial.shape[1:]
+    outputs, after = [], []
+    for i, branch in enumerate(spatial.split(C // len(_DILATIONS), dim=3)):
+        dilation, shape = _DILATIONS[i], branch.shape[1:]
+        first = branch.new_zeros((_LAG + dilation, *shape)) if before is None else before[i]
+        last = [branch.new_zeros((_LAG, *shape))] if is_last else []
+        seen = torch.cat([first, branch, *last])
+        n_out = len(seen) - _LAG - dilation
+        after.append(seen[n_out:].clone())
+        window = seen[: n_out + 2 * dilation].reshape(1, n_out + 2 * dilation, H * W, -1)
+        output = conv2d(
+            window.permute(0, 3, 1, 2), layer.temporal[i], layer.bias[i], dilation=(dilation, 1)
+        )
+        outputs.append(output.permute(0, 2, 3, 1)[0])
+    joined = torch.cat(outputs, dim=2)
+    if before is None:
+        # Before its first frame a video has nothing, not even what a layer makes of nothing.
+        joined = joined[_LAG:]
+    if layer.is_activated:
+        joined.relu_()
+    return joined.view(len(joined), H, W, -1).permute(0, 3, 1, 2), after
 
 
-class _BlockStream:
-    """Two layers, the shortcut around the second, and the pooling."""
+def _run_block(
+    torch: Any,  # noqa: ANN401
+    block: tuple[_Layer, ...],
+    frames_TCHW: "Tensor",
+    before: tuple[Any, ...] | None,
+    *,
+    is_last: bool,
+) -> "tuple[Tensor, tuple[Any, ...]]":
+    """Two layers, the shortcut around the second, and the pooling; returns as `_run_layer`."""
+    first, second, shortcut = before or (None, None, None)
+    inner, first = _run_layer(torch, block[0], frames_TCHW, first, is_last=is_last)
+    outer, second = _run_layer(torch, block[1], inner, second, is_last=is_last)
+    outer.relu_()
+    if shortcut is not None:
+        inner = torch.cat([shortcut, inner])
+    outer += inner[: len(outer)]
+    after = first, second, inner[len(outer) :].clone()
+    return torch.nn.functional.avg_pool2d(outer, 2), after
 
-    def __init__(self, torch: Any, block: tuple[_Layer, ...]) -> None:  # noqa: ANN401
-        self._torch = torch
-        self._first, self._second = (_LayerStream(torch, layer) for layer in block)
-        self._shortcut: Tensor | None = None
 
-    def run(self, frames_TCHW: "Tensor", *, is_last: bool) -> "Tensor":
-        torch = self._torch
-        inner = self._first.run(frames_TCHW, is_last=is_last)
-        outer = self._second.run(inner, is_last=is_last).relu_()
-        if self._shortcut is not None:
-            inner = torch.cat([self._shortcut, inner])
-        outer += inner[: len(outer)]
-        self._shortcut = inner[len(outer) :].clone()
-        return torch.nn.functional.avg_pool2d(outer, 2)  # type: ignore[no-any-return]
+class _Held(NamedTuple):
+    """What later chunks look back on: of each block, and of frames that others are compared with.
 
-    def state(self) -> tuple[Any, ...]:
-        """What its layers look back on, and the shortcut."""
-        return self._first.state(), self._second.state(), self._shortcut
+    Tensors are replaced, never written to.
+    """
 
-    def restore(self, state: tuple[Any, ...]) -> None:
-        """Goes back to an earlier state."""
-        first, second, self._shortcut = state
-        self._first.restore(first)
-        self._second.restore(second)
+    blocks: Sequence[tuple[Any, ...] | None]
+    means: "Sequence[Tensor | None]"
+    pictures: "Tensor | None" = None
+    colours: "Tensor | None" = None
+    n_given: int = 0
+    """Frames held that are classified."""
 
 
 class ShotStream:
@@ -272,13 +263,10 @@ class ShotStream:
         self._chunk = chunk
         self._pool = ThreadPoolExecutor(1, "transnet") if in_background else None
         self._underway: Future[None] | None = None
-        self._blocks = [_BlockStream(network.torch, block) for block in network.blocks]
+        none = [None] * len(network.blocks)
+        self._held = _Held(none, none)
         self._pending: list[NDArray[np.uint8]] = []
         self._n_frames = 0
-        self._n_given = 0
-        self._means: list[list[Tensor]] = [[] for _ in self._blocks]
-        self._pictures: list[Tensor] = []
-        self._colours: list[Tensor] = []
         self._answers: list[NDArray[np.float32]] = []
         self.cpu_s = 0.0
         """CPU-seconds that the network has taken."""
@@ -343,7 +331,6 @@ class ShotStream:
     def _see(self, frames_THWC: NDArray[np.uint8], *, is_last: bool) -> None:
         """Runs a chunk through all layers, in halves where the device's memory is too small."""
         torch = self._network.torch
-        before = self._state()
         try:
             self._compute(frames_THWC, is_last=is_last)
             return
@@ -352,7 +339,6 @@ class ShotStream:
             if half < _LEAST_CHUNK:
                 raise
         # Outside of the handler, whose error holds on to what was allocated.
-        self._restore(before)
         self._network.n_halved += 1
         if self._network.is_on_gpu:
             torch.cuda.empty_cache()
@@ -360,73 +346,60 @@ class ShotStream:
         self._see(frames_THWC[half:], is_last=is_last)
 
     def _compute(self, frames_THWC: NDArray[np.uint8], *, is_last: bool) -> None:
-        torch, device = self._network.torch, self._network.device
-        colours = torch.from_numpy(_colour_histograms(frames_THWC))
-        self._colours.append(colours.to(device))
-        pixels = torch.from_numpy(frames_THWC).to(device)
-        x = pixels.to(self._network.dtype).permute(0, 3, 1, 2)
-        for block, means in zip(self._blocks, self._means, strict=True):
-            x = block.run(x, is_last=is_last)
-            means.append(x.mean(dim=(2, 3), dtype=torch.float32))
+        """Runs a chunk through all layers; where that fails, nothing has changed."""
+        net, torch, held = self._network, self._network.torch, self._held
+
+        def joined(before: "Tensor | None", new: "Tensor") -> "Tensor":
+            return new if before is None else torch.cat([before, new])
+
+        new_colours = torch.from_numpy(_colour_histograms(frames_THWC)).to(net.device)
+        colours = joined(held.colours, new_colours)
+        x = torch.from_numpy(frames_THWC).to(net.device).to(net.dtype).permute(0, 3, 1, 2)
+        blocks, means = [], []
+        for block, before, mean in zip(net.blocks, held.blocks, held.means, strict=True):
+            x, after = _run_block(torch, block, x, before, is_last=is_last)
+            blocks.append(after)
+            means.append(joined(mean, x.mean(dim=(2, 3), dtype=torch.float32)))
         flat = x.permute(0, 2, 3, 1).reshape(len(x), -1)
-        self._pictures.append((flat @ self._network.from_picture).float())
-        self._answer(is_last=is_last)
-
-    def _state(self) -> tuple[Any, ...]:
-        """What a chunk changes; tensors are replaced, never written to."""
-        return (
-            [block.state() for block in self._blocks],
-            [list(parts) for parts in self._means],
-            list(self._pictures),
-            list(self._colours),
-            list(self._answers),
-            self._n_given,
+        pictures = joined(held.pictures, (flat @ net.from_picture).float())
+        # Those that have all the frames around them that they are compared with.
+        n_known = min(len(part) for part in means)
+        n_new = max(0, n_known - held.n_given - (0 if is_last else _LOOK))
+        answers = []
+        if n_new:
+            known = torch.cat([part[:n_known] for part in means], dim=1)
+            span = held.n_given, n_new
+            answers.append(self._answers_of(known, colours[:n_known], pictures[:n_new], *span))
+        drop = max(0, held.n_given + n_new - _LOOK)
+        self._held = _Held(
+            blocks=blocks,
+            means=[part[drop:].clone() for part in means],
+            pictures=pictures[n_new:].clone(),
+            colours=colours[drop:].clone(),
+            n_given=held.n_given + n_new - drop,
         )
+        self._answers += answers
 
-    def _restore(self, state: tuple[Any, ...]) -> None:
-        blocks, self._means, self._pictures, self._colours, self._answers, self._n_given = state
-        for block, held in zip(self._blocks, blocks, strict=True):
-            block.restore(held)
-
-    def _answer(self, *, is_last: bool) -> None:
-        """Compares each frame with those around it, and classifies those that have them all."""
+    def _answers_of(
+        self, means: "Tensor", colours: "Tensor", pictures: "Tensor", first: int, count: int
+    ) -> NDArray[np.float32]:
+        """Compares each frame of [first, first + count) with those around it, and classifies it."""
         net, torch = self._network, self._network.torch
         functional = torch.nn.functional
-        colours = torch.cat(self._colours)
-        pictures = torch.cat(self._pictures)
-        means = [torch.cat(parts) for parts in self._means]
-        n_known = min(len(part) for part in means)
-        n_new = n_known - self._n_given if is_last else n_known - _LOOK - self._n_given
-        if n_new <= 0:
-            self._keep(colours, pictures, means, 0)
-            return
         weight, bias = net.projection
-        features = functional.normalize(
-            torch.cat([part[:n_known] for part in means], dim=1) @ weight + bias, dim=1
-        )
-        first = self._n_given
+        features = functional.normalize(means @ weight + bias, dim=1)
         look_similar = functional.relu(
-            _neighbours(torch, features, first, n_new) @ net.similarity[0] + net.similarity[1]
+            _neighbours(torch, features, first, count) @ net.similarity[0] + net.similarity[1]
         )
         look_colour = functional.relu(
-            _neighbours(torch, colours[:n_known], first, n_new) @ net.colour[0] + net.colour[1]
+            _neighbours(torch, colours, first, count) @ net.colour[0] + net.colour[1]
         )
-        wide = pictures[:n_new] + net.wide_bias
+        wide = pictures + net.wide_bias
         wide += look_similar @ net.from_similarity
         wide += look_colour @ net.from_colour
         weight, bias = net.heads
-        self._answers.append(torch.sigmoid(wide.relu_() @ weight + bias).cpu().numpy())
-        self._keep(colours, pictures, means, n_new)
-
-    def _keep(
-        self, colours: "Tensor", pictures: "Tensor", means: list["Tensor"], n_new: int
-    ) -> None:
-        """Drops what no later frame is compared with."""
-        drop = max(0, self._n_given + n_new - _LOOK)
-        self._n_given += n_new - drop
-        self._colours = [colours[drop:].clone()]
-        self._means = [[part[drop:].clone()] for part in means]
-        self._pictures = [pictures[n_new:].clone()]
+        answers: NDArray[np.float32] = torch.sigmoid(wide.relu_() @ weight + bias).cpu().numpy()
+        return answers
 
 
 def _neighbours(torch: Any, vectors_TD: "Tensor", first: int, count: int) -> "Tensor":  # noqa: ANN401
