@@ -105,3 +105,8 @@ def unknown_key(name: str, known: Iterable[str], kind: str) -> str:
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
     return f"unknown {kind} {name!r}; {remedy}"
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message on one line, up to 200 characters."""
+    return " ".join(str(error).split())[:200]

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError
+from curator.errors import ModelError, one_line
 from curator.models.catalogue import ModelEntry
 
 BATCH = 8
@@ -50,8 +50,6 @@ class ClipEncoder:
     """The image tower of a CLIP model; one per worker.
 
     Args:
-        entry: The model.
-        weights: Its file.
         precision: Arithmetic on a CPU. A GPU always works in float16.
         device: Where; `auto` is a GPU if there is one.
 
@@ -89,7 +87,7 @@ class ClipEncoder:
         try:
             visual.load_state_dict(state, strict=True, assign=True)
         except RuntimeError as error:
-            raise ModelError(f"{weights} holds no {entry.name}: {_line(error)}") from error
+            raise ModelError(f"{weights} holds no {entry.name}: {one_line(error)}") from error
         if cast is not None:
             convert_weights_to_lp(visual, cast)
         self._visual = visual.to(device).requires_grad_(False)
@@ -103,21 +101,27 @@ class ClipEncoder:
         )
 
     def prepare(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The network's picture of a frame: shorter side scaled, middle cut out.
-
-        Args:
-            rgb_HWC: uint8 RGB of any size.
-
-        Returns:
-            uint8 RGB [size_px, size_px, 3].
-        """
+        """The network's picture of a frame; see `prepared`."""
         return prepared(rgb_HWC, self.size_px)
 
     def embed(self, prepared_NHWC: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
         """Unit embeddings of pictures from `prepare`, float32 [N, D]."""
-        begins = range(0, len(prepared_NHWC), BATCH)
-        parts = [self._embed(prepared_NHWC[begin : begin + BATCH]) for begin in begins]
-        return np.concatenate([np.zeros((0, self.dim), np.float32), *parts])
+        parts, begin = [np.zeros((0, self.dim), np.float32)], 0
+        while begin < len(prepared_NHWC):
+            size = self._batch
+            try:
+                parts.append(self._seen(prepared_NHWC[begin : begin + size]))
+                begin += size
+                continue
+            except self._torch.OutOfMemoryError:
+                if size == 1:
+                    raise
+            # Outside of the handler, whose error holds on to what was allocated.
+            self._batch = (size + 1) // 2
+            self.n_halved += 1
+            if self.device == "cuda":
+                self._torch.cuda.empty_cache()
+        return np.concatenate(parts)
 
     def stream(self, *, in_background: bool = False) -> "ClipStream":
         """Begins a video.
@@ -126,24 +130,6 @@ class ClipEncoder:
             in_background: Compute in a thread of its own while more pictures are pushed.
         """
         return ClipStream(self, in_background=in_background)
-
-    def _embed(self, some_NHWC: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """Up to a batch, in parts where the device's memory is too small."""
-        size = self._batch
-        if len(some_NHWC) > size:
-            parts = [some_NHWC[begin : begin + size] for begin in range(0, len(some_NHWC), size)]
-            return np.concatenate([self._embed(part) for part in parts])
-        try:
-            return self._seen(some_NHWC)
-        except self._torch.OutOfMemoryError:
-            if size == 1:
-                raise
-        # Outside of the handler, whose error holds on to what was allocated.
-        self._batch = (size + 1) // 2
-        self.n_halved += 1
-        if self.device == "cuda":
-            self._torch.cuda.empty_cache()
-        return self._embed(some_NHWC)
 
     def _seen(self, some_NHWC: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
         torch = self._torch
@@ -162,14 +148,9 @@ class ClipEncoder:
 
 
 class ClipStream:
-    """Embeds pictures of one video in bounded memory.
+    """Embeds pictures of one video in bounded memory; `ClipEncoder.stream` begins one."""
 
-    Args:
-        encoder: The encoder.
-        in_background: Compute in a thread of its own while more pictures are pushed.
-    """
-
-    def __init__(self, encoder: ClipEncoder, *, in_background: bool = False) -> None:
+    def __init__(self, encoder: ClipEncoder, *, in_background: bool) -> None:
         self._encoder = encoder
         self._pool = ThreadPoolExecutor(1, "clip") if in_background else None
         self._underway: Future[None] | None = None
@@ -182,12 +163,7 @@ class ClipStream:
         """Those of them that were spent in the thread that pushes."""
 
     def push(self, index: int, rgb_HWC: NDArray[np.uint8]) -> None:
-        """Takes a picture.
-
-        Args:
-            index: Its frame.
-            rgb_HWC: uint8 RGB of any size.
-        """
+        """Takes the picture of a frame, uint8 RGB of any size."""
         begun_s = time.thread_time()
         self._frames.append(index)
         self._pending.append(self._encoder.prepare(rgb_HWC))
@@ -236,9 +212,7 @@ class ClipStream:
 def prepared(rgb_HWC: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
     """A picture as open_clip's preprocessing gives it before it is made a tensor.
 
-    Args:
-        rgb_HWC: uint8 RGB of any size.
-        size_px: Side of the result.
+    The shorter side of `rgb_HWC`, uint8 RGB of any size, is scaled, and the middle cut out.
 
     Returns:
         uint8 RGB [size_px, size_px, 3].
@@ -263,11 +237,6 @@ def embed_texts(
 ) -> tuple[NDArray[np.float32], float]:
     """Embeds prompts; loads the whole model, in float32 on the CPU.
 
-    Args:
-        entry: The model.
-        weights: Its file.
-        prompts: In English.
-
     Returns:
         Unit embeddings, float32 [P, D], and the scale that cosines are multiplied with before a
         softmax, as the model was trained.
@@ -285,7 +254,7 @@ def embed_texts(
     try:
         model.load_state_dict({name: t.float() for name, t in read_state(weights).items()})
     except RuntimeError as error:
-        raise ModelError(f"{weights} holds no {entry.name}: {_line(error)}") from error
+        raise ModelError(f"{weights} holds no {entry.name}: {one_line(error)}") from error
     tokenizer = SimpleTokenizer(context_length=model.context_length)
     with torch.inference_mode():
         parts = [
@@ -332,7 +301,7 @@ def read_state(path: Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         return dict(state.get("state_dict", state))
     except Exception as error:
-        raise ModelError(f"{path} cannot be read as weights: {_line(error)}") from error
+        raise ModelError(f"{path} cannot be read as weights: {one_line(error)}") from error
 
 
 def _square(vision: dict[str, Any]) -> int:
@@ -340,7 +309,3 @@ def _square(vision: dict[str, Any]) -> int:
     if not isinstance(size, int):
         raise ModelError(f"pictures of {size} pixels; expected a square")
     return size
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

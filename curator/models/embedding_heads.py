@@ -15,7 +15,6 @@ Shape letters: N embeddings, D dimensions, K classes.
 # ruff: noqa: N802, N803, N815 - shape letters
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError
+from curator.errors import ModelError, one_line
 
 
 @dataclass(frozen=True)
@@ -99,37 +98,24 @@ def normalised(embeddings_ND: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def load_linear_head(path: Path, *, dim: int) -> LinearHead:
-    """Reads an aesthetic head: `weight` and `bias`, or affine `layers.N` without activations.
+    """Reads an aesthetic head from a PyTorch file of tensors, and multiplies out its layers.
 
-    Args:
-        path: PyTorch file of tensors.
-        dim: Length of the embeddings.
+    The tensors are `weight` [1, D] and `bias` [1], or `layers.N.weight` and `layers.N.bias`.
+
+    `dim` is D, the length of the embeddings.
 
     Raises:
-        ModelError: The file holds something else.
+        ModelError: The file cannot be read, or holds no head for such embeddings.
     """
     import torch
 
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ModelError(f"{path} cannot be read as PyTorch tensors: {_line(error)}") from error
+        raise ModelError(f"{path} cannot be read as PyTorch tensors: {one_line(error)}") from error
     if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise ModelError(f"{path} holds no dictionary of tensors")
-    return linear_head({name: value.double().numpy() for name, value in state.items()}, dim, path)
-
-
-def linear_head(arrays: Mapping[str, NDArray[np.float64]], dim: int, origin: object) -> LinearHead:
-    """Multiplies out the layers of an aesthetic head.
-
-    Args:
-        arrays: `weight` [1, D] and `bias` [1], or `layers.N.weight` and `layers.N.bias`.
-        dim: Length of the embeddings.
-        origin: What to call it in messages.
-
-    Raises:
-        ModelError: The layers are not those of a head for such embeddings.
-    """
+    arrays = {name: value.double().numpy() for name, value in state.items()}
     if set(arrays) == {"weight", "bias"}:
         layers = [(arrays["weight"], arrays["bias"])]
     else:
@@ -137,7 +123,7 @@ def linear_head(arrays: Mapping[str, NDArray[np.float64]], dim: int, origin: obj
         numbers = sorted({int(match[1]) for match in matches if match is not None})
         if None in matches or len(arrays) != 2 * len(numbers) or not numbers:
             raise ModelError(
-                f"{origin} holds {', '.join(list(arrays)[:4])} …; expected `weight` and `bias`, or "
+                f"{path} holds {', '.join(list(arrays)[:4])} …; expected `weight` and `bias`, or "
                 "affine layers `layers.N.weight` and `layers.N.bias`"
             )
         layers = [(arrays[f"layers.{n}.weight"], arrays[f"layers.{n}.bias"]) for n in numbers]
@@ -145,14 +131,10 @@ def linear_head(arrays: Mapping[str, NDArray[np.float64]], dim: int, origin: obj
     for matrix, offset in layers:
         if matrix.ndim != 2 or matrix.shape[1] != len(bias) or offset.shape != (len(matrix),):
             raise ModelError(
-                f"{origin}: a layer has weights {matrix.shape} and offsets {offset.shape}; "
+                f"{path}: a layer has weights {matrix.shape} and offsets {offset.shape}; "
                 f"expected ({offset.size}, {len(bias)}) for embeddings of {dim} dimensions"
             )
         weight, bias = matrix @ weight, matrix @ bias + offset
     if weight.shape != (1, dim):
-        raise ModelError(f"{origin} gives {len(weight)} numbers; an aesthetic head gives one")
+        raise ModelError(f"{path} gives {len(weight)} numbers; an aesthetic head gives one")
     return LinearHead(weight[0], float(bias[0]))
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError
+from curator.errors import ModelError, one_line
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
 
@@ -90,7 +90,16 @@ class TextEncoder:
         if precision == "auto":
             precision = "bfloat16" if device == "cuda" else "float32"
         self.device, self.precision = device, precision
-        self._tokenizer = _tokenizer(entry, folder)
+        path = folder / "tokenizer.json"
+        try:
+            self._tokenizer = importlib.import_module("tokenizers").Tokenizer.from_file(str(path))
+        except Exception as error:
+            raise ModelError(
+                f"model {entry.name}: {path} cannot be read: {one_line(error)}"
+            ) from error
+        # Files carry the settings of some example, such as 128 tokens.
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(entry.max_tokens)
         self._model = self._load(folder)
         self.n_cut = 0
         """Texts that had more than `max_tokens` tokens, and whose end was not read."""
@@ -118,7 +127,7 @@ class TextEncoder:
                 )
         except Exception as error:
             raise ModelError(
-                f"model {entry.name}: {folder} cannot be loaded: {_line(error)}"
+                f"model {entry.name}: {folder} cannot be loaded: {one_line(error)}"
             ) from error
         finally:
             told.set_verbosity(level)
@@ -137,22 +146,8 @@ class TextEncoder:
             )
         return model.eval().to(self.device).requires_grad_(False)
 
-    def embed(self, texts: Sequence[str]) -> list[Embedding]:
-        """Embeddings of texts, in their order; each text is computed as often as it stands there.
-
-        Args:
-            texts: None of them empty.
-
-        Returns:
-            float32 [D] of unit length, or float16 [L, D] where the pooling is `tokens`.
-        """
-        found: list[Embedding | None] = [None] * len(texts)
-        for index, made in self._each(texts):
-            found[index] = made
-        return [made for made in found if made is not None]
-
-    def _each(self, texts: Sequence[str]) -> Iterator[tuple[int, Embedding]]:
-        """Embeddings with their text's number, the shortest texts first."""
+    def each(self, texts: Sequence[str]) -> Iterator[tuple[int, Embedding]]:
+        """Embeddings of texts that are not empty, with their number, the shortest texts first."""
         coded = self._tokenizer.encode_batch(list(texts))
         self.n_cut += sum(bool(code.overflowing) for code in coded)
         ids = [code.ids for code in coded]
@@ -199,32 +194,6 @@ class TextEncoder:
         return made
 
 
-def embed_captions(
-    texts: Iterable[str],
-    entry: ModelEntry,
-    store: ModelStore,
-    *,
-    device: Device = "auto",
-    precision: Precision = "auto",
-) -> dict[str, Embedding]:
-    """Embeds captions, each distinct one once; see `each_caption` for many.
-
-    Args:
-        texts: In any order; those of nothing but spaces are left out.
-        entry: The model, of the kind `text`.
-        store: Where its weights lie.
-        device: Where it computes.
-        precision: Of its arithmetic.
-
-    Returns:
-        By `text_hash`, sorted: float32 [D] of unit length, or float16 [L, D].
-
-    Raises:
-        ModelError: A package or file is missing, or the files hold no such model.
-    """
-    return dict(sorted(each_caption(texts, entry, store, device=device, precision=precision)))
-
-
 def each_caption(
     texts: Iterable[str],
     entry: ModelEntry,
@@ -233,45 +202,26 @@ def each_caption(
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> Iterator[tuple[str, Embedding]]:
-    """Like `embed_captions`, one at a time: a caption of 200 tokens is 400 KB of T5-11B's.
+    """Embeds captions, each distinct one once, one at a time: 200 tokens of T5-11B are 400 KB.
 
-    The model is loaded when the first is asked for, where there is any.
-
-    Args:
-        texts: See `embed_captions`.
-        entry: Likewise.
-        store: Likewise.
-        device: Likewise.
-        precision: Likewise.
+    The model is loaded when the first is asked for, where there is any. Texts of nothing but spaces
+    are left out. `device` and `precision` are those of `TextEncoder`.
 
     Yields:
-        `text_hash` and embedding, the shortest captions first.
+        `text_hash`, and float32 [D] of unit length, or float16 [L, D] where the pooling is
+        `tokens`; the shortest captions first.
+
+    Raises:
+        ModelError: A package or file is missing, or the files hold no such model.
     """
     distinct = sorted({text for text in texts if text.strip()})
     if not distinct:
         return
     encoder = TextEncoder(entry, store.find(entry).parent, device=device, precision=precision)
-    for index, made in encoder._each(distinct):
+    for index, made in encoder.each(distinct):
         yield text_hash(distinct[index]), made
     if encoder.n_cut:
         logger.warning(
             "%d of %d captions have more than %d tokens; %s did not read their ends",
             encoder.n_cut, len(distinct), entry.max_tokens, entry.name,
         )  # fmt: skip
-
-
-def _tokenizer(entry: ModelEntry, folder: Path) -> Any:  # noqa: ANN401
-    tokenizers: Any = importlib.import_module("tokenizers")
-    path = folder / "tokenizer.json"
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:
-        raise ModelError(f"model {entry.name}: {path} cannot be read: {_line(error)}") from error
-    # Files carry the settings of some example, such as 128 tokens.
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(entry.max_tokens)
-    return tokenizer
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

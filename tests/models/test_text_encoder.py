@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,9 @@ from curator.errors import ModelError
 from curator.models.catalogue import ModelEntry, load_catalogue
 from curator.models.text_encoder import (
     BATCH_TOKENS,
+    Embedding,
     TextEncoder,
     each_caption,
-    embed_captions,
     text_hash,
 )
 from curator.models.weight_store import ModelStore
@@ -28,6 +29,15 @@ TEXTS = ["the dog runs over wet sand", "a red car waits", "the cat", "a sea at t
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> ModelStore:
     return ModelStore(str(text_folder(tmp_path_factory.mktemp("models"))))
+
+
+def embed_captions(
+    texts: list[str],
+    entry: ModelEntry,
+    store: ModelStore,
+    **options: Any,  # noqa: ANN401
+) -> dict[str, Embedding]:
+    return dict(sorted(each_caption(texts, entry, store, **options)))
 
 
 def many(n: int) -> list[str]:
