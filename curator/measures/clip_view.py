@@ -1,9 +1,9 @@
 """The part of a track that is one clip, and how its samples become one number."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,20 +17,11 @@ Aggregate = Literal[
     "mean", "median", "min", "max", "p5", "p10", "p25", "p75", "p90", "p95", "spread"
 ]
 
-AGGREGATES: Mapping[Aggregate, Callable[[NDArray[np.float64]], float]] = {
-    "mean": lambda values: float(np.mean(values)),
-    "median": lambda values: float(np.median(values)),
-    "min": lambda values: float(np.min(values)),
-    "max": lambda values: float(np.max(values)),
-    "p5": lambda values: float(np.quantile(values, 0.05)),
-    "p10": lambda values: float(np.quantile(values, 0.10)),
-    "p25": lambda values: float(np.quantile(values, 0.25)),
-    "p75": lambda values: float(np.quantile(values, 0.75)),
-    "p90": lambda values: float(np.quantile(values, 0.90)),
-    "p95": lambda values: float(np.quantile(values, 0.95)),
-    "spread": lambda values: float(np.std(values)),
-}
+AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)
 """How the samples of a clip become one score; `spread` is their standard deviation."""
+_MADE_BY: dict[str, Callable[[NDArray[np.float64]], np.floating]] = {
+    "mean": np.mean, "median": np.median, "min": np.min, "max": np.max, "spread": np.std,
+}  # fmt: skip
 
 How = Aggregate | float
 """How measured values become a score: an aggregate, or a bound for the share below it."""
@@ -38,12 +29,11 @@ How = Aggregate | float
 
 @dataclass(frozen=True)
 class ClipView:
-    """The part of a track that is one clip."""
+    """The part of a track that is one clip; `heads` read its CLIP embeddings, None for nothing."""
 
     track: Track
     span: Span
     heads: Heads | None = None
-    """Reads the track's CLIP embeddings; None for nothing."""
 
     @cached_property
     def frames(self) -> slice:
@@ -53,7 +43,8 @@ class ClipView:
     @cached_property
     def samples(self) -> NDArray[np.bool_]:
         """Samples within the clip with both of their frames, bool [S]."""
-        return samples_of(self.track, self.span)
+        pair_is_inside = self.track.sample_pair_frame < self.span.end_frame
+        return (self.track.sample_frame >= self.span.start_frame) & pair_is_inside
 
     @cached_property
     def size(self) -> tuple[int, int]:
@@ -72,31 +63,23 @@ class ClipView:
 
     def holds(self, frames: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Which frames of the source are in the clip, by their index."""
-        inside: NDArray[np.bool_] = (frames >= self.span.start_frame) & (
-            frames < self.span.end_frame
-        )
-        return inside
+        return (frames >= self.span.start_frame) & (frames < self.span.end_frame)
 
     def signal(self, name: str) -> NDArray[np.float64]:
         """Values of a signal in the clip, without those that could not be measured."""
         values = self.track.signals[name][self.samples].astype(np.float64)
-        measured: NDArray[np.float64] = values[np.isfinite(values)]
-        return measured
+        return values[np.isfinite(values)]
 
 
 def aggregate(values: NDArray[np.float64], how: How) -> float | None:
     """One number for the values of a clip; None where nothing was measured."""
     if not len(values):
         return None
-    return AGGREGATES[how](values) if isinstance(how, str) else float(np.mean(values < how))
-
-
-def samples_of(track: Track, span: Span) -> NDArray[np.bool_]:
-    """Which samples lie within a span with both of their frames, bool [S]."""
-    mask: NDArray[np.bool_] = (track.sample_frame >= span.start_frame) & (
-        track.sample_pair_frame < span.end_frame
-    )
-    return mask
+    if not isinstance(how, str):
+        return float(np.mean(values < how))
+    if how in _MADE_BY:
+        return float(_MADE_BY[how](values))
+    return float(np.quantile(values, int(how.removeprefix("p")) / 100))
 
 
 def duration_s(track: Track, start_frame: int, end_frame: int) -> float:

@@ -29,16 +29,15 @@ def candidate_of(
     Args:
         track: What was measured.
         span: The candidate.
-        uri: Its source.
+        uri: Address of its source.
         aggregates: How samples become scores, where not as `SCORES` says.
         crop_borders: Whether black borders are cut away.
-        heads: What reads CLIP embeddings; None for nothing.
+        heads: Reads CLIP embeddings; None for nothing.
     """
     start_pts = int(track.frame_pts[span.start_frame])
     end_pts = track.pts_of_end(span.end_frame)
-    name = clip_id(track.source_id, start_pts, end_pts)
     crop = crop_within(track, span) if crop_borders else None
-    request = cut_request(track, name, span, crop=crop)
+    request = cut_request(track, clip_id(track.source_id, start_pts, end_pts), span, crop=crop)
     own = (track.width, track.height) if crop is None else (crop.width, crop.height)
     width, height = upright_size(*own, 0, track.pixel_aspect)
     scores = score_clip(track, span, aggregates, heads)
@@ -46,7 +45,6 @@ def candidate_of(
         # Rules on size and shape are on what will be written.
         scores |= {"short_side_px": float(min(width, height)), "aspect": width / height}
     view = ClipView(track, span, heads)
-    content_type, _ = content_of(view)
     return Candidate(
         clip_id=request.clip_id,
         source_id=track.source_id,
@@ -67,7 +65,7 @@ def candidate_of(
         width=width - width % 2,
         height=height - height % 2,
         scores=scores,
-        content_type=content_type,
+        content_type=content_of(view)[0],
         tags=camera_tags(view),
         seconds=view.seconds,
         **crop_columns(crop),

@@ -84,20 +84,22 @@ class Candidates:
         units: dict[str, ProposedUnit] = {}
         for part in self._parts:
             sources = self._read("sources", part)
-            ids = sources["source_id"].to_pylist()
-            tracks = (sources[name].to_pylist() for name in ("track_part", "track_bytes"))
+            columns = ("source_id", "track_part", "track_bytes")
             valid = [
                 source_id in uris and source_id not in seen and sizes.get(track) == n_bytes
-                for source_id, track, n_bytes in zip(ids, *tracks, strict=True)
+                for source_id, track, n_bytes in zip(
+                    *(sources[name].to_pylist() for name in columns), strict=True
+                )
             ]
             if any(valid):
-                seen.update(i for i, is_valid in zip(ids, valid, strict=True) if is_valid)
                 units[part] = self._unit(part, sources, pa.array(valid))
+                seen.update(units[part].sources["source_id"].to_pylist())
         if not units:
             return None
         self._put_together(units)
         merged = _merged(list(units.values()))
-        self._note_parts(merged.sources)
+        ids, parts = (merged.sources[name].to_pylist() for name in ("source_id", "track_part"))
+        self.track_part |= zip(ids, parts, strict=True)
         return _moved(merged, uris)
 
     def add(self, unit: ProposedUnit) -> None:
@@ -115,10 +117,10 @@ class Candidates:
         """Writes what was added."""
         if not self._new:
             return
-        merged = _merged([_placed(unit) for unit in self._new])
-        merged = replace(merged, **{k: getattr(merged, k).combine_chunks() for k in _KINDS})
+        sizes = self._track_sizes()
+        merged = _merged([_placed(unit, sizes) for unit in self._new])
         self._new, self._n_new = [], 0
-        self._write(merged, self._track_sizes())
+        self._write(merged)
 
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
         """Thumbnails of some clips; a clip may have none."""
@@ -132,10 +134,6 @@ class Candidates:
 
     def _track_sizes(self) -> dict[str, int]:
         return {i.key: i.bytes for i in self._store.list(f"{TRACKS}/{FRAMES}/")}
-
-    def _note_parts(self, sources: pa.Table) -> None:
-        ids, parts = sources["source_id"].to_pylist(), sources["track_part"].to_pylist()
-        self.track_part |= zip(ids, parts, strict=True)
 
     def _read(self, kind: str, part: str) -> pa.Table:
         return read_parquet(self._store, f"{FOLDER}/{kind}/{part}")
@@ -170,29 +168,17 @@ class Candidates:
         )
         for group in list(groups):
             merged = _merged([units[name] for name in group])
-            merged = replace(merged, **{k: getattr(merged, k).combine_chunks() for k in _KINDS})
             pictures = pa.concat_tables([self._read("pictures", name) for name in group])
-            pictures = _only(pictures, "clip_id", merged.clips)
-            self._write(replace(merged, pictures=pictures), self._track_sizes())
+            self._write(replace(merged, pictures=_only(pictures, "clip_id", merged.clips)))
 
-    def _write(self, unit: ProposedUnit, sizes: Mapping[str, int]) -> None:
-        parts = unit.sources["track_part"].to_pylist()
-        n_bytes = pa.array([sizes[part] for part in parts], pa.int64())
-        at = unit.sources.schema.get_field_index("track_bytes")
+    def _write(self, unit: ProposedUnit) -> None:
         ids = sorted(unit.sources["source_id"].to_pylist())
         part = f"{self.stamp}-{hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:16]}.parquet"
-        tables = {
-            "clips": unit.clips,
-            "shots": unit.shots,
-            "vectors": unit.vectors,
-            "clip_vectors": unit.clip_vectors,
-            "pictures": unit.pictures.sort_by("clip_id"),
-            "sources": unit.sources.set_column(at, "track_bytes", n_bytes),
-        }
         for kind in self._kinds:
-            rows = PICTURES_PER_GROUP if kind == "pictures" else None
-            data = to_parquet(tables[kind], rows_per_group=rows)
-            self._store.write(f"{FOLDER}/{kind}/{part}", data)
+            table, rows = getattr(unit, kind).combine_chunks(), None
+            if kind == "pictures":
+                table, rows = table.sort_by("clip_id"), PICTURES_PER_GROUP
+            self._store.write(f"{FOLDER}/{kind}/{part}", to_parquet(table, rows_per_group=rows))
         self._parts.append(part)
 
 
@@ -215,19 +201,16 @@ def read_pictures(store: Store, names: Sequence[str], clip_ids: Iterable[str]) -
     return found
 
 
-_TRACK = [pa.field("track_part", pa.string()), pa.field("track_bytes", pa.int64())]
-_SOURCES = pa.schema([*SOURCES_SCHEMA, *_TRACK])
-
-
-def _placed(unit: ProposedUnit) -> ProposedUnit:
-    """The unit with what holds for good, and where it came from."""
+def _placed(unit: ProposedUnit, sizes: Mapping[str, int]) -> ProposedUnit:
+    """The unit with what holds for good, and the part of `tracks` that it came from."""
     rows = unit.sources.filter(pc.is_valid(unit.sources["source_id"]))
-    known = {name: rows[name] for name in rows.column_names}
     parts = [unit.track_parts[source_id] for source_id in rows["source_id"].to_pylist()]
-    known["track_part"] = pa.array(parts, pa.string())
-    nulls = {f.name: pa.nulls(rows.num_rows, f.type) for f in _SOURCES if f.name not in known}
-    columns = known | nulls
-    return replace(unit, sources=pa.table([columns[f.name] for f in _SOURCES], schema=_SOURCES))
+    rows = rows.append_column("track_part", pa.array(parts, pa.string()))
+    n_bytes = pa.array([sizes[part] for part in parts], pa.int64())
+    rows = rows.append_column("track_bytes", n_bytes)
+    # Columns of `sources` that propose does not know are null.
+    all_columns = [SOURCES_SCHEMA.empty_table(), rows]
+    return replace(unit, sources=pa.concat_tables(all_columns, promote_options="default"))
 
 
 def _merged(units: Sequence[ProposedUnit]) -> ProposedUnit:

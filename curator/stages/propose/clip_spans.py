@@ -16,16 +16,10 @@ MAX_KEY_SHARE = 0.1
 
 
 def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> list[Span]:
-    """Candidate clips of each shot: guarded, and split evenly where too long.
+    """Candidate clips of each shot in order: guarded, and split evenly where too long.
 
-    Args:
-        track: Timestamps.
-        shots: Shots of the track.
-        config: Length rules.
-
-    Returns:
-        Spans in order; those shorter than `config.min_s` are among them, for the filter to reject.
-        A shot that its guards use up gives its whole span.
+    Those shorter than `config.min_s` are among them, for the filter to reject. A shot that its
+    guards use up gives its whole span.
     """
     spans = []
     for number, shot in enumerate(shots):
@@ -34,10 +28,8 @@ def propose_clips(track: Track, shots: list[Shot], config: ProposeConfig) -> lis
         end = shot.end_frame - (config.guard_frames if shot.transition_out != "none" else 0)
         if end <= start:
             start, end = shot.start_frame, shot.end_frame
-        spans += [
-            Span(start_frame=a, end_frame=b, shot=number)
-            for a, b in _pieces(track, start, end, config.max_s)
-        ]
+        pieces = _pieces(track, start, end, config.max_s)
+        spans += [Span(start_frame=a, end_frame=b, shot=number) for a, b in pieces]
     return spans
 
 

@@ -23,6 +23,8 @@ from curator.stages.propose.config import ProposeConfig
 Floats = NDArray[np.float64]
 Gap = tuple[int, int]
 """Half-open span of frames in no shot; empty at a cut, where only the position counts."""
+Run = tuple[int, int]
+"""First and last frame, inclusive, of neighbours that have something in common."""
 
 NETWORK_TERMS: dict[str, float] = {
     "constant": -4.423,
@@ -60,21 +62,15 @@ BLACK_LUMA, BLACK_SPREAD = 0.02, 0.03
 
 
 def find_shots(track: Track, config: ProposeConfig) -> list[Shot]:
-    """Shots between boundaries.
+    """Shots in order.
 
-    Args:
-        track: What was measured.
-        config: Thresholds.
-
-    Returns:
-        Shots in order. Frames of gradual transitions and of black or flat stretches belong to none;
-        a film that is flat throughout has no shot.
+    Frames of gradual transitions and of black or flat stretches belong to none; a film that is flat
+    throughout has no shot.
     """
-    if config.shots == "network":
-        gaps = _network_gaps(track.shot_probability, track.transition_probability, config)
-    else:
-        gaps = _fused_gaps(track, config)
-    return _between([*gaps, *_flat_gaps(track, config)], track.n_frames)
+    spans = _runs(track.transition_probability > config.transition_threshold)
+    find = _network_gaps if config.shots == "network" else _fused_gaps
+    gaps = [*find(track, config, spans), *_flat_gaps(track, config, spans)]
+    return _between(gaps, track.n_frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +105,7 @@ def find_candidates(
     Args:
         shot_probability: float32 [F], the network's first head.
         transition_probability: float32 [F], its second.
-        change_values: float32 [F] each, by the names of `signals.change.CHANGES`.
+        change_values: float32 [F] each, by the names of `CHANGES`.
     """
     changes = {name: values.astype(np.float64) for name, values in change_values.items()}
     single = shot_probability.astype(np.float64)
@@ -180,63 +176,53 @@ def likeliest(frames: NDArray[np.int64], probability: Floats, threshold: float) 
     return taken
 
 
-def _fused_gaps(track: Track, config: ProposeConfig) -> list[Gap]:
+def _fused_gaps(track: Track, config: ProposeConfig, spans: list[Run]) -> list[Gap]:
+    """Transitions by both models: the frames that the network's second head marks around each."""
     candidates = find_candidates(
         track.shot_probability, track.transition_probability, track.changes
     )
     probability = boundary_probability(
         candidates, np.array(list(NETWORK_TERMS.values())), np.array(list(STEP_TERMS.values()))
     )
-    runs = _runs(track.transition_probability > config.transition_threshold)
-    return [
-        _gap_at(int(candidates.frames[index]), bool(candidates.contrast[index] > 1), runs)
-        for index in likeliest(candidates.frames, probability, config.boundary_threshold)
-    ]
-
-
-def _gap_at(frame: int, is_sharp: bool, runs: list[tuple[int, int]]) -> Gap:
-    """The frames of a transition: those that the network's second head marks around it."""
-    touching = [run for run in runs if run[0] <= frame + 1 and run[1] >= frame - 1]
-    if is_sharp:
-        # Around a cut the second head marks a frame or two.
-        touching = [run for run in touching if run[1] - run[0] > 3]
-    start = min([frame, *(run[0] for run in touching)]) + 1
-    end = max([frame, *(run[1] for run in touching)]) + 1
-    return start, end
-
-
-def _flat_gaps(track: Track, config: ProposeConfig) -> list[Gap]:
-    """Black and flat stretches, with the fades to and from them."""
-    is_black = (track.luma_mean < BLACK_LUMA) & (track.luma_spread < BLACK_SPREAD)
-    least_ticks = config.flat_s / float(track.time_base)
-    fades = _runs(track.transition_probability > config.transition_threshold)
+    # Around a cut the second head marks a frame or two.
+    wide = [(first, last) for first, last in spans if last - first > 3]
     gaps: list[Gap] = []
-    for first, last in _runs(is_black | (track.luma_spread < FLAT_SPREAD)):
-        if track.pts_of_end(last + 1) - int(track.frame_pts[first]) < least_ticks:
-            continue
-        touching = [run for run in fades if run[0] <= last + 1 and run[1] >= first - 1]
-        start = min([first, *(run[0] for run in touching)])
-        gaps.append((start, max([last, *(run[1] for run in touching)]) + 1))
+    for index in likeliest(candidates.frames, probability, config.boundary_threshold):
+        frame = int(candidates.frames[index])
+        first, last = _widened(frame, frame, wide if candidates.contrast[index] > 1 else spans)
+        gaps.append((first + 1, last + 1))
     return gaps
 
 
-def _network_gaps(
-    single: NDArray[np.float32], many: NDArray[np.float32], config: ProposeConfig
-) -> list[Gap]:
+def _network_gaps(track: Track, config: ProposeConfig, spans: list[Run]) -> list[Gap]:
     """Transitions by the network alone.
 
     The first head of TransNetV2 peaks on the last frame before a cut, or in the middle of a gradual
     transition; the second marks all frames of a transition. A transition is a run of the first
     head widened to the run of the second that it touches.
     """
-    spans = _runs(many > config.transition_threshold)
+    peaks = _runs(track.shot_probability > config.shot_threshold)
+    widened = (_widened(first, last, spans) for first, last in peaks)
+    return [(first + 1, last + 1) for first, last in widened]
+
+
+def _flat_gaps(track: Track, config: ProposeConfig, spans: list[Run]) -> list[Gap]:
+    """Black and flat stretches, with the fades to and from them."""
+    is_black = (track.luma_mean < BLACK_LUMA) & (track.luma_spread < BLACK_SPREAD)
+    least_ticks = config.flat_s / float(track.time_base)
     gaps: list[Gap] = []
-    for first, last in _runs(single > config.shot_threshold):
-        touching = [s for s in spans if s[0] <= last + 1 and s[1] >= first - 1]
-        start = min([first, *(s[0] for s in touching)]) + 1
-        end = max([last, *(s[1] for s in touching)]) + 1
-        gaps.append((start, end))
+    for first, last in _runs(is_black | (track.luma_spread < FLAT_SPREAD)):
+        if track.pts_of_end(last + 1) - int(track.frame_pts[first]) >= least_ticks:
+            start, end = _widened(first, last, spans)
+            gaps.append((start, end + 1))
     return gaps
+
+
+def _widened(first: int, last: int, spans: list[Run]) -> Run:
+    """A run of frames together with those that touch it."""
+    touching = [span for span in spans if span[0] <= last + 1 and span[1] >= first - 1]
+    firsts, lasts = zip((first, last), *touching, strict=True)
+    return min(firsts), max(lasts)
 
 
 def _between(gaps: list[Gap], n_frames: int) -> list[Shot]:
@@ -254,20 +240,13 @@ def _between(gaps: list[Gap], n_frames: int) -> list[Shot]:
         at_end = gap_start >= n_frames
         kind_out: Transition = "none" if at_end else "cut" if gap_start == gap_end else "gradual"
         if gap_start > start:
-            shots.append(
-                Shot(
-                    start_frame=start,
-                    end_frame=gap_start,
-                    transition_in=kind_in,
-                    transition_out=kind_out,
-                )
-            )
+            span = {"start_frame": start, "end_frame": gap_start}
+            shots.append(Shot(**span, transition_in=kind_in, transition_out=kind_out))
         start, kind_in = gap_end, kind_out
     return shots
 
 
-def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First and last index (inclusive) of each run of true."""
+def _runs(mask: NDArray[np.bool_]) -> list[Run]:
     edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.view(np.int8), [0]))))
     return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2)]
 

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curator.measures.clip_view import ClipView, How, samples_of
+from curator.measures.clip_view import ClipView, How
 from curator.measures.score_list import measures_fingerprint, use_measures
 from curator.models.embedding_heads import Heads, normalised
 from curator.models.perceptual import aggregate
-from curator.records.clips import Candidate, Shot, Span
+from curator.records.clips import Candidate, Shot
 from curator.records.columns import field_names
 from curator.records.sources import Failure
 from curator.records.tracks import Track
@@ -57,23 +57,27 @@ class ProposedUnit:
     pictures: pa.Table
 
 
+Rows = list[dict[str, Any]]
+Vectors = list[tuple[str, NDArray[np.float32]]]
+"""Vectors by clip id, float32 [D] each."""
+
+
 @dataclass(slots=True, kw_only=True)
 class ProposedRows:
     """The rows of one source."""
 
-    sources: list[dict[str, Any]] = field(default_factory=list)
-    shots: list[dict[str, Any]] = field(default_factory=list)
+    sources: Rows = field(default_factory=list)
+    shots: Rows = field(default_factory=list)
     clips: list[Candidate] = field(default_factory=list)
-    vectors: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
-    clip_vectors: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
-    pictures: list[dict[str, Any]] = field(default_factory=list)
+    vectors: Vectors = field(default_factory=list)
+    clip_vectors: Vectors = field(default_factory=list)
+    pictures: Rows = field(default_factory=list)
 
 
 class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
     """Finds shots in tracks, cuts them into candidate clips, and scores these.
 
     Args:
-        config: Settings.
         aggregates: How samples become scores, where not as `SCORES` says.
         heads: Reads CLIP embeddings; None for nothing.
         heads_stamp: Fingerprint of the heads.
@@ -127,7 +131,8 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         shots = find_shots(track, self.config)
         spans = propose_clips(track, shots, self.config)
         made = ProposedRows(
-            shots=[_shot_row(track, number, shot) for number, shot in enumerate(shots)]
+            sources=[_source_facts(track, uri, len(shots), len(spans))],
+            shots=[_shot_row(track, number, shot) for number, shot in enumerate(shots)],
         )
         for span in spans:
             clip = candidate_of(
@@ -139,18 +144,18 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
                 heads=self.heads,
             )
             made.clips.append(clip)
-            vector = aggregate(track.descriptor[samples_of(track, span)])
+            view = ClipView(track, span)
+            vector = aggregate(track.descriptor[view.samples])
             if vector is not None:
                 made.vectors.append((clip.clip_id, vector))
-            looks_ND = ClipView(track, span).embeddings_ND  # noqa: N806 - shape letters
-            if len(looks_ND):
-                mean_1D = normalised(looks_ND).mean(axis=0, keepdims=True)  # noqa: N806
-                look = normalised(mean_1D)[0].astype(np.float32)
+            if len(view.embeddings_ND):
+                mean = normalised(view.embeddings_ND).mean(axis=0, keepdims=True)
+                look = normalised(mean)[0].astype(np.float32)
                 made.clip_vectors.append((clip.clip_id, look))
-            thumbnail = _thumbnail(track, span)
-            if thumbnail is not None:
-                made.pictures.append({"clip_id": clip.clip_id, "jpeg": thumbnail})
-        made.sources.append(_source_facts(track, uri, len(shots), len(spans)))
+            shown = np.flatnonzero(view.holds(track.thumbnail_frame))
+            if len(shown):
+                jpeg = track.thumbnails[int(shown[len(shown) // 2])]
+                made.pictures.append({"clip_id": clip.clip_id, "jpeg": jpeg})
         return made
 
     def failed(self, unit: TrackItem, failure: Failure) -> ProposedRows:
@@ -158,15 +163,11 @@ class ProposeStage(Stage[ProposeConfig, TrackItem, ProposedRows]):
         return ProposedRows(sources=[_failed_source(failure)])
 
 
+@dataclass(frozen=True)
 class KeepProposed:
-    """Turns the rows of a unit into tables.
+    """Turns the rows of a unit into tables; `clip` is the name of the CLIP model, None for none."""
 
-    Args:
-        clip: Name of the CLIP model; None for none.
-    """
-
-    def __init__(self, clip: str | None) -> None:
-        self._clip = clip
+    clip: str | None
 
     def __call__(self, items: Sequence[TrackItem], results: Sequence[ProposedRows]) -> ProposedUnit:
         """Tables of the rows of all sources."""
@@ -174,25 +175,16 @@ class KeepProposed:
         for result in results:
             for name in field_names(ProposedRows):
                 getattr(rows, name).extend(getattr(result, name))
+        parts = {str(item.source.source_id): item.frames_part for item in items}
         return ProposedUnit(
-            track_parts={
-                str(item.source.source_id): item.frames_part
-                for item in items
-                if item.frames_part is not None
-            },
+            track_parts={name: part for name, part in parts.items() if part is not None},
             sources=pa.Table.from_pylist(rows.sources, MEASURED_SCHEMA),
             shots=rows_to_table(rows.shots, SHOTS_SCHEMA),
             clips=candidates_table(rows.clips),
             vectors=vectors_table(rows.vectors),
-            clip_vectors=vectors_table(rows.clip_vectors, model=self._clip, least_dim=1),
+            clip_vectors=vectors_table(rows.clip_vectors, model=self.clip, least_dim=1),
             pictures=rows_to_table(rows.pictures, PICTURES_SCHEMA),
         )
-
-
-def _thumbnail(track: Track, span: Span) -> bytes | None:
-    inside = (track.thumbnail_frame >= span.start_frame) & (track.thumbnail_frame < span.end_frame)
-    indices = np.flatnonzero(inside)
-    return track.thumbnails[int(indices[len(indices) // 2])] if len(indices) else None
 
 
 def _shot_row(track: Track, number: int, shot: Shot) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from samples import made_signals, made_track
 from curator.errors import unknown_key
 from curator.measures.audio import SCORES as AUDIO_SCORES
 from curator.measures.clip_semantics import NEEDS
-from curator.measures.clip_view import samples_of
+from curator.measures.clip_view import ClipView
 from curator.measures.score_list import SCORES, score_clip
 from curator.records.clips import Reason, Span
 from curator.stages.filter.config import FilterConfig
@@ -78,9 +78,9 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
 def test_samples_count_only_with_both_frames_inside() -> None:
     """Pins that motion across a cut is no motion of the clip: frames 60, 75 with pairs 63, 78."""
     track = made_track(300)
-    assert track.sample_frame[samples_of(track, span(60, 79))].tolist() == [60, 75]
-    assert track.sample_frame[samples_of(track, span(60, 78))].tolist() == [60]
-    assert track.sample_frame[samples_of(track, span(61, 79))].tolist() == [75]
+    assert track.sample_frame[ClipView(track, span(60, 79)).samples].tolist() == [60, 75]
+    assert track.sample_frame[ClipView(track, span(60, 78)).samples].tolist() == [60]
+    assert track.sample_frame[ClipView(track, span(61, 79)).samples].tolist() == [75]
 
 
 def test_scores_without_samples_are_absent_not_zero() -> None:
