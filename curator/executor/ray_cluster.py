@@ -23,7 +23,14 @@ from curator.executor.host_resources import (
     object_store_bytes,
 )
 from curator.executor.ledger import ActorLedger, LedgerActor
-from curator.executor.ray_start import few_daemons, native_stderr_aside, use_own_token
+from curator.executor.ray_start import (
+    LOOPBACK,
+    few_daemons,
+    loopback_kept,
+    native_stderr_aside,
+    private_folder,
+    use_own_token,
+)
 from curator.executor.signal_mask import signals_held
 from curator.executor.worker import SERVED_BYTES, Chain, call_chain, pack_chain
 from curator.stage import Resources
@@ -244,14 +251,16 @@ class RayCluster:
         if self._address is not None:
             ray.init(address=self._address, **common)
         else:
-            with few_daemons(ray._private.node.Node):
+            private = ray._private
+            with few_daemons(private.node.Node), loopback_kept(private.services):
                 context = ray.init(
                     address="local",
                     num_cpus=max(available_cpus(), self._workers or 0) + LIGHT_CPUS,
                     # By its own count Ray may find none, and would wait for workers forever.
                     num_gpus=available_gpus(),
                     include_dashboard=False,
-                    _node_ip_address="127.0.0.1",
+                    _node_ip_address=LOOPBACK,
+                    _temp_dir=str(private_folder()),
                     object_store_memory=object_store_bytes(),
                     **common,
                 )

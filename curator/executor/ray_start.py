@@ -1,10 +1,18 @@
-"""Starts a Ray of our own: with a token, quietly, and with few processes."""
+"""Starts a Ray of our own: with a token, on loopback, quietly, and with few processes."""
 
 import contextlib
 import os
 import secrets
+import stat
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from curator.errors import UsageError
+
+LOOPBACK = "127.0.0.1"
 
 
 def use_own_token() -> None:
@@ -18,6 +26,28 @@ def use_own_token() -> None:
         return
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def private_folder() -> Path:
+    """Returns the folder for Ray's sockets and logs, which it makes writable for everybody.
+
+    The folder above it is this user's alone: other users of the machine can neither read the logs
+    nor put a socket of theirs into the place of one of Ray's.
+
+    Raises:
+        UsageError: The folder above it is someone else's, or open to others.
+    """
+    parent = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    folder = Path(parent) / f"curate-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    info = folder.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
+        raise UsageError(
+            f"{folder} must be a folder of this user that nobody else can enter (mode 0700), "
+            f"because Ray's sockets go there; it has mode {stat.S_IMODE(info.st_mode):04o} and "
+            f"owner {info.st_uid}. Remove it, or set RAY_TMPDIR to another folder"
+        )
+    return folder / "ray"
 
 
 @contextlib.contextmanager
@@ -54,3 +84,21 @@ def few_daemons(node: type) -> Iterator[None]:
     finally:
         for name, method in kept.items():
             setattr(node, name, method)
+
+
+@contextlib.contextmanager
+def loopback_kept(services: ModuleType) -> Iterator[None]:
+    """Lets every service of a cluster of our own listen on loopback alone.
+
+    Ray's servers listen on all addresses, except on a node whose address is 127.0.0.1; and
+    `ray.init` replaces this address by that of a network interface, so that other machines could
+    join. It has no argument against that: the function of `ray._private.services` that replaces is
+    set aside. `tests/executor/test_listening.py` looks at the sockets.
+    """
+    name = "resolve_ip_for_localhost"
+    kept = getattr(services, name)
+    setattr(services, name, lambda host: host)
+    try:
+        yield
+    finally:
+        setattr(services, name, kept)
