@@ -1,5 +1,6 @@
 """Chooses what to export and passes it to the format."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 from curator.errors import UsageError
@@ -10,6 +11,8 @@ from curator.export.placement import Exported
 from curator.stages.shard.tar_reader import SPLITS, open_shards
 from curator.storage import open_store
 from curator.tables.parts import SUMMARY
+
+MAX_WORKERS = 16
 
 
 def export(
@@ -68,10 +71,19 @@ def export(
             f"the format {format} indexes all shards; leave out --split and --bucket. "
             "Each bucket has a .nv-meta of its own, and each split a wids index"
         )
-    job = Job(shards, chosen, splits, store, exporter, workers=workers, progress=progress)
-    job.exported.manifest_problem = shards.problem
-    job.exported.records = exporter.records
-    if extension is not None:
-        job.exported.origin = extension.origin
-    job.run()
-    return job.exported
+    exported = Exported(
+        manifest_problem=shards.problem,
+        records=exporter.records,
+        origin=extension.origin if extension is not None else None,
+    )
+    Job(
+        shards=shards,
+        chosen=chosen,
+        splits=splits,
+        store=store,
+        exporter=exporter,
+        exported=exported,
+        n_workers=workers or min(MAX_WORKERS, os.cpu_count() or 1),
+        progress=progress,
+    ).run()
+    return exported

@@ -1,11 +1,11 @@
 """An export in progress: its input, its destination and its threads."""
 
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 
 from curator.errors import CuratorError
 from curator.export.clip_reader import Clip, read_clips
@@ -15,41 +15,29 @@ from curator.fingerprints import fingerprint
 from curator.stages.shard.tar_reader import Shard, ShardSet
 from curator.storage import Store
 
-MAX_WORKERS = 16
 logger = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True)
 class Job:
-    """The working context of an exporter.
+    """The working context of an exporter."""
 
-    Args:
-        workers: Shards in progress at once; None for one per core, at most 16.
-    """
+    shards: ShardSet
+    chosen: Sequence[Shard]
+    splits: Sequence[str]
+    store: Store
+    exporter: Exporter[ExporterOptions, object]
+    exported: Exported
+    n_workers: int
+    """Shards in progress at once."""
+    progress: Callable[[Exported], None]
 
-    def __init__(
-        self,
-        shards: ShardSet,
-        chosen: Sequence[Shard],
-        splits: Sequence[str],
-        store: Store,
-        exporter: Exporter[ExporterOptions, object],
-        *,
-        workers: int | None,
-        progress: Callable[[Exported], None],
-    ) -> None:
-        self.shards = shards
-        self.chosen = chosen
-        self.splits = splits
-        self.store = store
-        self.exported = Exported()
-        self.place = Place(store, self.exported, exporter.folders(splits))
-        self._exporter = exporter
-        self._progress = progress
-        self._n_workers = workers or min(MAX_WORKERS, os.cpu_count() or 1)
+    def __post_init__(self) -> None:
+        self.place = Place(self.store, self.exported, self.exporter.folders(self.splits))
 
     def run(self) -> None:
         """Does the export."""
-        exporter = self._exporter
+        exporter = self.exporter
         exporter.begin(self)
         for split in self.splits:
             own = [shard for shard in self.chosen if shard.split == split]
@@ -94,7 +82,7 @@ class Job:
                 continue
             yield clip
             self.exported.add(clips=1, without_text=not clip.text.strip())
-            self._progress(self.exported)
+            self.progress(self.exported)
 
     def videos(self, shard: Shard, folder: str, *, min_frames: int | None = None) -> Iterator[Clip]:
         """Yields the clips of a shard as `clips` does, and writes MP4s as `<folder>/<key>.mp4`.
@@ -124,12 +112,12 @@ class Job:
 
     def _one(self, shard: Shard) -> object:
         try:
-            return self._exporter.shard(self, shard)
+            return self.exporter.shard(self, shard)
         except CuratorError:
             raise
         except Exception as error:
             logger.exception("the exporter failed on %s", shard.name)
-            name = type(self._exporter).__name__
+            name = type(self.exporter).__name__
             raise CuratorError(
                 f"{name} failed on {self.shards.uri(shard.name)}: {type(error).__name__}: {error}"
             ) from error
@@ -140,12 +128,12 @@ class Job:
         At most two results per thread wait for the consumer. The first error ends the export, after
         the shards in progress.
         """
-        with ThreadPoolExecutor(self._n_workers) as pool:
+        with ThreadPoolExecutor(self.n_workers) as pool:
             waiting: deque[Future[object]] = deque()
             try:
                 for shard in shards:
                     waiting.append(pool.submit(self._one, shard))
-                    if len(waiting) >= 2 * self._n_workers:
+                    if len(waiting) >= 2 * self.n_workers:
                         yield waiting.popleft().result()
                 while waiting:
                     yield waiting.popleft().result()

@@ -6,7 +6,6 @@ clip.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -24,29 +23,8 @@ from curator.stages.caption.dialogs.window_dialog import Asker
 from curator.stages.caption.previous_annotations import candidates_of
 from curator.stages.shard.tar_reader import Shard
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreferencePair:
-    """Two answers to the same question about the same frames, ranked by a judge."""
-
-    system: str
-    prompt: str
-    """The user's turn; the frames come before it."""
-    chosen: str
-    rejected: str
-    """In the form that the prompt requests: JSON or plain text."""
-    chosen_scores: dict[str, int]
-    """By name, 1 to 5."""
-    rejected_scores: dict[str, int]
-    margin: int
-    """Difference of the lowest scores of both, at least 1."""
-    chosen_key: str
-    rejected_key: str
-    """Keys of the replies with the two answers."""
-
-
-Pairs = list[tuple[dict[str, Any], PreferencePair]]
-"""Rows of `annotations`, each with a pair of its answers."""
+Pairs = list[tuple[dict[str, Any], Candidate, Candidate]]
+"""Rows of `annotations`, each with the best of its answers and a worse one."""
 
 
 class PreferencesOptions(RelativePaths):
@@ -110,7 +88,8 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
             output.writelines(results)
 
     def _pairs(self, job: Job, clip: Clip) -> Pairs:
-        now, pairs = self._asker.prompt.fingerprint, []
+        now = self._asker.prompt.fingerprint
+        pairs: Pairs = []
         for row in self._annotations.of(clip.key):
             if row["prompt_fingerprint"] != now:
                 raise UsageError(
@@ -118,49 +97,49 @@ class Preferences(Exporter[PreferencesOptions, bytes]):
                     f"{row['prompt_fingerprint']} when it was asked; put the old one back, or "
                     "`curate recaption` with the new one"
                 )
-            task, candidates = _task(row, clip), candidates_of(row)
-            found = pairs_of(task, candidates, self._asker, self.options.min_margin)
-            pairs += [(row, pair) for pair in found]
+            found = pairs_of(candidates_of(row), self._asker, self.options.min_margin)
+            pairs += [(row, best, other) for best, other in found]
         return pairs
 
     def _records(self, job: Job, clip: Clip, pairs: Pairs) -> Iterator[dict[str, Any]]:
-        shown = {row["window"]: frames_in_clip(row, clip.fields)["shown"] for row, _ in pairs}
+        shown = {row["window"]: frames_in_clip(row, clip.fields)["shown"] for row, *_ in pairs}
         folder = f"frames/{clip.shard.split}/{clip.key}"
         base = job.base(relative=self.options.relative)
         if pairs:
             wanted = {frame for frames in shown.values() for frame in frames}
             for frame, jpeg in _jpegs(clip, wanted, self._asker.config.frame_px).items():
                 job.place.put(f"{folder}/{frame:06d}.jpg", jpeg)
-        for number, (row, pair) in enumerate(pairs):
+        for number, (row, best, other) in enumerate(pairs):
             frames = shown[row["window"]]
             if len(frames) != len(row["shown"]):
                 job.exported.add(left_out=1)
                 continue
+            asked = self._asker.first_request(_task(row, clip))
             images = [{"type": "image"} for _ in frames]
             yield {
                 "id": f"{clip.key}-{row['window']}-{number}",
                 "prompt": [
-                    *([_turn("system", pair.system)] if pair.system else []),
-                    _turn("user", pair.prompt, images),
+                    *([_turn("system", asked.system)] if asked.system else []),
+                    _turn("user", asked.turns[0].text, images),
                 ],
-                "chosen": [_turn("assistant", pair.chosen)],
-                "rejected": [_turn("assistant", pair.rejected)],
+                "chosen": [_turn("assistant", _text(best, self._asker))],
+                "rejected": [_turn("assistant", _text(other, self._asker))],
                 "images": [f"{base}{folder}/{frame:06d}.jpg" for frame in frames],
-                "chosen_scores": pair.chosen_scores,
-                "rejected_scores": pair.rejected_scores,
-                "margin": pair.margin,
+                "chosen_scores": {name: getattr(best, name) for name in SCORES},
+                "rejected_scores": {name: getattr(other, name) for name in SCORES},
+                "margin": (best.score or 0) - (other.score or 0),
                 "provenance": {
                     **provenance_of(row, clip.fields),
-                    "chosen_key": pair.chosen_key,
-                    "rejected_key": pair.rejected_key,
+                    "chosen_key": best.reply_key,
+                    "rejected_key": other.reply_key,
                 },
             }
 
 
 def pairs_of(
-    task: Task, candidates: Sequence[Candidate], asker: Asker, min_margin: int = 1
-) -> Iterator[PreferencePair]:
-    """Pairs the best candidate of a window with each lower-scored one.
+    candidates: Sequence[Candidate], asker: Asker, min_margin: int = 1
+) -> Iterator[tuple[Candidate, Candidate]]:
+    """Yields the best candidate of a window with each lower-scored one.
 
     Unscored candidates form no pair, nor do two candidates with the same text. `asker` has the
     configuration of the candidates, and `min_margin` is the least difference of their lowest
@@ -172,29 +151,17 @@ def pairs_of(
     if min_margin < 1:
         raise ValueError(f"min_margin is {min_margin}; expected 1 to 4")
     scored = [(one.score, one) for one in candidates if one.score is not None]
-    if len(scored) < 2:
+    if not scored:
         return
     best_score, best = max(scored, key=lambda pair: pair[0])
-    chosen = answer_text(best.answer, asker.config, asker.prompt)
-    asked = asker.first_request(task)
     for score, other in scored:
-        rejected = answer_text(other.answer, asker.config, asker.prompt)
-        if best_score - score >= min_margin and rejected != chosen:
-            yield PreferencePair(
-                system=asked.system,
-                prompt=asked.turns[0].text,
-                chosen=chosen,
-                rejected=rejected,
-                chosen_scores=_scores(best),
-                rejected_scores=_scores(other),
-                margin=best_score - score,
-                chosen_key=best.reply_key,
-                rejected_key=other.reply_key,
-            )
+        is_worse = best_score - score >= min_margin
+        if is_worse and _text(best, asker) != _text(other, asker):
+            yield best, other
 
 
-def _scores(candidate: Candidate) -> dict[str, int]:
-    return {name: getattr(candidate, name) for name in SCORES}
+def _text(candidate: Candidate, asker: Asker) -> str:
+    return answer_text(candidate.answer, asker.config, asker.prompt)
 
 
 def _task(row: dict[str, Any], clip: Clip) -> Task:

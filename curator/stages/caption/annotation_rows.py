@@ -9,14 +9,11 @@ import orjson
 import pyarrow as pa
 
 from curator.records.clips import Clip, Reason
-from curator.stages.caption.caption_decisions import Rejection, caption_of, rejection_of
+from curator.stages.caption.caption_decisions import caption_of, rejection_of
 from curator.stages.caption.caption_records import (
-    ANSWER_FIELDS,
     JSON_FIELDS,
     SCORES,
     Annotation,
-    Answer,
-    Known,
     Window,
 )
 from curator.stages.caption.config import CaptionConfig
@@ -52,12 +49,12 @@ class CaptionedSpan:
 
 def apply_annotations(clip: Clip, windows: Sequence[Annotation], config: CaptionConfig) -> None:
     """Writes the caption of a kept clip, or rejects the clip if the recipe says so."""
-    caption = caption_of(windows, config)
-    clip.caption, clip.caption_model = caption.text, config.name
-    clip.caption_failure = caption.problem or None
+    clip.caption, clip.caption_failure = caption_of(windows, config)
+    clip.caption_model = config.name
     against = rejection_of(windows, config)
     if against is not None:
-        reject(clip, _REASONS.get(against.field, Reason.ANSWER_UNWANTED), detail=_detail(against))
+        detail = f"{against.field} is {against.value} in window {against.window}"
+        reject(clip, _REASONS.get(against.field, Reason.ANSWER_UNWANTED), detail=detail)
 
 
 def sample_annotation(
@@ -98,33 +95,49 @@ def annotations_tables(
         yield rows_to_table(some, ANNOTATIONS_SCHEMA)
 
 
-def _detail(against: Rejection) -> str:
-    return f"{against.field} is {against.value} in window {against.window}"
+def _in_clip(window: Window, shift: int, n_frames: int) -> tuple[int, int]:
+    """Returns a window's frames in the written clip; a copied one may be shorter than annotated."""
+    start, end = (
+        min(max(frame - shift, 0), n_frames) for frame in (window.start_frame, window.end_frame)
+    )
+    return start, end
 
 
 def _window(annotation: Annotation, shift: int, n_frames: int) -> dict[str, Any]:
-    """Returns a window for a sample's JSON; a copied clip may be shorter than the annotated one."""
-    window = annotation.task.window
+    """Returns a window for a sample's JSON."""
     answer, known = annotation.answer, annotation.task.known
-    said = {} if answer is None else {name: getattr(answer, name) for name in ANSWER_FIELDS}
-    return {
-        "start_frame": min(max(window.start_frame - shift, 0), n_frames),
-        "end_frame": min(max(window.end_frame - shift, 0), n_frames),
-        **{name: value for name, value in said.items() if value not in (None, {})},
-        **({"metadata": _metadata(known)} if known is not None else {}),
-        **({} if annotation.failure is None else {"failure": str(annotation.failure)}),
-    }
-
-
-def _metadata(known: Known) -> dict[str, Any]:
-    values = {"caption": known.caption, "label": known.label, "problems": list(known.problems)}
-    return {name: value for name, value in values.items() if value}
+    start, end = _in_clip(annotation.task.window, shift, n_frames)
+    window: dict[str, Any] = {"start_frame": start, "end_frame": end}
+    if answer is not None:
+        said = asdict(answer).items()
+        window |= {name: value for name, value in said if value not in (None, {})}
+    if known is not None:
+        values = {"caption": known.caption, "label": known.label, "problems": list(known.problems)}
+        window["metadata"] = {name: value for name, value in values.items() if value}
+    if annotation.failure is not None:
+        window["failure"] = str(annotation.failure)
+    return window
 
 
 def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) -> dict[str, Any]:
-    window: Window = annotation.task.window
-    answer, known = annotation.answer, annotation.task.known
-    questions = questions_of(annotation, config, _span(clip, annotation, start))
+    window, fps = annotation.task.window, annotation.task.fps
+    known = annotation.task.known
+    said = asdict(annotation.answer) if annotation.answer is not None else {}
+    said |= {name: _json(said[name]) for name in JSON_FIELDS if said}
+    begin, end = _in_clip(window, clip.start_frame - start, clip.n_frames)
+    span = Span(
+        start_s=begin / fps, end_s=end / fps, clip_s=clip.n_frames / fps, clip_start_s=clip.start_s
+    )
+    questions = questions_of(annotation, config, span)
+    candidates = [
+        {
+            **asdict(candidate.answer),
+            **{name: getattr(candidate, name) for name in (*SCORES, "score", "why")},
+            "reply": candidate.reply_key,
+        }
+        for candidate in annotation.candidates
+        if len(annotation.candidates) > 1 or candidate.score is not None
+    ]
     return {
         "clip_id": clip.clip_id,
         "source_id": clip.source_id,
@@ -138,42 +151,18 @@ def _row(clip: Clip, annotation: Annotation, start: int, config: CaptionConfig) 
         "known": _json(asdict(known)) if known is not None else None,
         "questions": _json([asdict(question) for question in questions]),
         "facts": annotation.task.facts,
-        **(_answer_columns(answer) if answer is not None else {}),
-        "failure": None if annotation.failure is None else str(annotation.failure),
+        **said,
+        "failure": annotation.failure,
         "failure_detail": annotation.detail or None,
         "set_aside": _json(annotation.set_aside),
         "lost": _json(annotation.lost),
         "n_unscored": annotation.n_unscored,
         "judge": config.judge.name if config.judge is not None else None,
-        "candidates": _json(
-            [
-                {
-                    **{name: getattr(candidate.answer, name) for name in ANSWER_FIELDS},
-                    **{name: getattr(candidate, name) for name in (*SCORES, "score", "why")},
-                    "reply": candidate.reply_key,
-                }
-                for candidate in annotation.candidates
-                if len(annotation.candidates) > 1 or candidate.score is not None
-            ]
-        ),
+        "candidates": _json(candidates),
         "tokens_in": annotation.tokens_in,
         "tokens_out": annotation.tokens_out,
         "request_keys": list(annotation.request_keys),
     }
-
-
-def _span(clip: Clip, annotation: Annotation, start: int) -> Span:
-    window, fps, n_frames = annotation.task.window, annotation.task.fps, clip.n_frames
-    begin, end = (
-        min(max(frame - (clip.start_frame - start), 0), n_frames) / fps
-        for frame in (window.start_frame, window.end_frame)
-    )
-    return Span(start_s=begin, end_s=end, clip_s=n_frames / fps, clip_start_s=clip.start_s)
-
-
-def _answer_columns(answer: Answer) -> dict[str, Any]:
-    values = {name: getattr(answer, name) for name in ANSWER_FIELDS}
-    return values | {name: _json(values[name]) for name in JSON_FIELDS}
 
 
 def _json(value: object) -> str | None:

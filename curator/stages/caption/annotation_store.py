@@ -2,7 +2,7 @@
 
 import pickle
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from curator.stages.caption.annotation_rows import SPAN, CaptionedSpan
 from curator.stages.caption.caption_records import Annotation
 from curator.tables.clip_locations import KeyRows
 from curator.tables.clip_rows import ClipRow, ClipRows
+from curator.tables.schemas import ANNOTATIONS_SCHEMA
 from curator.tables.spill_file import Spill
 
 
@@ -58,26 +59,23 @@ class AnnotatedClips:
         # Only this process reads the file, which has no name, so pickle is safe.
         data = pickle.dumps(done, pickle.HIGHEST_PROTOCOL)
         self._begin[number], self._n_bytes[number] = self._spill.add(data), len(data)
+        counts = self.counts
         for one in done.annotations:
-            self._count(one, self.clips[number])
+            counts["caption_windows"] += 1
+            counts["caption_tokens_in"] += one.tokens_in
+            counts["caption_tokens_out"] += one.tokens_out
+            if one.failure is not None:
+                counts[f"caption_failed_{one.failure}"] += 1
+            for name, n in one.set_aside.items():
+                counts[f"caption_set_aside_{name}"] += n
+            if one.task.known is not None:
+                uri = self.clips[number].source_uri
+                self.events |= {(uri, e.label, e.start_s, e.end_s) for e in one.task.known.events}
 
     def items(self) -> Iterator[tuple[ClipRow, ClipAnnotations]]:
         """Yields rows and annotations of finished clips, in the order of the rows."""
         for number in np.flatnonzero(self._begin >= 0).tolist():
             yield self.clips[number], self._read(number)
-
-    def _count(self, one: Annotation, row: ClipRow) -> None:
-        counts = self.counts
-        counts["caption_windows"] += 1
-        counts["caption_tokens_in"] += one.tokens_in
-        counts["caption_tokens_out"] += one.tokens_out
-        if one.failure is not None:
-            counts[f"caption_failed_{one.failure}"] += 1
-        for name, n in one.set_aside.items():
-            counts[f"caption_set_aside_{name}"] += n
-        if one.task.known is not None:
-            uri = row.source_uri
-            self.events |= {(uri, e.label, e.start_s, e.end_s) for e in one.task.known.events}
 
     def _number(self, clip_id: str) -> int:
         number = self._rows.find(clip_id)
@@ -91,29 +89,23 @@ class AnnotatedClips:
         return done
 
 
-class CaptionedSpans(Mapping[str, CaptionedSpan]):
+class CaptionedSpans:
     """Spans of clips at the time of annotation, by id.
 
     The tables have `clip_id` and the columns of `SPAN` prefixed with `clip_`.
     """
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
-        columns = ["clip_id", *(f"clip_{name}" for name in SPAN)]
-        found = [table.select(columns) for table in tables]
-        self._table = pa.concat_tables(found) if found else None
-        ids = pa.chunked_array([], pa.string()) if self._table is None else self._table["clip_id"]
-        self._rows = KeyRows(ids)
+        schema = ANNOTATIONS_SCHEMA
+        fields = [schema.field(name) for name in ("clip_id", *(f"clip_{name}" for name in SPAN))]
+        empty = pa.schema(fields).empty_table()
+        found = [table.select(empty.column_names) for table in tables]
+        self._table = pa.concat_tables(found or [empty])
+        self._rows = KeyRows(self._table["clip_id"])
 
-    def __getitem__(self, clip_id: str) -> CaptionedSpan:
+    def get(self, clip_id: str) -> CaptionedSpan | None:
+        """Returns the span of a clip, or None."""
         row = self._rows.find(clip_id)
-        if row is None or self._table is None:
-            raise KeyError(clip_id)
+        if row is None:
+            return None
         return CaptionedSpan(**{name: self._table[f"clip_{name}"][row].as_py() for name in SPAN})
-
-    def __iter__(self) -> Iterator[str]:
-        """Yields a clip id for each window."""
-        return self._rows.keys()
-
-    def __len__(self) -> int:
-        """Returns the number of windows."""
-        return len(self._rows)

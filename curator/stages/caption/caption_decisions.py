@@ -20,15 +20,6 @@ class Rejection:
     """The first window with this answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClipCaption:
-    """The caption of a clip, or why it has none."""
-
-    text: str | None
-    problem: str = ""
-    """Empty for a clip with a caption."""
-
-
 def rejection_of(annotations: Sequence[Annotation], config: CaptionConfig) -> Rejection | None:
     """Returns the first answer that rejects a clip, or None for a kept clip.
 
@@ -48,25 +39,29 @@ def rejection_of(annotations: Sequence[Annotation], config: CaptionConfig) -> Re
     return None
 
 
-def caption_of(annotations: Sequence[Annotation], config: CaptionConfig) -> ClipCaption:
+def caption_of(
+    annotations: Sequence[Annotation], config: CaptionConfig
+) -> tuple[str | None, str | None]:
     """Joins the captions of a clip's windows, in the length `config.text`.
 
-    Event windows count only if a clip has no others. A clip has no caption if a window lacks one or
-    the judge scored one too low.
+    Event windows count only if a clip has no others.
+
+    Returns:
+        The caption, or None; and why there is none: a window lacks one, or the judge scored one too
+        low.
     """
     if not annotations:
-        return ClipCaption(text=None, problem="it has no annotation")
+        return None, "it has no annotation"
     texts = []
     has_even = any(not annotation.task.window.is_event for annotation in annotations)
     for annotation in sorted(annotations, key=lambda a: a.task.window.index):
         if (lack := _lack(annotation, config)) is not None:
             said = str(lack.value) if lack.field == "failed" else f"judged {lack.value}"
             detail = f": {annotation.detail}" if annotation.detail else ""
-            return ClipCaption(text=None, problem=f"window {lack.window} {said}{detail}")
-        if annotation.task.window.is_event and has_even:
-            continue
-        texts.append(getattr(annotation.answer, config.text) or "")
-    return ClipCaption(text=" ".join(text for text in texts if text))
+            return None, f"window {lack.window} {said}{detail}"
+        if not (annotation.task.window.is_event and has_even):
+            texts.append(getattr(annotation.answer, config.text))
+    return " ".join(text for text in texts if text), None
 
 
 def judge_score(annotation: Annotation) -> int | None:

@@ -29,7 +29,7 @@ from curator.stages.caption.annotation_rows import (
     apply_annotations,
     sample_annotation,
 )
-from curator.stages.caption.annotation_store import AnnotatedClips, ClipAnnotations
+from curator.stages.caption.annotation_store import AnnotatedClips, CaptionedSpans, ClipAnnotations
 from curator.stages.caption.caption_alignment import Alignments
 from curator.stages.caption.caption_records import Annotation, Reply, Task, Unanswered
 from curator.stages.caption.captioner_dispatch import Dispatch, check_captioner, make_dispatch
@@ -117,7 +117,7 @@ class Captioning:
         self._sidecars: Sidecars = {}
         self._events: dict[str, SourceEvents] = {}
         self._done = AnnotatedClips(ClipRows(clips_schema().empty_table(), clips_schema()))
-        self._captioned_before: Mapping[str, CaptionedSpan] = {}
+        self._captioned_before = CaptionedSpans(())
         self._stamp = answers_stamp(self._config)
         self._previous = PreviousAnnotations(store, ())
         self._clips: dict[str, _Clip] = {}
@@ -135,7 +135,7 @@ class Captioning:
     def begin(
         self,
         clips: ClipRows,
-        captioned_before: Mapping[str, CaptionedSpan] | None = None,
+        captioned_before: CaptionedSpans | None = None,
         annotations: Iterable[str] = (),
         read: Callable[[Collection[str]], Sidecars] = read_sidecars,
     ) -> None:
@@ -148,7 +148,7 @@ class Captioning:
             annotations: Parts of the table `annotations` of the last finished run.
             read: Reads the sidecars of sources by their URIs.
         """
-        self._captioned_before = captioned_before or {}
+        self._captioned_before = captioned_before or CaptionedSpans(())
         self._previous = PreviousAnnotations(self._store, annotations)
         self._replies.load()
         self._done = AnnotatedClips(clips)
@@ -431,8 +431,7 @@ class Captioning:
                 text_lines=merged(read),
                 sidecar=sidecar if isinstance(sidecar, Sidecar) else None,
                 known_lines=known_lines(known, window, fps, start_s) if known is not None else (),
-                with_source_events=not config.events,
-                bad_keys=source.bad_keys,
+                untold={*source.bad_keys, *(("events",) if config.events else ())},
             )
             tasks.append(
                 Task(

@@ -156,20 +156,13 @@ class Replies(Mapping[str, Reply]):
             self._known.add(key, orjson.dumps(_row(key, reply)))
             self._loose[key] = loose_name(self._stamp, key)
             is_much = len(self._loose) >= PACK_FROM
-            packed = self._take_loose() if is_much else {}
-        self._pack(packed)
+        if is_much:
+            self.pack()
 
     def pack(self) -> None:
         """Makes one part of all loose replies."""
         with self._lock:
-            packed = self._take_loose()
-        self._pack(packed)
-
-    def _take_loose(self) -> dict[str, str]:
-        taken, self._loose = self._loose, {}
-        return taken
-
-    def _pack(self, loose: Mapping[str, str]) -> None:
+            loose, self._loose = self._loose, {}
         if not loose:
             return
         rows = [_row(key, self[key]) for key in sorted(loose)]

@@ -56,7 +56,7 @@ class StoredSidecars:
         found = dict(read_sidecars(uris))
         missed = sorted(uri for uri in uris if not isinstance(found.get(uri), Sidecar))
         if self._parts is None:
-            if any(_are_gone(missed[:_LOOKED_AT])):
+            if _gone(missed[:_LOOKED_AT]):
                 logger.warning(
                     "sources cannot be reached, and the last run kept nothing of what lay beside "
                     "them: captions are made without, and may change; `curate run` with the "
@@ -68,20 +68,20 @@ class StoredSidecars:
             for part in self._parts
             for row in read_parquet(self._store, part).to_pylist()
         }
-        missed = [uri for uri in missed if uri in kept]
-        gone = [uri for uri, is_gone in zip(missed, _are_gone(missed), strict=True) if is_gone]
+        gone = _gone([uri for uri in missed if uri in kept])
         self.n_kept = len(gone)
         return found | {uri: kept[uri] for uri in gone}
 
 
-def _are_gone(uris: Collection[str]) -> list[bool]:
+def _gone(uris: Sequence[str]) -> list[str]:
+    """Returns the sources that cannot be reached."""
+
+    def is_gone(uri: str) -> bool:
+        try:
+            stat_source(uri)
+        except SourceError:
+            return True
+        return False
+
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="source") as pool:
-        return list(pool.map(_is_gone, uris))
-
-
-def _is_gone(uri: str) -> bool:
-    try:
-        stat_source(uri)
-    except SourceError:
-        return True
-    return False
+        return [uri for uri, gone in zip(uris, pool.map(is_gone, uris), strict=True) if gone]

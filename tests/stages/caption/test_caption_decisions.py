@@ -9,7 +9,6 @@ import pytest
 from curator.errors import RecipeError
 from curator.recipe import load_recipe
 from curator.stages.caption.caption_decisions import (
-    ClipCaption,
     Rejection,
     caption_of,
     judge_score,
@@ -171,7 +170,7 @@ def test_what_failed_is_kept_or_rejected_as_the_recipe_says() -> None:
     assert rejection_of(both, config(failed="reject")) == Rejection(
         field="failed", value="refusal", window=1
     )
-    assert caption_of(both, config()) == ClipCaption(text=None, problem="window 1 refusal: why")
+    assert caption_of(both, config()) == (None, "window 1 refusal: why")
 
 
 @pytest.mark.parametrize(("score", "is_enough"), [(2, False), (None, False), (3, True)])
@@ -182,9 +181,9 @@ def test_a_score_below_the_least_is_treated_as_failed(score: int | None, is_enou
     found = rejection_of(judged, config(judge=judge, failed="reject"))
     wanted = Rejection(field="judge_score", value=score, window=1)
     assert found == (None if is_enough else wanted)
-    caption = caption_of(judged, config(judge=judge))
-    assert (caption.text is not None) == is_enough
-    assert caption.problem == ("" if is_enough else f"window 1 judged {score}")
+    caption, problem = caption_of(judged, config(judge=judge))
+    assert (caption is not None) == is_enough
+    assert problem == (None if is_enough else f"window 1 judged {score}")
 
 
 def test_without_a_least_score_an_unscored_answer_is_kept() -> None:
@@ -196,5 +195,5 @@ def test_without_a_least_score_an_unscored_answer_is_kept() -> None:
 
 def test_windows_follow_each_other_in_the_caption() -> None:
     both = [annotation(1, text="Then it stops."), annotation(0, text="A dog runs.")]
-    assert caption_of(both, config()) == ClipCaption(text="A dog runs. Then it stops.")
-    assert caption_of([], config()).text is None
+    assert caption_of(both, config()) == ("A dog runs. Then it stops.", None)
+    assert caption_of([], config())[0] is None

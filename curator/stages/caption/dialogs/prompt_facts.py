@@ -38,8 +38,7 @@ def facts_of(
     text_lines: Sequence[str] = (),
     sidecar: Sidecar | None = None,
     known_lines: Sequence[str] = (),
-    with_source_events: bool = True,
-    bad_keys: Collection[str] = (),
+    untold: Collection[str] = (),
 ) -> str:
     """Returns lines of text for a prompt; the same for the same arguments.
 
@@ -48,8 +47,7 @@ def facts_of(
         text_lines: Text read in the clip's pictures, from `models.read_text.merged`.
         sidecar: The sidecar of the source.
         known_lines: Facts of the window alone, a line each.
-        with_source_events: Whether to list `events` of the sidecar, in seconds of the source.
-        bad_keys: Keys of the sidecar to leave out, such as `SourceEvents.bad_keys`.
+        untold: Keys of the sidecar to leave out, such as `SourceEvents.bad_keys`.
 
     Returns:
         At most `MAX_CHARACTERS` characters, cut at the end by whole lines; may be empty.
@@ -59,11 +57,9 @@ def facts_of(
     if text_lines:
         lines.append("- Text in the picture, read by OCR, letters may be wrong:")
         lines += [f"  - {quoted(text)}" for text in text_lines]
-    untold = {*bad_keys, *(() if with_source_events else ("events",))}
-    if sidecar is not None and untold:
-        rest = {key: value for key, value in sidecar.data.items() if key not in untold}
-        sidecar = Sidecar(uri=sidecar.uri, data=rest)
-    if sidecar is not None and (said := sidecar_lines(sidecar.data)):
+    data = sidecar.data if sidecar is not None else {}
+    said = sidecar_lines({key: value for key, value in data.items() if key not in untold})
+    if said:
         lines.append("- Metadata of the whole source video, from its owner:")
         lines += [f"  - {line}" for line in said]
     kept: list[str] = []

@@ -38,9 +38,7 @@ class EventCode(StrEnum):
     """Problems of a sidecar. Public: counted in `summary.json`."""
 
     NOT_A_LIST = "not_a_list"
-    """`events` is no list."""
     NOT_AN_OBJECT = "not_an_object"
-    """An event is no object with keys and values."""
     BAD_TIME = "bad_time"
     """`time_s` is no number from 0."""
     BAD_END = "bad_end"

@@ -51,7 +51,6 @@ class _Course:
     failure: Unanswered | None = None
     detail: str = ""
     set_aside: Counter[str] = field(default_factory=Counter)
-    is_unscored: bool = False
 
 
 _Steps = Generator[Request, Reply, _Course]
@@ -131,51 +130,50 @@ class Asker:
         """Runs one candidate, from its first request to its scores."""
         config, course = self.config, _Course()
         seed = config.seed + number
-        result, key = yield from self._answer(self._request(task, seed), course)
+        result = yield from self._answer(self._request(task, seed), course)
         if isinstance(result, Problem):
             course.set_aside[result.reason] += 1
             retry = fill(self.prompt.retry, {"problem": as_data(result.said)})
             request = self._request(task, seed + config.candidates, f"\n\n{retry}")
-            result, key = yield from self._answer(request, course)
+            result = yield from self._answer(request, course)
         if isinstance(result, Problem):
             course.failure, course.detail = result.reason, f"{result.field}: {result.said}"
         elif isinstance(result, Reply):
             course.failure, course.detail = result.failure, result.detail
+        elif config.judge is not None:
+            course.candidate = yield from self._judged(task, result, config.judge)
         else:
-            course.candidate = Candidate(answer=result, reply_key=key)
-            if config.judge is not None:
-                yield from self._judgement(task, course)
+            course.candidate = result
         return course
 
     def _answer(
         self, request: Request, course: _Course
-    ) -> Generator[Request, Reply, tuple[Answer | Problem | Reply, str]]:
-        """Returns an answer with the key of its reply, its problem, or a failed reply."""
-        repaired = False
-        while True:
+    ) -> Generator[Request, Reply, Candidate | Problem | Reply]:
+        """Returns a candidate, the problem of its answer, or a failed reply."""
+        said = ""
+        for is_repair in (False, True):
             reply = yield request
             if reply.failure is not None:
-                return reply, request.key
+                return reply
             problem = problem_of_text(reply.text, is_whole=reply.is_whole)
             if problem is not None:
-                return problem, request.key
+                return problem
             try:
                 answer = read_answer(reply.text, self.config, self.prompt, self.schema)
             except BadAnswerError as error:
-                if repaired:
-                    failed = Reply(failure=Unanswered.BAD_ANSWER, detail=str(error))
-                    return failed, request.key
-                repaired = True
-                course.set_aside[Unanswered.BAD_ANSWER] += 1
-                request = _repair(request, reply, str(error), self.prompt)
-                continue
-            return problem_of(answer, self.config) or answer, request.key
+                said = str(error)
+                if not is_repair:
+                    course.set_aside[Unanswered.BAD_ANSWER] += 1
+                    request = _repair(request, reply, said, self.prompt)
+            else:
+                candidate = Candidate(answer=answer, reply_key=request.key)
+                return problem_of(answer, self.config) or candidate
+        return Reply(failure=Unanswered.BAD_ANSWER, detail=said)
 
-    def _judgement(self, task: Task, course: _Course) -> Generator[Request, Reply, None]:
-        """Scores a candidate, or counts it as unscored."""
-        judge, candidate = self.config.judge, course.candidate
-        assert judge is not None
-        assert candidate is not None
+    def _judged(
+        self, task: Task, candidate: Candidate, judge: ModelConfig
+    ) -> Generator[Request, Reply, Candidate]:
+        """Returns a candidate with its scores, or without if the judge gives none."""
         values = self._values(task) | {
             "candidate": as_data(answer_text(candidate.answer, self.config, self.prompt)),
             "format": format_of(self.judge_schema),
@@ -189,15 +187,14 @@ class Asker:
             if reply.failure is not None or not reply.is_whole:
                 break
             try:
-                scores, why = read_scores(reply.text, self.judge_schema)
+                scores, why = read_scores(reply.text, schema)
             except BadAnswerError as error:
                 if not is_repair:
-                    request = _repair(request, reply, str(error), self.judge_prompt)
+                    request = _repair(request, reply, str(error), prompt)
                 continue
             answer, key = candidate.answer, candidate.reply_key
-            course.candidate = Candidate(answer=answer, reply_key=key, why=why, **scores)
-            return
-        course.is_unscored = True
+            return Candidate(answer=answer, reply_key=key, why=why, **scores)
+        return candidate
 
     def _annotation(
         self, task: Task, courses: Sequence[_Course], given: Mapping[str, Reply]
@@ -219,7 +216,7 @@ class Asker:
             candidates=tuple(whole),
             set_aside=_counts(set_aside),
             lost=_counts(Counter(str(c.failure) for c in failed)) if best is not None else {},
-            n_unscored=sum(course.is_unscored for course in courses),
+            n_unscored=sum(one.score is None for one in whole) if self.config.judge else 0,
             request_keys=tuple(given),
             tokens_in=sum(reply.tokens_in for reply in given.values()),
             tokens_out=sum(reply.tokens_out for reply in given.values()),

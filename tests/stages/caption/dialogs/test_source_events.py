@@ -129,7 +129,7 @@ def test_a_bad_value_is_not_told_to_the_model() -> None:
     bad_keys = events_of(data, CONFIG).bad_keys
     assert bad_keys == {"speed_kmh"}
     sidecar = Sidecar(uri="x", data=data)
-    told = facts_of(None, sidecar=sidecar, with_source_events=False, bad_keys=bad_keys)
+    told = facts_of(None, sidecar=sidecar, untold={*bad_keys, "events"})
     lines = told.splitlines()
     assert '  - weather: "rain"' in lines
     assert '  - camera: "front"' in lines
@@ -208,7 +208,7 @@ def test_windows_around_events_may_stand_beside_the_others() -> None:
         )
         task = Task(clip_id="c", content="p", window=one, fps=10.0, known=know)
         told.append(replayed(make_dialogs(beside)(task), {})[0])
-    caption = caption_of([one for one in told if one is not None], beside).text or ""
+    caption = caption_of([one for one in told if one is not None], beside)[0] or ""
     assert caption == "Weather: 0. 4.0 seconds of video. Weather: 1. 4.0 seconds of video."
 
 
@@ -266,7 +266,7 @@ def test_the_prompt_tells_the_class_and_times_of_the_window() -> None:
         None,
         sidecar=Sidecar(uri="x", data=data),
         known_lines=lines,
-        with_source_events=False,
+        untold=("events",),
     )
     assert told.startswith("\n".join(lines))
     assert 'road: "A8"' in told
