@@ -13,13 +13,8 @@ from curator.tables.clip_rows import ClipRows
 from curator.tables.parts import read_parquet, to_parquet
 
 FOLDER = "alike"
-ALIKE_SCHEMA = pa.schema(
-    [
-        ("clip_id", pa.string()),
-        ("near", pa.list_(pa.int32())),
-        ("cosine", pa.list_(pa.float64())),
-    ]
-)
+_LISTS = [("near", pa.list_(pa.int32())), ("cosine", pa.list_(pa.float64()))]
+ALIKE_SCHEMA = pa.schema([("clip_id", pa.string()), *_LISTS])
 """A row per clip that was compared with all rows before it; `near` are the numbers of those of them
 that are alike."""
 _LEAST = b"curate.least_cosine"

@@ -18,7 +18,7 @@ Shape letters: N clips, D embedding dimensions, B clips of a batch.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,14 +48,6 @@ class Duplicates:
     similarity: NDArray[np.float32]
 
 
-class _Index(Protocol):
-    def add(self, vectors: NDArray[np.float32]) -> None: ...
-
-    def search(
-        self, vectors: NDArray[np.float32], k: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]: ...
-
-
 RankKey = tuple[int, float, int, str, int]
 
 
@@ -64,15 +56,7 @@ def rank_key(
 ) -> RankKey:
     """Returns the sort key that puts the clip to retain first: larger, less compressed, longer.
 
-    Args:
-        pixels: Width times height of the clip.
-        bits_per_pixel: Bits of the coded video per pixel and frame.
-        n_frames: Length of the clip in frames.
-        source_id: Content id of the source; breaks ties.
-        start_pts: Start of the clip in its source, in units of the time base.
-
-    Returns:
-        A tuple that sorts ascending from best to worst, unique for each clip.
+    It is unique for each clip: source and start break ties.
 
     Raises:
         ValueError: `bits_per_pixel` is not finite and so has no order.
@@ -109,8 +93,7 @@ def find_duplicates(
     """
     n = len(vectors_ND)
     check_vectors(vectors_ND)
-    check_rank_keys(rank_keys, n)
-    order = np.array(sorted(range(n), key=rank_keys.__getitem__), dtype=np.int64)
+    order = ranked(rank_keys, n)
     sorted_ND = normalised(vectors_ND[order])
     index = _index(sorted_ND, exact=n <= exact_below, probes=probes, on_gpu=on_gpu)
     return _greedy(sorted_ND, similarity, index).in_order(order)
@@ -173,8 +156,8 @@ def check_vectors(vectors_ND: NDArray[Any]) -> None:
             )
 
 
-def check_rank_keys(rank_keys: Sequence[tuple[Any, ...]], n: int) -> None:
-    """Refuses rank keys that do not order `n` clips.
+def ranked(rank_keys: Sequence[tuple[Any, ...]], n: int) -> NDArray[np.int64]:
+    """Returns the numbers of `n` clips from best to worst, int64 [N].
 
     Raises:
         ValueError: Their number differs, or one repeats.
@@ -183,6 +166,7 @@ def check_rank_keys(rank_keys: Sequence[tuple[Any, ...]], n: int) -> None:
         raise ValueError(f"{len(rank_keys)} rank keys for {n} embeddings")
     if len(set(rank_keys)) != n:
         raise ValueError("rank keys repeat: each clip needs its own, or order would decide")
+    return np.array(sorted(range(n), key=rank_keys.__getitem__), dtype=np.int64)
 
 
 def normalised(vectors_ND: NDArray[Any]) -> NDArray[np.float32]:
@@ -208,45 +192,31 @@ def rounded_cosines(
     return np.round(cosines, 6)
 
 
-def _greedy(ranked_ND: NDArray[np.float32], similarity: float, index: _Index) -> Retention:
-    n = len(ranked_ND)
-    retention, retained = Retention(n, similarity), _Retained(ranked_ND, index)
+def _greedy(ranked_ND: NDArray[np.float32], similarity: float, index: Any) -> Retention:  # noqa: ANN401
+    """Decides about all clips; `index` searches among those retained so far."""
+    n, least = len(ranked_ND), similarity - SLACK
+    retention = Retention(n, similarity)
+    retained = np.zeros(0, dtype=np.int64)
     for start in range(0, n, _BATCH):
         batch_BD = ranked_ND[start : start + _BATCH]
-        found = retained.near(batch_BD, similarity - SLACK)
-        alike_BB = np.tril(batch_BD @ batch_BD.T, -1) >= similarity - SLACK
+        found = np.full((len(batch_BD), 1), -1, dtype=np.int64)
+        if retained.size:
+            cosines, slots = index.search(batch_BD, _CANDIDATES)
+            found = np.where((slots >= 0) & (cosines >= least), retained[slots], -1)
+        alike_BB = np.tril(batch_BD @ batch_BD.T, -1) >= least
         for row in np.flatnonzero(alike_BB.any(axis=1) | (found >= 0).any(axis=1)).tolist():
             peers = start + np.flatnonzero(alike_BB[row])
             others = np.concatenate([found[row][found[row] >= 0], peers])
             item = start + row
             cosines = rounded_cosines(ranked_ND, others, np.full_like(others, item))
             retention.decide(item, others, cosines)
-        is_duplicate = retention.is_duplicate[start : start + len(batch_BD)]
-        retained.add(start + np.flatnonzero(~is_duplicate))
+        new = start + np.flatnonzero(~retention.is_duplicate[start : start + len(batch_BD)])
+        index.add(ranked_ND[new])
+        retained = np.concatenate([retained, new])
     return retention
 
 
-class _Retained:
-    """Search among the clips retained so far; positions are ranks."""
-
-    def __init__(self, ranked_ND: NDArray[np.float32], index: _Index) -> None:
-        self._ranked_ND = ranked_ND
-        self._ranks = np.zeros(0, dtype=np.int64)
-        self._index = index
-
-    def add(self, ranks: NDArray[np.int64]) -> None:
-        self._index.add(self._ranked_ND[ranks])
-        self._ranks = np.concatenate([self._ranks, ranks])
-
-    def near(self, batch_BD: NDArray[np.float32], least: float) -> NDArray[np.int64]:
-        """Returns ranks of the most similar with cosine ≥ `least`: [B, candidates], -1 for none."""
-        if self._ranks.size == 0:
-            return np.full((len(batch_BD), 1), -1, dtype=np.int64)
-        cosines, slots = self._index.search(batch_BD, _CANDIDATES)
-        return np.where((slots >= 0) & (cosines >= least), self._ranks[slots], -1)
-
-
-def _index(ranked_ND: NDArray[np.float32], *, exact: bool, probes: int, on_gpu: bool) -> _Index:
+def _index(ranked_ND: NDArray[np.float32], *, exact: bool, probes: int, on_gpu: bool) -> Any:  # noqa: ANN401
     import faiss
 
     n, dim = ranked_ND.shape

@@ -21,9 +21,9 @@ from curator.stages.dedup.retention import (
     Duplicates,
     RankKey,
     Retention,
-    check_rank_keys,
     check_vectors,
     normalised,
+    ranked,
     rounded_cosines,
 )
 
@@ -64,25 +64,17 @@ class AlikePairs:
         a, b = position[self.first], position[self.second]
         both = (a >= 0) & (b >= 0)
         a, b = a[both], b[both]
-        return AlikePairs(
-            ids=ids,
-            least=self.least,
-            first=np.maximum(a, b),
-            second=np.minimum(a, b),
-            cosine=self.cosine[both],
+        cosine = self.cosine[both]
+        return replace(
+            self, ids=ids, first=np.maximum(a, b), second=np.minimum(a, b), cosine=cosine
         )
 
 
 def no_pairs(least: float) -> AlikePairs:
     """Returns the result of no comparison."""
     none = np.zeros(0, dtype=np.int64)
-    return AlikePairs(
-        ids=pa.array([], pa.string()),
-        least=least,
-        first=none,
-        second=none,
-        cosine=none.astype(np.float64),
-    )
+    ids = pa.array([], pa.string())
+    return AlikePairs(ids=ids, least=least, first=none, second=none, cosine=np.zeros(0))
 
 
 def compare(
@@ -143,12 +135,10 @@ def duplicates_of(
         ValueError: Pairs of that similarity were not held, or the keys repeat.
     """
     n = len(pairs.ids)
-    check_rank_keys(rank_keys, n)
+    order = ranked(rank_keys, n)
     if similarity < pairs.least:
         raise ValueError(f"pairs are held from {pairs.least}, {similarity} was asked for")
-    order = np.array(sorted(range(n), key=rank_keys.__getitem__), dtype=np.int64)
-    rank = np.empty(n, dtype=np.int64)
-    rank[order] = np.arange(n)
+    rank = np.argsort(order)
     near = pairs.cosine >= similarity
     cosine = pairs.cosine[near]
     a, b = rank[pairs.first[near]], rank[pairs.second[near]]

@@ -12,7 +12,7 @@ from curator.executor.host_resources import available_gpus
 from curator.records.clips import Clip, Reason
 from curator.stage import Scope, Stage
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.retention import Duplicates, RankKey, find_duplicates, rank_key
+from curator.stages.dedup.retention import Duplicates, find_duplicates, rank_key
 from curator.stages.dedup.similar_pairs import AlikePairs, compare, duplicates_of
 from curator.tables.clip_rows import ClipRows, reject
 
@@ -69,7 +69,16 @@ class DedupStage(Stage[DedupConfig, DedupUnit, AlikePairs | None]):
         self, kept: Sequence[Clip], unit: DedupUnit, rows: pa.Array
     ) -> tuple[Duplicates, AlikePairs | None]:
         config = self.config
-        keys = [_rank_key(clip) for clip in kept]
+        keys = [
+            rank_key(
+                pixels=clip.width * clip.height,
+                bits_per_pixel=clip.scores["bits_per_pixel"] or 0.0,
+                n_frames=clip.n_frames,
+                source_id=clip.source_id,
+                start_pts=clip.start_pts,
+            )
+            for clip in kept
+        ]
         ids = pa.array([clip.clip_id for clip in kept], pa.string())
         if len(kept) <= config.exact_below:
             pairs = _completed(unit.known, ids, unit.vectors, config)
@@ -118,13 +127,3 @@ def _matrix(vectors: pa.Table, rows: pa.Array) -> NDArray[np.float32]:
     flat: NDArray[np.float32] = column.flatten().to_numpy(zero_copy_only=False)
     matrix: NDArray[np.float32] = flat.reshape(len(column), -1)[rows.to_numpy()]
     return matrix
-
-
-def _rank_key(clip: Clip) -> RankKey:
-    return rank_key(
-        pixels=clip.width * clip.height,
-        bits_per_pixel=clip.scores["bits_per_pixel"] or 0.0,
-        n_frames=clip.n_frames,
-        source_id=clip.source_id,
-        start_pts=clip.start_pts,
-    )

@@ -59,8 +59,5 @@ class SelectConfig(StageConfig):
     @property
     def enabled(self) -> bool:
         """Whether any clip could be left out."""
-        return (
-            self.max_per_group is not None
-            or self.keep_fraction is not None
-            or bool(self.keep_fractions)
-        )
+        limits = self.max_per_group, self.keep_fraction
+        return limits != (None, None) or bool(self.keep_fractions)

@@ -17,17 +17,14 @@ from curator.tables.clip_rows import ClipRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """The outcome of one clip.
-
-    Attributes:
-        group: Name of its group; empty where all are one.
-        rank: Place in the order of its group, from 1.
-        quota: Number of clips taken of the group.
-    """
+    """The outcome of one clip."""
 
     group: str
+    """Name of its group; empty where all are one."""
     rank: int
+    """Place in the order of its group, from 1."""
     quota: int
+    """Number of clips taken of the group."""
     n_group: int
 
     @property
@@ -43,13 +40,14 @@ def select(clips: Sequence[ClipRow], config: SelectConfig) -> list[Selected]:
         One entry per clip, in the order of the input.
     """
     groups: dict[str, list[int]] = {}
-    ids: list[str] = []
+    ids = [clip.clip_id for clip in clips]
+    # The hash of an id decides, so that nothing else does.
+    order = [(hashlib.sha256(f"{config.seed}:{name}".encode()).digest(), name) for name in ids]
     for number, clip in enumerate(clips):
         groups.setdefault(group_name(clip, config), []).append(number)
-        ids.append(clip.clip_id)
     chosen: dict[int, Selected] = {}
     for name, members in groups.items():
-        members.sort(key=lambda number: _order(ids[number], config.seed))
+        members.sort(key=order.__getitem__)
         quota = _quota(name, len(members), config)
         for rank, number in enumerate(members, start=1):
             chosen[number] = Selected(group=name, rank=rank, quota=quota, n_group=len(members))
@@ -67,10 +65,6 @@ def _value(value: Hashable | Sequence[str] | None) -> str:
     if isinstance(value, list | tuple):
         return "+".join(sorted(map(str, value))) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _order(clip_id: str, seed: int) -> tuple[bytes, str]:
-    return hashlib.sha256(f"{seed}:{clip_id}".encode()).digest(), clip_id
 
 
 def _quota(group: str, n_clips: int, config: SelectConfig) -> int:
