@@ -183,5 +183,5 @@ SCORES = {
         low="borders_too_large",
         high="borders_too_small",
         of=content_area,
-    ),
+    )
 }

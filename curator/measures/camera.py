@@ -166,6 +166,15 @@ def _steady(rate_S: NDArray[np.float64], length: int, unevenness: float) -> NDAr
     return steady_W
 
 
+_RATES = (
+    ("pan_rate", "short sides/s", "to the right", "median speed of the camera to the right",
+     "pan_too_fast"),
+    ("tilt_rate", "short sides/s", "up", "median speed of the camera upwards", "tilt_too_fast"),
+    ("zoom_rate", "1/s", "in", "median change of the logarithm of the magnification",
+     "zoom_too_fast"),
+    ("roll_rate", "degrees/s", "the camera turns clockwise",
+     "median rotation about the line of sight", "roll_too_fast"),
+)  # fmt: skip
 SCORES = {
     "camera_motion": ScoreSpec(
         unit="short sides/s",
@@ -199,32 +208,10 @@ SCORES = {
         meaning="mean speed over the picture of what moves apart from the camera",
         aggregate="mean",
     ),
-    "pan_rate": ScoreSpec(
-        unit="short sides/s",
-        range="positive: to the right",
-        meaning="median speed of the camera to the right",
-        outside="pan_too_fast",
-        aggregate="median",
-    ),
-    "tilt_rate": ScoreSpec(
-        unit="short sides/s",
-        range="positive: up",
-        meaning="median speed of the camera upwards",
-        outside="tilt_too_fast",
-        aggregate="median",
-    ),
-    "zoom_rate": ScoreSpec(
-        unit="1/s",
-        range="positive: in",
-        meaning="median change of the logarithm of the magnification",
-        outside="zoom_too_fast",
-        aggregate="median",
-    ),
-    "roll_rate": ScoreSpec(
-        unit="degrees/s",
-        range="positive: the camera turns clockwise",
-        meaning="median rotation about the line of sight",
-        outside="roll_too_fast",
-        aggregate="median",
-    ),
+    **{
+        name: ScoreSpec(
+            unit=unit, range=f"positive: {way}", meaning=meaning, outside=reason, aggregate="median"
+        )
+        for name, unit, way, meaning, reason in _RATES
+    },
 }

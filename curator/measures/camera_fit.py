@@ -174,10 +174,7 @@ def fit_camera(flow_HW2: NDArray[np.float32], texture_P: NDArray[np.float32]) ->
 
 
 def _best_of_pairs(
-    z: NDArray[np.complex128],
-    f: NDArray[np.complex128],
-    w: NDArray[np.float64],
-    tolerance: float,
+    z: NDArray[np.complex128], f: NDArray[np.complex128], w: NDArray[np.float64], tolerance: float
 ) -> tuple[complex, complex]:
     """The motion that most places agree with: none, that of a place, or that of two places."""
     ranks = np.cumsum(w)

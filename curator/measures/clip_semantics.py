@@ -80,7 +80,7 @@ class Semantics:
     Args:
         config: What is read from embeddings.
         clip: Name of the CLIP model, or None.
-        store: Where weights lie.
+        store: Where weights are.
     """
 
     def __init__(self, config: SemanticConfig, clip: str | None, store: ModelStore) -> None:
@@ -108,8 +108,7 @@ class Semantics:
         asked = {"content": config.content, "safety": config.safety}
         classes = {
             name: [(kind, prompts.texts(words)) for kind, words in getattr(prompts, name).items()]
-            for name, is_asked in asked.items()
-            if is_asked
+            for name in filter(asked.get, asked)
         }
         return fingerprint(
             "heads",
@@ -172,11 +171,11 @@ class Semantics:
         """
         if self.clip is None:
             return None
-        config, prompts = self.config, self._prompts()
+        config, prompts, clip = self.config, self._prompts(), self.clip
         return Heads(
             aesthetic=self._aesthetic(self.aesthetic) if self.aesthetic is not None else None,
-            content=self._classes(self.clip, prompts, prompts.content) if config.content else None,
-            safety=self._classes(self.clip, prompts, prompts.safety) if config.safety else None,
+            content=self._classes(clip, prompts, prompts.content) if config.content else None,
+            safety=self._classes(clip, prompts, prompts.safety) if config.safety else None,
             unsafe=tuple(prompts.unsafe),
         )
 
@@ -226,8 +225,8 @@ def check_content(
         UsageError: Naming the key, and the remedy.
         ModelError: The prompts cannot be read.
     """
-    asking = {"semantic.reject": bool(config.reject), "select.by": "content_type" in columns}
-    for name in [*(name for name, is_asking in asking.items() if is_asking), *filter(None, [key])]:
+    asking = {"semantic.reject": config.reject, "select.by": "content_type" in columns, key: key}
+    for name in (name for name, is_asking in asking.items() if is_asking):
         if clip is None:
             raise UsageError(f"{name} asks for content types; {_REMEDY[Need.CONTENT]}")
         if not config.content:
@@ -238,38 +237,36 @@ def check_content(
             raise UsageError(f"semantic.reject: {unknown_key(name, known, 'content type')}")
 
 
-def _class_means(
-    vectors_PD: NDArray[np.float32],
-    texts: Sequence[Sequence[str]],
-) -> NDArray[Any]:
+def _class_means(vectors_PD: NDArray[np.float32], texts: Sequence[Sequence[str]]) -> NDArray[Any]:
     """Unit means of the classes' prompts, float64 [K, D]."""
     ends = np.cumsum([len(some) for some in texts])
     means = [part.astype(np.float64).mean(0) for part in np.split(vectors_PD, ends[:-1])]
     return np.stack([mean / np.linalg.norm(mean) for mean in means])
 
 
+def _heads_of(clip: ClipView) -> Heads:
+    """What reads the clip's embeddings; none where it has none."""
+    return clip.heads if clip.heads is not None and len(clip.embeddings_ND) else Heads()
+
+
 def _aesthetic(clip: ClipView) -> NDArray[np.float64] | None:
-    heads, embeddings_ND = clip.heads, clip.embeddings_ND
-    if heads is None or heads.aesthetic is None or not len(embeddings_ND):
-        return None
-    return heads.aesthetic.scores_N(embeddings_ND)
+    head = _heads_of(clip).aesthetic
+    return None if head is None else head.scores_N(clip.embeddings_ND)
 
 
 def _nsfw(clip: ClipView) -> NDArray[np.float64] | None:
-    heads, embeddings_ND = clip.heads, clip.embeddings_ND
-    if heads is None or heads.safety is None or not len(embeddings_ND):
-        return None
-    return heads.unsafe_N(embeddings_ND)
+    heads = _heads_of(clip)
+    return None if heads.safety is None else heads.unsafe_N(clip.embeddings_ND)
 
 
 def content_of(clip: ClipView) -> tuple[str | None, float | None]:
     """Content type of a clip and its probability, the mean over its embeddings; None without."""
-    heads, embeddings_ND = clip.heads, clip.embeddings_ND
-    if heads is None or heads.content is None or not len(embeddings_ND):
+    content = _heads_of(clip).content
+    if content is None:
         return None, None
-    probabilities_K = heads.content.probabilities_NK(embeddings_ND).mean(axis=0)
+    probabilities_K = content.probabilities_NK(clip.embeddings_ND).mean(axis=0)
     best = int(np.argmax(probabilities_K))
-    return heads.content.names[best], float(probabilities_K[best])
+    return content.names[best], float(probabilities_K[best])
 
 
 SCORES = {

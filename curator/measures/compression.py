@@ -69,11 +69,7 @@ def _waves(length: int) -> NDArray[np.complex128]:
 
 
 def flattening(
-    rows_NL: NDArray[np.uint8],
-    columns_NL: NDArray[np.uint8],
-    *,
-    black: int = 0,
-    white: int = 255,
+    rows_NL: NDArray[np.uint8], columns_NL: NDArray[np.uint8], *, black: int = 0, white: int = 255
 ) -> float:
     """Share of places amid contrast where 6 px in a row do not differ, nor those below.
 

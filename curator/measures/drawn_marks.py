@@ -163,13 +163,8 @@ def _marks(
             continue
         inside = labels == label
         counts = [int((plane & inside).sum()) for plane in always]
-        around = np.zeros_like(inside)
-        around[max(0, y - 3) : y + height + 3, max(0, x - 3) : x + width + 3] = True
-        around &= ~inside
-        wide = np.zeros_like(inside)
-        across, down = _RING
-        wide[max(0, y - down) : y + height + down, max(0, x - across) : x + width + across] = True
-        wide[y : y + height, x : x + width] = False
+        around = _grown((x, y, width, height), 3, 3) & ~inside
+        wide = _grown((x, y, width, height), *_RING) & ~_grown((x, y, width, height), 0, 0)
         others = share.max(0)[around]
         crowded = float((others >= _ALWAYS).sum()) > 0.3 * float((others > 0).sum())
         if min(counts) < _MIN_CELLS or crowded or float(others.mean()) > _LASTING:
@@ -182,6 +177,14 @@ def _marks(
             continue
         area += max(1, width - 2) * max(1, height - 2) / EDGE_SIDE**2
     return min(area, 1.0)
+
+
+def _grown(box: tuple[int, int, int, int], across: int, down: int) -> NDArray[np.bool_]:
+    """The cells of a box (x, y, width, height) and of some beside, above and below it."""
+    x, y, width, height = box
+    grown = np.zeros((EDGE_SIDE, EDGE_SIDE), bool)
+    grown[max(0, y - down) : y + height + down, max(0, x - across) : x + width + across] = True
+    return grown
 
 
 def _stands_before(

@@ -99,9 +99,7 @@ def _picture_in_picture(clip: ClipView) -> float | None:
 
 
 def rectangles(
-    lines_T2AP: NDArray[np.bool_],
-    moved_TCC: NDArray[np.float32],
-    size: tuple[int, int],
+    lines_T2AP: NDArray[np.bool_], moved_TCC: NDArray[np.float32], size: tuple[int, int]
 ) -> Rectangles | None:
     """Rectangles of standing lines, and what speaks for each.
 
@@ -343,5 +341,5 @@ SCORES = {
         "sides stand still, with motion of its own",
         outside="picture_in_picture",
         of=_picture_in_picture,
-    ),
+    )
 }

@@ -40,5 +40,5 @@ SCORES = {
         meaning="lines of two moments in one frame, where something moves",
         outside="interlaced",
         aggregate="p75",
-    ),
+    )
 }

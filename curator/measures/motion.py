@@ -2,26 +2,16 @@
 
 # ruff: noqa: N803 - shape letters
 
-from typing import Protocol
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.measure_contract import ScoreSpec
+from curator.media.hardware_flow import HardwareFlow
 
 FAMILY = "motion"
 MIN_SIDE_PX = 16
 """Smallest side that DIS optical flow takes."""
-
-
-class Flow(Protocol):
-    """What gives dense optical flow."""
-
-    def between(
-        self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
-    ) -> NDArray[np.float32] | None:
-        """As `DenseFlow.between`."""
 
 
 class DenseFlow:
@@ -38,6 +28,9 @@ class DenseFlow:
             return None
         flow = self._flow.calc(before_HW, after_HW, None)  # type: ignore[call-overload]
         return np.asarray(flow, np.float32)
+
+
+Flow = DenseFlow | HardwareFlow
 
 
 def motion_signals(
@@ -59,5 +52,5 @@ SCORES = {
         range="0 still upwards; above 4 a blur",
         meaning="mean optical flow over the picture",
         aggregate="mean",
-    ),
+    )
 }

@@ -104,5 +104,5 @@ SCORES = {
         range="0 upwards; below 1 clean, above 5 visibly noisy",
         meaning="standard deviation of noise at full size, where the picture is flat",
         aggregate="median",
-    ),
+    )
 }

@@ -61,22 +61,17 @@ def may_have_text(gray_HW: NDArray[np.uint8]) -> bool:
     A line has many strong changes from left to right within a band of its own height. Costs a
     fortieth of the detector.
     """
-    return stroke_share(gray_HW) > 0
-
-
-def stroke_share(gray_HW: NDArray[np.uint8]) -> float:
-    """Share of a picture with strokes side by side."""
     strokes = cv2.morphologyEx(gray_HW, cv2.MORPH_GRADIENT, np.ones((1, 3), np.uint8))
     strong = (strokes > 32).astype(np.uint8) * 255
     scale = max(gray_HW.shape) / 640
     dense = cv2.blur(strong, (max(5, round(33 * scale)), max(3, round(7 * scale)))) > 72
-    return float(dense.mean())
+    return bool(dense.any())
 
 
 def place_values(
     gray_HW: NDArray[np.uint8], later_HW: NDArray[np.uint8], boxes_B: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """How much of each box, and of its surrounding, is in the same place on a later picture.
+    """How much of each box, and of its surrounding, is in the same place on the next sample.
 
     Args:
         gray_HW: The look.
@@ -96,9 +91,8 @@ def place_values(
     pixels = [_pixels(box, width, height) for box in boxes_B]
     for x0, y0, x1, y1 in pixels:
         strong[y0:y1, x0:x1] = False
-    whole = float("nan")
-    if strong.sum() >= 4 * _MIN_PIXELS:
-        whole = _correlation(products[:, strong])
+    has_whole = strong.sum() >= 4 * _MIN_PIXELS
+    whole = _correlation(products[:, strong]) if has_whole else float("nan")
     for index, (x0, y0, x1, y1) in enumerate(pixels):
         values[index, 0] = _correlation(products[:, y0:y1, x0:x1].reshape(3, -1))
         ring = max(4, round(_RING * min(x1 - x0, y1 - y0)))
@@ -116,17 +110,14 @@ def slides(
     boxes_B: NDArray[np.float32],
     seconds: float,
 ) -> NDArray[np.float32]:
-    """How fast the content of each box moves sideways against its surrounding.
+    """How fast the content of each box moves sideways: `slide` of `TEXT_COLUMNS`, float32 [B].
 
     Args:
         before_HW: A picture.
         after_HW: The later one.
         flow_HW2: Dense flow between them, in pixels; None if they are too small.
-        boxes_B: See `place_values`.
+        boxes_B: As those of `place_values`.
         seconds: Time between them.
-
-    Returns:
-        float32 [B]: `slide` of `TEXT_COLUMNS`.
     """
     values = np.full(len(boxes_B), np.nan, np.float32)
     if flow_HW2 is None:
@@ -158,12 +149,8 @@ def slides(
 
 def _gradients(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Change per pixel from left to right and from top to bottom, float32 [2, H, W]."""
-    return np.stack(
-        [
-            cv2.Sobel(gray_HW, cv2.CV_32F, dx, dy, ksize=3, scale=1 / 8)
-            for dx, dy in ((1, 0), (0, 1))
-        ]
-    )
+    planes = [cv2.Sobel(gray_HW, cv2.CV_32F, dx, 1 - dx, ksize=3, scale=1 / 8) for dx in (1, 0)]
+    return np.stack(planes)
 
 
 def _correlation(products_3N: NDArray[np.float32]) -> float:
@@ -177,20 +164,7 @@ def _pixels(box: NDArray[np.float32], width: int, height: int) -> tuple[int, int
     return x0, y0, max(x1, x0 + 1), max(y1, y0 + 1)
 
 
-def text_looks(clip: ClipView) -> tuple[NDArray[np.int32], NDArray[np.bool_]] | None:
-    """Frames of the clip that were looked at, and which lines of text are the clip's, bool [B].
-
-    Returns:
-        None where text was not looked for.
-    """
-    if not clip.track.has_text:
-        return None
-    frames = clip.track.look_frame
-    frames = frames[clip.holds(frames)]
-    return (frames, clip.holds(clip.track.text_frame)) if len(frames) else None
-
-
-def overlay_lines(clip: ClipView) -> NDArray[np.bool_]:
+def _overlay_lines(clip: ClipView) -> NDArray[np.bool_]:
     """Which of the clip's lines of text are drawn over the picture, bool [n]."""
     track = clip.track
     own = clip.holds(track.text_frame)
@@ -367,28 +341,26 @@ def _same_middle(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.b
 
 
 def _text_area(clip: ClipView) -> float | None:
-    areas = _areas(clip, None)
+    areas = _areas(clip, of_overlays=False)
     return None if areas is None else float(areas.mean())
 
 
 def _overlay_text_area(clip: ClipView) -> float | None:
-    if text_looks(clip) is None:
-        return None
-    areas = _areas(clip, overlay_lines(clip))
-    assert areas is not None
-    return float(areas.max())
+    areas = _areas(clip, of_overlays=True)
+    return None if areas is None else float(areas.max())
 
 
-def _areas(clip: ClipView, wanted: NDArray[np.bool_] | None) -> NDArray[np.float64] | None:
-    """Share of each look that text covers, float64 [looks]."""
-    found = text_looks(clip)
-    if found is None:
+def _areas(clip: ClipView, *, of_overlays: bool) -> NDArray[np.float64] | None:
+    """Share of each look that text covers, float64 [looks]; None without looks for text."""
+    track = clip.track
+    looks = track.look_frame[clip.holds(track.look_frame)]
+    if not track.has_text or not len(looks):
         return None
-    frames, own = found
-    area = clip.track.text_line[own, _AREA].astype(np.float64)
-    if wanted is not None:
-        area = area * wanted
-    sums = np.bincount(np.searchsorted(frames, clip.track.text_frame[own]), area, len(frames))
+    own = clip.holds(track.text_frame)
+    area = track.text_line[own, _AREA].astype(np.float64)
+    if of_overlays:
+        area = area * _overlay_lines(clip)
+    sums = np.bincount(np.searchsorted(looks, track.text_frame[own]), area, len(looks))
     return np.minimum(sums, 1.0)
 
 

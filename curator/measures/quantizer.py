@@ -76,5 +76,5 @@ SCORES = {
         meaning="how coarsely the last encode quantised, as the decoder says it; damage of an "
         "earlier encode shows in `blocking` and `flattening` only",
         aggregate="mean",
-    ),
+    )
 }

@@ -115,5 +115,5 @@ SCORES = {
         outside="upscaled",
         of="resolution",
         aggregate="p75",
-    ),
+    )
 }

@@ -33,11 +33,7 @@ _MIN_PX = 32
 def picture_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:
     """Exposure of a picture of 640 px; sharpness and stripes of what is inside black borders."""
     inner = content_of(gray_HW, find_borders(gray_HW))
-    return {
-        "sharpness": sharpness(inner),
-        **exposure_signals(gray_HW),
-        "stripes": stripes(inner),
-    }
+    return {"sharpness": sharpness(inner), **exposure_signals(gray_HW), "stripes": stripes(inner)}
 
 
 def native_signals(luma_HW: AnyLuma, *, black: int = 0, white: int = 255) -> dict[str, float]:

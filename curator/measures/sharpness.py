@@ -60,5 +60,5 @@ SCORES = {
         range="0 soft to 1; about 0.1 out of focus; above 0.3 in focus; 1 where nothing has edges",
         meaning="steepness of the sharpest edges at 640 px",
         aggregate="median",
-    ),
+    )
 }

@@ -39,5 +39,5 @@ SCORES = {
         meaning="share of samples after which nothing in the picture changes for 0.1 s",
         outside="frozen",
         of=_frozen_fraction,
-    ),
+    )
 }

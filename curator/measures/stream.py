@@ -45,12 +45,7 @@ SCORES = {
         high="aspect_too_wide",
         of=lambda clip: clip.size[0] / clip.size[1],
     ),
-    "fps": ScoreSpec(
-        unit="1/s",
-        range="above 0",
-        meaning="nominal frame rate",
-        of=_fps,
-    ),
+    "fps": ScoreSpec(unit="1/s", range="above 0", meaning="nominal frame rate", of=_fps),
     "duration_s": ScoreSpec(
         unit="s",
         range="above 0",

@@ -93,5 +93,5 @@ SCORES = {
         meaning="scratches, scan lines and other parallel lines; fences and facades too",
         outside="stripes",
         aggregate="median",
-    ),
+    )
 }
