@@ -54,6 +54,7 @@ class RangeReader(io.RawIOBase):
         uri: `s3://bucket/key`, or of another object store.
         failure: Makes the error for a failed request.
         expected_version: ETag that the object must have; otherwise that of the first answer.
+        expected_bytes: Size that it must have; None for any.
         probe: Which end of the object the first request fetches.
         first_bytes: Size of the first fetch, and of one after a jump.
         block_bytes: Largest fetch. At most `CACHED_BLOCKS` times this is held.
@@ -68,6 +69,7 @@ class RangeReader(io.RawIOBase):
         *,
         failure: Callable[[Exception, str], CuratorError],
         expected_version: str | None = None,
+        expected_bytes: int | None = None,
         probe: Literal["head", "tail"] = "head",
         first_bytes: int = FIRST_BYTES,
         block_bytes: int = BLOCK_BYTES,
@@ -91,6 +93,11 @@ class RangeReader(io.RawIOBase):
         self._pool: ThreadPoolExecutor | None = None
         try:
             self._probe(probe)
+            if expected_bytes not in (None, self.size):
+                raise ObjectChangedError(
+                    f"the object has {self.size} bytes and not {expected_bytes}, as when it was "
+                    "listed"
+                )
         except self._service.errors as error:
             raise failure(error, uri) from error
 
@@ -238,6 +245,7 @@ def open_object(
     *,
     failure: Callable[[Exception, str], CuratorError],
     expected_version: str | None = None,
+    expected_bytes: int | None = None,
     probe: Literal["head", "tail"] = "head",
     first_bytes: int = FIRST_BYTES,
 ) -> io.BufferedReader:
@@ -246,6 +254,7 @@ def open_object(
         uri,
         failure=failure,
         expected_version=expected_version,
+        expected_bytes=expected_bytes,
         probe=probe,
         first_bytes=first_bytes,
     )

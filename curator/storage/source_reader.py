@@ -8,6 +8,7 @@ import errno
 import io
 import os
 import stat
+import time
 from typing import TYPE_CHECKING, BinaryIO
 
 from curator.errors import CuratorError, ErrorCode, SourceError, UsageError
@@ -16,6 +17,7 @@ from curator.storage.object_service import (
     ADDRESSES,
     Cause,
     ObjectService,
+    StoredObject,
     service_of,
     split_uri,
 )
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _BUFFER_BYTES = 64 << 10
+RACY_NS = 2_000_000_000
+"""Coarsest time stamps of file systems in use: two writes within it may leave the same version."""
 
 
 def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
@@ -39,7 +43,13 @@ def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
             notices a replaced object at once and a changed file at its end.
     """
     if _service(uri) is not None:
-        return open_object(uri, failure=_object_failure, expected_version=expected_version)
+        size, _, etag = (expected_version or "").partition("-")
+        return open_object(
+            uri,
+            failure=_object_failure,
+            expected_version=etag,
+            expected_bytes=int(size) if size else None,
+        )
     _refuse_kinds(uri, _stat(uri))
     try:
         raw = _LocalFile(uri)
@@ -49,10 +59,43 @@ def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
         raw.close()
         raise SourceError(
             ErrorCode.CHANGED,
-            f"{uri!r} was modified at {raw.version} ns and not, as when it was listed, at "
-            f"{expected_version} ns; do not change files during a run, and run again",
+            f"{uri!r} changed after it was listed: {_difference(expected_version, raw.version)}; "
+            "do not change files during a run, and run again",
         )
     return io.BufferedReader(raw, _BUFFER_BYTES)
+
+
+def file_version(info: os.stat_result) -> str:
+    """Returns the version of a local file: `size-mtime_ns-ctime_ns-inode`.
+
+    The times alone would not do: programs that copy set the modification time, and a change of the
+    file's status is the one time that they cannot set.
+    """
+    return f"{info.st_size}-{info.st_mtime_ns}-{info.st_ctime_ns}-{info.st_ino}"
+
+
+def object_version(found: StoredObject) -> str:
+    """Returns the version of an object: `size-ETag`."""
+    return f"{found.bytes}-{found.version}"
+
+
+def is_racy(uri: str, version: str, since_ns: int) -> bool:
+    """Returns whether a file that was read after a time may since have changed unnoticed.
+
+    A file whose last write is younger than the resolution of its times can be written again without
+    a change of its version. A modification time in the future is one that somebody set: the next
+    write changes it.
+
+    Args:
+        uri: Its address; objects are never racy.
+        version: As listed.
+        since_ns: Unix time in nanoseconds at which, or after which, it was read.
+    """
+    if has_scheme(uri):
+        return False
+    mtime_ns, ctime_ns = (int(field) for field in version.split("-")[1:3])
+    oldest_ns = since_ns - RACY_NS
+    return ctime_ns > oldest_ns or oldest_ns < mtime_ns <= time.time_ns() + RACY_NS
 
 
 def expect_end(reader: BinaryIO, end: int) -> None:
@@ -68,7 +111,7 @@ def expect_end(reader: BinaryIO, end: int) -> None:
 def stat_source(uri: str) -> tuple[int, str]:
     """Returns a source's size in bytes and its version.
 
-    The version is the modification time in nanoseconds of a file, the ETag of an object.
+    The version is that of `file_version` or `object_version`.
 
     Raises:
         SourceError: VANISHED or UNREADABLE.
@@ -79,10 +122,10 @@ def stat_source(uri: str) -> tuple[int, str]:
             found = service.head(*split_uri(uri))
         except service.errors as error:
             raise _object_failure(error, uri) from error
-        return found.bytes, found.version
+        return found.bytes, object_version(found)
     info = _stat(uri)
     _refuse_kinds(uri, info)
-    return info.st_size, str(info.st_mtime_ns)
+    return info.st_size, file_version(info)
 
 
 class _LocalFile(io.FileIO):
@@ -92,8 +135,7 @@ class _LocalFile(io.FileIO):
         super().__init__(path, "rb", opener=_open_without_waiting)
         info = os.fstat(self.fileno())
         _refuse_kinds(path, info)
-        self._opened = (info.st_size, info.st_mtime_ns)
-        self.version = str(info.st_mtime_ns)
+        self.version = file_version(info)
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         try:
@@ -113,13 +155,30 @@ class _LocalFile(io.FileIO):
         return data
 
     def _check_unchanged(self) -> None:
-        info = os.fstat(self.fileno())
-        if (info.st_size, info.st_mtime_ns) != self._opened:
+        now = file_version(os.fstat(self.fileno()))
+        if now != self.version:
             raise SourceError(
                 ErrorCode.CHANGED,
-                f"{self.name!r} was changed while it was read: {self._opened[0]} bytes at first, "
-                f"now {info.st_size}; wait until it is complete and run again",
+                f"{self.name!r} was changed while it was read: {_difference(self.version, now)}; "
+                "wait until it is complete and run again",
             )
+
+
+_FACTS = ("size", "modification time", "time of the last change of status", "inode")
+
+
+def _difference(before: str, now: str) -> str:
+    """Says which facts of two versions of a file differ."""
+    facts = zip(_FACTS, before.split("-"), now.split("-"), strict=True)
+    differ = [(name, _shown(name, a), _shown(name, b)) for name, a, b in facts if a != b]
+    return ", ".join(f"its {name} was {was} and is {found}" for name, was, found in differ)
+
+
+def _shown(name: str, value: str) -> str:
+    if "time" not in name:
+        return value
+    seconds, ns = divmod(int(value), 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns:09d}Z"
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

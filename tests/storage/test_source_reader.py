@@ -10,6 +10,7 @@ import pytest
 
 from curator.errors import ErrorCode, SourceError
 from curator.storage import open_source, s3_client, stat_source
+from curator.storage.source_reader import RACY_NS, file_version, is_racy
 
 NASTY_NAMES = [
     "plain.mp4",
@@ -48,7 +49,7 @@ def test_any_file_name_works(tmp_path: Path, name: str) -> None:
     path.write_bytes(name.encode())
     with open_source(str(path)) as stream:
         assert stream.read() == name.encode()
-    assert stat_source(str(path)) == (len(name.encode()), str(path.stat().st_mtime_ns))
+    assert stat_source(str(path)) == (len(name.encode()), file_version(path.stat()))
 
 
 @pytest.mark.parametrize("name", [name for name in NASTY_NAMES if "\n" not in name])
@@ -65,7 +66,7 @@ def test_any_key_works_on_a_real_server(real_s3_bucket: str, name: str) -> None:
 def _check_key(bucket: str, name: str) -> None:
     answer = s3_client.client().put_object(Bucket=bucket, Key=name, Body=b"12345")
     uri = f"s3://{bucket}/{name}"
-    assert stat_source(uri) == (5, answer["ETag"].strip('"'))
+    assert stat_source(uri) == (5, f"5-{answer['ETag'].strip(chr(34))}")
     with open_source(uri, expected_version=stat_source(uri)[1]) as stream:
         assert stream.read() == b"12345"
         assert stream.seek(-2, io.SEEK_END) == 3
@@ -124,9 +125,43 @@ def test_a_file_that_changed_since_it_was_listed(tmp_path: Path) -> None:
     _, version = stat_source(str(path))
     open_source(str(path), expected_version=version).close()
     os.utime(path, ns=(1, 1))
-    with pytest.raises(SourceError, match="modified") as caught:
+    with pytest.raises(SourceError, match=r"modification time was .* and is 1970-01-01") as caught:
         open_source(str(path), expected_version=version)
     assert caught.value.code is ErrorCode.CHANGED
+
+
+def test_a_file_with_an_older_ones_size_and_time_has_another_version(tmp_path: Path) -> None:
+    """Pins what `rsync -t` and `tar` do: they restore the modification time, no other."""
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    os.utime(path, ns=(1, 1))
+    _, version = stat_source(str(path))
+    path.write_bytes(b"new")
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceError, match="last change of status") as caught:
+        open_source(str(path), expected_version=version)
+    assert caught.value.code is ErrorCode.CHANGED
+    (tmp_path / "b").write_bytes(b"new")
+    os.utime(tmp_path / "b", ns=(1, 1))
+    (tmp_path / "b").rename(path)
+    with pytest.raises(SourceError, match="inode was"):
+        open_source(str(path), expected_version=version)
+
+
+def test_a_file_is_racy_until_its_times_are_old(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x")
+    info = path.stat()
+    version = file_version(info)
+    assert is_racy(str(path), version, info.st_ctime_ns)
+    assert is_racy(str(path), version, info.st_ctime_ns + RACY_NS - 1)
+    assert not is_racy(str(path), version, info.st_ctime_ns + RACY_NS)
+    assert not is_racy("s3://bucket/a", "1-abc-2", info.st_ctime_ns)
+    # A time in the future is one that somebody set: a write would change it.
+    later = info.st_ctime_ns + RACY_NS
+    os.utime(path, ns=(later + 10**15, later + 10**15))
+    version = file_version(path.stat())
+    assert not is_racy(str(path), version, path.stat().st_ctime_ns + RACY_NS)
 
 
 @pytest.mark.parametrize("read_to_end", [lambda stream: stream.read(), lambda stream: list(stream)])
@@ -138,7 +173,7 @@ def test_a_file_that_grows_while_it_is_read(tmp_path: Path, read_to_end: object)
         stream.read(10)
         with path.open("ab") as other:
             other.write(b"more")
-        with pytest.raises(SourceError, match="1000000 bytes at first, now 1000004") as caught:
+        with pytest.raises(SourceError, match="size was 1000000 and is 1000004") as caught:
             read_to_end(stream)
     assert caught.value.code is ErrorCode.CHANGED
 
@@ -168,7 +203,7 @@ def test_an_empty_object_is_opened_and_its_version_checked(
     with open_source(f"s3://{name}/a", expected_version=version) as stream:
         assert stream.read() == b""
     with pytest.raises(SourceError) as caught:
-        open_source(f"s3://{name}/a", expected_version="0" * 32)
+        open_source(f"s3://{name}/a", expected_version=f"0-{'0' * 32}")
     assert caught.value.code is ErrorCode.CHANGED
 
 

@@ -31,7 +31,12 @@ from curator.storage.object_service import (
 from curator.storage.sidecar_files import SidecarProblem
 from curator.storage.sidecar_reader import Sidecar, read_sidecars
 from curator.storage.source_manifests import Row, absolute_path, is_manifest, manifest_rows
-from curator.storage.source_reader import local_failure, stat_source
+from curator.storage.source_reader import (
+    file_version,
+    local_failure,
+    object_version,
+    stat_source,
+)
 
 _SKIPPED = {
     "images, and what cameras put beside videos": "jpg jpeg png webp bmp tif tiff svg heic heif "
@@ -217,7 +222,7 @@ def _local(found: Found) -> Listed:
         return _failed(found.path, local_failure(found.path, found.info))
     if not stat.S_ISREG(found.info.st_mode):
         return _describe(found.path)
-    version = str(found.info.st_mtime_ns)
+    version = file_version(found.info)
     return _checked_text(ListedSource(uri=found.path, bytes=found.info.st_size, version=version))
 
 
@@ -296,7 +301,7 @@ def _bucket_part(service: ObjectService, argument: str) -> _Part:
             if is_manifest(key):
                 return _manifest_part(argument, argument)
             return _Part(
-                iter([ListedSource(uri=argument, bytes=found.bytes, version=found.version)])
+                iter([ListedSource(uri=argument, bytes=found.bytes, version=object_version(found))])
             )
     if is_pattern(key):
         otherwise = "matches no objects"
@@ -311,7 +316,7 @@ def _objects(service: ObjectService, bucket: str, key: str) -> Iterator[Listed]:
         if _is_skipped(found.key):
             yield SkippedName(uri=uri)
         else:
-            yield ListedSource(uri=uri, bytes=found.bytes, version=found.version)
+            yield ListedSource(uri=uri, bytes=found.bytes, version=object_version(found))
 
 
 def _at_least_one(items: Iterator[_Item], argument: str, otherwise: str) -> Iterator[_Item]:

@@ -1,5 +1,6 @@
 """The stage that probes sources. It imports little, so that its process starts soon."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from curator.stage import Resources, Scope, Stage
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.probe import SCAN_SCHEMA, failure_columns, scan_key, scan_source
 from curator.storage import Store
+from curator.storage.source_reader import is_racy
 from curator.tables.parts import Parts, rows_to_table
 
 MAX_PROBE_S = 600.0
@@ -43,10 +45,14 @@ class ScanStage(Stage[ScanConfig, SourceRef, dict[str, Any]]):
 
 
 class ProbeParts:
-    """Stores the probes of a unit as one part."""
+    """Stores the probes of a unit as one part.
+
+    The next run probes again what failed for the moment, and files that were being written.
+    """
 
     def __init__(self, store: Store, stamp: str) -> None:
         self._parts = Parts(store, "scan", stamp)
+        self._since_ns = time.time_ns()
 
     def __call__(self, unit: Sequence[SourceRef], rows: Sequence[dict[str, Any]]) -> pa.Table:
         """Stores rows of `SCAN_SCHEMA`; returns them as a table."""
@@ -55,6 +61,7 @@ class ProbeParts:
             scan_key(source.uri, source.version)
             for source, row in zip(unit, rows, strict=True)
             if row.get("error_code") not in RETRIED
+            and not is_racy(source.uri, source.version, self._since_ns)
         ]
         if done:
             self._parts.write(table, done)

@@ -28,7 +28,7 @@ from curator.stages.scan.source_listing import (
     list_sources,
 )
 from curator.stages.scan.stage import ScanStage
-from curator.storage import Store, open_store
+from curator.storage import Store, open_store, source_reader
 from curator.tables.source_table import SourceTable
 
 
@@ -70,6 +70,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "out"))
+
+
+@pytest.fixture(autouse=True)
+def _not_racy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets files that a test has just written count as old."""
+    monkeypatch.setattr(source_reader, "RACY_NS", 0)
 
 
 def scan(
@@ -118,6 +124,21 @@ def test_a_source_of_another_version_is_probed_again(folder: Path, store: Store)
     assert len(table) == 5
 
 
+def test_a_file_that_was_just_written_is_probed_by_the_next_run_too(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that a write within the resolution of a file's times is not missed for ever."""
+    monkeypatch.setattr(source_reader, "RACY_NS", 10**12)
+    scan(store, list_sources([str(folder)]))
+    _, scanning = scan(store, list_sources([str(folder)]))
+    assert scanning.n_scanned == 5
+    monkeypatch.setattr(source_reader, "RACY_NS", 0)
+    _, scanning = scan(store, list_sources([str(folder)]))
+    assert scanning.n_scanned == 5
+    _, scanning = scan(store, list_sources([str(folder)]))
+    assert scanning.n_scanned == 0
+
+
 @pytest.mark.parametrize("how", ["deadly", "endless"])
 def test_a_header_that_ends_its_process_is_one_failed_source(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch, how: str
@@ -145,7 +166,7 @@ def test_the_listing_is_taken_as_it_is_needed(store: Store, tmp_path: Path) -> N
         nonlocal taken
         while True:
             taken += 1
-            yield ListedSource(uri=f"{tmp_path}/{taken}.mp4", bytes=1, version="1")
+            yield ListedSource(uri=f"{tmp_path}/{taken}.mp4", bytes=1, version="1-1-1-1")
 
     with Progress(live=False) as progress, Engine(address=None, workers=None) as engine:
         scanning = Scanning(ScanStage(ScanConfig()), store, engine, progress, SourceTable())
@@ -160,7 +181,7 @@ def test_a_probe_that_its_part_does_not_have_is_made_again(
     monkeypatch.setattr(
         scanning_module.KnownKeys, "find", lambda known, keys: known._names * len(keys)
     )
-    gone = ListedSource(uri="/gone.mp4", bytes=1, version="1")
+    gone = ListedSource(uri="/gone.mp4", bytes=1, version="1-1-1-1")
     table, scanning = scan(store, iter([gone]))
     assert scanning.n_scanned == 1
     assert rows(table)["gone.mp4"]["error_code"] == "vanished"
