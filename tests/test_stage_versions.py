@@ -84,7 +84,7 @@ def track(source: SourceRef) -> Track:
 @pytest.mark.parametrize("family", families_of(CONFIG), ids=lambda family: family.name)
 def test_a_family_that_gives_other_values_has_another_version(family, track) -> None:  # noqa: ANN001
     # Container and encoder decide about these.
-    of_file = {"sha256", "frame_bytes", "thumbnails"}
+    of_file = {"sha256", "block_hashes", "frame_bytes", "thumbnails"}
     table = tracks_to_table([("film", track)], [c for c in family.columns if c not in of_file])
     (row,) = table.drop_columns(["source_id"]).to_pylist()
     check_digest(f"analyze.{family.name}", VERSIONS[family.name], row)

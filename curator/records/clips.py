@@ -41,6 +41,8 @@ class Reason(StrEnum):
     JUDGED_TOO_LOW = "judged_too_low"
     """The best answer for a window scores less than `caption.judge.min_score`."""
     CUT_FAILED = "cut_failed"
+    SOURCE_CHANGED = "source_changed"
+    """Its source, or the part of it that the clip is in, has other bytes than were analyzed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

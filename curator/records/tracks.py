@@ -47,6 +47,8 @@ class Timeline:
     """[F], compressed bytes of the packet that carried the frame; 0 when unknown."""
     frame_flags: NDArray[np.uint8]
     """[F], bit 0: key frame, bit 1: the decoder concealed damage."""
+    block_hashes: bytes = field(default=b"", repr=False)
+    """Hashes of the source's blocks, as `storage.ContentHashes` has them."""
     luma_mean: NDArray[np.float32] = field(default_factory=_empty(np.float32), repr=False)
     """[F], mean luma, 0 (black) to 1 (white)."""
     luma_spread: NDArray[np.float32] = field(default_factory=_empty(np.float32), repr=False)

@@ -25,6 +25,7 @@ MAX_NAMED = 5
 LATE = (
     Reason.NO_BUCKET, Reason.NO_ASPECT_CLASS, Reason.DUPLICATE, Reason.NOT_SELECTED,
     Reason.ANSWER_UNWANTED, Reason.NOT_ANNOTATED, Reason.JUDGED_TOO_LOW, Reason.CUT_FAILED,
+    Reason.SOURCE_CHANGED,
 )  # fmt: skip
 
 

@@ -4,17 +4,21 @@ import os
 
 from curator.errors import UsageError
 from curator.storage.base import ObjectInfo, Store, has_scheme
-from curator.storage.content_id import HashingReader, content_id
+from curator.storage.block_reader import open_blocks
+from curator.storage.content_id import NO_HASHES, ContentHashes, HashingReader, content_id
 from curator.storage.local_store import LocalStore
 from curator.storage.object_service import ADDRESSES, service_of, split_uri
 from curator.storage.source_reader import expect_end, open_source, stat_source
 
 __all__ = [
+    "NO_HASHES",
+    "ContentHashes",
     "HashingReader",
     "ObjectInfo",
     "Store",
     "content_id",
     "expect_end",
+    "open_blocks",
     "open_source",
     "open_store",
     "stat_source",

@@ -1,8 +1,9 @@
-"""Identifies sources by their bytes: a quick id for the scan, and SHA-256 while reading."""
+"""Identifies sources by their bytes: a quick id for the scan, and hashes while reading."""
 
 import hashlib
 import io
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from curator.errors import ErrorCode, SourceError
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 WHOLE_BYTES = 8 << 20
 """Up to this size, `content_id` reads every byte."""
 
+BLOCK_BYTES = 1 << 20
+"""What one of the hashes of blocks is taken of; the last block may be shorter."""
+BLOCK_HASH_BYTES = 16
+
 SAMPLES = 16
 SAMPLE_BYTES = 64 << 10
 
@@ -22,6 +27,23 @@ _ID_DIGITS = 32
 _BUFFER_BYTES = 64 << 10
 _CHUNK_BYTES = 1 << 20
 _GAP_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentHashes:
+    """Hashes of all bytes of an object.
+
+    Attributes:
+        sha256: In hex.
+        blocks: BLAKE2b of `BLOCK_HASH_BYTES` for each block of `BLOCK_BYTES`, in order.
+    """
+
+    sha256: str
+    blocks: bytes
+
+
+NO_HASHES = ContentHashes(sha256="", blocks=b"")
+"""Of what is not read as a whole."""
 
 
 def content_id(reader: BinaryIO, size: int) -> str:
@@ -56,6 +78,36 @@ def content_id(reader: BinaryIO, size: int) -> str:
     return digest.hexdigest()[:_ID_DIGITS]
 
 
+def block_hash(data: bytes) -> bytes:
+    """Returns the hash of one block."""
+    return hashlib.blake2b(data, digest_size=BLOCK_HASH_BYTES).digest()
+
+
+class _BlockHashes:
+    """Hashes of blocks, of bytes that come in order and in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._done = bytearray()
+        self._begin()
+
+    def update(self, data: memoryview) -> None:
+        while len(data):
+            piece = data[: BLOCK_BYTES - self._n_bytes]
+            self._block.update(piece)
+            self._n_bytes += len(piece)
+            data = data[len(piece) :]
+            if self._n_bytes == BLOCK_BYTES:
+                self._done += self._block.digest()
+                self._begin()
+
+    def digest(self) -> bytes:
+        return bytes(self._done) + (self._block.digest() if self._n_bytes else b"")
+
+    def _begin(self) -> None:
+        self._block = hashlib.blake2b(digest_size=BLOCK_HASH_BYTES)
+        self._n_bytes = 0
+
+
 class HashingReader(io.BufferedIOBase, BinaryIO):
     """Passes reads through, and hashes the bytes that continue the hashed part; not thread-safe.
 
@@ -75,6 +127,7 @@ class HashingReader(io.BufferedIOBase, BinaryIO):
         self._closes = closes
         self._gap_bytes = gap_bytes
         self._digest = hashlib.sha256()
+        self._blocks = _BlockHashes()
         self._hashed_bytes = 0
         self._position = reader.tell()
 
@@ -124,12 +177,12 @@ class HashingReader(io.BufferedIOBase, BinaryIO):
         self._passed(target[:count])
         return count
 
-    def finish(self) -> str:
-        """Hashes the rest, keeps the position, and returns the whole object's SHA-256 in hex."""
+    def finish(self) -> ContentHashes:
+        """Hashes the rest, keeps the position, and returns the hashes of the whole object."""
         position = self._position
         self._hash_up_to(None)
         self.seek(position)
-        return self._digest.hexdigest()
+        return ContentHashes(sha256=self._digest.hexdigest(), blocks=self._blocks.digest())
 
     def close(self) -> None:
         """Closes the wrapped stream too, if `closes` was set."""
@@ -140,7 +193,9 @@ class HashingReader(io.BufferedIOBase, BinaryIO):
     def _passed(self, data: memoryview) -> None:
         end = self._position + len(data)
         if self._position <= self._hashed_bytes < end:
-            self._digest.update(data[self._hashed_bytes - self._position :])
+            new = data[self._hashed_bytes - self._position :]
+            self._digest.update(new)
+            self._blocks.update(new)
             self._hashed_bytes = end
         self._position = end
 

@@ -19,7 +19,7 @@ from curator.fingerprints import fingerprint
 from curator.media.source_segments import Segment, WholeReason
 from curator.records.sources import Failure, SourceRef
 from curator.records.tracks import Track
-from curator.storage import Store
+from curator.storage import ContentHashes, Store
 from curator.tables.parts import Parts
 from curator.tables.track_table import FRAMES, PLACES, table_to_tracks, tracks_to_table
 
@@ -88,7 +88,7 @@ class SegmentItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashItem:
-    """A source in segments, whose SHA-256 no segment can compute by itself."""
+    """A source in segments, whose hashes no segment can compute by itself."""
 
     source: SourceRef
 
@@ -112,12 +112,12 @@ class JoinItem(SourceItem):
 
     Attributes:
         segments: Their parts, in order.
-        sha256: Of the whole source; empty where it is known.
+        hashes: Of the whole source; empty where they are known.
         tracks: Measurements of each segment.
     """
 
     segments: tuple[str, ...]
-    sha256: str
+    hashes: ContentHashes
     tracks: tuple[Track, ...] = ()
 
 
@@ -141,7 +141,7 @@ class SegmentDone:
     source: SourceRef
     key: str | None = None
     part: str | None = None
-    sha256: str | None = None
+    hashes: ContentHashes | None = None
     whole: WholeReason | None = None
 
 
@@ -303,7 +303,7 @@ class KeepTracks:
     def __call__(
         self,
         items: Sequence[AnalyzeItem],
-        results: Sequence[Track | Failure | WholeReason | str],
+        results: Sequence[Track | Failure | WholeReason | ContentHashes],
     ) -> AnalyzedUnit:
         """Stores the results of a unit; all its sources have the same families to measure."""
         pairs = list(zip(items, results, strict=True))
@@ -344,8 +344,8 @@ class KeepTracks:
         return AnalyzedUnit(tracks=tuple(stored), failed=tuple(failed), segments=segments)
 
     def _checked(
-        self, item: SourceItem, result: Track | Failure | WholeReason | str
-    ) -> Track | Failure | WholeReason | str:
+        self, item: SourceItem, result: Track | Failure | WholeReason | ContentHashes
+    ) -> Track | Failure | WholeReason | ContentHashes:
         """Returns the result, replaced where it does not fit the stored frames."""
         if not isinstance(result, Track) or FRAMES in item.families:
             return result
@@ -363,14 +363,15 @@ class KeepTracks:
         )
 
     def _segment(
-        self, item: SegmentItem | HashItem, result: Track | Failure | WholeReason | str
+        self, item: SegmentItem | HashItem, result: Track | Failure | WholeReason | ContentHashes
     ) -> SegmentDone:
         if isinstance(result, Track) and isinstance(item, SegmentItem):
             part = self._parts.write_segment(item, result)
             return SegmentDone(source=item.source, key=item.key, part=part)
         if isinstance(result, WholeReason):
             return SegmentDone(source=item.source, whole=result)
-        return SegmentDone(source=item.source, sha256=str(result))
+        assert isinstance(result, ContentHashes)
+        return SegmentDone(source=item.source, hashes=result)
 
 
 def _is_for_good(item: SourceItem, failure: Failure) -> bool:

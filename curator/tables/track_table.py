@@ -33,6 +33,7 @@ PLACES = (
 
 _SCALARS: dict[str, pa.DataType] = {
     "sha256": pa.string(),
+    "block_hashes": pa.binary(),
     "time_base": pa.string(),
     "end_pts": pa.int64(),
     "width": pa.int32(),

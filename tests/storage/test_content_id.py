@@ -9,11 +9,18 @@ from typing import BinaryIO
 import pytest
 
 from curator.errors import ErrorCode, SourceError
-from curator.storage import HashingReader, content_id
+from curator.storage import ContentHashes, HashingReader, content_id
 from curator.storage.content_id import WHOLE_BYTES
 
 KIB = 1 << 10
 DATA = random.Random(3).randbytes(2000 * KIB)
+HASHES = ContentHashes(
+    sha256=hashlib.sha256(DATA).hexdigest(),
+    blocks=b"".join(
+        hashlib.blake2b(DATA[start : start + 1024 * KIB], digest_size=16).digest()
+        for start in (0, 1024 * KIB)
+    ),
+)
 
 
 class CountingBytes(io.BytesIO):
@@ -127,9 +134,9 @@ def test_the_hash_is_right_however_one_reads(
     with HashingReader(io.BytesIO(DATA), gap_bytes=gap_bytes) as reader:
         use(reader)
         position = reader.tell()
-        assert reader.finish() == hashlib.sha256(DATA).hexdigest()
+        assert reader.finish() == HASHES
         assert reader.tell() == position
-        assert reader.finish() == hashlib.sha256(DATA).hexdigest()
+        assert reader.finish() == HASHES
         reader.seek(7)
         assert reader.read(7) == DATA[7:14]
 
@@ -163,7 +170,8 @@ def test_a_far_jump_reads_nothing_in_between() -> None:
 
 
 def test_an_empty_object_has_its_hash() -> None:
-    assert HashingReader(io.BytesIO()).finish() == hashlib.sha256().hexdigest()
+    found = HashingReader(io.BytesIO()).finish()
+    assert (found.sha256, found.blocks) == (hashlib.sha256().hexdigest(), b"")
 
 
 def test_closing_closes_what_is_wrapped() -> None:

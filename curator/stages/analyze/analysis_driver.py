@@ -27,7 +27,7 @@ from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of, tracks_fingerprint
 from curator.stages.analyze.segment_join import OVERLAP
 from curator.stages.analyze.stage import AnalyzeStage, JoinStage
-from curator.storage import Store, open_source
+from curator.storage import NO_HASHES, ContentHashes, Store, open_source
 from curator.tables.track_parts import (
     AnalyzedUnit,
     AnalyzeItem,
@@ -85,24 +85,24 @@ class _InSegments:
     item: SourceItem
     segments: list[SegmentItem]
     parts: dict[str, str]
-    sha256: str | None = None
+    hashes: ContentHashes | None = None
     failed: WholeReason | None = None
 
     @property
-    def needs_hash(self) -> bool:
+    def needs_hashes(self) -> bool:
         return FRAMES in self.item.families
 
     def joined(self) -> JoinItem | None:
         """What is to be joined; None if something is missing."""
         is_complete = len(self.parts) == len(self.segments)
-        if self.failed or not is_complete or (self.needs_hash and self.sha256 is None):
+        if self.failed or not is_complete or (self.needs_hashes and self.hashes is None):
             return None
         return JoinItem(
             source=self.item.source,
             families=self.item.families,
             parts=self.item.parts,
             segments=tuple(self.parts[item.key] for item in self.segments),
-            sha256=self.sha256 or "",
+            hashes=self.hashes or NO_HASHES,
         )
 
 
@@ -243,7 +243,7 @@ class Analyzing:
         ]
         self.counts.n_segments = len(units)
         # Hashing is short: it fills the gaps at the end.
-        hashed = (known.item.source for known in in_segments.values() if known.needs_hash)
+        hashed = (known.item.source for known in in_segments.values() if known.needs_hashes)
         return units + [[HashItem(source=source)] for source in hashed]
 
     def _units(self, items: Sequence[SourceItem]) -> list[list[AnalyzeItem]]:
@@ -343,7 +343,7 @@ class Analyzing:
 
     def _note_segment(self, done: SegmentDone, known: _InSegments) -> None:
         known.failed = known.failed or done.whole
-        known.sha256 = known.sha256 or done.sha256
+        known.hashes = known.hashes or done.hashes
         if done.part is not None and done.key is not None:
             known.parts[done.key] = done.part
 

@@ -25,7 +25,7 @@ from curator.records.sources import Note
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig, look_every
 from curator.stages.analyze.measurer import AnyFrame, Instruments, Measurer
-from curator.storage import HashingReader
+from curator.storage import ContentHashes, HashingReader
 
 FEWER = 0.95
 """Share of what a header promises below which a file counts as truncated; headers of sound files
@@ -160,7 +160,7 @@ class Measuring:
         for name, seconds in own.items():
             spent[name] = spent.get(name, 0.0) + seconds
 
-    def track(self, source_id: str, sha256: str) -> Track:
+    def track(self, source_id: str, hashes: ContentHashes) -> Track:
         """The track of what was taken; its notes say nothing of the header's claims."""
         report, measurer = self.frames.report, self.measurer
         assert measurer is not None
@@ -172,7 +172,8 @@ class Measuring:
             width, height = height, width
         return Track(
             source_id=source_id,
-            sha256=sha256,
+            sha256=hashes.sha256,
+            block_hashes=hashes.blocks,
             time_base=self.frames.time_base,
             end_pts=report.end_pts,
             width=width,
@@ -243,7 +244,7 @@ def analyze_source(
 
     Args:
         reader: The source, seekable; read once, and what the demuxer skips a second time for the
-            SHA-256.
+            hashes.
         uri: Name for messages.
         source_id: Its id.
         n_bytes: Its size.

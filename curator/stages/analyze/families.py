@@ -65,11 +65,11 @@ _GRID = ("samples_per_s", "motion_pair_s")
 BUILT_IN = (
     Family(
         name=FRAMES,
-        version=1,
+        version=2,
         columns=(
-            "sha256", "time_base", "end_pts", "width", "height", "rotation_deg", "pixel_aspect",
-            "is_interlaced", "is_hdr", "notes", "n_decode_errors", "frame_pts", "frame_bytes",
-            "frame_flags", "luma_mean", "luma_spread",
+            "sha256", "block_hashes", "time_base", "end_pts", "width", "height", "rotation_deg",
+            "pixel_aspect", "is_interlaced", "is_hdr", "notes", "n_decode_errors", "frame_pts",
+            "frame_bytes", "frame_flags", "luma_mean", "luma_spread",
         ),
         keys=("max_pixels", "max_frames"),
     ),

@@ -24,7 +24,7 @@ from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims, Measuring, with_cpu_to_fall_back_on
 from curator.stages.analyze.measurer import Instruments
-from curator.storage import expect_end
+from curator.storage import NO_HASHES, ContentHashes, expect_end
 
 OVERLAP = 2 * CONTEXT
 """Frames that two neighbours both decode."""
@@ -66,7 +66,7 @@ def analyze_segment(
         spent: See `analyze_source`.
 
     Returns:
-        A track of the frames from `segment.start_pts` on, without SHA-256.
+        A track of the frames from `segment.start_pts` on, without hashes.
 
     Raises:
         NotInSegmentsError: INDEX_LIES, NO_TIMESTAMPS or DAMAGED.
@@ -139,7 +139,7 @@ def _measured(
             raise NotInSegmentsError(WholeReason.NO_TIMESTAMPS)
         if measuring.measurer is None:
             raise NotInSegmentsError(WholeReason.INDEX_LIES)
-        track = measuring.track(source_id, "")
+        track = measuring.track(source_id, NO_HASHES)
         measuring.account(spent)
         return track
 
@@ -149,12 +149,12 @@ def settled_s(config: AnalyzeConfig) -> float:
     return 1 / config.samples_per_s + 2 * config.motion_pair_s
 
 
-def join_segments(tracks: Sequence[Track], sha256: str, header: HeaderClaims) -> Track:
+def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: HeaderClaims) -> Track:
     """Joins the tracks of all segments of a source.
 
     Args:
         tracks: From `analyze_segment`, in order.
-        sha256: Of the whole source.
+        hashes: Of the whole source.
         header: What its container promises.
 
     Returns:
@@ -181,7 +181,8 @@ def join_segments(tracks: Sequence[Track], sha256: str, header: HeaderClaims) ->
     audio_rms_first, audio_rms_db, is_proved = _audio_levels(tracks)
     joined = replace(
         first,
-        sha256=sha256,
+        sha256=hashes.sha256,
+        block_hashes=hashes.blocks,
         end_pts=last.end_pts,
         is_interlaced=any(track.is_interlaced for track in tracks),
         is_hdr=any(track.is_hdr for track in tracks),

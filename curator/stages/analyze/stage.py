@@ -19,11 +19,11 @@ from curator.stages.analyze.families import DECODE_VERSION, families_of, tracks_
 from curator.stages.analyze.instruments import instruments_of
 from curator.stages.analyze.measurer import Instruments
 from curator.stages.analyze.segment_join import analyze_segment, join_segments
-from curator.storage import HashingReader, open_source
+from curator.storage import ContentHashes, HashingReader, open_source
 from curator.tables.track_parts import AnalyzeItem, HashItem, JoinItem, SegmentItem, SourceItem
 
-Analyzed = Track | Failure | WholeReason | str
-"""What was measured, or why not; why a source must be analyzed whole; or its SHA-256."""
+Analyzed = Track | Failure | WholeReason | ContentHashes
+"""What was measured, or why not; why a source must be analyzed whole; or its hashes."""
 
 
 class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
@@ -77,7 +77,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         self._instruments = instruments_of(self.config, self._families, self._clip, self._models)
 
     def process(self, unit: AnalyzeItem) -> Analyzed:
-        """Measures a source or a segment, or takes a SHA-256."""
+        """Measures a source or a segment, or takes hashes."""
         before = self._instruments.n_halved()
         try:
             source = unit.source
@@ -148,11 +148,11 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         except SourceError:
             return WholeReason.FAILED
 
-    def _hash(self, reader: BinaryIO) -> str:
+    def _hash(self, reader: BinaryIO) -> ContentHashes:
         begun_s = time.thread_time()
-        sha256 = HashingReader(reader).finish()
+        hashes = HashingReader(reader).finish()
         self.cpu_s["hash"] += time.thread_time() - begun_s
-        return sha256
+        return hashes
 
 
 class JoinStage(Stage[AnalyzeConfig, JoinItem, Analyzed]):
@@ -175,7 +175,7 @@ class JoinStage(Stage[AnalyzeConfig, JoinItem, Analyzed]):
         source = unit.source
         header = HeaderClaims(n_frames=source.header_n_frames, duration_s=source.header_duration_s)
         try:
-            return join_segments(unit.tracks, unit.sha256, header)
+            return join_segments(unit.tracks, unit.hashes, header)
         except NotInSegmentsError as error:
             return error.reason
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from curator.buckets import BucketClasses
 from curator.cut_requests import least_frames
+from curator.errors import ErrorCode
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
@@ -198,9 +199,11 @@ class Cutting:
                         order.take(cut.frames, facts)
             self._find_cut(written, {clip.clip_id for clip in missing})
             for clip in missing:
-                outcome = outcomes[clip.clip_id]
-                if outcome.error is not None:
-                    reject(clip, Reason.CUT_FAILED, detail=outcome.error)
+                failure = outcomes[clip.clip_id].failure
+                if failure is not None:
+                    changed = failure.code is ErrorCode.CHANGED
+                    reason = Reason.SOURCE_CHANGED if changed else Reason.CUT_FAILED
+                    reject(clip, reason, detail=failure.message)
         self.work = cut_facts(outcomes.values(), self._config.cut.crf)
         return written.apply(self.stamp)
 

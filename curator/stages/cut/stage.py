@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import av
@@ -19,7 +20,7 @@ from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.output_form import formed
 from curator.stages.cut.pixel_stages import pixel_stamps
-from curator.storage import open_source
+from curator.storage import open_blocks, open_source
 from curator.tables.schemas import crop_columns
 
 
@@ -79,7 +80,7 @@ class CutOutcome:
 
     clip_id: str
     written: Written | None = None
-    error: str | None = None
+    failure: Failure | None = None
     worker_s: float = 0.0
     video_s: float = 0.0
     not_copied: NotCopied | None = None
@@ -140,12 +141,22 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
             self._opened = None
 
     @contextmanager
-    def _cutter(self, source: SourceRef) -> Iterator[ClipCutter]:
-        """Opens a source; it stays open unless something goes wrong."""
+    def _cutter(self, unit: CutItem) -> Iterator[ClipCutter]:
+        """Opens a source; it stays open unless something goes wrong.
+
+        Its bytes must be those that were analyzed: spans and scores are of these.
+        """
+        source = unit.source
         if self._opened is None or self._opened[0] != source.uri:
             self.release()
             stack = ExitStack()
-            reader = stack.enter_context(open_source(source.uri, expected_version=source.version))
+            reader = open_blocks(
+                partial(open_source, source.uri, expected_version=source.version),
+                source.uri,
+                n_bytes=source.n_bytes,
+                hashes=unit.track.block_hashes,
+            )
+            stack.enter_context(reader)
             cutter = ClipCutter(
                 reader,
                 source.uri,
@@ -195,7 +206,7 @@ class CutStage(SourceStage[CutOutcome]):
         """
         begun = time.monotonic()
         request = self._request(unit)
-        with self._cutter(unit.source) as cutter:
+        with self._cutter(unit) as cutter:
             cut = cutter.cut(request, self._tap(request, unit))
         track, span = unit.track, unit.clip.span
         first_pts = int(track.frame_pts[span.start_frame])
@@ -230,7 +241,7 @@ class CutStage(SourceStage[CutOutcome]):
 
     def failed(self, unit: CutItem, failure: Failure) -> CutOutcome:
         """The outcome of a clip that could not be written."""
-        return CutOutcome(clip_id=unit.clip.clip_id, error=failure.message)
+        return CutOutcome(clip_id=unit.clip.clip_id, failure=failure)
 
     def video_s(self, result: CutOutcome) -> float:
         """Length of the clip as proposed."""
@@ -248,7 +259,7 @@ class LookStage(SourceStage[TakenFrames | StoredFrames]):
         make_tap = self._tap(request, unit)
         assert make_tap is not None
         assert unit.clip.wish is not None
-        with self._cutter(unit.source) as cutter:
+        with self._cutter(unit) as cutter:
             looked = cutter.look(request, make_tap)
         return TakenFrames(clip_id=unit.clip.clip_id, wish=unit.clip.wish, looked=looked)
 

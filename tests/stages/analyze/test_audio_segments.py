@@ -18,6 +18,7 @@ from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims
 from curator.stages.analyze.measurer import Instruments
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
+from curator.storage import ContentHashes
 
 SECONDS = 30
 
@@ -53,7 +54,8 @@ def in_segments(path: Path) -> list[Track]:
 def joined(tracks: list[Track], whole: Track) -> Track:
     """The source's track from those of its segments."""
     header = HeaderClaims(n_frames=whole.n_frames, duration_s=whole.duration_s)
-    return join_segments(tracks, whole.sha256, header)
+    hashes = ContentHashes(sha256=whole.sha256, blocks=whole.block_hashes)
+    return join_segments(tracks, hashes, header)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from curator.stages.analyze.measurer import Instruments
 from curator.stages.analyze.segment_join import OVERLAP
 from curator.stages.analyze.stage import AnalyzeStage, JoinStage
 from curator.storage import open_store
+from curator.storage.content_id import NO_HASHES
 from curator.storage.source_reader import stat_source
 from curator.tables.parts import Parts
 from curator.tables.track_parts import (
@@ -165,16 +166,16 @@ class Place:
             self.run(SegmentItem(source=source, segment=segment, families=families)).segments[0]
             for segment in plan
         ]
-        sha256 = ""
+        hashes = NO_HASHES
         if FRAMES in families:
-            sha256 = str(self.run(HashItem(source=source)).segments[0].sha256)
+            hashes = self.run(HashItem(source=source)).segments[0].hashes or NO_HASHES
         stored, _ = self.parts.stored()
         item = JoinItem(
             source=source,
             families=families,
             parts=stored.get(str(source.source_id), {}),
             segments=tuple(str(one.part) for one in done),
-            sha256=sha256,
+            hashes=hashes,
         )
         worker = UnitWorker(
             stage=JoinStage(CONFIG), load=LoadSegments(self.parts), keep=KeepTracks(self.parts)

@@ -32,7 +32,7 @@ from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
 from curator.stages.analyze.measurer import Instruments
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
-from curator.storage import open_source, s3_client
+from curator.storage import ContentHashes, open_source, s3_client
 from curator.storage.range_reader import RangeReader
 
 FPS = 30
@@ -139,7 +139,8 @@ class Analyzed:
             return next(p.pos for p in container.demux(stream) if p.pos is not None)
 
     def joined(self) -> Track:
-        return join_segments(self.tracks, self.whole.sha256, self.header())
+        hashes = ContentHashes(sha256=self.whole.sha256, blocks=self.whole.block_hashes)
+        return join_segments(self.tracks, hashes, self.header())
 
     def header(self) -> HeaderClaims:
         return HeaderClaims(n_frames=self.whole.n_frames, duration_s=self.whole.duration_s)

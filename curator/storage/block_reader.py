@@ -1,0 +1,107 @@
+"""Reads a source by whole blocks, each of which must have the hash that the analysis took of it."""
+
+import io
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO
+
+from curator.errors import ErrorCode, SourceError
+from curator.storage.content_id import BLOCK_BYTES, BLOCK_HASH_BYTES, block_hash
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_CACHED_BLOCKS = 4
+"""Video, audio and index may be read in turn."""
+_BUFFER_BYTES = 64 << 10
+
+
+def open_blocks(
+    reopen: Callable[[], BinaryIO], uri: str, *, n_bytes: int, hashes: bytes
+) -> BinaryIO:
+    """Opens a source, checked by blocks, as a buffered, seekable stream.
+
+    Args:
+        reopen: Opens the source; called again for a block that differs, so that nothing between
+            here and the storage gives the same bytes from a buffer.
+        uri: Name for messages.
+        n_bytes: Its size.
+        hashes: Of its blocks, as `ContentHashes` has them.
+
+    Raises:
+        SourceError: CHANGED, from a read of the stream: a block differs twice.
+    """
+    return io.BufferedReader(_BlockReader(reopen, uri, n_bytes, hashes), _BUFFER_BYTES)
+
+
+class _BlockReader(io.RawIOBase):
+    def __init__(
+        self, reopen: Callable[[], BinaryIO], uri: str, n_bytes: int, hashes: bytes
+    ) -> None:
+        super().__init__()
+        self.name = uri
+        self._n_bytes = n_bytes
+        self._hashes = hashes
+        self._position = 0
+        self._blocks: OrderedDict[int, memoryview] = OrderedDict()
+        self._reopen = reopen
+        self._reader = reopen()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._n_bytes}[whence]
+        if base + offset < 0:
+            raise ValueError(f"cannot seek to {base + offset}: before the start of {self.name!r}")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        target = memoryview(buffer).cast("B")
+        if self._position >= self._n_bytes or not len(target):
+            return 0
+        number, offset = divmod(self._position, BLOCK_BYTES)
+        found = self._block(number)[offset : offset + len(target)]
+        target[: len(found)] = found
+        self._position += len(found)
+        return len(found)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._reader.close()
+            self._blocks.clear()
+        super().close()
+
+    def _block(self, number: int) -> memoryview:
+        if number in self._blocks:
+            self._blocks.move_to_end(number)
+            return self._blocks[number]
+        begin = number * BLOCK_HASH_BYTES
+        expected = self._hashes[begin : begin + BLOCK_HASH_BYTES]
+        data = self._load(number)
+        if block_hash(data) != expected:
+            self._reader.close()
+            self._reader = self._reopen()
+            data = self._load(number)
+        if block_hash(data) != expected:
+            raise SourceError(
+                ErrorCode.CHANGED,
+                f"{self.name!r} has other bytes from {number * BLOCK_BYTES} on than those that "
+                "were analyzed; restore it from a copy, or `touch` it (write an object anew) so "
+                "that it is analyzed again, and run again",
+            )
+        self._blocks[number] = memoryview(data)
+        if len(self._blocks) > _CACHED_BLOCKS:
+            self._blocks.popitem(last=False)
+        return self._blocks[number]
+
+    def _load(self, number: int) -> bytes:
+        self._reader.seek(number * BLOCK_BYTES)
+        return self._reader.read(min(BLOCK_BYTES, self._n_bytes - number * BLOCK_BYTES))
