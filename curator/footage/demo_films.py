@@ -8,9 +8,10 @@ bit-exact mode, without which Matroska draws random identifiers.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
-from itertools import chain, islice
+from itertools import accumulate, chain, cycle, islice, takewhile
 from pathlib import Path
 
 import av
@@ -37,11 +38,9 @@ File = tuple[Path, str]
 
 
 def make_demo(folder: Path, *, height_px: int = HEIGHT_PX) -> list[File]:
-    """Writes the demo's films, a minute of video in about 15 seconds.
+    """Writes the demo's films, a minute of video in about 15 seconds, over files of their names.
 
-    Args:
-        folder: Made when it is missing; files of the same names are replaced.
-        height_px: Height of the films, a multiple of 108; a smaller one is made sooner.
+    `height_px` is a multiple of 108; smaller films are made sooner.
 
     Raises:
         UsageError: scikit-image, whose photographs are filmed, is missing.
@@ -53,7 +52,10 @@ def make_demo(folder: Path, *, height_px: int = HEIGHT_PX) -> list[File]:
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(_tour_and_copy, folder, height_px)
         rest = [pool.submit(make, folder, height_px) for make in (_studio, _phone, _broken)]
-        return [*first.result(), *(future.result() for future in rest), _note(folder)]
+        films = [*first.result(), *(future.result() for future in rest)]
+    note = folder / "notes.mp4"
+    note.write_text("The film will be here on Monday.\n" * 40, encoding="utf-8")
+    return [*films, (note, "a text file with a film's name")]
 
 
 def tour(height_px: int = HEIGHT_PX) -> Edit:
@@ -144,12 +146,7 @@ def _studio(folder: Path, height_px: int) -> File:
 
 def phone_pts(n_ticks: int) -> list[int]:
     """Times of a phone's frames in 1/60 s: 30 frames a second with late ones among them."""
-    times: list[int] = []
-    at = 0
-    while at < n_ticks:
-        times.append(at)
-        at += _PHONE_STEPS[(len(times) - 1) % len(_PHONE_STEPS)]
-    return times
+    return list(takewhile(lambda at: at < n_ticks, accumulate(cycle(_PHONE_STEPS), initial=0)))
 
 
 def _phone(folder: Path, height_px: int) -> File:
@@ -168,25 +165,12 @@ def _broken(folder: Path, height_px: int) -> File:
     _write(path, frames, gop=_FPS, mux_options={"movflags": "faststart"})
     data = path.read_bytes()
     path.write_bytes(data[: round(len(data) * _KEPT_OF_BROKEN)])
-    n = _decodable_frames(path)
-    return path, f"an upload that broke off: the header says {5 * _FPS} frames and {n} are there"
-
-
-def _decodable_frames(path: Path) -> int:
-    count = 0
+    n = 0
     with av.open(str(path)) as container:
         for packet in container.demux(video=0):
-            try:
-                count += len(packet.decode())
-            except av.FFmpegError:
-                continue
-    return count
-
-
-def _note(folder: Path) -> File:
-    path = folder / "notes.mp4"
-    path.write_text("The film will be here on Monday.\n" * 40, encoding="utf-8")
-    return path, "a text file with a film's name"
+            with suppress(av.FFmpegError):
+                n += len(packet.decode())
+    return path, f"an upload that broke off: the header says {5 * _FPS} frames and {n} are there"
 
 
 def _write(
@@ -222,15 +206,10 @@ def _write(
         for number, picture in enumerate(chain([first], rest)):
             rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
             frame = rgb.reformat(format="yuv420p", dst_colorspace="ITU709", threads=1)
-            frame.pts, frame.duration = _timing(number, pts)
-            frame.time_base = tick
+            frame.pts, frame.duration, frame.time_base = number, 1, tick
+            if pts is not None:
+                # The last frame lasts as long as the one before it.
+                at = min(number, len(pts) - 2)
+                frame.pts, frame.duration = pts[number], pts[at + 1] - pts[at]
             container.mux(video.encode(frame))
         container.mux(video.encode(None))
-
-
-def _timing(number: int, pts: Sequence[int] | None) -> tuple[int, int]:
-    """Time and duration of a frame; the last one lasts as long as the one before it."""
-    if pts is None:
-        return number, 1
-    at = min(number, len(pts) - 2)
-    return pts[number], pts[at + 1] - pts[at]

@@ -31,10 +31,7 @@ _OVERSAMPLING = 1.5
 
 @cache
 def photograph(file: str) -> Picture:
-    """Reads one photograph; the array is shared and read-only.
-
-    Args:
-        file: Name inside `skimage/data`.
+    """Reads one photograph of `skimage/data`; the array is shared and read-only.
 
     Returns:
         uint8 RGB, height x width x 3, from 300 to 1411 pixels a side.
@@ -120,14 +117,8 @@ def render_shot(
 ) -> Iterator[Picture]:
     """Films a shot.
 
-    Args:
-        shot: What to film.
-        width_px: Frame width.
-        height_px: Frame height.
-        only: Indexes of the frames to film; None films all.
-
     Yields:
-        `shot.n_frames` frames, or those of `only`; uint8 RGB, height x width x 3.
+        Its frames, or those whose index is in `only`; uint8 RGB, height x width x 3.
     """
     box = _active_box(shot, width_px=width_px, height_px=height_px)
     inner_w, inner_h = box[2] - box[0], box[3] - box[1]
@@ -142,9 +133,18 @@ def render_shot(
         x, y, width = _between(first, last, t)
         frame = _resample(source, x * scale, y * scale, width * scale, inner_w, inner_h)
         for sprite, patch, alpha in sprites:
-            frame = _pasted(frame, patch, alpha, _line(sprite, t, inner_w, inner_h))
-        frame = _with_grain(frame, grain, rng)
-        yield _framed(frame, box, width_px, height_px)
+            (x0, y0), (x1, y1) = sprite.start, sprite.end
+            centre = (x0 + (x1 - x0) * t) * inner_w, (y0 + (y1 - y0) * t) * inner_h
+            frame = _pasted(frame, patch, alpha, centre)
+        if grain is not None:
+            # Noise larger than the frame, of which every frame shows another window.
+            top, left = (int(v) for v in rng.integers(0, _GRAIN_MARGIN_PX, 2))
+            window = grain[top : top + inner_h, left : left + inner_w]
+            frame = cv2.add(frame, window, dtype=cv2.CV_8U).astype(np.uint8, copy=False)
+        if (inner_w, inner_h) != (width_px, height_px):
+            inner, frame = frame, np.zeros((height_px, width_px, 3), np.uint8)
+            frame[box[1] : box[3], box[0] : box[2]] = inner
+        yield frame
 
 
 def _active_box(shot: ShotSpec, *, width_px: int, height_px: int) -> tuple[int, int, int, int]:
@@ -224,12 +224,6 @@ def _sprite_layers(sprite: Sprite) -> tuple[NDArray[np.float32], NDArray[np.floa
     return patch, np.pad(alpha, border)
 
 
-def _line(sprite: Sprite, t: float, width: int, height: int) -> tuple[float, float]:
-    x = sprite.start[0] + (sprite.end[0] - sprite.start[0]) * t
-    y = sprite.start[1] + (sprite.end[1] - sprite.start[1]) * t
-    return x * width, y * height
-
-
 def _pasted(
     frame: Picture,
     patch: NDArray[np.float32],
@@ -245,7 +239,6 @@ def _pasted(
 
 
 def _grain_plate(shot: ShotSpec, width: int, height: int) -> NDArray[np.int16] | None:
-    """Noise larger than the frame, of which every frame shows another window."""
     if shot.grain == 0:
         return None
     rng = np.random.default_rng(shot.seed + 7919)
@@ -255,42 +248,13 @@ def _grain_plate(shot: ShotSpec, width: int, height: int) -> NDArray[np.int16] |
     return np.repeat(plate[:, :, None], 3, axis=2)
 
 
-def _with_grain(
-    frame: Picture, plate: NDArray[np.int16] | None, rng: np.random.Generator
-) -> Picture:
-    if plate is None:
-        return frame
-    height, width = frame.shape[:2]
-    top, left = (int(v) for v in rng.integers(0, _GRAIN_MARGIN_PX, 2))
-    window = plate[top : top + height, left : left + width]
-    return cv2.add(frame, window, dtype=cv2.CV_8U).astype(np.uint8, copy=False)
-
-
-def _framed(
-    picture: Picture, box: tuple[int, int, int, int], width_px: int, height_px: int
-) -> Picture:
-    left, top, right, bottom = box
-    if (right - left, bottom - top) == (width_px, height_px):
-        return picture
-    frame = np.zeros((height_px, width_px, 3), np.uint8)
-    frame[top:bottom, left:right] = picture
-    return frame
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """A film: shots in their order, with a cut or a dissolve between each two.
-
-    Args:
-        shots: In order.
-        dissolves: Frames on which a shot and the next one overlap, 0 for a cut; one fewer than
-            `shots`.
-        width_px: Frame width.
-        height_px: Frame height.
-    """
+    """A film: shots in their order, with a cut or a dissolve between each two."""
 
     shots: Sequence[ShotSpec]
     dissolves: Sequence[int]
+    """Frames on which a shot and the next one overlap, 0 for a cut; one fewer than `shots`."""
     width_px: int = 960
     height_px: int = 540
 
