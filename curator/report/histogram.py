@@ -97,23 +97,20 @@ def histograms(
     is_kept = np.zeros(len(clips), np.bool_)
     is_kept[clips.kept_numbers()] = True
 
-    def drawn(names: Iterable[str]) -> list[Histogram]:
-        found = (
-            histogram(name, bounds.get(name, {}), _values(clips, name), is_kept) for name in names
-        )
-        return [one for one in found if one is not None]
+    def drawn(names: Iterable[str]) -> Iterator[Histogram]:
+        for name in names:
+            if name == LENGTH:
+                values = clips.floats("end_s") - clips.floats("start_s")
+            else:
+                values = clips.floats(name)
+            if chart := histogram(name, bounds.get(name, {}), values, is_kept):
+                yield chart
 
     others = {
-        family: drawn(name for name in names if name not in bounds)
+        family: list(drawn(name for name in names if name not in bounds))
         for family, names in {LENGTH: (LENGTH,), **FAMILIES}.items()
     }
-    return drawn(bounds), {family: charts for family, charts in others.items() if charts}
-
-
-def _values(clips: ClipRows, name: str) -> Values:
-    if name == LENGTH:
-        return clips.floats("end_s") - clips.floats("start_s")
-    return clips.floats(name)
+    return list(drawn(bounds)), {family: charts for family, charts in others.items() if charts}
 
 
 def _bounds_by_score(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -128,20 +125,12 @@ def _bounds_by_score(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def histogram(
-    name: str,
-    bounds: Mapping[str, float],
-    scores: Sequence[float | None] | Values,
-    is_kept: NDArray[np.bool_],
+    name: str, bounds: Mapping[str, float], values: Values, is_kept: NDArray[np.bool_]
 ) -> Histogram | None:
     """Makes the histogram of one score; None where no clip has it.
 
-    Args:
-        name: The score's name.
-        bounds: Values to mark, by label.
-        scores: Of all clips; None or NaN where one has none.
-        is_kept: Which clips are kept.
+    `values` are float64 [N], NaN where a clip has none. `bounds` are marked, by label.
     """
-    values = np.array(scores, dtype=np.float64)
     measured = np.isfinite(values)
     if not measured.any():
         return None

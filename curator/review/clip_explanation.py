@@ -33,11 +33,10 @@ LATE = (
 class Judged:
     """One rule with the clip's score."""
 
-    name: str
     rule: Rule
     bounds: Bounds
     value: float | None
-    text: str | None = None
+    text: str | None
     """The clip's metadata, for a rule that names values."""
     reason: str | None
     """What the rule has against the clip."""
@@ -71,11 +70,19 @@ def explain(finished: Finished, prefix: str) -> str:
     number = find_clip(finished, prefix)
     (clip,) = ClipRows(finished.clips.slice(number, 1), clips_schema())
     judged = list(_judged(finished, number))
+    ruled = {rule.bounds.score for rule in judged}
+    others = [
+        f"{name} {value:.4g}"
+        for name in SCORES
+        if name not in ruled and (value := clip.value(name)) is not None
+    ]
+    span = f"{clock(clip.start_s)} to {clock(clip.end_s)}"
+    size = f"{clip.width}x{clip.height}, {clip.n_frames} frames at {clip.fps:.4g}/s"
     blocks = [
-        _headline(clip),
+        f"clip {clip.clip_id}\n{plain(clip.source_uri)}\n{span}, {size}",
         "\n".join(_outcome(finished, clip)),
         _table(judged),
-        _others(clip, {rule.bounds.score for rule in judged}),
+        f"scores without a rule: {', '.join(others)}" if others else "",
         "\n".join(_remedies(finished, clip, judged)),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -85,7 +92,7 @@ def _judged(finished: Finished, number: int) -> Iterator[Judged]:
     candidates = finished.candidates()
     corpus = corpus_of(candidates, min_s=finished.recipe.propose.min_s)
     rules = finished.recipe.filters.root
-    for bounds, (name, rule) in zip(resolve(rules, corpus), rules.items(), strict=True):
+    for bounds, rule in zip(resolve(rules, corpus), rules.values(), strict=True):
         values = score_values(candidates, bounds.score)
         value = None if np.isnan(values[number]) else float(values[number])
         row = candidates.slice(number, 1)
@@ -93,7 +100,6 @@ def _judged(finished: Finished, number: int) -> Iterator[Judged]:
         reason = reason_of(row, bounds)
         is_silent = bounds.severity == "flag" and reason == Reason.NOT_MEASURED
         yield Judged(
-            name=name,
             rule=rule,
             bounds=bounds,
             value=value,
@@ -101,12 +107,6 @@ def _judged(finished: Finished, number: int) -> Iterator[Judged]:
             reason=None if is_silent else reason,
             corpus=corpus(bounds.score) if bounds.n_measured is not None else np.zeros(0),
         )
-
-
-def _headline(clip: ClipRow) -> str:
-    span = f"{clock(clip.start_s)} to {clock(clip.end_s)}"
-    size = f"{clip.width}x{clip.height}, {clip.n_frames} frames at {clip.fps:.4g}/s"
-    return f"clip {clip.clip_id}\n{plain(clip.source_uri)}\n{span}, {size}"
 
 
 def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
@@ -117,20 +117,17 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
     if clip.decision == "kept":
         yield f"kept, in {clip.shard} ({clip.cut_mode or 'written'})"
         return
-    yield f"rejected: {clip.reason}{_by_how_much(clip)}"
+    value, bound = clip.reason_score, clip.reason_threshold
+    is_compared = clip.reason not in (Reason.DUPLICATE, Reason.NOT_SELECTED)
+    has_both = is_compared and value is not None and bound is not None
+    how = f" ({score(value)}, bound {score(bound)})" if has_both else ""
+    yield f"rejected: {clip.reason}{how}"
     if len(clip.reasons or ()) > 1:
         yield f"all reasons, in the order of the recipe: {', '.join(clip.reasons)}"
     if clip.reason_detail:
         yield plain(clip.reason_detail)
     if clip.duplicate_of:
         yield from _original(finished, clip)
-
-
-def _by_how_much(clip: ClipRow) -> str:
-    value, bound = clip.reason_score, clip.reason_threshold
-    if value is None or bound is None or clip.reason in (Reason.DUPLICATE, Reason.NOT_SELECTED):
-        return ""
-    return f" ({score(value)}, bound {score(bound)})"
 
 
 def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
@@ -154,7 +151,8 @@ def _table(judged: Sequence[Judged]) -> str:
             verb = "rejects" if rule.bounds.severity == "reject" else "flags"
             is_flag = rule.bounds.severity == "flag"
             verdict = f"{verb}: {rule.bounds.tag(rule.reason) if is_flag else rule.reason}"
-        name = rule.name if rule.name == rule.bounds.score else f"{rule.name} ({rule.bounds.score})"
+        name, about = rule.bounds.rule, rule.bounds.score
+        name = name if name == about else f"{name} ({about})"
         rows.append((name, value, _bounds(rule), verdict))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
@@ -176,15 +174,6 @@ def _bounds(rule: Judged) -> str:
     ]
     named = {"score": rule.bounds.score, **rule.rule.values}
     return ", ".join([*said, *filter(None, [value_words(named)])]) or "no bound"
-
-
-def _others(clip: ClipRow, ruled: set[str]) -> str:
-    known = [
-        f"{name} {value:.4g}"
-        for name in SCORES
-        if name not in ruled and (value := clip.value(name)) is not None
-    ]
-    return f"scores without a rule: {', '.join(known)}" if known else ""
 
 
 def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[Judged]) -> Iterator[str]:
@@ -217,7 +206,7 @@ def _remedies(finished: Finished, clip: ClipRow, judged: Sequence[Judged]) -> It
 
 
 def _remedy(rule: Judged) -> str:
-    key, config = f"filters.{rule.name}", rule.rule
+    key, config = f"filters.{rule.bounds.rule}", rule.rule
     if rule.reason == f"{rule.bounds.score}_unwanted":
         return f"{key}.one_of and none_of for {rule.text}"
     if rule.value is None:
@@ -286,10 +275,10 @@ def _late_remedy(finished: Finished, clip: ClipRow, reason: Reason) -> str:
         keys += ["keep_fraction"] if select.keep_fraction is not None else []
         wider = ", ".join(f"select.{key}" for key in [*keys, "seed"])
         return f"a place for the clip of rank {rank} in its group: {wider}"
-    if reason == Reason.ANSWER_UNWANTED:
-        return "another answer, or caption.reject without the one above"
-    if reason == Reason.NOT_ANNOTATED:
-        return "an answer: run again for what passes, or --set caption.failed=keep"
-    if reason == Reason.JUDGED_TOO_LOW:
-        return "a better answer, or a lower caption.judge.min_score, or --set caption.failed=keep"
-    return "a source that can be decoded and encoded there; the message is above"
+    return {
+        Reason.ANSWER_UNWANTED: "another answer, or caption.reject without the one above",
+        Reason.NOT_ANNOTATED: "an answer: run again for what passes, or --set caption.failed=keep",
+        Reason.JUDGED_TOO_LOW: "a better answer, or a lower caption.judge.min_score, or --set "
+        "caption.failed=keep",
+        Reason.CUT_FAILED: "a source that can be decoded and encoded there; the message is above",
+    }[reason]

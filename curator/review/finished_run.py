@@ -36,9 +36,9 @@ class Finished:
         Raises:
             UsageError: They are no longer stored.
         """
-        stored = [self._read(name) for name in self._stored("clips")]
+        stored = self._stored("clips")
         if stored:
-            table = pa.concat_tables(stored)
+            table = self._read(stored)
             at = pc.index_in(self.clips["clip_id"], value_set=table["clip_id"].combine_chunks())
             if at.null_count == 0:
                 table = table.take(at.combine_chunks())
@@ -51,7 +51,7 @@ class Finished:
 
     def vectors(self) -> pa.Table:
         """Rows of `embeddings`."""
-        return pa.concat_tables([self._read(name) for name in self.summary["tables"]["embeddings"]])
+        return self._read(self.summary["tables"]["embeddings"])
 
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
         """Returns thumbnails of clips."""
@@ -65,8 +65,8 @@ class Finished:
         stamp = self.summary["fingerprints"]["candidates"]
         return [info.key for info in self.store.list(f"candidates/{kind}/{stamp}-")]
 
-    def _read(self, name: str) -> pa.Table:
-        return read_parquet(self.store, name)
+    def _read(self, names: Iterable[str]) -> pa.Table:
+        return pa.concat_tables([read_parquet(self.store, name) for name in names])
 
 
 def open_finished(out: str) -> Finished:
@@ -90,15 +90,15 @@ def open_finished(out: str) -> Finished:
 
 def _as_now(table: pa.Table) -> pa.Table:
     """Gives the rows this version's columns."""
-    columns = []
-    for field in clips_schema():
-        if field.name in table.column_names:
-            columns.append(table[field.name].cast(field.type))
-        else:
-            columns.append(pa.nulls(table.num_rows, field.type))
-    metadata = metadata_fields(table.schema)
-    columns += [table[field.name] for field in metadata]
-    return pa.table(columns, schema=pa.schema([*clips_schema(), *metadata]))
+    schema = pa.schema([*clips_schema(), *metadata_fields(table.schema)])
+    known = set(table.column_names)
+    columns = [
+        table[field.name].cast(field.type)
+        if field.name in known
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
 
 
 def is_of_stage(reason: str | None) -> bool:
