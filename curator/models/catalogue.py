@@ -14,7 +14,6 @@ Kind = Literal["clip", "aesthetic", "shots", "text"]
 CATALOGUE = "catalogue.yaml"
 """Name of the packaged file, and of one in a models folder that adds to it."""
 
-
 TEXT_FILES = ("config.json", "tokenizer.json")
 """What a text encoder needs beside its weights."""
 
@@ -95,13 +94,7 @@ class ModelEntry(BaseModel):
     def parts(self) -> tuple["ModelEntry", ...]:
         """An entry for each file, as if it were the only one; the weights first."""
         alone = self.model_copy(update={"also": ()})
-        return (
-            alone,
-            *(
-                alone.model_copy(update={"file": f.file, "sha256": f.sha256, "bytes": f.bytes})
-                for f in self.also
-            ),
-        )
+        return (alone, *(alone.model_copy(update=dict(other)) for other in self.also))
 
     @property
     def total_bytes(self) -> int | None:
@@ -120,21 +113,13 @@ class ModelEntry(BaseModel):
 
 
 class Catalogue:
-    """Models by name.
-
-    Args:
-        entries: In the order in which they are listed.
-    """
+    """Models by name, in the order in which they are listed."""
 
     def __init__(self, entries: Mapping[str, ModelEntry]) -> None:
         self.entries = dict(entries)
 
     def find(self, name: str, kind: Kind | None = None) -> ModelEntry:
-        """The entry of a name.
-
-        Args:
-            name: The model's name.
-            kind: What it must be; None for any.
+        """The entry of a name, which must be of a kind where one is given.
 
         Raises:
             ModelError: There is none of that name and kind; names the nearest.
@@ -147,10 +132,7 @@ class Catalogue:
 
 
 def load_catalogue(added: str | None = None) -> Catalogue:
-    """The packaged catalogue.
-
-    Args:
-        added: Text of a catalogue in YAML that adds models, or replaces some; None for none.
+    """The packaged catalogue, with what a text in YAML adds to it or replaces.
 
     Raises:
         ModelError: What is added cannot be read.

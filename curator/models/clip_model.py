@@ -124,11 +124,7 @@ class ClipEncoder:
         return np.concatenate(parts)
 
     def stream(self, *, in_background: bool = False) -> "ClipStream":
-        """Begins a video.
-
-        Args:
-            in_background: Compute in a thread of its own while more pictures are pushed.
-        """
+        """Begins a video; in the background it computes while more pictures are pushed."""
         return ClipStream(self, in_background=in_background)
 
     def _seen(self, some_NHWC: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:

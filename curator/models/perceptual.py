@@ -107,10 +107,7 @@ CLIP_DIM = DIM + int(_LOW_D.sum())
 
 
 def describe(frame_HWC: NDArray[np.uint8]) -> _Array:
-    """Describes one frame.
-
-    Args:
-        frame_HWC: uint8 [H, W, 3], RGB, upright; about 320 px on the longer side.
+    """Describes one frame, uint8 [H, W, 3] RGB, upright; about 320 px on the longer side.
 
     Returns:
         float32 [DIM], L2-normalised, or all zeros for a frame without structure.
@@ -132,10 +129,7 @@ def describe(frame_HWC: NDArray[np.uint8]) -> _Array:
 
 
 def aggregate(descriptors_ND: _Array) -> _Array | None:
-    """Embeds a clip from the descriptors of frames sampled evenly from it.
-
-    Args:
-        descriptors_ND: float32 [N, DIM], from `describe`, in order of time.
+    """Embeds a clip from descriptors, float32 [N, DIM], of frames sampled evenly, in order of time.
 
     Returns:
         float32 [CLIP_DIM], L2-normalised, or None when no frame has structure, or when the frames
@@ -165,13 +159,8 @@ def cut_borders(luma_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
     A bar is a run of lines of one luma that ends in an edge along most of its length. The edge
     keeps the plain background of a picture, where an object begins in the middle of a line, from
-    being cut differently in each copy.
-
-    Args:
-        luma_HW: uint8 [H, W].
-
-    Returns:
-        A view of the picture inside the bars.
+    being cut differently in each copy. Returns a view of the picture, uint8 [H, W], inside the
+    bars.
     """
     if min(luma_HW.shape) < _BAR_MIN_SIDE_PX:
         return luma_HW

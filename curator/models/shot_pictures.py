@@ -24,19 +24,11 @@ def needs_smoothing(stream: VideoStream) -> bool:
 
 
 def tiny_scaler(rotation_deg: int) -> Scaler:
-    """Scaler to the shot network's picture, which luma is measured on too.
-
-    Args:
-        rotation_deg: Clockwise rotation that shows the source upright.
-    """
+    """Scaler to the shot network's picture; `rotation_deg` is clockwise, to show it upright."""
     return Scaler(WIDTH, HEIGHT, rotation_deg=rotation_deg)
 
 
 def tiny_luma(rgb_HWC: NDArray[np.uint8]) -> tuple[float, float]:
-    """Mean and standard deviation of luma, 0 (black) to 1 (white).
-
-    Args:
-        rgb_HWC: uint8 RGB, of the size that `tiny_scaler` gives.
-    """
+    """Mean and standard deviation of luma, 0 (black) to 1 (white), of uint8 RGB."""
     luma = rgb_HWC.astype(np.float32) @ LUMA
     return float(luma.mean()) / 255, float(luma.std()) / 255

@@ -47,11 +47,7 @@ MAX_BOXES = 64
 
 
 def text_model_file(model: str = TEXT_MODEL, *, setting: str = "analyze.text") -> Path:
-    """A network's file in the installed wheel.
-
-    Args:
-        model: Its name.
-        setting: The recipe's key that does without it.
+    """A network's file in the installed wheel; `setting` is the recipe's key that does without it.
 
     Raises:
         ModelError: The wheel, or the model in it, is not there.
@@ -68,15 +64,10 @@ def text_model_file(model: str = TEXT_MODEL, *, setting: str = "analyze.text") -
 
 
 def checked_model(path: Path, sha256: str, *, setting: str = "analyze.text") -> bytes:
-    """Bytes of a network's file.
-
-    Args:
-        path: Where it is.
-        sha256: What was tested.
-        setting: The recipe's key that does without it.
+    """Bytes of a network's file; `setting` is the recipe's key that does without it.
 
     Raises:
-        ModelError: It is another file.
+        ModelError: It is another file than the one that was tested.
     """
     weights = path.read_bytes()
     digest = hashlib.sha256(weights).hexdigest()
@@ -89,12 +80,7 @@ def checked_model(path: Path, sha256: str, *, setting: str = "analyze.text") -> 
 
 
 def text_session(weights: bytes, providers: list[str]) -> Any:  # noqa: ANN401
-    """A session of onnxruntime for a network, on one thread.
-
-    Args:
-        weights: The network.
-        providers: Who computes it, the first that can.
-    """
+    """A session of onnxruntime for a network, on one thread, by the first provider that can."""
     # Imported here: 0.2 CPU-seconds that runs without text detection do not need.
     import onnxruntime
 
@@ -166,22 +152,12 @@ class TextDetector:
     def quads(
         self, rgb_HWC: NDArray[np.uint8], *, probability: float, most_height: float
     ) -> NDArray[np.float64]:
-        """Corners of the lines of text in a picture, turned ones as they lie; see `quads_of`.
-
-        Args:
-            rgb_HWC: See `boxes`.
-            probability: See `quads_of`.
-            most_height: Likewise.
-        """
+        """Corners of the lines of text in a picture, turned ones as they lie; see `quads_of`."""
         found = self.probability(rgb_HWC)
         return quads_of(found, probability=probability, most_height=most_height)[0]
 
     def probability(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """How surely each pixel lies in the core of a line, float32 [H, W] of the network's size.
-
-        Args:
-            rgb_HWC: See `boxes`.
-        """
+        """How surely each pixel is in the core of a line, float32 [H, W] of the network's size."""
         size = network_size(rgb_HWC.shape[1], rgb_HWC.shape[0], self._long_side_px)
         picture = cv2.resize(rgb_HWC, size, interpolation=cv2.INTER_LINEAR)
         # The network was trained on blue, green, red in [-1, 1].
@@ -191,22 +167,13 @@ class TextDetector:
 
 
 def network_size(width: int, height: int, long_side_px: int = LONG_SIDE_PX) -> tuple[int, int]:
-    """Width and height that a picture is shown to the network at.
-
-    Args:
-        width: Of the picture, in pixels.
-        height: Likewise.
-        long_side_px: Longer side of the network's picture.
-    """
+    """Width and height in pixels that a picture of this size is shown to the network at."""
     scale = long_side_px / max(width, height) / _STRIDE_PX
     return tuple(max(1, round(side * scale)) * _STRIDE_PX for side in (width, height))  # type: ignore[return-value]
 
 
 def lines_of(probability_HW: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Lines of text in a map of probabilities.
-
-    Args:
-        probability_HW: float32, 0 to 1.
+    """Lines of text in a map of probabilities, float32, 0 to 1.
 
     Returns:
         float32 [n, 6], the columns of `BOX_COLUMNS`, the largest first.

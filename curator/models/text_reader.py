@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import chain
 from pathlib import Path
 
 import cv2
@@ -120,41 +121,27 @@ class TextReader:
             All lines in which something was read, whatever their confidence; at most `MAX_BOXES`.
         """
         height, width = rgb_HWC.shape[:2]
-        corners: list[NDArray[np.float64]] = []
-        crops: list[NDArray[np.uint8]] = []
-        places: list[int] = []
         quads = self._detector.quads(
             rgb_HWC, probability=_LINE_PROBABILITY, most_height=_MOST_HEIGHT
         )
         order = sorted(range(len(quads)), key=lambda i: -_area(quads[i]))[:MAX_BOXES]
-        for place, index in enumerate(order):
-            for quad in _readings(quads[index] * (width, height)):
-                corners.append(quad)
-                crops.append(_straightened(rgb_HWC, quad))
-                places.append(place)
+        ways = [(i, quad) for i in order for quad in _readings(quads[i] * (width, height))]
+        said = self.read_crops([_straightened(rgb_HWC, quad) for _, quad in ways])
         best: dict[int, Line] = {}
-        for place, quad, (text, confidence) in zip(
-            places, corners, self.read_crops(crops), strict=True
-        ):
-            if text and (place not in best or best[place].confidence < confidence):
+        for (i, quad), (text, confidence) in zip(ways, said, strict=True):
+            if text and (i not in best or best[i].confidence < confidence):
                 a, b, c, d = ((float(x / width), float(y / height)) for x, y in quad)
-                best[place] = Line(text=text, confidence=confidence, box=(a, b, c, d))
+                best[i] = Line(text=text, confidence=confidence, box=(a, b, c, d))
         return in_reading_order(list(best.values()))
 
     def read_crops(self, crops: Sequence[NDArray[np.uint8]]) -> list[tuple[str, float]]:
-        """What straight lines say.
-
-        Args:
-            crops: uint8 RGB [H, W, 3] each, of one line.
-
-        Returns:
-            Text, empty for none, and confidence of each.
-        """
+        """Text, empty for none, and confidence of straight lines, uint8 RGB [H, W, 3] each."""
         found: list[tuple[str, float]] = [("", 0.0)] * len(crops)
         scaled = [_scaled(crop) for crop in crops]
         by_width: dict[int, list[int]] = {}
         for index, line in enumerate(scaled):
-            by_width.setdefault(_filled_width(line.shape[1]), []).append(index)
+            steps = math.ceil(line.shape[1] / _WIDTH_STEP_PX)
+            by_width.setdefault(max(_LEAST_WIDTH_PX, steps * _WIDTH_STEP_PX), []).append(index)
         for width, indices in sorted(by_width.items()):
             for begin in range(0, len(indices), _BATCH):
                 some = indices[begin : begin + _BATCH]
@@ -173,9 +160,7 @@ class TextReader:
 def decoded(probability_TK: NDArray[np.float32], characters: Sequence[str]) -> tuple[str, float]:
     """The likeliest class of each column, repeats taken once, blanks left out.
 
-    Args:
-        probability_TK: float32, 0 to 1.
-        characters: Of the classes; the first is the blank.
+    `characters` are those of the classes; the first is the blank.
 
     Returns:
         The text without spaces at its ends, and the mean probability of its characters.
@@ -190,11 +175,7 @@ def decoded(probability_TK: NDArray[np.float32], characters: Sequence[str]) -> t
 
 
 def in_reading_order(lines: Sequence[Line]) -> list[Line]:
-    """Lines by rows from the top, and from left to right within a row.
-
-    Args:
-        lines: Of one picture.
-    """
+    """Lines of one picture by rows from the top, and from left to right within a row."""
 
     def middle_and_height(line: Line) -> tuple[float, float]:
         ys = [y for _, y in line.box]
@@ -225,18 +206,15 @@ def merged(
     by the longer one. Where numbers differ and nothing else, the place decides: a running clock is
     one line.
 
-    Args:
-        frames: Lines of each picture, in the order of time.
-        min_confidence: Lines below are left out.
-        max_lines: Lines that are told at most.
-        max_characters: Of all lines together; a line that goes over is left out.
+    Lines below `min_confidence` are left out, and so is a line with which all together would have
+    more than `max_characters`.
 
     Returns:
         Lines in the order in which they first appear, those of a picture in reading order.
     """
     groups: list[_Readings] = []
     known: dict[str, _Readings] = {}
-    for line in (line for lines in frames for line in lines):
+    for line in chain.from_iterable(frames):
         letters = _letters(line.text)
         if line.confidence < min_confidence or len(letters) < 2:
             continue
@@ -263,15 +241,10 @@ def merged(
 
 def _told(group: _Readings) -> str:
     longest = max(map(len, group))
-    whole = [
-        line
-        for letters, lines in group.items()
-        if len(letters) >= _ALIKE * longest
-        for line in lines
-    ]
+    long = (lines for letters, lines in group.items() if len(letters) >= _ALIKE * longest)
+    whole = list(chain.from_iterable(long))
     times = Counter(line.text for line in whole)
-    best = max(whole, key=lambda line: (times[line.text], line.confidence, line.text))
-    return best.text
+    return max(whole, key=lambda line: (times[line.text], line.confidence, line.text)).text
 
 
 def _is_same(a: Line, b: Line) -> bool:
@@ -337,8 +310,3 @@ def _scaled(crop_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
     scaled = max(1, min(_MOST_WIDTH_PX, math.ceil(_HEIGHT_PX * width / height)))
     method = cv2.INTER_AREA if height > _HEIGHT_PX else cv2.INTER_LINEAR
     return np.asarray(cv2.resize(crop_HWC, (scaled, _HEIGHT_PX), interpolation=method), np.uint8)
-
-
-def _filled_width(width: int) -> int:
-    steps = math.ceil(width / _WIDTH_STEP_PX)
-    return max(_LEAST_WIDTH_PX, steps * _WIDTH_STEP_PX)

@@ -71,14 +71,6 @@ def has_fast_bfloat16() -> bool:
     return any(bool(getattr(torch.cpu, name, bool)()) for name in checks)
 
 
-def _arithmetic(precision: Precision, *, is_on_gpu: bool) -> str:
-    if is_on_gpu:
-        return "float32" if precision == "float32" else "float16"
-    if precision == "auto":
-        return "bfloat16" if has_fast_bfloat16() else "float32"
-    return precision
-
-
 @dataclass(frozen=True, slots=True)
 class _Layer:
     """Weights of one dilated layer: a spatial convolution, four temporal ones."""
@@ -111,7 +103,12 @@ class ShotNetwork:
 
         self.device = device
         self.is_on_gpu = device != "cpu"
-        self.precision = _arithmetic(precision, is_on_gpu=self.is_on_gpu)
+        if self.is_on_gpu:
+            self.precision = "float32" if precision == "float32" else "float16"
+        elif precision == "auto":
+            self.precision = "bfloat16" if has_fast_bfloat16() else "float32"
+        else:
+            self.precision = precision
         self.torch = torch
         self.dtype: Any = getattr(torch, self.precision)
         self.n_halved = 0
@@ -139,11 +136,7 @@ class ShotNetwork:
             )
 
     def stream(self, *, in_background: bool = False) -> "ShotStream":
-        """Begins a video.
-
-        Args:
-            in_background: Compute in a thread of its own while more frames are pushed.
-        """
+        """Begins a video; in the background it computes while more frames are pushed."""
         chunk = GPU_CHUNK if self.is_on_gpu else CHUNK
         return ShotStream(self, chunk=chunk, in_background=in_background)
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from curator.errors import ModelError, StorageError
 from curator.fingerprints import fingerprint
 from curator.models.catalogue import CATALOGUE, Catalogue, ModelEntry, load_catalogue
-from curator.storage import Store, open_store
+from curator.storage import open_store
 from curator.storage.base import TEMPORARY_PREFIX
 from curator.storage.object_service import scheme_of
 
@@ -66,8 +66,7 @@ class ModelStore:
     def at(cls, place: str | None) -> "ModelStore":
         """The store of a folder, or the default folder with a bucket prefix as its mirror.
 
-        Args:
-            place: None for what `CURATE_MODELS` says, or the default folder.
+        None stands for what `CURATE_MODELS` says, or the default folder.
         """
         place = place or os.environ.get(PLACE) or None
         if place is not None and scheme_of(place) is not None:
@@ -130,12 +129,8 @@ class ModelStore:
     def pull(self, entry: ModelEntry, source: str | None = None) -> Path:
         """Fetches a model, verifies it, and puts each of its files in its place whole.
 
-        Args:
-            entry: Of the catalogue.
-            source: Folder or bucket prefix to copy from; None for the mirror, then the hub.
-
-        Returns:
-            Its path, as `find` gives it.
+        `source` is a folder or bucket prefix to copy from; None stands for the mirror, then the
+        hub. Returns what `find` returns.
 
         Raises:
             ModelError: It cannot be fetched, or is not what the catalogue names.
@@ -148,7 +143,7 @@ class ModelStore:
         if place is not None and self._copy_from(place, entry):
             return self.path(entry)
         if source is not None:
-            both = " nor ".join(", ".join(names) for names in zip(*_names(entry), strict=True))
+            both = " nor ".join(map(", ".join, _names(entry)))
             raise ModelError(f"model {entry.name}: neither {both} is in {source}")
         for part in entry.parts:
             if self._state(part) != "verified":
@@ -275,9 +270,8 @@ class ModelStore:
         """Copies a stream into the folder; nothing is left if its hash is another."""
         expected = self._expected(entry)
         hashed = hashlib.sha256()
-        folder: Store = open_store(self.folder)
         try:
-            with folder.create(entry.key) as out:
+            with open_store(self.folder).create(entry.key) as out:
                 while block := stream.read(_BLOCK):
                     hashed.update(block)
                     out.write(block)
@@ -317,20 +311,17 @@ def mirrored_names(place: str, entry: ModelEntry) -> list[str] | None:
     They are in a folder of the model's name, or in the place itself.
     """
     store = open_store(place)
-    for names in zip(*_names(entry), strict=True):
-        if all(store.exists(name) for name in names):
-            return list(names)
-    return None
+    return next((names for names in _names(entry) if all(map(store.exists, names))), None)
 
 
-def _names(entry: ModelEntry) -> list[tuple[str, str]]:
-    return [(part.key, part.file) for part in entry.parts]
+def _names(entry: ModelEntry) -> tuple[list[str], list[str]]:
+    """Names of a model's files in a folder of its own, and in one that all models share."""
+    return [part.key for part in entry.parts], [part.file for part in entry.parts]
 
 
 def _worst(states: Iterable[State]) -> State:
-    found = set(states)
     order: tuple[State, ...] = ("differs", "missing", "not verified", "verified")
-    return next(state for state in order if state in found)
+    return min(states, key=order.index)
 
 
 def _sha256(path: Path) -> str:

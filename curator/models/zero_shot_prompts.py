@@ -38,10 +38,7 @@ class Prompts(BaseModel):
 
 
 def load_prompts(path: str | None = None) -> Prompts:
-    """Reads classes and prompts.
-
-    Args:
-        path: A YAML file of the form of the packaged `content_types.yaml`; None for that one.
+    """Reads classes and prompts from a YAML file; None stands for `content_types.yaml` here.
 
     Raises:
         ModelError: It cannot be read, or is of another form.
