@@ -85,13 +85,8 @@ def fitted_flow(
         return flow, fit
     x, y = _whole_shift_px(before_HW, after_HW)
     moved_back = np.array([[1, 0, -x], [0, 1, -y]], np.float32)
-    nearer = cv2.warpAffine(
-        after_HW,
-        moved_back,
-        (after_HW.shape[1], after_HW.shape[0]),
-        flags=cv2.INTER_NEAREST,
-        borderMode=cv2.BORDER_REPLICATE,
-    )
+    size, edges = after_HW.shape[::-1], cv2.BORDER_REPLICATE
+    nearer = cv2.warpAffine(after_HW, moved_back, size, flags=cv2.INTER_NEAREST, borderMode=edges)
     again = dense.between(before_HW, np.asarray(nearer, np.uint8))
     assert again is not None
     again += np.array([x, y], np.float32)
@@ -134,8 +129,8 @@ def place_texture(gray_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
     from_centre = np.maximum(
         np.abs(top / height - 0.5)[:, None], np.abs(left / width - 0.5)[None, :]
     )
-    texture_P: NDArray[np.float32] = (strength * (CENTRE + (1 - CENTRE) * 2 * from_centre)).ravel()
-    return texture_P.astype(np.float32)
+    texture = strength * (CENTRE + (1 - CENTRE) * 2 * from_centre)
+    return np.asarray(texture.ravel(), np.float32)
 
 
 def _grid(length: int) -> NDArray[np.int64]:

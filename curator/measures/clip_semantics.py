@@ -6,8 +6,7 @@ It knows no pixels: another aesthetic head, other prompts or other bounds are a 
 # ruff: noqa: N803, N806 - shape letters
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,29 +27,22 @@ FAMILY = "CLIP"
 _HEADS_VERSION = 1
 
 
-class Need(StrEnum):
-    """What of the recipe a score comes from; else it is absent."""
-
-    CLIP = "clip"
-    AESTHETIC = "aesthetic"
-    CONTENT = "content"
-    SAFETY = "safety"
-
-
+Need = Literal["clip", "aesthetic", "content", "safety"]
+"""What of the recipe a score comes from; else it is absent."""
 NEEDS: dict[str, Need] = {
-    "aesthetic": Need.AESTHETIC,
-    "content_probability": Need.CONTENT,
-    "nsfw": Need.SAFETY,
-    "consistency": Need.CLIP,
+    "aesthetic": "aesthetic",
+    "content_probability": "content",
+    "nsfw": "safety",
+    "consistency": "clip",
 }
 """Scores that are absent unless the recipe names models."""
-_REMEDY = {
-    Need.CLIP: "set analyze.clip, such as analyze.clip=openai-vit-b-32 (`curate models pull "
+_REMEDY: dict[Need, str] = {
+    "clip": "set analyze.clip, such as analyze.clip=openai-vit-b-32 (`curate models pull "
     "openai-vit-b-32`)",
-    Need.AESTHETIC: "set analyze.clip=openai-vit-l-14 and semantic.aesthetic=laion-mlp-l-14 "
+    "aesthetic": "set analyze.clip=openai-vit-l-14 and semantic.aesthetic=laion-mlp-l-14 "
     "(`curate models pull openai-vit-l-14 laion-mlp-l-14`)",
 }
-_REMEDY |= dict.fromkeys((Need.CONTENT, Need.SAFETY), _REMEDY[Need.CLIP])
+_REMEDY["content"] = _REMEDY["safety"] = _REMEDY["clip"]
 
 
 class SemanticConfig(StageConfig):
@@ -144,7 +136,7 @@ class Semantics:
         clip, head = self.clip, self.aesthetic
         needed = {name: NEEDS[score] for name, score in asked.items() if score in NEEDS}
         for name, need in needed.items():
-            if clip is None or (need == Need.AESTHETIC and head is None):
+            if clip is None or (need == "aesthetic" and head is None):
                 raise UsageError(
                     f"filters.{name} asks for a score that is not made; {_REMEDY[need]}"
                 )
@@ -228,7 +220,7 @@ def check_content(
     asking = {"semantic.reject": config.reject, "select.by": "content_type" in columns, key: key}
     for name in (name for name, is_asking in asking.items() if is_asking):
         if clip is None:
-            raise UsageError(f"{name} asks for content types; {_REMEDY[Need.CONTENT]}")
+            raise UsageError(f"{name} asks for content types; {_REMEDY['content']}")
         if not config.content:
             raise UsageError(f"{name} asks for content types, which semantic.content switches off")
     known = load_prompts(config.prompts).content if config.reject else {}

@@ -23,8 +23,7 @@ _MIN_LOOKS = 3
 _MAX_LOOKS = 60
 _MOVES = 1.5  # mean levels from which a clip has motion in some cell
 _ACTIVE = 0.75  # levels from which a cell moves in one look
-_SMALLEST = (0.085, 0.085)  # sides of the smallest inset, as shares of width and height
-_LARGEST = (0.56, 0.56)
+_SMALLEST, _LARGEST = 0.085, 0.56  # sides of insets, as shares of width and height
 _SHAPES = (0.45, 2.6)  # width by height, in pixels
 _N_LINES = 24  # lines of each direction that may be sides
 _BESIDE = (5, 6, 7, 8)  # places from a line at which what is beside it is looked at
@@ -41,6 +40,8 @@ _WEIGHTS = {
     "exact": 10.4,
     "size": 3.9,
 }
+_FULL_AT = {"core": 0.6, "near": 0.2, "size": 0.3}
+"""Values of features above which more says no more."""
 _BIAS = -26.7
 """Fitted on made insets, seeds 1 to 7 of the half `tune` (`benchmarks/insets.py`), and lowered for
 five false insets in 567 clips without a screen in the scene."""
@@ -116,8 +117,7 @@ def rectangles(
     beyond = np.stack([_shifted(lasting, -d) for d in _BESIDE]).mean(0)
     excess = lasting - np.minimum(beside, beyond)
     places = [np.concatenate([[0], _places(plane), [LINE_ACROSS]]) for plane in excess]
-    x0, x1 = _pairs(places[0], 0)
-    y0, y1 = _pairs(places[1], 1)
+    (x0, x1), (y0, y1) = _pairs(places[0]), _pairs(places[1])
     if not len(x0) or not len(y0):
         return None
     sums = np.pad(lasting.cumsum(1), ((0, 0), (1, 0), (0, 0)))
@@ -148,17 +148,8 @@ def inset_odds(features: dict[str, Floats]) -> Floats:
     at_rest = (f["low"] >= 0.8) & (f["exact"] >= 0.85)
     at_rest &= (f["uneven"] < 0.9) | (f["low"] > 0.97)
     can_be = (f["stands_out"] >= 0.36) & (f["core"] >= 0.15) & (at_rest | (f["outside"] >= 0.1))
-    terms = {
-        "low": f["low"],
-        "stands_out": f["stands_out"],
-        "goes_on": f["goes_on"],
-        "core": np.minimum(f["core"] / 0.6, 1),
-        "near": np.minimum(f["near"] / 0.2, 1),
-        "real": f["real"],
-        "exact": f["exact"],
-        "size": np.minimum(f["size"] / 0.3, 1),
-    }
-    odds = _BIAS + np.stack([_WEIGHTS[name] * values for name, values in terms.items()]).sum(0)
+    terms = f | {name: np.minimum(f[name] / full, 1) for name, full in _FULL_AT.items()}
+    odds = _BIAS + np.stack([weight * terms[name] for name, weight in _WEIGHTS.items()]).sum(0)
     return np.where(can_be, odds, _NO)
 
 
@@ -204,10 +195,10 @@ def _places(excess_AP: Floats) -> NDArray[np.intp]:
     return np.sort(best[longest[best] >= 0.06 * LINE_ALONG])
 
 
-def _pairs(places: NDArray[np.intp], axis: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _pairs(places: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     first, last = np.triu_indices(len(places), 1)
     length = (places[last] - places[first]) / LINE_ACROSS
-    fits = (length >= _SMALLEST[axis]) & (length <= _LARGEST[axis])
+    fits = (length >= _SMALLEST) & (length <= _LARGEST)
     return places[first[fits]], places[last[fits]]
 
 

@@ -37,17 +37,13 @@ def standing_lines(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) ->
     right by places from top to bottom.
     """
     planes = []
-    for turned in (False, True):
-        steps = [
-            cv2.absdiff(gray[2:], gray[:-2]) if turned else cv2.absdiff(gray[:, 2:], gray[:, :-2])
-            for gray in (before_HW, after_HW)
-            if min(gray.shape) > 2
-        ]
-        if not steps:
+    for pair in ((before_HW, after_HW), (before_HW.T, after_HW.T)):
+        if min(before_HW.shape) <= 2:
             planes.append(np.zeros((LINE_ALONG, LINE_ACROSS), bool))
             continue
+        grays = map(np.ascontiguousarray, pair)
+        steps = [cv2.absdiff(gray[:, 2:], gray[:, :-2]) for gray in grays]
         both = cv2.threshold(cv2.min(*steps), _STEP, 255, cv2.THRESH_BINARY)[1]
-        both = cv2.transpose(both) if turned else both
         n_places = both.shape[1] + 2
         pieces = cv2.resize(both, (both.shape[1], LINE_ALONG), interpolation=cv2.INTER_AREA)
         filled = np.pad(np.asarray(pieces) >= 255 * _FILLED, ((0, 0), (1, 1)))

@@ -70,14 +70,9 @@ def _phase_of_grid(lines_NL: NDArray[np.uint8]) -> int:
 
 
 def _smooth_steps(segments_NL: NDArray[np.float32], phase: int) -> NDArray[np.float32]:
-    """Steps between neighbours, those on a grid of 8 px spread over the block.
+    """Steps between neighbours, those on a grid of 8 px spread over the block, float32 [N, L].
 
-    Args:
-        segments_NL: Levels, from places that are multiples of 8.
-        phase: From `_phase_of_grid`.
-
-    Returns:
-        float32 [N, L], the last of each segment 0.
+    Segments begin at multiples of 8; the last step of each is 0.
     """
     steps = np.zeros_like(segments_NL)
     np.subtract(segments_NL[:, 1:], segments_NL[:, :-1], out=steps[:, :-1])

@@ -63,7 +63,6 @@ _FIRST_COLUMNS = (
 )  # fmt: skip
 """Columns of `clips` that have this order for ever; a score that is not named follows them."""
 
-
 _Families = dict[str, tuple[str, ...]]
 
 
@@ -232,16 +231,13 @@ def score_clip(
     aggregates: Mapping[str, How] | None = None,
     heads: Heads | None = None,
 ) -> dict[str, float | None]:
-    """All scores of one clip.
+    """A value of one clip for each of `SCORES`; None where nothing was measured within the span.
 
     Args:
         track: What was measured.
         span: The clip.
         aggregates: For scores of samples, how they are made if not as `SCORES` says.
         heads: Reads the track's CLIP embeddings; without, scores of those are absent.
-
-    Returns:
-        A value for each of `SCORES`; None where nothing was measured within the span.
     """
     clip, given = ClipView(track, span, heads), aggregates or {}
     return {

@@ -35,18 +35,15 @@ def sharpness(gray_HW: NDArray[np.uint8]) -> float:
         cv2.absdiff(smooth, np.roll(smooth, 1, axis=0)),
     )
     slope[0], slope[:, 0] = 0, 0
-    low = _windows(cv2.erode(smooth, _box(size)), size)
-    high = _windows(cv2.dilate(smooth, _box(size)), size)
-    steepest = _windows(cv2.dilate(slope, _box(size)), size)
+    box = np.ones((size, size), np.uint8)
+    low = _windows(cv2.erode(smooth, box), size)
+    high = _windows(cv2.dilate(smooth, box), size)
+    steepest = _windows(cv2.dilate(slope, box), size)
     contrast = high.astype(np.float32) - low
     has_edge = contrast >= _EDGE_CONTRAST
     if not has_edge.any():
         return 1.0
     return min(1.0, float(np.quantile(steepest[has_edge] / contrast[has_edge], 0.9)))
-
-
-def _box(size: int) -> NDArray[np.uint8]:
-    return np.ones((size, size), np.uint8)
 
 
 def _windows(filtered_HW: cv2.typing.MatLike, size: int) -> NDArray[np.uint8]:

@@ -74,17 +74,11 @@ class RuleCount:
     def facts(self, rules: Mapping[str, Rule]) -> dict[str, Any]:
         """Returns the rule as applied, with bounds as numbers, for the summary."""
         facts: dict[str, Any] = {"rule": self.rule}
-        if (bounds := self.bounds) is not None:
-            facts |= {
-                "score": bounds.score,
-                "severity": bounds.severity,
-                "min": bounds.min,
-                "max": bounds.max,
-                "drop_lowest": rules[self.rule].drop_lowest,
-                "drop_highest": rules[self.rule].drop_highest,
-                "n_measured": bounds.n_measured,
-                **rules[self.rule].values,
-            }
+        if self.bounds is not None:
+            own, given = self.bounds, rules[self.rule]
+            facts |= {key: getattr(own, key) for key in ("score", "severity", "min", "max")}
+            facts |= {key: getattr(given, key) for key in ("drop_lowest", "drop_highest")}
+            facts |= {"n_measured": own.n_measured, **given.values}
         return facts | {"first": self.n_first, "alone": self.n_alone, "any": self.n_any}
 
 

@@ -54,16 +54,14 @@ class Bounds:
 def resolve(
     rules: Mapping[str, Rule], corpus: Callable[[str], Values] | None = None
 ) -> list[Bounds]:
-    """Turns rules into numbers.
+    """Turns rules into numbers, in the same order.
+
+    Where a rule has a bound of both kinds on one side, the stricter counts.
 
     Args:
         rules: From the recipe.
         corpus: Returns the values of a score over all candidate clips that are long enough and have
             it, whatever other rules decide. None leaves bounds by quantile out.
-
-    Returns:
-        One entry per rule, in the same order. Where a rule has a bound of both kinds on one side,
-        the stricter counts.
     """
     bounds = []
     for name, rule in rules.items():

@@ -117,9 +117,10 @@ def find_candidates(
         [step, -_highest(-changes["step_3"], 1), -_highest(-changes["step_13"], 5)]
     )
     contrast = lasting / (NOISE_LEVELS + _highest_beside(step, 8))
-    is_step = _is_peak(lasting, 3) & (contrast > LEAST_CONTRAST) & (lasting > LEAST_STEP)
+    is_step = (lasting >= _highest(lasting, 3)) & (contrast > LEAST_CONTRAST)
+    is_step &= lasting > LEAST_STEP
     is_peak = np.zeros(len(step), np.bool_)
-    for frame in np.flatnonzero(_is_peak(single, 3) & (single > LEAST_PEAK)).tolist():
+    for frame in np.flatnonzero((single >= _highest(single, 3)) & (single > LEAST_PEAK)).tolist():
         # The network may be off by a frame or two; a step says where the cut is.
         first = max(0, frame - 2)
         sharpest = first + int(np.argmax(lasting[first : frame + 3]))
@@ -269,10 +270,6 @@ def _mean_of_two(values_F: Floats, away: int) -> Floats:
     """Mean of the values so many frames before and after, which are 0 beyond the ends."""
     padded = np.pad(values_F, away, constant_values=0.0)
     return np.asarray((padded[: len(values_F)] + padded[2 * away :]) / 2)
-
-
-def _is_peak(values_F: Floats, reach: int) -> NDArray[np.bool_]:
-    return np.asarray(values_F >= _highest(values_F, reach))
 
 
 def _logistic(score_K: Floats) -> Floats:
