@@ -4,8 +4,7 @@ The caption names only facts from pixels and container, and `caption_model` says
 vision-language model saw the clip.
 """
 
-from collections.abc import Mapping
-
+from curator.records.clips import Clip
 from curator.stages.caption.config import CaptionConfig
 from curator.tables.clip_rows import ClipRows
 
@@ -17,23 +16,13 @@ def measured_captions(clips: ClipRows, config: CaptionConfig) -> None:
     if not config.enabled or config.annotates:
         return
     for clip in clips.kept():
-        clip.caption = measured_caption(
-            clip.scores,
-            width=clip.width,
-            height=clip.height,
-            duration_s=clip.end_s - clip.start_s,
-            fps=clip.fps,
-        )
+        clip.caption = measured_caption(clip)
         clip.caption_model = MEASURED_MODEL
 
 
-def measured_caption(
-    scores: Mapping[str, float | None], *, width: int, height: int, duration_s: float, fps: float
-) -> str:
-    """Describes a clip by its measurements, in one or two English sentences.
-
-    The scores are from `filters.score_clip`; width and height are upright pixels.
-    """
+def measured_caption(clip: Clip) -> str:
+    """Describes a clip by its measurements, in one or two English sentences."""
+    scores, width, height = clip.scores, clip.width, clip.height
     shape = "portrait" if height > width else "landscape" if width > height else "square"
     tones = [
         _word(scores["luma"], ((0.2, "dark"), (0.4, "dim"), (0.65, "evenly lit"), (9, "bright"))),
@@ -50,7 +39,8 @@ def measured_caption(
         ),
     )
     look = ", ".join(tone for tone in tones if tone)
-    first = f"A {shape} shot of {duration_s:.1f} seconds, {width}x{height} at {fps:.4g} frames/s"
+    seconds = clip.end_s - clip.start_s
+    first = f"A {shape} shot of {seconds:.1f} seconds, {width}x{height} at {clip.fps:.4g} frames/s"
     sentences = [first, f"The picture is {look}" if look else "", motion.capitalize()]
     return "".join(f"{sentence}. " for sentence in sentences if sentence).strip()
 

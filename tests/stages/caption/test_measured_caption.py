@@ -6,13 +6,15 @@ from pydantic import ValidationError
 from curator.measures.score_list import SCORES
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.measured_caption import MEASURED_MODEL, measured_caption
+from tests.made_clips import clip_rows
 
 
 def caption(
     *, width: int = 1280, height: int = 720, fps: float = 30.0, **scores: float | None
 ) -> str:
     values = dict.fromkeys(SCORES, None) | {"luma": 0.5, "contrast": 0.15, "sharpness": 0.3}
-    return measured_caption(values | scores, width=width, height=height, duration_s=4.26, fps=fps)
+    form = {"width": width, "height": height, "start_s": 1.0, "end_s": 5.26, "fps": fps}
+    return measured_caption(clip_rows([values | scores | form])[0])
 
 
 def test_a_caption_names_shape_length_size_and_rate() -> None:

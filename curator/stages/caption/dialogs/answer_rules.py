@@ -13,17 +13,8 @@ from dataclasses import dataclass
 
 from curator.stages.caption.caption_records import Answer, Unanswered
 from curator.stages.caption.config import CaptionConfig
+from curator.stages.caption.dialogs import refusal_phrases as phrases
 from curator.stages.caption.dialogs.answer_language import other_language
-from curator.stages.caption.dialogs.refusal_phrases import (
-    IS_STILL,
-    META,
-    META_ALWAYS,
-    PLACEHOLDER,
-    REFUSAL,
-    SHOWING_MOVING,
-    SHOWING_STILL,
-    UNFINISHED,
-)
 
 # Longer quotations are more likely a loop in reading text than text.
 _MAX_QUOTED = 80
@@ -110,7 +101,7 @@ def _wrong_caption(length: str, text: str, config: CaptionConfig) -> Problem | N
 def is_empty(text: str) -> bool:
     """Returns whether a text has no words, or only a filler such as `N/A`."""
     words = "".join(c for c in text if unicodedata.category(c)[0] in "LN" or c in " /")
-    return not words.strip(" /") or PLACEHOLDER.fullmatch(text.strip()) is not None
+    return not words.strip(" /") or phrases.PLACEHOLDER.fullmatch(text.strip()) is not None
 
 
 def without_quotations(text: str) -> str:
@@ -120,7 +111,7 @@ def without_quotations(text: str) -> str:
 
 def refusal_in(text: str) -> str | None:
     """Returns the words by which a model declines to answer, or None."""
-    found = REFUSAL.search(_plain(text))
+    found = phrases.REFUSAL.search(_plain(text))
     return found[0][:60] if found is not None else None
 
 
@@ -131,11 +122,11 @@ def meta_phrase_in(text: str) -> str | None:
     may the next one.
     """
     plain = _plain(text)
-    if (found := META_ALWAYS.search(plain)) is not None:
+    if (found := phrases.META_ALWAYS.search(plain)) is not None:
         return found[0]
-    for found in META.finditer(plain):
-        is_still = IS_STILL.fullmatch(found["subject"] or found["place"] or found["start"])
-        showing = SHOWING_STILL if is_still else SHOWING_MOVING
+    for found in phrases.META.finditer(plain):
+        is_still = phrases.IS_STILL.fullmatch(found["subject"] or found["place"] or found["start"])
+        showing = phrases.SHOWING_STILL if is_still else phrases.SHOWING_MOVING
         # In this sentence, or in the one before.
         if showing.search(_last_two_sentences(plain[: found.start()])) is None:
             return found[0].lstrip(".!?, ")
@@ -164,7 +155,7 @@ def cut_off_at(text: str, language: str | None) -> str | None:
         return end
     if text.endswith(_ENDS):
         return None
-    if language == "en" and UNFINISHED.search(text) is not None:
+    if language == "en" and phrases.UNFINISHED.search(text) is not None:
         return end
     # A writer who ended two sentences ends the third.
     ended = re.findall(r"[a-z]{3}[.!?](?=\s+\S)|[。！？](?=\S)", text)

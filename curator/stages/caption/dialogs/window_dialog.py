@@ -48,8 +48,7 @@ from curator.stages.caption.dialogs.prompt_files import Prompt, as_data, fill, l
 @dataclass(slots=True, kw_only=True)
 class _Course:
     candidate: Candidate | None = None
-    failure: Unanswered | None = None
-    detail: str = ""
+    failed: Reply | None = None
     set_aside: Counter[str] = field(default_factory=Counter)
 
 
@@ -137,9 +136,10 @@ class Asker:
             request = self._request(task, seed + config.candidates, f"\n\n{retry}")
             result = yield from self._answer(request, course)
         if isinstance(result, Problem):
-            course.failure, course.detail = result.reason, f"{result.field}: {result.said}"
+            detail = f"{result.field}: {result.said}"
+            course.failed = Reply(failure=result.reason, detail=detail)
         elif isinstance(result, Reply):
-            course.failure, course.detail = result.failure, result.detail
+            course.failed = result
         elif config.judge is not None:
             course.candidate = yield from self._judged(task, result, config.judge)
         else:
@@ -201,21 +201,22 @@ class Asker:
     ) -> Annotation:
         """Returns the best of the candidates, or the failure."""
         whole = [course.candidate for course in courses if course.candidate is not None]
-        failed = [course for course in courses if course.failure is not None]
+        failed = [course.failed for course in courses if course.failed is not None]
         set_aside = sum((course.set_aside for course in courses), Counter[str]())
         # Of equal ones, max takes the first: the lowest seed.
         best = max(whole, key=lambda candidate: candidate.score or 0) if whole else None
         # A transient failure comes first, because another run may bring an answer.
-        first = next((c for c in failed if c.failure in TRANSIENT), failed[0] if failed else None)
-        worst = first if best is None else None
+        failed.sort(key=lambda reply: reply.failure not in TRANSIENT)
         return Annotation(
             task=task,
             answer=best.answer if best is not None else None,
-            failure=worst.failure if worst is not None else None,
-            detail=worst.detail if worst is not None else "",
+            failure=failed[0].failure if best is None else None,
+            detail=failed[0].detail if best is None else "",
             candidates=tuple(whole),
             set_aside=_counts(set_aside),
-            lost=_counts(Counter(str(c.failure) for c in failed)) if best is not None else {},
+            lost=_counts(Counter(str(reply.failure) for reply in failed))
+            if best is not None
+            else {},
             n_unscored=sum(one.score is None for one in whole) if self.config.judge else 0,
             request_keys=tuple(given),
             tokens_in=sum(reply.tokens_in for reply in given.values()),
