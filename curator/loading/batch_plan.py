@@ -136,19 +136,16 @@ class Plan:
         """Buckets without a full batch for each rank: left out, unless they have weights."""
         self._quotas = self._n_batches
         if buckets[0].weight is not None:
-            self._check_full(setting)
+            for bucket in buckets:
+                if setting.drop_last and bucket.n_samples < setting.batch_size:
+                    raise UsageError(
+                        f"bucket {bucket.name!r} has a weight and {bucket.n_samples} samples, "
+                        f"fewer than batch_size {setting.batch_size}; lower batch_size, leave the "
+                        "bucket out, or set drop_last=False"
+                    )
             weights = [bucket.weight or 0.0 for bucket in buckets]
             self._quotas = quotas(self.steps, weights)
             self.unread = ()
-
-    def _check_full(self, setting: Setting) -> None:
-        for bucket in self.buckets:
-            if setting.drop_last and bucket.n_samples < setting.batch_size:
-                raise UsageError(
-                    f"bucket {bucket.name!r} has a weight and {bucket.n_samples} samples, fewer "
-                    f"than batch_size {setting.batch_size}; lower batch_size, leave the bucket "
-                    "out, or set drop_last=False"
-                )
 
     def _least_batches(self, bucket: BucketPlan) -> int:
         """Returns the least number of batches that a rank has of a bucket."""

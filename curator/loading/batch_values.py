@@ -47,31 +47,19 @@ class Packed(NamedTuple):
 
     video: torch.Tensor
     rest: bytes
-    """Everything else, pickled, with arrays in place of tensors."""
+    """Everything else, pickled, tensors by value."""
 
 
 def packed(batch: Mapping[str, Any]) -> Packed:
     """Packs a batch, in the process that made it."""
-    rest = {name: _plain(value) for name, value in batch.items() if name != "video"}
+    rest = {name: value for name, value in batch.items() if name != "video"}
     return Packed(batch["video"], pickle.dumps(rest, pickle.HIGHEST_PROTOCOL))
 
 
 def unpacked(held: Packed) -> dict[str, Any]:
     """Unpacks a batch, which must come from a worker of this process."""
-    rest = pickle.loads(held.rest)
-    return {"video": held.video} | {name: _whole(value) for name, value in rest.items()}
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    if isinstance(value, Repeated):
-        return Repeated(*map(_plain, value))
-    return value.numpy() if isinstance(value, torch.Tensor) else value
-
-
-def _whole(value: Any) -> Any:  # noqa: ANN401
-    if isinstance(value, Repeated):
-        return Repeated(*map(_whole, value))
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+    rest: dict[str, Any] = pickle.loads(held.rest)
+    return {"video": held.video} | rest
 
 
 def facts_of(sample: Mapping[str, Any]) -> dict[str, Any]:

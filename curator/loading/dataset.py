@@ -14,7 +14,8 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple
@@ -29,11 +30,11 @@ from curator.loading.batch_plan import BucketPlan, Plan, Setting, normalized
 from curator.loading.batch_values import as_unit, embeddings, facts_of, rate_of, repeated
 from curator.loading.shard_reader import LoadedBucket, SampleReader, Shard, read_buckets
 from curator.loading.window_decoder import (
+    MULTIPLE,
     ClipWindow,
     Window,
     checked_size,
     decode_window,
-    even_size,
 )
 
 Batch = dict[str, Any]
@@ -155,31 +156,32 @@ class ClipDataset(IterableDataset[Batch]):
         )
         plans = [
             BucketPlan(
-                name=name,
-                sizes=tuple(shard.n_samples for shard in found[name].shards),
-                weight=weight,
+                name=name, sizes=tuple(s.n_samples for s in found[name].shards), weight=weight
             )
             for name, weight in weights.items()
         ]
         self._plan = Plan(plans, setting)
-        self._warn_of_unread()
-        self._made_with = _made_with(split, setting, plans, self._buckets)
-        self._start = self._now = _Position(epoch=0, step=0, workers=None, worker=None)
+        if self._plan.unread:
+            logger.warning(
+                "no full batch of %d for each of %d ranks in %s: not read, because of drop_last",
+                setting.batch_size, world_size, ", ".join(self._plan.unread),
+            )  # fmt: skip
+        if not self.steps:
+            logger.warning("rank %d of %d has no samples at all", rank, world_size)
+        names = [(shard.name, shard.n_samples) for b in self._buckets for shard in b.shards]
+        self._made_with = {
+            "split": split,
+            "buckets": weights,
+            **{name: value for name, value in asdict(setting).items() if name != "rank"},
+            "shards": hashlib.sha256(orjson.dumps(names)).hexdigest()[:16],
+        }
+        """Everything that a position depends on."""
+        self.set_epoch(0)
 
     @property
     def steps(self) -> int:
         """Batches of an epoch on this rank, by all its workers together."""
         return self._plan.steps
-
-    def _warn_of_unread(self) -> None:
-        own = self._plan.setting
-        if self._plan.unread:
-            logger.warning(
-                "no full batch of %d for each of %d ranks in %s: not read, because of drop_last",
-                own.batch_size, own.world_size, ", ".join(self._plan.unread),
-            )  # fmt: skip
-        if not self.steps:
-            logger.warning("rank %d of %d has no samples at all", own.rank, own.world_size)
 
     def _size_of(self, name: str, bucket: LoadedBucket) -> tuple[int, int]:
         if bucket.n_frames < self._window.span:
@@ -189,7 +191,10 @@ class ClipDataset(IterableDataset[Batch]):
                 f"clip of bucket {name!r} has {bucket.n_frames}; lower frames or stride, or "
                 "leave the bucket out (buckets=[...])"
             )
-        size = self._size or even_size(bucket.height, bucket.width)
+        size = self._size or (
+            bucket.height // MULTIPLE * MULTIPLE,
+            bucket.width // MULTIPLE * MULTIPLE,
+        )
         if not all(size):
             raise UsageError(
                 f"bucket {name!r} has a clip of {bucket.width}x{bucket.height}, too small to crop "
@@ -199,7 +204,7 @@ class ClipDataset(IterableDataset[Batch]):
 
     def set_epoch(self, epoch: int) -> None:
         """Moves to the start of an epoch; `ClipLoader` counts epochs itself."""
-        self._start = self._now = _Position(epoch=epoch, step=0, workers=None, worker=None)
+        self._start = self._now = _Position(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position of this process, to be saved with the model.
@@ -226,13 +231,12 @@ class ClipDataset(IterableDataset[Batch]):
                     f"{value!r}: its position names other samples here. Use what it was saved "
                     f"with, or begin an epoch with set_epoch({int(state.get('epoch', 0)) + 1})"
                 )
-        fields = {name: state[name] for name in _Position._fields}
-        self._start = self._now = _Position(**fields)
+        self._start = self._now = _Position(*(state[name] for name in _Position._fields))
 
     def advance(self, batch: Batch) -> None:
         """Records that a batch was used, for `state_dict`; `ClipLoader` calls it itself."""
         at = batch["position"]
-        self._now = _Position(at["epoch"], at["step"] + 1, at["workers"], None)
+        self._now = _Position(at["epoch"], at["step"] + 1, at["workers"])
         self.not_on_gpu.update(batch.get("not_on_gpu", {}))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -259,8 +263,7 @@ class ClipDataset(IterableDataset[Batch]):
         own, workers = (info.id, info.num_workers) if info is not None else (0, 1)
         start = self._start
         worker, first_step = start.first(own, workers)
-        reader = self._reader()
-        try:
+        with closing(self._reader()) as reader:
             planned = self._planned(start.epoch, worker, workers, first_step)
             for each in reader.ahead(planned, self._places):
                 batch = self._batch(reader, each)
@@ -268,8 +271,6 @@ class ClipDataset(IterableDataset[Batch]):
                 own_part = None if info is None else worker
                 self._now = _Position(start.epoch, each.step + workers, workers, own_part)
                 yield batch | {"position": at}
-        finally:
-            reader.close()
         self.set_epoch(start.epoch + 1)
 
     def _planned(
@@ -291,14 +292,11 @@ class ClipDataset(IterableDataset[Batch]):
 
     def batch_at(self, epoch: int, step: int) -> Batch:
         """Makes the batch that a single worker makes at this step of this rank."""
-        reader = self._reader()
-        try:
+        with closing(self._reader()) as reader:
             one = islice(self._planned(epoch, 0, 1, step), 1)
             (planned,) = reader.ahead(one, self._places)
             at = {"epoch": epoch, "step": step, "workers": 1}
             return self._batch(reader, planned) | {"position": at}
-        finally:
-            reader.close()
 
     def _reader(self) -> SampleReader:
         members = ("json", "mp4", "txt", *(("npy",) if self._embedding else ()))
@@ -387,9 +385,9 @@ class _Position(NamedTuple):
     """
 
     epoch: int
-    step: int
-    workers: int | None
-    worker: int | None
+    step: int = 0
+    workers: int | None = None
+    worker: int | None = None
 
     def first(self, own: int, workers: int) -> tuple[int, int]:
         """Returns a worker's lane from here on, and its first step.
@@ -433,24 +431,6 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} of world_size {world_size}; expected 0 to {world_size - 1}")
     return rank, world_size
-
-
-def _made_with(
-    split: str, setting: Setting, plans: Sequence[BucketPlan], buckets: Sequence[LoadedBucket]
-) -> dict[str, Any]:
-    """Returns everything that a position depends on."""
-    names = [(shard.name, shard.n_samples) for bucket in buckets for shard in bucket.shards]
-    digest = hashlib.sha256(orjson.dumps(names)).hexdigest()
-    return {
-        "split": split,
-        "buckets": {plan.name: plan.weight for plan in plans},
-        "seed": setting.seed,
-        "batch_size": setting.batch_size,
-        "shuffle": setting.shuffle,
-        "drop_last": setting.drop_last,
-        "world_size": setting.world_size,
-        "shards": digest[:16],
-    }
 
 
 def _single_of(batch: Batch) -> Batch:

@@ -27,7 +27,7 @@ import torch
 import torch.utils.dlpack
 from av.container import InputContainer
 
-from curator.errors import SourceError, UsageError
+from curator.errors import SourceError, UsageError, one_line
 from curator.loading.batch_values import Packed
 from curator.loading.window_decoder import (
     ClipWindow,
@@ -170,28 +170,27 @@ class DeviceDecoder:
             ShardError: The picture is too small.
         """
         try:
-            self._attempt_twice(clip, into_CTHW)
+            try:
+                self._attempt(clip, into_CTHW)
+            except _UsedDecoderError:
+                self._attempt(clip, into_CTHW)
+                self._nvdec.kept.give_up()
         except (av.error.FFmpegError, SourceError) as error:
             raise NotOnDeviceError(Refusal.DAMAGED, str(error)) from error
-
-    def _attempt_twice(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
-        try:
-            self._attempt(clip, into_CTHW)
-        except _UsedDecoderError:
-            self._attempt(clip, into_CTHW)
-            self._nvdec.kept.give_up()
 
     def _attempt(self, clip: ClipWindow, into_CTHW: torch.Tensor) -> None:
         with open_container(io.BytesIO(clip.mp4), clip.name, n_bytes=len(clip.mp4)) as container:
             stream = video_stream(container, clip.name)
             form = self._form(container, stream)
             shown_size(form.height, form.width, into_CTHW.shape[-2:], clip)
-            key = self._key(stream, form)
+            # The form of clips for which a decoder can be reused.
+            codec = stream.codec_context.codec.canonical_name
+            key = codec, form.width, form.height, form.bits
             # Kept for reuse only after it has decoded a clip to its end.
             decoder = self._nvdec.kept.take(key)
             was_used = decoder is not None
             try:
-                decoder = decoder or self._nvdec.decoder(key[0])
+                decoder = decoder or self._nvdec.decoder(codec)
                 numbered = self._numbered(container, stream, decoder, form, clip)
                 _fill(numbered, clip, form, into_CTHW)
                 # Drops its remaining frames before the next clip.
@@ -203,8 +202,7 @@ class DeviceDecoder:
                     raise _UsedDecoderError from error
                 if isinstance(error, NotOnDeviceError):
                     raise
-                line = " ".join(str(error).split())[:200]
-                raise NotOnDeviceError(Refusal.DECODER, line) from error
+                raise NotOnDeviceError(Refusal.DECODER, one_line(error)) from error
             self._nvdec.kept.keep(key, decoder)
 
     def _form(self, container: InputContainer, stream: av.video.stream.VideoStream) -> Form:
@@ -237,12 +235,6 @@ class DeviceDecoder:
         if picture is None:
             raise NotOnDeviceError(Refusal.DAMAGED, "no picture decodes")
         return replace(form_of(picture), matrix=matrix_of(picture))
-
-    @staticmethod
-    def _key(stream: av.video.stream.VideoStream, form: Form) -> tuple[Any, ...]:
-        """The form of clips for which a decoder can be reused; its codec comes first."""
-        codec = stream.codec_context.codec.canonical_name
-        return codec, form.width, form.height, form.bits
 
     def _numbered(
         self,

@@ -63,7 +63,6 @@ class LoadedBucket:
     """
 
     shards: tuple[Shard, ...]
-    n_samples: int
     height: int
     width: int
     n_frames: int
@@ -159,7 +158,6 @@ def _bucket(shards: Sequence[Shard], least: tuple[int, int, int]) -> LoadedBucke
     height, width, n_frames = least
     return LoadedBucket(
         shards=tuple(sorted(shards, key=lambda shard: shard.name)),
-        n_samples=sum(shard.n_samples for shard in shards),
         height=height,
         width=width,
         n_frames=n_frames,

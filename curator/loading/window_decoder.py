@@ -70,11 +70,6 @@ class Window:
         return drawn % (n_frames - self.span + 1)
 
 
-def even_size(height: int, width: int) -> tuple[int, int]:
-    """Returns the largest multiples of `MULTIPLE` within a size."""
-    return height // MULTIPLE * MULTIPLE, width // MULTIPLE * MULTIPLE
-
-
 def checked_size(size: tuple[int, int]) -> tuple[int, int]:
     """Returns (height, width).
 
