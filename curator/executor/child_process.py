@@ -92,8 +92,6 @@ class Child:
                     f"the worker process died {MAX_DEATHS} times over the same work; is there "
                     "enough memory? run again with --workers 1 to see more of it in Ray's logs"
                 )
-            if isinstance(answer[0], CuratorError):
-                raise answer[0]
             yield answer[0]
 
     def attempts(self, step: Step, units: Iterable[_Unit]) -> Iterator[tuple[_Unit, Any]]:
@@ -105,8 +103,6 @@ class Child:
         chain = pack_chain([step])
         for unit in units:
             answer = self._ask(chain, unit)
-            if answer is not None and isinstance(answer[0], CuratorError):
-                raise answer[0]
             yield unit, answer[0] if answer is not None else None
 
     def stop(self) -> None:
@@ -123,7 +119,7 @@ class Child:
         self._folders.clear()
 
     def _ask(self, chain: bytes, unit: Any) -> tuple[Any] | None:  # noqa: ANN401
-        """Returns the result of one unit; None if the process died."""
+        """Returns the result of one unit, or raises the error that it is; None if the process died."""
         if self._process is None or self._process.poll() is not None:
             self.start()
         assert self._pipe is not None
@@ -131,7 +127,10 @@ class Child:
         with contextlib.suppress(BrokenPipeError, EOFError, ConnectionResetError):
             self._is_ready = self._is_ready or self._pipe.recv_bytes() == _READY
             self._pipe.send_bytes(pickle.dumps((chain, pickle.dumps(unit))))
-            return (pickle.loads(self._pipe.recv_bytes()),)
+            result = pickle.loads(self._pipe.recv_bytes())
+            if isinstance(result, CuratorError):
+                raise result
+            return (result,)
         code = self._process.wait()
         self._pipe.close()
         if not self._is_ready:

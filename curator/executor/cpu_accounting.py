@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 MARK = "CURATE_RUN"
@@ -57,10 +57,6 @@ def _serving_cpu_s() -> Iterator[float]:
         # User and system time of the process itself: ended workers are counted separately.
         cpu_s[number] = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
     for number, seconds in cpu_s.items():
-        if number != os.getpid() and (number in marked or _has_parent(number, parents, marked)):
+        # By its parent too: Ray's agents overwrite their environment.
+        if number != os.getpid() and (number in marked or parents[number] in marked):
             yield seconds
-
-
-def _has_parent(number: int, parents: Mapping[int, int], among: Collection[int]) -> bool:
-    """Returns whether one of `among` started it: Ray's agents overwrite their environment."""
-    return parents[number] in among

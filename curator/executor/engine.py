@@ -6,7 +6,6 @@ child.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, TypeVar
 
 from curator.errors import CuratorError
@@ -46,12 +45,7 @@ class Engine:
     def __enter__(self) -> "Engine":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stops every process that was started here."""
         self.stop()
 

@@ -2,26 +2,11 @@
 
 import contextlib
 import hashlib
+from collections import Counter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 _DONE = "done"
-
-
-class AttemptLedger(Protocol):
-    """Counts attempts outside the process that makes them."""
-
-    def begin(self, key: str) -> int:
-        """Notes that work on a key begins; returns the number of this attempt, from 1."""
-        ...
-
-    def end(self, key: str, seconds: float) -> None:
-        """Notes that work on a key ended, with the seconds of video in it."""
-        ...
-
-    def progress(self) -> tuple[int, float]:
-        """Returns the number of keys that ended, and their seconds of video."""
-        ...
 
 
 class FileLedger:
@@ -36,13 +21,13 @@ class FileLedger:
         self._n_read, self._n_done, self._seconds = 0, 0, 0.0
 
     def begin(self, key: str) -> int:
-        """Notes an attempt, as `AttemptLedger.begin`."""
+        """Notes that work on a key begins; returns the number of this attempt, from 1."""
         with self._file(key).open("ab") as file:
             file.write(b".")
             return file.tell()
 
     def end(self, key: str, seconds: float) -> None:
-        """Records the end, as `AttemptLedger.end`."""
+        """Notes that work on a key ended, with the seconds of video in it."""
         self._file(key).unlink(missing_ok=True)
         with (self._folder / _DONE).open("a") as file:
             file.write(f"{seconds}\n")
@@ -65,17 +50,16 @@ class LedgerActor:
     """The counts of a cluster of several nodes, in a Ray actor."""
 
     def __init__(self) -> None:
-        self._begun: dict[str, int] = {}
-        self._n_done = 0
-        self._seconds = 0.0
+        self.reset()
 
     def reset(self) -> None:
         """Forgets everything."""
-        self._begun, self._n_done, self._seconds = {}, 0, 0.0
+        self._begun: Counter[str] = Counter()
+        self._n_done, self._seconds = 0, 0.0
 
     def begin(self, key: str) -> int:
         """Counts an attempt."""
-        self._begun[key] = self._begun.get(key, 0) + 1
+        self._begun[key] += 1
         return self._begun[key]
 
     def end(self, key: str, seconds: float) -> None:
@@ -100,14 +84,14 @@ class ActorLedger:
         self._actor.reset.remote()
 
     def begin(self, key: str) -> int:
-        """Counts an attempt, as `AttemptLedger.begin`."""
+        """Counts an attempt, as `FileLedger.begin`."""
         import ray
 
         number: int = ray.get(self._actor.begin.remote(key))
         return number
 
     def end(self, key: str, seconds: float) -> None:
-        """Records the end, as `AttemptLedger.end`; does not wait.
+        """Records the end, as `FileLedger.end`; does not wait.
 
         An actor takes the calls of one worker in order, so it records this before the next attempt.
         """
@@ -119,3 +103,6 @@ class ActorLedger:
 
         done: tuple[int, float] = ray.get(self._actor.progress.remote())
         return done
+
+
+AttemptLedger = FileLedger | ActorLedger

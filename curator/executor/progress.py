@@ -7,8 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from types import TracebackType
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from curator.number_text import amount, clock, length
@@ -64,18 +63,6 @@ class _Work:
         return self.done_s / elapsed_s if self.done_s > 0 and elapsed_s > 0 else None
 
 
-@dataclass(slots=True, kw_only=True)
-class _Shown:
-    """The contents of the display; `ended` maps a finished stage to the seconds it took."""
-
-    stage: str | None = None
-    began: float = 0.0
-    ended: dict[str, float] = field(default_factory=dict)
-    n_sources: int | None = None
-    n_kept: int | None = None
-    work: _Work = field(default_factory=_Work)
-
-
 class Progress:
     """The display of one run, as a context manager.
 
@@ -86,10 +73,17 @@ class Progress:
 
     def __init__(self, stream: TextIO | None = None, live: bool | None = None) -> None:
         self._stream = stream if stream is not None else sys.stderr
-        self._is_live = _can_redraw(self._stream) if live is None else live
+        can_redraw = self._stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+        self._is_live = can_redraw if live is None else live
         self._live: Live | None = None
         self._lock = threading.RLock()
-        self._shown = _Shown()
+        self._stage: str | None = None
+        self._began = 0.0
+        self._ended: dict[str, float] = {}
+        """Seconds that finished stages took."""
+        self._n_sources: int | None = None
+        self._n_kept: int | None = None
+        self._work = _Work()
         self._start = self._last_line = time.monotonic()
         self._restore = contextlib.ExitStack()
 
@@ -99,12 +93,7 @@ class Progress:
             self._start_live()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         with self._lock:
             if kind is None:
                 self._end_stage()
@@ -115,24 +104,23 @@ class Progress:
         """Begins a stage, which ends the one before."""
         with self._lock:
             self._end_stage()
-            self._shown.stage, self._shown.began = name, time.monotonic()
-            self._shown.work = _Work()
+            self._stage, self._began = name, time.monotonic()
             self._write_line(name)
 
     def sources(self, n_total: int) -> None:
         """Sets the number of the run's sources."""
         with self._lock:
-            self._shown.n_sources = n_total
+            self._n_sources = n_total
 
     def work(self, n_items: int, video_s: float) -> None:
         """Sets the work of the current stage; `video_s` is 0 when unknown."""
         with self._lock:
-            self._shown.work = _Work(n_items=n_items, video_s=video_s, began=time.monotonic())
+            self._work = _Work(n_items=n_items, video_s=video_s, began=time.monotonic())
 
     def clips(self, n_kept: int) -> None:
         """Sets the number of clips kept so far."""
         with self._lock:
-            self._shown.n_kept = n_kept
+            self._n_kept = n_kept
         self._tick()
 
     @contextlib.contextmanager
@@ -178,42 +166,41 @@ class Progress:
             with self._lock:
                 if stop.is_set():
                     return
-                self._shown.work.n_done, self._shown.work.done_s = n_done, done_s
+                self._work.n_done, self._work.done_s = n_done, done_s
             self._tick()
 
     def _end_stage(self) -> None:
-        shown = self._shown
-        if shown.stage is not None:
-            took_s = time.monotonic() - shown.began
-            shown.ended[shown.stage] = shown.ended.get(shown.stage, 0.0) + took_s
-        shown.stage, shown.work = None, _Work()
+        if self._stage is not None:
+            took_s = time.monotonic() - self._began
+            self._ended[self._stage] = self._ended.get(self._stage, 0.0) + took_s
+        self._stage, self._work = None, _Work()
 
     def _tick(self) -> None:
         with self._lock:
             is_due = time.monotonic() - self._last_line >= LINE_EVERY_S
-            if is_due and self._shown.stage is not None:
+            if is_due and self._stage is not None:
                 facts = list(self._facts())
-                if (left_s := self._shown.work.left_s(time.monotonic())) is not None:
+                if (left_s := self._work.left_s(time.monotonic())) is not None:
                     facts.append(f"{clock(left_s)} left")
                 said = f": {', '.join(facts)}" if facts else ""
-                self._write_line(f"{self._shown.stage}{said}")
+                self._write_line(f"{self._stage}{said}")
 
     def _facts(self) -> Iterator[str]:
         """Describes the progress of the current stage."""
-        shown, work, now = self._shown, self._shown.work, time.monotonic()
+        work = self._work
         if work.n_items > 0:
-            noun = NOUNS.get(shown.stage or "", "item")
+            noun = NOUNS.get(self._stage or "", "item")
             done = min(work.n_done, work.n_items)
             yield f"{done:,} of {amount(work.n_items, noun)}"
-        elif shown.n_sources is not None:
-            yield amount(shown.n_sources, "source")
+        elif self._n_sources is not None:
+            yield amount(self._n_sources, "source")
         if work.done_s > 0:
             of = f" of {length(work.video_s)}" if work.video_s > 0 else ""
             yield f"{length(work.done_s)}{of} of video"
-        if (rate := work.rate(now)) is not None:
+        if (rate := work.rate(time.monotonic())) is not None:
             yield f"{rate:.3g}x real time"
-        if shown.n_kept is not None:
-            yield f"{amount(shown.n_kept, 'clip')} kept"
+        if self._n_kept is not None:
+            yield f"{amount(self._n_kept, 'clip')} kept"
 
     def _write_line(self, text: str) -> None:
         self._last_line = time.monotonic()
@@ -250,10 +237,10 @@ class Progress:
         from rich.text import Text
 
         with self._lock:
-            stages, work, now = self._render_stages(), self._shown.work, time.monotonic()
-            if self._shown.stage is None:
+            stages, work = self._render_stages(), self._work
+            if self._stage is None:
                 return stages
-            done, left_s = work.share_done(), work.left_s(now)
+            done, left_s = work.share_done(), work.left_s(time.monotonic())
             bar = ProgressBar(total=1.0, completed=done or 0.0, width=40, pulse=not done)
             percent = "" if done is None else f"{100 * done:3.0f}%"
             left = "" if left_s is None else f"{clock(left_s)} left"
@@ -264,20 +251,16 @@ class Progress:
     def _render_stages(self) -> "Text":
         from rich.text import Text
 
-        shown, line = self._shown, Text("  ")
-        for name in dict.fromkeys([*STAGES, *shown.ended]):
-            if name == shown.stage:
+        line = Text("  ")
+        for name in dict.fromkeys([*STAGES, *self._ended]):
+            if name == self._stage:
                 line.append(name, "bold cyan")
-                line.append(f" {clock(time.monotonic() - shown.began)}", "cyan")
-            elif name in shown.ended:
+                line.append(f" {clock(time.monotonic() - self._began)}", "cyan")
+            elif name in self._ended:
                 line.append(name, "green")
-                if shown.ended[name] >= SAY_TOOK_S:
-                    line.append(f" {length(shown.ended[name])}", "dim")
+                if self._ended[name] >= SAY_TOOK_S:
+                    line.append(f" {length(self._ended[name])}", "dim")
             else:
                 line.append(name, "dim")
             line.append("  ")
         return line
-
-
-def _can_redraw(stream: TextIO) -> bool:
-    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")

@@ -92,12 +92,13 @@ class RayCluster:
         logging.getLogger("ray").setLevel(logging.ERROR)
         import ray
 
+        where = self._address or "this machine"
         try:
             with native_stderr_aside(), signals_held():
                 self._init_twice(ray)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UsageError(
-                f"Ray does not start on {_where(self._address)}: {error}; check --ray-address, and "
+                f"Ray does not start on {where}: {error}; check --ray-address, and "
                 "that the cluster runs the same Ray and Python versions"
             ) from error
         except Exception as error:
@@ -105,7 +106,7 @@ class RayCluster:
             if type(error) is not Exception:
                 raise
             raise CuratorError(
-                f"Ray does not start on {_where(self._address)}: {error}; the machine may have "
+                f"Ray does not start on {where}: {error}; the machine may have "
                 "too much to do, or too little memory"
             ) from error
         self._ray = ray
@@ -273,10 +274,6 @@ class RayCluster:
         """
         remove_dead(folder.parent, "session_")
         self._session = hold(folder)
-
-
-def _where(address: str | None) -> str:
-    return address or "this machine"
 
 
 def _may_serve_again(each: Resources) -> bool:

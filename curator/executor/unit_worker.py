@@ -21,18 +21,13 @@ ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 
-class Item(Protocol):
-    """One item of a unit, as attempts are counted."""
+class _Item(Protocol):
+    """One item of a unit: the key under which attempts are counted, and its source."""
 
     @property
-    def key(self) -> str:
-        """Name under which attempts are counted."""
-        ...
-
+    def key(self) -> str: ...
     @property
-    def uri(self) -> str:
-        """Source that the item belongs to, for messages."""
-        ...
+    def uri(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +110,14 @@ class UnitWorker:
         cpu_s.update(self._clock.end(spent, rest=self._rest or self._stage.name))
         return UnitResult(results=results, cpu_s=dict(cpu_s), counts=counts)
 
-    def _result(self, item: Item) -> Any:  # noqa: ANN401
+    def _result(self, item: _Item) -> Any:  # noqa: ANN401
         ledger, stage = self._ledger, self._stage
         if ledger is not None and ledger.begin(item.key) > MAX_ATTEMPTS:
             ledger.end(item.key, 0.0)
-            return stage.failed(item, _died(item, stage.name))
+            message = f"{item.uri}: the worker died {MAX_ATTEMPTS} times while working on it"
+            code = ErrorCode.WORKER_DIED
+            failure = Failure(uri=item.uri, stage=stage.name, code=code, message=message)
+            return stage.failed(item, failure)
         video_s = 0.0
         try:
             with watchdog(self._limit_s or 0.0, armed=self._limit_s is not None):
@@ -136,21 +134,8 @@ class UnitWorker:
         return result
 
 
-def _died(item: Item, stage: str) -> Failure:
-    return Failure(
-        uri=item.uri,
-        stage=stage,
-        code=ErrorCode.WORKER_DIED,
-        message=f"{item.uri}: the worker died {MAX_ATTEMPTS} times while working on it",
-    )
-
-
 class PlainWorker:
-    """The step of a chain that runs a stage whose units do not fail singly: an error ends the run.
-
-    Args:
-        stage: The stage.
-    """
+    """The step of a chain that runs a stage whose units do not fail singly: errors end the run."""
 
     def __init__(self, *, stage: Stage[Any, Any, Any]) -> None:
         stage.setup()

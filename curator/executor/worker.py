@@ -40,55 +40,35 @@ Chain = Sequence[Step]
 
 
 def pack_chain(steps: Chain) -> bytes:
-    """A chain as bytes, for `ChainWorker`."""
+    """A chain as bytes, for `call_chain`."""
     return pickle.dumps([(step.make, step.settings) for step in steps])
 
 
-class ChainWorker:
-    """The steps of one chain, in the process that runs them."""
-
-    def __init__(self, packed: bytes) -> None:
-        self._steps: list[Callable[[Any], Any]] = []
-        self._error: CuratorError | None = None
-        leave_pandas_out()
-        try:
-            self._steps = [make(**settings) for make, settings in pickle.loads(packed)]
-        except CuratorError as error:
-            # Ray reports that an actor could not be made, and not why.
-            self._error = error
-        except Exception as error:  # noqa: BLE001 - a process that ends here is started again
-            self._error = _unforeseen(error)
-
-    def run(self, unit: bytes) -> bytes:
-        """Runs one unit; an error of this package is the result."""
-        if self._error is not None:
-            return pickle.dumps(self._error)
-        result = pickle.loads(unit)
-        try:
-            for step in self._steps:
-                result = step(result)
-        except CuratorError as error:
-            # Ray would raise its own error, with this text in a page of traceback.
-            result = error
-        except Exception as error:  # noqa: BLE001 - a process that ends here is started again
-            result = _unforeseen(error)
-        return pickle.dumps(result)
-
-
-def _unforeseen(error: Exception) -> CuratorError:
-    """Logs an error that nothing foresaw; trying again would meet it again."""
-    logger.exception("a worker failed")
-    return CuratorError(
-        f"{type(error).__name__} in a worker: {error}; its traceback is in the log of this process"
-    )
-
-
-_kept: dict[bytes, ChainWorker] = {}
+_kept: dict[bytes, list[Callable[[Any], Any]]] = {}
+"""The steps of the last chain."""
 
 
 def call_chain(packed: bytes, unit: bytes) -> bytes:
-    """Runs a unit through a chain; the process keeps the chain until it gets another one."""
-    if packed not in _kept:
-        _kept.clear()
-        _kept[packed] = ChainWorker(packed)
-    return _kept[packed].run(unit)
+    """Runs a unit through a chain; the process keeps the chain until it gets another one.
+
+    An error is the result: Ray would raise its own, with a page of traceback, and a process that
+    ended would be started again and meet it again.
+    """
+    result: Any
+    try:
+        if packed not in _kept:
+            _kept.clear()
+            leave_pandas_out()
+            _kept[packed] = [make(**settings) for make, settings in pickle.loads(packed)]
+        result = pickle.loads(unit)
+        for step in _kept[packed]:
+            result = step(result)
+    except CuratorError as error:
+        result = error
+    except Exception as error:
+        logger.exception("a worker failed")
+        result = CuratorError(
+            f"{type(error).__name__} in a worker: {error}; its traceback is in the log of this "
+            "process"
+        )
+    return pickle.dumps(result)

@@ -12,7 +12,7 @@ from curator.executor import ray_cluster
 from curator.executor.engine import Engine, available_cpus
 from curator.executor.ledger import FileLedger, LedgerActor
 from curator.executor.signal_mask import signals_held
-from curator.executor.worker import SERVED_BYTES, ChainWorker, Step, pack_chain
+from curator.executor.worker import SERVED_BYTES, Step, call_chain, pack_chain
 from curator.stage import Resources
 
 
@@ -251,8 +251,8 @@ class Missing:
 def test_an_error_passes_the_steps_behind_it() -> None:
     import pickle
 
-    worker = ChainWorker(pack_chain([Step(make=Missing, resources=HALF.resources), HALF]))
-    passed = pickle.loads(worker.run(pickle.dumps(2)))
+    chain = pack_chain([Step(make=Missing, resources=HALF.resources), HALF])
+    passed = pickle.loads(call_chain(chain, pickle.dumps(2)))
     assert isinstance(passed, CuratorError)
     assert (passed.code, passed.message) == (ErrorCode.VANISHED, "gone")
 
