@@ -140,7 +140,7 @@ def libraries(
 ) -> Answer:
     """The answer to `libraries` on a machine with a driver."""
     loads = {name: f"{name}: {NO_FILE}" if name in absent else None for name in LIBRARIES}
-    return Answer(facts={"loads": loads, "driver_cuda": cuda, "init": init, "devices": devices})
+    return Answer(facts={"loads": loads, "cuda": cuda, "init": init, "devices": devices})
 
 
 def laptop() -> FakeHost:

@@ -47,7 +47,9 @@ def examine(
     else:
         # A broken package may crash the process that imports it.
         needs = Needs(s3=any(scheme_of(place) == "s3" for place in places))
-        rows = [_not_read(recipe)]
+        found = "recipe, models and storage were not checked: a package does not work"
+        remedy = "see the rows of packages"
+        rows = [Group.RECIPE.row(recipe, State.BROKEN, found, remedy, needed=True)]
     rows += machine_rows(host, out)
     rows += package_rows(host, answers, needs)
     rows += gpu_rows(host, answers["faiss"], needs)
@@ -86,8 +88,3 @@ def _with_recipe(
         # The catalogue of models is in the mirror too.
         rows += recipe_rows(recipe, name) or [row]
     return needs_of(recipe, places), rows
-
-
-def _not_read(name: str) -> Row:
-    found = "recipe, models and storage were not checked: a package does not work"
-    return Group.RECIPE.row(name, State.BROKEN, found, "see the rows of packages", needed=True)

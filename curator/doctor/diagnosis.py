@@ -88,6 +88,15 @@ def can_run(rows: Iterable[Row]) -> bool:
     return not any(row.stops for row in rows)
 
 
+def finding_of(error: Exception, remedy: str = "") -> tuple[str, str]:
+    """Returns what an error found, and its remedy: its message has a semicolon between them.
+
+    `remedy` is for a message without one.
+    """
+    found, _, own = str(error).partition("; ")
+    return found, own or remedy
+
+
 def first_line(text: str) -> str:
     """Returns the first line that is not blank, stripped."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -1,7 +1,8 @@
 """The NVIDIA driver: which parts load, and how to get the others."""
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from curator.doctor.diagnosis import Group, Needs, Row, State
@@ -35,7 +36,6 @@ _WHAT_FOR = {
     "libnvcuvid.so.1": "NVDEC, decoding on the GPU",
     "libnvidia-encode.so.1": "NVENC; PyNvVideoCodec does not load without it",
 }
-_CAPABILITY = {"libcuda.so.1": "compute"}
 
 _CUDA_SUCCESS = 0
 _INIT_ERRORS = {
@@ -77,7 +77,7 @@ class Driver:
     """
 
     smi: Ran | None
-    loads: Mapping[str, str | None]
+    loads: Mapping[str, str | None] = field(default_factory=dict)
     cuda: int | None = None
     init: int | None = None
     devices: int | None = None
@@ -105,17 +105,7 @@ def find_driver(host: Host) -> Driver:
     answer = host.ask("libraries")
     vendors = (host.read_text(path) for path in host.glob(_PCI_VENDORS))
     on_bus = any((vendor or "").strip() == _NVIDIA for vendor in vendors)
-    if answer.facts is None:
-        return Driver(smi=smi, loads={}, error=answer.error, on_bus=on_bus)
-    facts = answer.facts
-    return Driver(
-        smi=smi,
-        loads=facts["loads"],
-        cuda=facts["driver_cuda"],
-        init=facts["init"],
-        devices=facts["devices"],
-        on_bus=on_bus,
-    )
+    return Driver(smi=smi, error=answer.error, on_bus=on_bus, **(answer.facts or {}))
 
 
 def driver_rows(host: Host, driver: Driver, needs: Needs) -> list[Row]:
@@ -153,10 +143,9 @@ def _smi(driver: Driver) -> Row:
         return gpu_row(name, State.MISSING, "no such program, but the driver's libraries", remedy)
     if driver.smi.code != 0:
         return gpu_row(name, State.BROKEN, driver.smi.words(), _smi_remedy(driver.smi))
-    gpus = [line.strip() for line in driver.smi.out.splitlines() if line.strip()]
-    kinds = {gpu: gpus.count(gpu) for gpu in gpus}
     words = []
-    for gpu, count in kinds.items():
+    gpus = Counter(line.strip() for line in driver.smi.out.splitlines() if line.strip())
+    for gpu, count in gpus.items():
         model, version, memory = [*(part.strip() for part in gpu.rsplit(",", 2)), "", ""][:3]
         words.append(f"{count} x {model}, {memory}, driver {version}")
     return gpu_row(name, State.OK, "; ".join(words) or "no GPU")
@@ -207,7 +196,7 @@ def _library(host: Host, driver: Driver, name: str, needs: Needs) -> Row:
         found = f"is in {folder} and does not load: {driver.loads[name]} ({use})"
         remedy = f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH, or run ldconfig"
         return wrong(State.BROKEN, found, remedy)
-    capability = _CAPABILITY.get(name, "video")
+    capability = "compute" if name == "libcuda.so.1" else "video"
     if _is_container(host):
         value = host.environ.get(CAPABILITIES)
         remedy = (

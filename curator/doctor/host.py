@@ -51,10 +51,12 @@ class Answer:
 class Host:
     """This machine."""
 
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """Environment variables."""
-        return os.environ
+    environ: Mapping[str, str] = os.environ
+    exists = staticmethod(os.path.exists)
+    cpus = staticmethod(available_cpus)
+    memory_bytes = staticmethod(memory_bytes)
+    object_store_bytes = staticmethod(object_store_bytes)
+    now = staticmethod(time.time)
 
     def run(self, command: Sequence[str], *, timeout_s: float) -> Ran | None:
         """Runs a program, killed after `timeout_s`; None if the program does not exist."""
@@ -111,10 +113,6 @@ class Host:
         origin = spec.origin if spec is not None else None
         return self.read_text(str(Path(origin).parent / name)) if origin else None
 
-    def exists(self, path: str) -> bool:
-        """Returns whether a path exists."""
-        return os.path.exists(path)
-
     def read_text(self, path: str) -> str | None:
         """Reads a file; None if it cannot be read."""
         try:
@@ -138,19 +136,3 @@ class Host:
         except ImportError:
             return None
         return resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    def cpus(self) -> int:
-        """Returns the number of cores that this process may use."""
-        return available_cpus()
-
-    def memory_bytes(self) -> int:
-        """Returns the memory of the machine or container."""
-        return memory_bytes()
-
-    def object_store_bytes(self) -> int:
-        """Returns the memory that Ray's object store would take."""
-        return object_store_bytes()
-
-    def now(self) -> float:
-        """Returns seconds since 1970."""
-        return time.time()

@@ -28,7 +28,7 @@ _SHM = "/dev/shm"
 
 def machine_rows(host: Host, out: str | None) -> list[Row]:
     """Returns the checks of the machine and of the output root, if one was named."""
-    rows = [_python(host), _cores(host), _memory(host), _shared_memory(host)]
+    rows = [_python(host), _row("cores", str(host.cpus())), _memory(host), _shared_memory(host)]
     if out is not None and scheme_of(out) is None:
         rows.append(_disk(host, "disk of OUT", existing(out), "free some, or choose another OUT"))
     temporary = tempfile.gettempdir()
@@ -64,10 +64,6 @@ def _python(host: Host) -> Row:
     if sys.version_info < MIN_PYTHON:
         return _row("Python", found, "make an environment with Python 3.11 or newer", needed=True)
     return _row("Python", found)
-
-
-def _cores(host: Host) -> Row:
-    return _row("cores", str(host.cpus()))
 
 
 def _memory(host: Host) -> Row:
@@ -114,20 +110,12 @@ def _open_files(host: Host) -> Row:
     if limits is None:
         return Group.MACHINE.row("open files", State.NOT_NEEDED, "no such limit")
     # Ray raises the soft limit to the hard one.
-    soft, hard = (_no_end(limit) for limit in limits)
-    found = f"limit {_limit(soft)}, up to {_limit(hard)}"
-    if hard < MIN_OPEN_FILES:
+    soft, hard = ("without end" if limit < 0 else str(limit) for limit in limits)
+    found = f"limit {soft}, up to {hard}"
+    if 0 <= limits[1] < MIN_OPEN_FILES:
         return _row(
             "open files",
             f"{found}; Ray opens more",
             "raise it: ulimit -n 65536, LimitNOFILE= of systemd, docker run --ulimit nofile=65536",
         )
     return _row("open files", found)
-
-
-def _no_end(limit: int) -> int:
-    return sys.maxsize if limit < 0 else limit
-
-
-def _limit(limit: int) -> str:
-    return "without end" if limit == sys.maxsize else f"{limit}"

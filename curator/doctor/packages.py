@@ -37,12 +37,16 @@ def are_sound(answers: Mapping[str, Answer]) -> bool:
 
 def package_rows(host: Host, answers: Mapping[str, Answer], needs: Needs) -> list[Row]:
     """Returns the checks of packages; `answers` are those to `ASKED`."""
+    faiss, onnx = answers["faiss"].facts or {}, answers["onnxruntime"].facts or {}
+    build = ", with GPU code" if faiss.get("gpu_build") else ", CPU only"
+    names = [name.removesuffix("ExecutionProvider") for name in onnx.get("providers", ())]
+    providers = f", providers {', '.join(names)}" if names else ""
     return [
         *_ffmpeg(host, answers["av"]),
         _package(host, "cv2", answers),
         _torch(host),
-        _package(host, "faiss", answers, _faiss_build(answers["faiss"])),
-        _package(host, "onnxruntime", answers, _providers(answers), needed=needs.text),
+        _package(host, "faiss", answers, build),
+        _package(host, "onnxruntime", answers, providers, needed=needs.text),
         _package(host, "pyarrow", answers),
         _package(host, "ray", answers),
         _package(host, "boto3", answers, needed=needs.s3),
@@ -135,18 +139,6 @@ def _torch(host: Host) -> Row:
 def torch_build_words(build: str | None) -> str:
     """Describes torch's build."""
     return f"for CUDA {build}" if build else "a CPU-only build"
-
-
-def _faiss_build(answer: Answer) -> str:
-    if answer.facts is None:
-        return ""
-    return ", with GPU code" if answer.facts["gpu_build"] else ", CPU only"
-
-
-def _providers(answers: Mapping[str, Answer]) -> str:
-    facts = answers["onnxruntime"].facts
-    names = [name.removesuffix("ExecutionProvider") for name in facts["providers"]] if facts else []
-    return f", providers {', '.join(names)}" if names else ""
 
 
 def _others(answer: Answer) -> Row:

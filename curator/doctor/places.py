@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from curator.doctor.diagnosis import Group, Row, State
+from curator.doctor.diagnosis import Group, Row, State, finding_of
 from curator.doctor.host import Host
 from curator.doctor.machine_check import existing
 from curator.errors import CuratorError, StorageError
@@ -58,9 +58,7 @@ def _tried(name: str, place: str, check: Callable[[str], str]) -> Row:
     try:
         return _row(name, State.OK, check(place))
     except CuratorError as error:
-        # These messages are the finding and the remedy, with a semicolon between.
-        found, _, remedy = str(error).partition("; ")
-        return _row(name, State.BROKEN, found, remedy or "check the name")
+        return _row(name, State.BROKEN, *finding_of(error, "check the name"))
 
 
 def _source(source: str) -> str:

@@ -97,7 +97,7 @@ def imported(*modules: str) -> dict[str, Any]:
 def libraries() -> dict[str, Any]:
     """Checks which parts of the driver load, and how CUDA starts.
 
-    `loads` maps each library to None, or to its error. `driver_cuda` is the newest CUDA of the
+    `loads` maps each library to None, or to its error. `cuda` is the newest CUDA of the
     driver (13020 for 13.2), `init` the code of `cuInit` (0 is success), `devices` the number of
     GPUs; they are None if `libcuda.so.1` does not load.
     """
@@ -108,12 +108,12 @@ def libraries() -> dict[str, Any]:
             loads[name] = None
         except OSError as error:
             loads[name] = str(error)
-    facts: dict[str, Any] = {"loads": loads, "driver_cuda": None, "init": None, "devices": None}
+    facts: dict[str, Any] = {"loads": loads, "cuda": None, "init": None, "devices": None}
     if loads["libcuda.so.1"] is None:
         cuda = ctypes.CDLL("libcuda.so.1")
         number = ctypes.c_int(0)
         cuda.cuDriverGetVersion(ctypes.byref(number))
-        facts |= {"driver_cuda": number.value, "init": cuda.cuInit(0)}
+        facts |= {"cuda": number.value, "init": cuda.cuInit(0)}
         number = ctypes.c_int(0)
         cuda.cuDeviceGetCount(ctypes.byref(number))
         facts["devices"] = number.value

@@ -1,9 +1,10 @@
 """The recipe and its models."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
-from curator.doctor.diagnosis import Group, Needs, Row, State
+from curator.doctor.diagnosis import Group, Needs, Row, State, finding_of
 from curator.errors import CuratorError, ModelError, RecipeError
 from curator.models.catalogue import ModelEntry
 from curator.models.text_detector import TEXT_MODEL, text_model_file
@@ -79,25 +80,26 @@ def _captioner(recipe: Recipe) -> list[Row]:
     config = recipe.caption
     if not config.asks:
         return []
-    rows = [_reader()] if config.read_text else []
+    rows = []
+    if config.read_text:
+        rows.append(
+            _file(READ_MODEL, lambda: text_model_file(READ_MODEL, setting="caption.read_text"))
+        )
     name = f"captioner {config.name}"
     try:
         check_captions(recipe, asks_server=True)
     except CuratorError as error:
-        found, _, remedy = str(error).partition("; ")
-        how = remedy or "docs/captions.md says how to reach captioners"
-        return [*rows, _row(name, State.MISSING, found, how)]
+        how = "docs/captions.md says how to reach captioners"
+        return [*rows, _row(name, State.MISSING, *finding_of(error, how))]
     where = config.url or "in workers"
     return [*rows, _row(name, State.OK, f"answers, {where}")]
 
 
-def _reader() -> Row:
+def _file(model: str, find: Callable[[], Path]) -> Row:
     try:
-        path = text_model_file(READ_MODEL, setting="caption.read_text")
+        return _row(model, State.OK, f"{find()}")
     except ModelError as error:
-        found, _, remedy = str(error).partition("; ")
-        return _row(READ_MODEL, State.MISSING, found, remedy)
-    return _row(READ_MODEL, State.OK, f"{path}")
+        return _row(model, State.MISSING, *finding_of(error))
 
 
 def recipe_rows(recipe: Recipe, name: str) -> list[Row]:
@@ -112,9 +114,8 @@ def recipe_rows(recipe: Recipe, name: str) -> list[Row]:
 
 def _recipe_row(name: str, error: Exception) -> Row:
     # The message ends in the key to set, or the nearest one that exists.
-    found, _, remedy = str(error).partition("; ")
-    remedy = remedy or "`curate recipes NAME` prints a recipe with the meaning of each key"
-    return Group.RECIPE.row(name, State.BROKEN, found, remedy, needed=True)
+    remedy = "`curate recipes NAME` prints a recipe with the meaning of each key"
+    return Group.RECIPE.row(name, State.BROKEN, *finding_of(error, remedy), needed=True)
 
 
 _row = partial(Group.MODELS.row, needed=True)
@@ -157,9 +158,4 @@ def _mirrored(mirror: str, entry: ModelEntry, absent: str) -> Row:
 def _text(recipe: Recipe) -> Row:
     if not recipe.analyze.text:
         return _row(TEXT_MODEL, State.NOT_NEEDED, "analyze.text is false")
-    try:
-        path = text_model_file()
-    except ModelError as error:
-        found, _, remedy = str(error).partition("; ")
-        return _row(TEXT_MODEL, State.MISSING, found, remedy)
-    return _row(TEXT_MODEL, State.OK, f"{path}")
+    return _file(TEXT_MODEL, text_model_file)

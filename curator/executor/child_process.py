@@ -119,7 +119,7 @@ class Child:
         self._folders.clear()
 
     def _ask(self, chain: bytes, unit: Any) -> tuple[Any] | None:  # noqa: ANN401
-        """Returns the result of one unit, or raises the error that it is; None if the process died."""
+        """Returns the result of one unit, or raises the error it is; None if the process died."""
         if self._process is None or self._process.poll() is not None:
             self.start()
         assert self._pipe is not None

@@ -69,7 +69,7 @@ def test_libraries_are_looked_for_without_a_driver(monkeypatch: pytest.MonkeyPat
     facts = inside.libraries()
     assert list(facts["loads"]) == list(inside.LIBRARIES)
     assert all("cannot open" in words for words in facts["loads"].values())
-    assert (facts["driver_cuda"], facts["init"], facts["devices"]) == (None, None, None)
+    assert (facts["cuda"], facts["init"], facts["devices"]) == (None, None, None)
 
 
 def test_the_version_of_torch_is_read_without_importing_it() -> None:
