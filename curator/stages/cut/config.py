@@ -3,115 +3,65 @@
 from fractions import Fraction
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from curator.buckets import SIZE_STEP_PX
+from curator.stage import StageConfig
 
 
-class CutConfig(BaseModel):
+class CutConfig(StageConfig):
     """Settings for writing clips."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
-    mode: Literal["auto", "encode"] = Field(
-        "auto",
-        description="auto copies the stream where that loses nothing, else encodes; encode always "
-        "encodes",
-        json_schema_extra={"unit": "name"},
-    )
-    copy_codecs: tuple[Literal["h264"], ...] = Field(
-        ("h264",),
-        description="codecs that may be copied, in 8-bit 4:2:0 of limited range",
-        json_schema_extra={"unit": "names"},
-    )
+    mode: Literal["auto", "encode"] = Field("auto", json_schema_extra={"unit": "name"})
+    """auto copies the stream where that loses nothing, else encodes; encode always encodes"""
+    copy_codecs: tuple[Literal["h264"], ...] = Field(("h264",), json_schema_extra={"unit": "names"})
+    """codecs that may be copied, in 8-bit 4:2:0 of limited range"""
     # 1 s: half of the shortest clip's 2 s; phones and x264's defaults put key frames 1 to 10 s
     # apart, so that more would seldom find another one.
-    copy_give_up_s: float = Field(
-        1.0,
-        ge=0,
-        description="most time that a copy may leave out at both ends together, to begin at a key "
-        "frame; copy_give_up_share must hold too",
-        json_schema_extra={"unit": "s"},
-    )
-    copy_give_up_share: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description="most of a clip's time that a copy may leave out at both ends together; "
-        "copy_give_up_s must hold too",
-        json_schema_extra={"unit": "share"},
-    )
+    copy_give_up_s: float = Field(1.0, ge=0, json_schema_extra={"unit": "s"})
+    """most time that a copy may leave out at both ends together, to begin at a key frame;
+    copy_give_up_share must hold too"""
+    copy_give_up_share: float = Field(0.1, ge=0, lt=1, json_schema_extra={"unit": "share"})
+    """most of a clip's time that a copy may leave out at both ends together; copy_give_up_s must
+    hold too"""
 
     # 20: near-transparent with x264's veryfast; a constant rate would starve or bloat clips. 0 is
     # lossless, which H.264 High is not.
-    crf: int = Field(
-        20,
-        ge=1,
-        le=51,
-        description="x264 constant rate factor, for NVENC the constant QP; lower is better and "
-        "larger",
-        json_schema_extra={"unit": "x264 CRF"},
-    )
+    crf: int = Field(20, ge=1, le=51, json_schema_extra={"unit": "x264 CRF"})
+    """x264 constant rate factor, for NVENC the constant QP; lower is better and larger"""
     preset: Literal[
         "ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower"
-    ] = Field(
-        "veryfast",
-        description="x264 preset: time against size at the same quality",
-        json_schema_extra={"unit": "name"},
-    )
-    encoder: Literal["auto", "x264", "nvenc"] = Field(
-        "auto",
-        description="auto is x264 on every machine, so that the same clips have the same bytes; "
-        "nvenc is the GPU's encoder, whose bytes depend on the GPU and its driver",
-        json_schema_extra={"unit": "name"},
-    )
+    ] = Field("veryfast", json_schema_extra={"unit": "name"})
+    """x264 preset: time against size at the same quality"""
+    encoder: Literal["auto", "x264", "nvenc"] = Field("auto", json_schema_extra={"unit": "name"})
+    """auto is x264 on every machine, so that the same clips have the same bytes; nvenc is the GPU's
+    encoder, whose bytes depend on the GPU and its driver"""
     # 3: users of other tools complain of clips of 4 times the source; at 2 more clips would lose
     # quality (benchmarks/results/cutting.md).
-    max_size_factor: float | None = Field(
-        3.0,
-        gt=0,
-        description="an encoded clip with more than this many times the source's bits per pixel is "
-        "encoded again, once, as coarse as it takes; null for never",
-        json_schema_extra={"unit": "times the source"},
-    )
-    hdr: Literal["reject", "tonemap"] = Field(
-        "reject",
-        description="clips of PQ and HLG: reject them, or map their light into BT.709",
-        json_schema_extra={"unit": "name"},
-    )
-    audio: Literal["drop", "copy", "aac"] = Field(
-        "drop",
-        description="drop leaves audio out; copy takes AAC as it is where it begins within half a "
-        "frame of the clip, else encodes; aac always encodes",
-        json_schema_extra={"unit": "name"},
-    )
+    max_size_factor: float | None = Field(3.0, gt=0, json_schema_extra={"unit": "times the source"})
+    """an encoded clip with more than this many times the source's bits per pixel is encoded again,
+    once, as coarse as it takes; null for never"""
+    hdr: Literal["reject", "tonemap"] = Field("reject", json_schema_extra={"unit": "name"})
+    """clips of PQ and HLG: reject them, or map their light into BT.709"""
+    audio: Literal["drop", "copy", "aac"] = Field("drop", json_schema_extra={"unit": "name"})
+    """drop leaves audio out; copy takes AAC as it is where it begins within half a frame of the
+    clip, else encodes; aac always encodes"""
     size: tuple[int, int] | Literal["bucket"] | None = Field(
-        None,
-        description="[width, height] of all clips, or bucket for that of each clip's bucket; the "
-        "picture is scaled to cover it and its middle kept; null for the source's own",
-        json_schema_extra={"unit": "px, multiples of 16"},
+        None, json_schema_extra={"unit": "px, multiples of 16"}
     )
-    fps: str | None = Field(
-        None,
-        description="frame rate of all clips, such as 24 or 30000/1001: each output time shows "
-        "what the source showed then; null for the source's own",
-        json_schema_extra={"unit": "frames/s"},
-    )
-    length_frames: int | None = Field(
-        None,
-        ge=2,
-        description="frames of all clips, from the start of each; shorter ones are rejected; null "
-        "for all frames",
-        json_schema_extra={"unit": "frames"},
-    )
-    verify_share: float = Field(
-        1.0,
-        ge=0,
-        le=1,
-        description="share of encoded clips, by the hash of their ids, that are decoded again to "
-        "check them; of the others only packets are counted; copies are always decoded",
-        json_schema_extra={"unit": "share"},
-    )
+    """[width, height] of all clips, or bucket for that of each clip's bucket; the picture is scaled
+    to cover it and its middle kept; null for the source's own"""
+    fps: str | None = Field(None, json_schema_extra={"unit": "frames/s"})
+    """frame rate of all clips, such as 24 or 30000/1001: each output time shows what the source
+    showed then; null for the source's own"""
+    length_frames: int | None = Field(None, ge=2, json_schema_extra={"unit": "frames"})
+    """frames of all clips, from the start of each; shorter ones are rejected; null for all
+    frames"""
+    verify_share: float = Field(1.0, ge=0, le=1, json_schema_extra={"unit": "share"})
+    """share of encoded clips, by the hash of their ids, that are decoded again to check them; of
+    the others only packets are counted; copies are always decoded"""
 
     @field_validator("fps", mode="before")
     @classmethod

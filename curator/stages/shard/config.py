@@ -2,90 +2,63 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from curator.stage import StageConfig
 
 
-class ShardConfig(BaseModel):
+class ShardConfig(StageConfig):
     """Settings for grouping and packing clips."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     # 1 GB: what Megatron-Energon and open_clip recommend for sequential reads from object storage.
-    max_bytes: int = Field(
-        1_000_000_000,
-        ge=1 << 16,
-        description="a tar is closed before it would grow beyond this",
-        json_schema_extra={"unit": "bytes"},
-    )
+    max_bytes: int = Field(1_000_000_000, ge=1 << 16, json_schema_extra={"unit": "bytes"})
+    """a tar is closed before it would grow beyond this"""
     # A quarter of 1 GB is near the lower limit in published advice (256 MB).
-    min_bytes: int | None = Field(
-        None,
-        ge=0,
-        description="a last tar smaller than this is joined with the one before; null for a "
-        "quarter of max_bytes",
-        json_schema_extra={"unit": "bytes"},
-    )
-    seed: int = Field(
-        0, ge=0, description="another one shuffles the clips, and splits the sources, otherwise"
-    )
-    val_share: float = Field(
-        0.02,
-        ge=0.0,
-        le=1.0,
-        description="share of the sources whose clips are for validation, by the hash of their ids",
-        json_schema_extra={"unit": "share of sources"},
-    )
-    append: bool = Field(
-        True,
-        description="tars that stand and hold nothing but wanted clips stay as they are, others "
-        "are added; false packs all clips as a first run would",
-    )
-    embedding: Literal["none", "clip", "descriptor"] = Field(
-        "none",
-        description="vector of the clip in the member npy, float32: of the CLIP model, or the "
-        "perceptual descriptor",
-    )
+    min_bytes: int | None = Field(None, ge=0, json_schema_extra={"unit": "bytes"})
+    """a last tar smaller than this is joined with the one before; null for a quarter of
+    max_bytes"""
+    seed: int = Field(0, ge=0)
+    """another one shuffles the clips, and splits the sources, otherwise"""
+    val_share: float = Field(0.02, ge=0.0, le=1.0, json_schema_extra={"unit": "share of sources"})
+    """share of the sources whose clips are for validation, by the hash of their ids"""
+    append: bool = True
+    """tars that stand and hold nothing but wanted clips stay as they are, others are added; false
+    packs all clips as a first run would"""
+    embedding: Literal["none", "clip", "descriptor"] = "none"
+    """vector of the clip in the member npy, float32: of the CLIP model, or the perceptual
+    descriptor"""
     # CogVideo's SAT loader looks for this member before it takes caption, fps and duration from
     # the .meta.jsonl. Readers decode it as a whole number.
-    id_member: bool = Field(
-        False,
-        description="a member id, a whole number made from the clip's id, in each sample: for "
-        "CogVideo's SAT loader",
-    )
+    id_member: bool = False
+    """a member id, a whole number made from the clip's id, in each sample: for CogVideo's SAT
+    loader"""
     resolutions: tuple[int, ...] = Field(
-        (240, 360, 480, 720, 1080, 1440, 2160),
-        min_length=1,
-        description="resolution classes by shorter side; a clip falls into the largest it reaches",
-        json_schema_extra={"unit": "px"},
+        (240, 360, 480, 720, 1080, 1440, 2160), min_length=1, json_schema_extra={"unit": "px"}
     )
+    """resolution classes by shorter side; a clip falls into the largest it reaches"""
     # The strings that Cosmos-Tokenize1's configurations use.
     aspects: tuple[str, ...] = Field(
         ("1,1", "4,3", "3,4", "16,9", "9,16"),
         min_length=1,
-        description="aspect classes, width,height; a clip falls into the nearest",
         json_schema_extra={"unit": "width,height"},
     )
-    aspects_strict: bool = Field(
-        False, description="reject clips that are near no aspect class, by aspects_tolerance"
-    )
+    """aspect classes, width,height; a clip falls into the nearest"""
+    aspects_strict: bool = False
+    """reject clips that are near no aspect class, by aspects_tolerance"""
     # 16:9 to 1.85:1 is 4%, 4:3 to 5:4 is 6%, 16:9 to 2.39:1 is 26%.
     aspects_tolerance: float = Field(
-        0.1,
-        ge=0.0,
-        lt=1.0,
-        description="largest share of the picture that a crop to the nearest class may lose",
-        json_schema_extra={"unit": "share of the picture"},
+        0.1, ge=0.0, lt=1.0, json_schema_extra={"unit": "share of the picture"}
     )
-    by_content_type: bool = Field(
-        False, description="a bucket for each content type, named at the end of the bucket"
-    )
+    """largest share of the picture that a crop to the nearest class may lose"""
+    by_content_type: bool = False
+    """a bucket for each content type, named at the end of the bucket"""
     # 4k+1 grids of causal tokenizers; cosmos-predict2.5 needs one frame more than it asks for.
     lengths: tuple[int, ...] = Field(
-        (17, 33, 49, 121),
-        min_length=1,
-        description="minimum-length classes; a clip in class N has N+1 frames or more",
-        json_schema_extra={"unit": "frames"},
+        (17, 33, 49, 121), min_length=1, json_schema_extra={"unit": "frames"}
     )
+    """minimum-length classes; a clip in class N has N+1 frames or more"""
 
     @field_validator("aspects")
     @classmethod
