@@ -16,7 +16,6 @@ from curator.commands.arguments import (
     EXIT_NOT_READ,
     EXIT_TERMINATED,
     EXIT_USAGE,
-    Commands,
 )
 from curator.commands.late_parser import LateParser
 from curator.errors import CuratorError, RecipeError, UsageError
@@ -70,11 +69,14 @@ def make_parser() -> argparse.ArgumentParser:
         "prints. After 1, 130 and 143 the same command goes on from what was done.",
     )
     parser.add_argument("--version", action="version", version=f"curate {__version__}")
-    commands: Commands[argparse.ArgumentParser] = parser.add_subparsers(
+    commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", parser_class=LateParser
     )
     for name in COMMANDS:
-        importlib.import_module(f"curator.commands.{name}").add_parser(commands)
+        module = importlib.import_module(f"curator.commands.{name}")
+        own = commands.add_parser(name, help=module.HELP)
+        module.add_arguments(own)
+        own.set_defaults(action=module.main)
     return parser
 
 

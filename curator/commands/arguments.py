@@ -6,9 +6,6 @@ import os
 EXIT_OK, EXIT_BROKEN_OFF, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
 EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_NOT_READ = 130, 143, 141
 
-Commands = argparse._SubParsersAction
-"""Takes the parser of each command."""
-
 
 def positive(text: str) -> int:
     """Parses a whole number from 1."""

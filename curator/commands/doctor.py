@@ -2,41 +2,40 @@
 
 import argparse
 
-from curator.commands.arguments import EXIT_OK, EXIT_USAGE, Commands, add_overrides
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE, add_overrides
+
+HELP = "check what works on this machine, and say what to do about the rest"
 
 
-def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Adds the command."""
-    doctor = commands.add_parser(
-        "doctor",
-        help="check what works on this machine, and say what to do about the rest",
-        description="Checks the machine, packages, GPU, models, storage and the recipe, and says "
-        "what to do about what does not work. Changes nothing: what is written to try OUT is "
-        "removed again.",
-        epilog="Exit codes: 0 the recipe can run here; 2 something that it needs is missing or "
-        "broken.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.description = (
+        "Checks the machine, packages, GPU, models, storage and the recipe, and says what to do "
+        "about what does not work. Changes nothing: what is written to try OUT is removed again."
     )
-    doctor.add_argument(
+    parser.epilog = (
+        "Exit codes: 0 the recipe can run here; 2 something that it needs is missing or broken."
+    )
+    parser.add_argument(
         "places",
         nargs="*",
         metavar="PLACE",
         help="SOURCE... OUT as for `curate run`; the last one is OUT, and may stand alone "
         "(default: no storage is looked at)",
     )
-    doctor.add_argument(
+    parser.add_argument(
         "--recipe", default="quickstart", help="the recipe that is to run (default: %(default)s)"
     )
-    add_overrides(doctor)
-    doctor.add_argument(
+    add_overrides(parser)
+    parser.add_argument(
         "--models",
         metavar="PLACE",
         help="models folder, or s3://bucket/prefix (default: the recipe's)",
     )
-    doctor.add_argument("--json", action="store_true", help="print one JSON object, for programs")
-    doctor.set_defaults(action=run_doctor)
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
 
 
-def run_doctor(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     """Returns 0 if the recipe can run here, else the exit code of `curate run`."""
     from curator.doctor.checks import examine
     from curator.doctor.diagnosis_text import as_json, print_diagnosis

@@ -2,22 +2,20 @@
 
 import argparse
 
-from curator.commands.arguments import EXIT_OK, Commands
+from curator.commands.arguments import EXIT_OK
+
+HELP = "say why a clip was kept or rejected, and what would have kept it"
 
 
-def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Adds the command."""
-    explain = commands.add_parser(
-        "explain", help="say why a clip was kept or rejected, and what would have kept it"
-    )
-    explain.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
-    explain.add_argument(
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
+    parser.add_argument(
         "clip", metavar="CLIP_ID", help="its id, or a beginning that no other clip has"
     )
-    explain.set_defaults(action=run_explain)
 
 
-def run_explain(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     """Runs the command."""
     from curator.review.clip_explanation import explain
     from curator.review.finished_run import open_finished

@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from curator.commands.arguments import Commands, positive
+from curator.commands.arguments import positive
+from curator.commands.late_parser import LateParser
 from curator.commands.terminal_line import TerminalLine
 from curator.errors import CuratorError
 
@@ -17,21 +18,22 @@ OWN = "format."
 NUMBERS = (int, int | None, float, float | None)
 
 
-def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Adds the command."""
-    parser = commands.add_parser(
-        "export",
-        help="write the clips of OUT in the form that another loader takes",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="What stands at the destination with the same bytes is not written again.\n\n"
+HELP = "write the clips of OUT in the form that another loader takes"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Sets how the command's arguments are added: finding the formats takes time."""
+    assert isinstance(parser, LateParser)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        "What stands at the destination with the same bytes is not written again.\n\n"
         "Exit codes: 0 finished; 2 usage, nothing was done; 1 broken off by the storage or by a\n"
-        "damaged shard (`curate verify` says more); the same command goes on.",
-        add_late=_add_arguments,
+        "damaged shard (`curate verify` says more); the same command goes on."
     )
-    parser.set_defaults(action=run_export)
+    parser.add_late = _add_late
 
 
-def _add_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+def _add_late(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     parser.add_argument(
         "out",
         metavar="OUT",
@@ -100,7 +102,7 @@ def _add_formats(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> N
         )
 
 
-def run_export(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     """Runs the command; returns 0."""
     from curator.export import export
 

@@ -2,31 +2,30 @@
 
 import argparse
 
-from curator.commands.arguments import EXIT_OK, Commands, add_overrides
+from curator.commands.arguments import EXIT_OK, add_overrides
 from curator.errors import ModelError, UsageError
 
+HELP = "print the stages of a recipe: scope, resources, tables and fingerprints"
 
-def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Adds the command."""
-    graph = commands.add_parser(
-        "graph",
-        help="print the stages of a recipe: scope, resources, tables and fingerprints",
-        description="Prints the graph that `curate run` follows with a recipe. Nothing is read or "
-        "written but the recipe.",
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.description = (
+        "Prints the graph that `curate run` follows with a recipe. Nothing is read or written but "
+        "the recipe."
     )
-    graph.add_argument(
+    parser.add_argument(
         "recipe", nargs="?", default="quickstart", metavar="RECIPE",
         help="name from `curate recipes`, or a YAML file (default: %(default)s)",
     )  # fmt: skip
-    add_overrides(graph)
-    graph.add_argument(
+    add_overrides(parser)
+    parser.add_argument(
         "--format", choices=("text", "mermaid"), default="text",
         help="a table for people, or a Mermaid diagram (default: %(default)s)",
     )  # fmt: skip
-    graph.set_defaults(action=run_graph)
 
 
-def run_graph(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     """Prints the graph."""
     from curator.pipeline import graph_of
     from curator.recipe import load_recipe

@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from curator.commands.arguments import Commands
 from curator.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -12,37 +11,37 @@ if TYPE_CHECKING:
     from curator.models.weight_store import ModelStore
 
 
-def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Adds the command."""
-    models = commands.add_parser(
-        "models",
-        help="list, fetch and verify model weights",
-        description="Lists, fetches and verifies the weights of the models that recipes can name. "
-        "`verify` exits with 1 if a file is not the one that the catalogue names.",
+HELP = "list, fetch and verify model weights"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.description = (
+        "Lists, fetches and verifies the weights of the models that recipes can name. `verify` "
+        "exits with 1 if a file is not the one that the catalogue names."
     )
-    tasks = models.add_subparsers(dest="task", required=True, metavar="TASK")
+    tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
     for task, names, words in (
         ("list", "*", "the models, where they come from, and what is here"),
         ("pull", "+", "fetch models from a mirror or the hub, and verify them"),
         ("verify", "*", "hash what is here (default: all) and compare"),
     ):
-        parser = tasks.add_parser(task, help=words)
-        parser.add_argument("names", nargs=names, metavar="NAME", help="model of the catalogue")
-        parser.add_argument(
+        own = tasks.add_parser(task, help=words)
+        own.add_argument("names", nargs=names, metavar="NAME", help="model of the catalogue")
+        own.add_argument(
             "--models", metavar="PLACE",
             help="models folder, or s3://bucket/prefix (default: $CURATE_MODELS, else a folder "
             "`curate/models` in the user's cache)",
         )  # fmt: skip
         if task == "pull":
-            parser.add_argument(
+            own.add_argument(
                 "--from", dest="source", metavar="PLACE",
                 help="folder or s3://bucket/prefix to copy from, by NAME/FILE or FILE (default: "
                 "where the catalogue says)",
             )  # fmt: skip
-        parser.set_defaults(action=run_models)
 
 
-def run_models(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     """Runs `list`, `pull` or `verify`.
 
     Returns:

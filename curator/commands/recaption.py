@@ -3,20 +3,22 @@
 import argparse
 from typing import Any
 
-from curator.commands.arguments import EXIT_OK, Commands, add_cluster, add_overrides, positive
+from curator.commands.arguments import EXIT_OK, add_cluster, add_overrides, positive
 from curator.executor.termination import ends_in_peace, ends_when_asked
 
+HELP = "annotate the clips of a finished run anew, without touching a pixel"
 
-def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Adds the command."""
-    parser = commands.add_parser(
-        "recaption",
-        help="annotate the clips of a finished run anew, without touching a pixel",
-        description="Asks about the clips that a finished run kept, as --set says, and puts new "
-        "texts into its shards and tables. Clips stay as they are: nothing is analyzed, cut or "
-        "encoded, sources are not read, and what was answered before is not asked again.",
-        epilog="Clips that answers reject leave the shards; those that other answers would have "
-        "kept come back with `curate run`. Exit codes as for `curate run`.",
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.description = (
+        "Asks about the clips that a finished run kept, as --set says, and puts new texts into its "
+        "shards and tables. Clips stay as they are: nothing is analyzed, cut or encoded, sources "
+        "are not read, and what was answered before is not asked again."
+    )
+    parser.epilog = (
+        "Clips that answers reject leave the shards; those that other answers would have kept come "
+        "back with `curate run`. Exit codes as for `curate run`."
     )
     parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
     add_overrides(
@@ -33,10 +35,9 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--workers", type=positive, metavar="N", help="processes (default: one per core)"
     )
-    parser.set_defaults(action=run_recaption)
 
 
-def run_recaption(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     """Annotates anew, and prints the outcome."""
     from curator.executor.engine import Engine
     from curator.executor.progress import Progress

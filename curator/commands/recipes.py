@@ -2,20 +2,18 @@
 
 import argparse
 
-from curator.commands.arguments import EXIT_OK, Commands, add_overrides
+from curator.commands.arguments import EXIT_OK, add_overrides
+
+HELP = "list the recipes, or print one with the meaning of each key"
 
 
-def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Adds the command."""
-    recipes = commands.add_parser(
-        "recipes", help="list the recipes, or print one with the meaning of each key"
-    )
-    recipes.add_argument("name", nargs="?", metavar="NAME", help="recipe to print, resolved")
-    add_overrides(recipes)
-    recipes.set_defaults(action=run_recipes)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="recipe to print, resolved")
+    add_overrides(parser)
 
 
-def run_recipes(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     """Runs the command."""
     from curator.recipe import describe, load_recipe, recipe_names
 

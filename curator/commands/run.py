@@ -7,7 +7,6 @@ from typing import Any
 from curator.commands.arguments import (
     EXIT_FAILED,
     EXIT_OK,
-    Commands,
     add_cluster,
     add_overrides,
     fraction,
@@ -15,16 +14,16 @@ from curator.commands.arguments import (
 )
 from curator.executor.termination import ends_in_peace, ends_when_asked
 
+HELP = "curate sources into OUT"
 
-def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Adds the command."""
-    run = commands.add_parser(
-        "run",
-        help="curate sources into OUT",
-        description="Curates sources into OUT. What an earlier run into OUT stored and is still "
-        "valid is not done again.",
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.description = (
+        "Curates sources into OUT. What an earlier run into OUT stored and is still valid is not "
+        "done again."
     )
-    run.add_argument(
+    parser.add_argument(
         "sources",
         nargs="+",
         metavar="SOURCE",
@@ -32,41 +31,41 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
         "s3://bucket/prefix, or a manifest: .txt with a URI per line, .csv or .parquet with a "
         "column `uri`",
     )
-    run.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix for all results")
-    run.add_argument(
+    parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix for all results")
+    parser.add_argument(
         "--recipe",
         default="quickstart",
         help="name from `curate recipes`, or a YAML file (default: %(default)s, which needs no "
         "GPU and no download)",
     )
     add_overrides(
-        run, "change one key of the recipe, such as filters.motion.min=0.3; may be repeated"
+        parser, "change one key of the recipe, such as filters.motion.min=0.3; may be repeated"
     )
     add_cluster(
-        run,
+        parser,
         address="Ray cluster to run on, such as ray-head:6379 or auto (default: $RAY_ADDRESS, else "
         "a cluster of this run's own on this machine)",
         shared="all nodes of the cluster see OUT and the sources under the same paths (a network "
         "file system); without, a cluster needs s3:// for both",
     )
-    run.add_argument(
+    parser.add_argument(
         "--workers",
         type=positive,
         metavar="N",
         help="decoding processes (default: one per core, and no more than there is work)",
     )
-    run.add_argument(
+    parser.add_argument(
         "--limit",
         type=positive,
         metavar="N",
         help="only the first N sources, to try a recipe (default: all)",
     )
-    run.add_argument(
+    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="check everything and say what would be done; writes nothing",
     )
-    run.add_argument(
+    parser.add_argument(
         "--max-failed",
         type=fraction,
         default=1.0,
@@ -74,10 +73,9 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
         help="exit with 3 if a larger share of the sources fails, 0 to 1 (default: %(default)s, "
         "all may)",
     )
-    run.set_defaults(action=run_run)
 
 
-def run_run(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     """Checks, then runs; with `--dry-run`, describes the run."""
     from curator.runs.preflight import dry_run
     from curator.runs.start import check_run

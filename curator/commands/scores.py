@@ -2,21 +2,21 @@
 
 import argparse
 
-from curator.commands.arguments import EXIT_OK, Commands
+from curator.commands.arguments import EXIT_OK
+
+HELP = "say what each score of a clip is"
 
 
-def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Adds the command."""
-    scores = commands.add_parser("scores", help="say what each score of a clip is")
-    scores.add_argument("name", nargs="?", metavar="SCORE", help="one of them (default: all)")
-    scores.add_argument(
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("name", nargs="?", metavar="SCORE", help="one of them (default: all)")
+    parser.add_argument(
         "--recipe", metavar="NAME|FILE", help="with the scores of the measures that it names"
     )
-    scores.add_argument("--markdown", action="store_true", help="all, as a table")
-    scores.set_defaults(action=run_scores)
+    parser.add_argument("--markdown", action="store_true", help="all, as a table")
 
 
-def run_scores(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     """Runs the command."""
     from curator.measures.documentation import markdown, text
 

@@ -4,20 +4,20 @@ import argparse
 import shlex
 from pathlib import Path
 
-from curator.commands.arguments import EXIT_OK, Commands
+from curator.commands.arguments import EXIT_OK
 from curator.errors import UsageError
 
+HELP = "say what other bounds would keep and drop"
 
-def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Adds the command."""
-    tune = commands.add_parser(
-        "tune",
-        help="say what other bounds would keep and drop",
-        description="Decides anew about the clips of a finished run, from what is stored. Nothing "
-        "is decoded and the run is not changed; writes a page with clips on either side.",
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.description = (
+        "Decides anew about the clips of a finished run, from what is stored. Nothing is decoded "
+        "and the run is not changed; writes a page with clips on either side."
     )
-    tune.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
-    tune.add_argument(
+    parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
+    parser.add_argument(
         "changes",
         nargs="+",
         metavar="CHANGE",
@@ -25,20 +25,19 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
         "noise.max=null; keys of dedup and select in full, such as select.max_per_group=100, and "
         "semantic.reject and semantic.reject_from",
     )
-    tune.add_argument(
+    parser.add_argument(
         "--html",
         metavar="FILE",
         help="where the page goes (default: OUT/report/tune.html, or tune.html here if OUT is s3://)",
     )
-    tune.add_argument(
+    parser.add_argument(
         "--rules-only",
         action="store_true",
         help="leave duplicates and selection as they are: faster with many clips, and approximate",
     )
-    tune.set_defaults(action=run_tune)
 
 
-def run_tune(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
     """Runs the command."""
     from curator.review.bound_tuning import summary_lines, tune
     from curator.review.finished_run import open_finished

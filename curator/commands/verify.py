@@ -2,24 +2,28 @@
 
 import argparse
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from curator.commands.arguments import EXIT_FAILED, Commands, positive
+from curator.commands.arguments import EXIT_FAILED, positive
 from curator.commands.terminal_line import TerminalLine
 
 if TYPE_CHECKING:
     from curator.verify import Verified
 
 
-def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Adds the command."""
-    parser = commands.add_parser(
-        "verify",
-        help="check shards, indexes and tables under OUT, and say what is wrong",
-        description="Reads every shard once and checks manifest, hashes, indexes, samples and "
-        "tables against each other; changes nothing.",
-        epilog="Exit codes: 0 all is well, perhaps with warnings; 3 something is wrong; 2 there "
-        "are no shards, or wrong arguments.",
+HELP = "check shards, indexes and tables under OUT, and say what is wrong"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.description = (
+        "Reads every shard once and checks manifest, hashes, indexes, samples and tables against "
+        "each other; changes nothing."
+    )
+    parser.epilog = (
+        "Exit codes: 0 all is well, perhaps with warnings; 3 something is wrong; 2 there are no "
+        "shards, or wrong arguments."
     )
     parser.add_argument(
         "out",
@@ -44,7 +48,6 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
         help="shards read at once (default: one per core, at most 16)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
-    parser.set_defaults(action=run_verify)
 
 
 def _frames(text: str) -> int | str:
@@ -55,14 +58,8 @@ def _frames(text: str) -> int | str:
     return int(text) or "none"
 
 
-def run_verify(options: argparse.Namespace) -> int:
-    """Runs the command; returns 0, or `EXIT_FAILED` if a check fails.
-
-    Raises:
-        UsageError: OUT has no shards, or they cannot be listed.
-
-    Returns:
-        0, or `EXIT_FAILED` if something is wrong.
+def main(options: argparse.Namespace) -> int:
+    """Runs the command; returns 0, or `EXIT_FAILED` if something is wrong.
 
     Raises:
         UsageError: There are no shards, or they cannot be listed.
@@ -99,15 +96,7 @@ def as_json(verified: "Verified") -> str:
             "bytes": verified.n_bytes,
             "counts": verified.counts,
             "findings": [
-                {
-                    "code": str(f.code),
-                    "warning": f.is_warning,
-                    "path": f.path,
-                    "found": f.found,
-                    "expected": f.expected,
-                    "remedy": f.remedy,
-                }
-                for f in verified.findings
+                {"code": f.code, "warning": f.is_warning, **asdict(f)} for f in verified.findings
             ],
         },
         indent=1,
