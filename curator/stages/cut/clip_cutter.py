@@ -66,6 +66,8 @@ class _Pictures:
 class ClipCutter:
     """Cuts the clips of one source; a context manager, which closes the container.
 
+    After an error the demuxer's position is unknown: the cutter is closed then, and not used again.
+
     Args:
         max_pixels: Largest frame, in pixels.
         decoder_threads: Threads of the decoder; changes no result.
@@ -124,34 +126,6 @@ class ClipCutter:
                 decode to them.
             SourceError: The source is no longer readable.
         """
-        try:
-            return self._cut(request, make_tap)
-        except BaseException:
-            # The demuxer's position is unknown now.
-            self._close()
-            raise
-
-    def look(self, request: CutRequest, make_tap: MakeTap) -> Looked:
-        """Takes frames of a clip, by the tap of `make_tap`, without writing it.
-
-        Raises:
-            CutError: The frames of the span cannot be decoded again.
-            SourceError: The source is no longer readable.
-        """
-
-        def see(pictures: _Pictures) -> Looked:
-            tap = make_tap(target_n_frames(request), 0)
-            for picture in pictures.frames:
-                tap.see(picture)
-            return tap.looked()
-
-        try:
-            return self._trying(request, see)
-        except BaseException:
-            self._close()
-            raise
-
-    def _cut(self, request: CutRequest, make_tap: MakeTap | None) -> CutClip:
         not_copied: NotCopied | None = None
         copy_frames: int | None = None
         if self._pixels:
@@ -170,6 +144,22 @@ class ClipCutter:
             raise CutError(f"{self._uri}: clip {request.clip_id}: audio: {error}") from error
         self._verify(clip, request)
         return clip
+
+    def look(self, request: CutRequest, make_tap: MakeTap) -> Looked:
+        """Takes frames of a clip, by the tap of `make_tap`, without writing it.
+
+        Raises:
+            CutError: The frames of the span cannot be decoded again.
+            SourceError: The source is no longer readable.
+        """
+
+        def see(pictures: _Pictures) -> Looked:
+            tap = make_tap(target_n_frames(request), 0)
+            for picture in pictures.frames:
+                tap.see(picture)
+            return tap.looked()
+
+        return self._trying(request, see)
 
     def _copied(self, request: CutRequest, make_tap: MakeTap | None) -> CutClip:
         stream = video_stream(self._opened(), self._uri)
