@@ -21,7 +21,7 @@ from curator.stages.shard.dataset_card import CARD, dataset_card
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout
 from curator.stages.shard.tar_reader import SPLITS, Split
 from curator.tables.out_layout import SHARDS
-from curator.tables.parts import tables_to_parquet
+from curator.tables.parts import rows_to_table, tables_to_parquet
 
 MANIFEST = f"{SHARDS}/manifest.json"
 MANIFEST_VERSION = 1
@@ -144,33 +144,33 @@ def known_facts(manifest: Mapping[str, Any]) -> dict[str, ShardFacts]:
 
 def dataset_table(shard: Shard) -> pa.Table:
     """Returns the rows of a tar in `dataset.parquet`."""
-    columns: dict[str, list[Any]] = {name: [] for name in DATASET_SCHEMA.names}
+    rows = []
     for sample, offset in zip(shard.plan.samples, shard.layout.mp4_starts, strict=True):
         said, text, sha256 = sample.texts()
         facts = orjson.loads(said)
-        row = {
-            "clip_id": sample.key,
-            "path": f"{shard.name}#{sample.key}.mp4",
-            "shard": shard.name,
-            "split": sample.split,
-            "bucket": shard.plan.bucket,
-            "offset": offset,
-            "bytes": sample.mp4_bytes,
-            "text": text.decode(),
-            "num_frames": facts["n_frames"],
-            "height": facts["height"],
-            "width": facts["width"],
-            "aspect_ratio": facts["height"] / facts["width"],
-            "resolution": facts["height"] * facts["width"],
-            "fps": facts["fps"],
-            "duration": facts["duration"],
-            "source_id": facts["source_id"],
-            "source_uri": facts["source_uri"],
-            "sha256": sha256.decode(),
-        }
-        for name, column in columns.items():
-            column.append(row[name])
-    return pa.table(columns, schema=DATASET_SCHEMA)
+        rows.append(
+            {
+                "clip_id": sample.key,
+                "path": f"{shard.name}#{sample.key}.mp4",
+                "shard": shard.name,
+                "split": sample.split,
+                "bucket": shard.plan.bucket,
+                "offset": offset,
+                "bytes": sample.mp4_bytes,
+                "text": text.decode(),
+                "num_frames": facts["n_frames"],
+                "height": facts["height"],
+                "width": facts["width"],
+                "aspect_ratio": facts["height"] / facts["width"],
+                "resolution": facts["height"] * facts["width"],
+                "fps": facts["fps"],
+                "duration": facts["duration"],
+                "source_id": facts["source_id"],
+                "source_uri": facts["source_uri"],
+                "sha256": sha256.decode(),
+            }
+        )
+    return rows_to_table(rows, DATASET_SCHEMA)
 
 
 def _files(shards: Sequence[Shard]) -> Iterator[tuple[str, bytes]]:
