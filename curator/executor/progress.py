@@ -49,17 +49,17 @@ class _Work:
             return min(1.0, self.done_s / self.video_s)
         return min(1.0, self.n_done / self.n_items) if self.n_items > 0 else None
 
-    def elapsed_s(self, now: float) -> float:
-        return 0.0 if self.began is None else now - self.began
+    def elapsed_s(self) -> float:
+        return 0.0 if self.began is None else time.monotonic() - self.began
 
-    def left_s(self, now: float) -> float | None:
+    def left_s(self) -> float | None:
         """Returns seconds until the stage ends at the rate so far; None without a rate."""
-        done, elapsed_s = self.share_done(), self.elapsed_s(now)
+        done, elapsed_s = self.share_done(), self.elapsed_s()
         return elapsed_s * (1 - done) / done if done and elapsed_s > 0 else None
 
-    def rate(self, now: float) -> float | None:
+    def rate(self) -> float | None:
         """Returns seconds of video per second; None when unknown."""
-        elapsed_s = self.elapsed_s(now)
+        elapsed_s = self.elapsed_s()
         return self.done_s / elapsed_s if self.done_s > 0 and elapsed_s > 0 else None
 
 
@@ -142,16 +142,6 @@ class Progress:
             stop.set()
             thread.join(JOIN_S)
 
-    def line(self, text: str) -> None:
-        """Prints a separate line above the display."""
-        if self._live is None:
-            self._write(text)
-            return
-        from rich.text import Text
-
-        # Without this class's lock: rich holds its own when it requests the display.
-        self._live.console.print(Text(text))
-
     def _poll_until(self, stop: threading.Event, poll: Callable[[], tuple[int, float]]) -> None:
         has_logged = False
         while not stop.wait(POLL_S):
@@ -180,7 +170,7 @@ class Progress:
             is_due = time.monotonic() - self._last_line >= LINE_EVERY_S
             if is_due and self._stage is not None:
                 facts = list(self._facts())
-                if (left_s := self._work.left_s(time.monotonic())) is not None:
+                if (left_s := self._work.left_s()) is not None:
                     facts.append(f"{clock(left_s)} left")
                 said = f": {', '.join(facts)}" if facts else ""
                 self._write_line(f"{self._stage}{said}")
@@ -197,20 +187,18 @@ class Progress:
         if work.done_s > 0:
             of = f" of {length(work.video_s)}" if work.video_s > 0 else ""
             yield f"{length(work.done_s)}{of} of video"
-        if (rate := work.rate(time.monotonic())) is not None:
+        if (rate := work.rate()) is not None:
             yield f"{rate:.3g}x real time"
         if self._n_kept is not None:
             yield f"{amount(self._n_kept, 'clip')} kept"
 
     def _write_line(self, text: str) -> None:
         self._last_line = time.monotonic()
-        if self._live is None:
-            self._write(f"curate {clock(time.monotonic() - self._start)} {text}")
-
-    def _write(self, text: str) -> None:
+        if self._live is not None:
+            return
         # A full log or a closed terminal must not end a run of hours.
         with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text + "\n")
+            self._stream.write(f"curate {clock(time.monotonic() - self._start)} {text}\n")
             self._stream.flush()
 
     def _start_live(self) -> None:
@@ -240,7 +228,7 @@ class Progress:
             stages, work = self._render_stages(), self._work
             if self._stage is None:
                 return stages
-            done, left_s = work.share_done(), work.left_s(time.monotonic())
+            done, left_s = work.share_done(), work.left_s()
             bar = ProgressBar(total=1.0, completed=done or 0.0, width=40, pulse=not done)
             percent = "" if done is None else f"{100 * done:3.0f}%"
             left = "" if left_s is None else f"{clock(left_s)} left"

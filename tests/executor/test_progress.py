@@ -157,27 +157,19 @@ def test_stream_that_fails_does_not_end_the_run() -> None:
 
     with Progress(stream=Full()) as progress:
         progress.stage("list")
-        progress.line("said")
-
-
-def test_line_is_written_as_it_is() -> None:
-    stream = io.StringIO()
-    with Progress(stream=stream) as progress:
-        progress.line("[bold]not markup[/]")
-    assert stream.getvalue() == "[bold]not markup[/]\n"
 
 
 def test_rich_is_not_imported_for_plain_lines() -> None:
     code = (
         "import io, sys; from curator.executor.progress import Progress\n"
-        "with Progress(stream=io.StringIO()) as p: p.stage('list'); p.line('x')\n"
+        "with Progress(stream=io.StringIO()) as p: p.stage('list')\n"
         "assert 'rich.live' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.usefixtures("fast_polls")
-def test_live_display_shows_stages_facts_and_lines_above() -> None:
+def test_live_display_shows_stages_and_facts() -> None:
     stream = io.StringIO()
     with Progress(stream=stream, live=True) as progress:
         progress.stage("scan")
@@ -186,9 +178,7 @@ def test_live_display_shows_stages_facts_and_lines_above() -> None:
         progress.work(4, 3600.0)
         with progress.polling(lambda: (1, 900.0)):
             _wait_for(stream, "left")
-            progress.line("a line of its own, with [brackets]")
     shown = stream.getvalue()
-    assert "a line of its own, with [brackets]" in shown
     assert "1 of 4 sources" in shown
     assert "15.0 min of 1.0 h of video" in shown
     assert "commit" in shown
