@@ -120,15 +120,12 @@ def as_text(verified: "Verified") -> str:
     for code, n_found in verified.counts.items():
         if n_found > stored.get(code, 0):
             lines.append(f"{code}: {n_found} in all, the first {stored.get(code, 0)} are above")
+    warned = {str(f.code) for f in verified.findings if f.is_warning}
+    n_wrong = sum(n for code, n in verified.counts.items() if code not in warned)
+    wrong = f"{n_wrong} thing{'s' if n_wrong != 1 else ''} wrong"
     lines.append(
         f"{verified.uri}: {verified.n_shards} shards, {verified.n_samples} clips, "
         f"{verified.n_bytes / 1e6:.1f} MB read, {verified.n_decoded} clips decoded: "
-        + ("all is well" if verified.is_well else f"{_number(verified)} wrong")
+        + ("all is well" if verified.is_well else wrong)
     )
     return "\n".join(lines)
-
-
-def _number(verified: "Verified") -> str:
-    warned = {str(f.code) for f in verified.findings if f.is_warning}
-    n_wrong = sum(n for code, n in verified.counts.items() if code not in warned)
-    return f"{n_wrong} thing{'s' if n_wrong != 1 else ''}"

@@ -63,12 +63,7 @@ class Timeline:
         self.check_lengths(n_frames, "luma_mean", "luma_spread", may_lack=True)
 
     def check_lengths(self, n: int, *names: str, may_lack: bool = False) -> None:
-        """Refuses arrays of another length.
-
-        Args:
-            n: Entries that there must be.
-            names: Fields.
-            may_lack: Whether they may be empty, because they were not measured.
+        """Refuses arrays of another length than `n`, but for empty ones if `may_lack`.
 
         Raises:
             ValueError: One has another length.
@@ -184,8 +179,7 @@ class Track(Timeline):
         looks = ("look_next_frame", "look_edges", "look_lines", "look_standing", "look_moved")
         self.check_lengths(len(self.look_frame), *looks)
         self.check_lengths(len(self.text_frame), "text_line")
-        lengths = ((self.changes, self.n_frames), (self.signals, n_samples))
-        for columns, n in lengths:
+        for columns, n in ((self.changes, self.n_frames), (self.signals, n_samples)):
             for name, column in columns.items():
                 if len(column) != n:
                     raise ValueError(f"track {self.source_id}: {name} has not {n} entries")
