@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from fractions import Fraction
 from typing import Literal
 
 from curator.errors import ErrorCode
@@ -81,39 +80,6 @@ class SourceRef:
         if not self.weight:
             return math.inf
         return self.weight * max(0.5, (self.n_pixels or FULL_HD) / FULL_HD)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """What a container says of its first video stream, without decoding.
-
-    `width` and `height` are after rotation; `pixel_aspect` belongs to that orientation.
-    `header_duration_s` and `header_n_frames` are claims; `Track` has what was measured.
-    """
-
-    source_id: str
-    uri: str
-    bytes: int
-    version: str
-    container: str
-    codec: str
-    pixel_format: str | None
-    width: int
-    height: int
-    rotation_deg: int
-    pixel_aspect: Fraction
-    time_base: Fraction
-    fps: Fraction | None
-    is_vfr: bool | None
-    header_duration_s: float | None
-    header_n_frames: int | None
-    has_audio: bool
-    is_hdr: bool
-
-    def __post_init__(self) -> None:
-        """Refuses what no stage could use."""
-        if self.width < 1 or self.height < 1:
-            raise ValueError(f"{self.uri}: size {self.width}x{self.height}, expected at least 1x1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Probes each source without decoding: identity, container, size, timing, audio."""
 
 from fractions import Fraction
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +10,7 @@ from curator.errors import ErrorCode, SourceError
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import HDR_TRANSFERS
 from curator.media.rotation import header_rotation_deg
-from curator.records.sources import Failure, Probe
+from curator.records.sources import Failure
 from curator.storage import content_id, open_source
 
 SCAN_SCHEMA = pa.schema(
@@ -57,14 +57,14 @@ def scan_source(uri: str, n_bytes: int, version: str) -> dict[str, object]:
         with open_source(uri, expected_version=version) as reader:
             row["source_id"] = content_id(reader, n_bytes)
             reader.seek(0)
-            probe = probe_source(reader, uri, str(row["source_id"]), n_bytes, version)
+            facts = header_facts(reader, uri, n_bytes)
     except SourceError as error:
         failure = Failure(uri=uri, stage="scan", code=error.code, message=error.message)
         return row | failure_columns(failure)
     return row | {
         name: str(value) if isinstance(value, Fraction) else value
-        for name in SCAN_SCHEMA.names
-        if (value := getattr(probe, name, None)) is not None
+        for name, value in facts.items()
+        if value is not None
     }
 
 
@@ -77,8 +77,12 @@ def failure_columns(failure: Failure) -> dict[str, object]:
     }
 
 
-def probe_source(reader: BinaryIO, uri: str, source_id: str, n_bytes: int, version: str) -> Probe:
-    """Reads a container's description of its video.
+def header_facts(reader: BinaryIO, uri: str, n_bytes: int) -> dict[str, Any]:
+    """Reads what a container says of its first video stream, without decoding.
+
+    Returns:
+        Columns of `SCAN_SCHEMA`, with fractions as such. Width and height are after rotation, as is
+        the pixel aspect; `header_*` are claims.
 
     Raises:
         SourceError: EMPTY_FILE, NOT_A_VIDEO, NO_VIDEO_STREAM or UNSUPPORTED_CODEC.
@@ -96,7 +100,9 @@ def probe_source(reader: BinaryIO, uri: str, source_id: str, n_bytes: int, versi
             if container.duration
             else None
         )
-        facts = {
+        facts: dict[str, Any] = {
+            "time_base": time_base,
+            "header_duration_s": duration_s,
             "container": container.format.name,
             "codec": _codec_name(context.name),
             "pixel_format": context.pix_fmt,
@@ -108,29 +114,18 @@ def probe_source(reader: BinaryIO, uri: str, source_id: str, n_bytes: int, versi
             "has_audio": bool(container.streams.audio),
             "is_hdr": int(context.color_trc) in HDR_TRANSFERS,
         }
-        aspect_stream = stream
         if stream.width < 1 or stream.height < 1:
             raise SourceError(
                 ErrorCode.NO_FRAMES,
                 f"{uri}: its {facts['codec']} stream names no picture size, so none of it decodes; "
                 "fetch the file again or leave it out",
             )
-        unrotated_aspect = pixel_aspect_of(aspect_stream, 0)
+        aspect = pixel_aspect_of(stream, 0)
     rotation_deg = header_rotation_deg(reader, n_bytes) or 0
     if rotation_deg % 180:
         facts["width"], facts["height"] = facts["height"], facts["width"]
-        unrotated_aspect = 1 / unrotated_aspect
-    return Probe(
-        source_id=source_id,
-        uri=uri,
-        bytes=n_bytes,
-        version=version,
-        rotation_deg=rotation_deg,
-        pixel_aspect=unrotated_aspect,
-        time_base=time_base,
-        header_duration_s=duration_s,
-        **facts,  # type: ignore[arg-type]
-    )
+        aspect = 1 / aspect
+    return facts | {"rotation_deg": rotation_deg, "pixel_aspect": aspect}
 
 
 def _codec_name(decoder: str) -> str:
