@@ -2,8 +2,10 @@
 
 import pickle
 from collections import deque
-from collections.abc import Callable
 from typing import Any
+
+from curator.executor.ray_cluster import RayCluster, largest
+from curator.executor.worker import Chain, pack_chain
 
 UNITS_AHEAD = 2
 """Units of a worker: one is worked on, and the next is there when nobody looks at results."""
@@ -16,18 +18,10 @@ class Pool:
         n_workers: Most workers; they are started as units arrive.
     """
 
-    def __init__(
-        self,
-        ray: Any,  # noqa: ANN401
-        make_worker: Callable[[], Any],
-        chain: bytes,
-        result: Callable[[Any], Any],
-        n_workers: int,
-    ) -> None:
-        self._ray = ray
-        self._make_worker = make_worker
-        self._chain = chain
-        self._result = result
+    def __init__(self, cluster: RayCluster, chain: Chain, n_workers: int) -> None:
+        self._cluster = cluster
+        self._chain = pack_chain(chain)
+        self._each = largest(chain)
         self._most = n_workers
         self._workers: list[Any] = []
         self._n_given: list[int] = []
@@ -52,22 +46,21 @@ class Pool:
         """
         if not self._under_way:
             return []
-        ready, _ = self._ray.wait(
-            list(self._under_way), num_returns=len(self._under_way), timeout=0
-        )
+        wait, open_ones = self._cluster.ray.wait, list(self._under_way)
+        ready, _ = wait(open_ones, num_returns=len(open_ones), timeout=0)
         if not ready and timeout > 0:
-            ready, _ = self._ray.wait(list(self._under_way), num_returns=1, timeout=timeout)
+            ready, _ = wait(open_ones, num_returns=1, timeout=timeout)
         results = []
         for reference in ready:
             self._n_given[self._under_way.pop(reference)] -= 1
-            results.append(self._result(reference))
+            results.append(self._cluster.result(reference, or_raise=True))
         self._begin()
         return results
 
     def close(self) -> None:
         """Ends the workers and their work."""
         for worker in self._workers:
-            self._ray.kill(worker)
+            self._cluster.ray.kill(worker)
         self._workers, self._n_given, self._under_way = [], [], {}
         self._waiting.clear()
 
@@ -75,7 +68,7 @@ class Pool:
         while self._waiting:
             # Starts another worker before giving a second unit to one.
             if len(self._workers) < self._most and 0 not in self._n_given:
-                self._workers.append(self._make_worker())
+                self._workers.append(self._cluster.worker(self._each))
                 self._n_given.append(0)
             number = min(range(len(self._workers)), key=self._n_given.__getitem__)
             if self._n_given[number] >= UNITS_AHEAD:

@@ -152,7 +152,7 @@ class Engine:
     def pool(self, steps: Chain) -> Pool:
         """Returns workers of a chain that take units during other work; starts Ray."""
         cluster = self._start()
-        return cluster.pool(steps, self.n_workers(1 << 20, largest(steps)))
+        return Pool(cluster, steps, self.n_workers(1 << 20, largest(steps)))
 
     def attempts(
         self, step: Step, units: Iterable[_Unit], *, few: bool

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from curator.errors import CuratorError, UsageError
-from curator.executor.actor_pool import Pool
 from curator.executor.host_resources import (
     available_cpus,
     available_gpus,
@@ -75,7 +74,7 @@ class RayCluster:
         self._workers = workers
         self._idle: list[Any] = []
         self._session: BinaryIO | None = None
-        self._ray: Any = None
+        self.ray: Any = None
 
     def start(self) -> None:
         """Starts Ray or joins the cluster.
@@ -109,37 +108,26 @@ class RayCluster:
                 f"Ray does not start on {where}: {error}; the machine may have "
                 "too much to do, or too little memory"
             ) from error
-        self._ray = ray
+        self.ray = ray
 
     def n_cpus(self) -> int:
         """Returns the cores of the cluster."""
-        return max(1, int(self._ray.cluster_resources().get("CPU", 1)) - LIGHT_CPUS)
+        return max(1, int(self.ray.cluster_resources().get("CPU", 1)) - LIGHT_CPUS)
 
     def n_gpus(self) -> float:
         """Returns the GPUs of the cluster."""
-        return float(self._ray.cluster_resources().get("GPU", 0))
+        return float(self.ray.cluster_resources().get("GPU", 0))
 
     def new_ledger(self) -> ActorLedger:
         """Returns a new ledger that all nodes can write to."""
-        return ActorLedger(self._ray.remote(num_cpus=0, max_restarts=3)(LedgerActor).remote())
+        return ActorLedger(self.ray.remote(num_cpus=0, max_restarts=3)(LedgerActor).remote())
 
     def stop(self) -> None:
         """Stops Ray, or leaves the cluster."""
         self._idle.clear()
-        self._ray.shutdown()
+        self.ray.shutdown()
         if self._session is not None:
             self._session.close()
-
-    def pool(self, chain: Chain, n_workers: int) -> Pool:
-        """Returns workers of a chain that take units during other work."""
-        each = largest(chain)
-        return Pool(
-            self._ray,
-            lambda: self._worker(each),
-            pack_chain(chain),
-            lambda reference: self._result(reference, or_raise=True),
-            n_workers,
-        )
 
     def as_tasks(
         self, steps: Chain, units: Iterable[_Unit], *, retries: int, n_cpus: Callable[[], int]
@@ -147,7 +135,7 @@ class RayCluster:
         """Streams units through any free processes; yields None where all tries died."""
         cpus = max(step.resources.cpus for step in steps)
         self._let_go()
-        call = self._ray.remote(num_cpus=cpus, max_retries=retries)(call_chain)
+        call = self.ray.remote(num_cpus=cpus, max_retries=retries)(call_chain)
         packed = pack_chain(steps)
         room = math.ceil(UNITS_PER_CPU * n_cpus() / cpus)
         under_way: dict[Any, _Unit] = {}
@@ -157,8 +145,8 @@ class RayCluster:
                 under_way[call.remote(packed, pickle.dumps(unit))] = unit
             if not under_way:
                 return
-            (ready,), _ = self._ray.wait(list(under_way), num_returns=1)
-            yield under_way.pop(ready), self._result(ready)
+            (ready,), _ = self.ray.wait(list(under_way), num_returns=1)
+            yield under_way.pop(ready), self.result(ready)
 
     def on_workers(
         self, steps: Chain, units: Sequence[Any], n_workers: Callable[[], int]
@@ -178,12 +166,12 @@ class RayCluster:
         try:
             while waiting or any(has_unit for _, has_unit in under_way.values()):
                 while waiting and len(workers) < n_workers():
-                    workers.append(self._worker(each))
+                    workers.append(self.worker(each))
                     under_way[workers[-1].ready.remote()] = workers[-1], False
-                ready, _ = self._ray.wait(list(under_way), num_returns=1, timeout=GROWTH_CHECK_S)
+                ready, _ = self.ray.wait(list(under_way), num_returns=1, timeout=GROWTH_CHECK_S)
                 for reference in ready:
                     worker, has_unit = under_way.pop(reference)
-                    result = self._result(reference, or_raise=True)
+                    result = self.result(reference, or_raise=True)
                     if waiting:
                         unit = pickle.dumps(waiting.popleft())
                         under_way[worker.run.remote(packed, unit)] = worker, True
@@ -196,9 +184,10 @@ class RayCluster:
                 self._idle += workers
             else:
                 for worker in workers:
-                    self._ray.kill(worker)
+                    self.ray.kill(worker)
 
-    def _worker(self, each: Resources) -> Any:  # noqa: ANN401
+    def worker(self, each: Resources) -> Any:  # noqa: ANN401
+        """Returns a process that can keep such a chain: an idle one, or a new one."""
         if self._idle and _may_serve_again(each):
             return self._idle.pop()
         self._let_go()
@@ -209,21 +198,21 @@ class RayCluster:
         }
         if each.gpus:
             options["num_gpus"] = each.gpus
-        return self._ray.remote(**options)(Worker).remote()
+        return self.ray.remote(**options)(Worker).remote()
 
     def _let_go(self) -> None:
         """Ends idle workers, which would hold cores that others wait for."""
         for worker in self._idle:
-            self._ray.kill(worker)
+            self.ray.kill(worker)
         self._idle.clear()
 
-    def _result(self, reference: Any, *, or_raise: bool = False) -> Any:  # noqa: ANN401
+    def result(self, reference: Any, *, or_raise: bool = False) -> Any:  # noqa: ANN401
         """Returns a process's answer; None if it died, and Ray may not repeat it."""
         try:
-            answer = self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError:
+            answer = self.ray.get(reference)
+        except self.ray.exceptions.RayTaskError:
             raise
-        except self._ray.exceptions.RayError as error:
+        except self.ray.exceptions.RayError as error:
             line = str(error).splitlines()[0]
             if or_raise:
                 raise CuratorError(
