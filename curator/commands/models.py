@@ -42,10 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs `list`, `pull` or `verify`.
-
-    Returns:
-        0, or 1 if a verified model differs from the catalogue.
+    """Runs `list`, `pull` or `verify`; returns 1 if a verified model differs from the catalogue.
 
     Raises:
         UsageError: A name is unknown, or a model cannot be fetched.

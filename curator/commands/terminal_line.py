@@ -5,11 +5,7 @@ import time
 
 
 class TerminalLine:
-    """Writes texts over each other, at most twice a second.
-
-    Args:
-        quiet: Whether to write nothing, as where standard error is no terminal.
-    """
+    """Writes texts over each other, at most twice a second; none if `quiet` or without terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._next = 0.0 if sys.stderr.isatty() and not quiet else float("inf")

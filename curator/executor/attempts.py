@@ -41,9 +41,7 @@ class CpuClock:
     def end(self, seconds: dict[str, float], *, rest: str) -> dict[str, float]:
         """Ends a call; returns all CPU-seconds of this process since the previous one.
 
-        Args:
-            seconds: From `begin`, with measurements inside the call.
-            rest: Name for the remaining time of the call.
+        `seconds` are from `begin`, with measurements inside the call; the rest of it is for `rest`.
         """
         now = time.process_time()
         inside = sum(s for name, s in seconds.items() if name not in ("start_up", "between_units"))

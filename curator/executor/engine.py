@@ -57,9 +57,7 @@ class Engine:
     def is_small(self, n_items: int, frames: float) -> bool:
         """Returns whether one process finishes work sooner than a cluster that has to start first.
 
-        Args:
-            n_items: Sources or clips.
-            frames: Their frames, weighted by size: 1 for 1080p.
+        `frames` are those of the sources or clips, weighted by size: 1 for 1080p.
         """
         may = self._address is None and self._workers is None and self._cluster is None
         return may and n_items <= SMALL_SOURCES and frames <= SMALL_FRAMES
@@ -157,15 +155,11 @@ class Engine:
     def attempts(
         self, step: Step, units: Iterable[_Unit], *, few: bool
     ) -> Iterator[tuple[_Unit, Any]]:
-        """Streams units through one light step, and reports those that ended their process.
+        """Streams units through one step without state, and reports those that ended their process.
 
         Units are taken as there is room for them: neither they nor their results pile up, and their
-        number need not be known.
-
-        Args:
-            step: One that keeps no state.
-            units: Picklable inputs.
-            few: Whether the child process finishes them sooner than a cluster starts.
+        number need not be known. `few` is whether the child process finishes them sooner than a
+        cluster starts.
 
         Yields:
             Each unit with its result, or with None where its process died; in any order.

@@ -10,11 +10,7 @@ _DONE = "done"
 
 
 class FileLedger:
-    """Counts attempts in a folder of this machine.
-
-    Args:
-        folder: A dedicated folder that all processes involved can write to.
-    """
+    """Counts attempts in a folder of their own, to which all processes involved can write."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -62,12 +62,7 @@ class Worker:
 
 
 class RayCluster:
-    """Ray: a cluster of this process's own, or one that it joins.
-
-    Args:
-        address: Cluster to join, or None for one of this process's own.
-        workers: Requested workers; None for one per core.
-    """
+    """Ray: a cluster of this process's own, or one that it joins; arguments as for `Engine`."""
 
     def __init__(self, address: str | None, workers: int | None) -> None:
         self._address = address

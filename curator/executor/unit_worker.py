@@ -81,9 +81,8 @@ class UnitWorker:
     def __call__(self, unit: Any) -> UnitResult[Any]:  # noqa: ANN401
         """Runs the items of a unit.
 
-        Args:
-            unit: What is sent, or the result of the worker before this one in a chain, whose
-                CPU-seconds and counts are passed on.
+        `unit` may be the result of the worker before this one in a chain, whose CPU-seconds and
+        counts are passed on.
         """
         before = unit if isinstance(unit, UnitResult) else UnitResult(results=unit)
         items = before.results if self._load is None else self._load(before.results)

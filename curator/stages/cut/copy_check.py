@@ -162,12 +162,9 @@ def is_same_luma(luma: NDArray[np.float32], meant: NDArray[np.float32], at: rang
 def check_encoded(
     mp4: bytes, *, n_frames: int, size: tuple[int, int], fps: Fraction, decodes: bool, threads: int
 ) -> str | None:
-    """Compares an encoded clip with the request.
+    """Returns the first difference of an encoded clip from the request, or None.
 
     Frame `i` is at `i / fps`. Packets are counted unless `decodes` is set.
-
-    Returns:
-        The first difference, or None.
     """
     try:
         with av.open(io.BytesIO(mp4), mode="r") as container:

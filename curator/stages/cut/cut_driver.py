@@ -85,11 +85,7 @@ class TrackLoader:
 
 
 class CutKeeper:
-    """Stores written clips as one part of `cuts`, and the frames taken from them.
-
-    Args:
-        taker: Stores frames; None where none are taken.
-    """
+    """Stores written clips as one part of `cuts`, and by `taker` the frames taken from them."""
 
     def __init__(self, store: Store, stamp: str, taker: FrameTaker | None) -> None:
         self._parts = Parts(store, "cuts", stamp)
@@ -130,7 +126,6 @@ class Cutting:
     """Cuts survivors that have no written clip.
 
     Args:
-        config: Settings.
         pixels: Stages that change pixels before the encoder.
         min_s: `propose.min_s`.
         buckets: Section `shard`.
@@ -370,12 +365,9 @@ class _WrittenClips:
         holds: Callable[[Written, Clip], bool],
         **place: pa.Array | pa.ChunkedArray,
     ) -> None:
-        """Adds clips; one that is added again moves to its last place.
+        """Adds rows of `clip_id` and `CUT_FACTS`; a clip that comes again moves to its last place.
 
-        Args:
-            table: Rows with `clip_id` and `CUT_FACTS`.
-            holds: Whether a clip of the table is the run's clip.
-            place: Fields of `Location`.
+        `holds` says whether a row is of the run's clip; `place` has fields of `Location`.
         """
         found = self._rows.find_all(column_values(table["clip_id"]))
         there = np.flatnonzero(found >= 0)

@@ -21,10 +21,8 @@ def exact_frames(
 ) -> Iterator[DecodedFrame]:
     """Yields the span's frames and no other, or raises `WrongFramesError`.
 
-    Args:
-        frames: Decoder, positioned before the span.
-        request: The clip.
-        tolerant: Take damaged frames too: from the start of the file they are the analyzed ones.
+    `frames` is positioned before the span. `tolerant` takes damaged frames too: from the start of
+    the file they are the analyzed ones.
     """
     wanted = request.frame_pts
     position = 0

@@ -25,12 +25,7 @@ from curator.tables.schemas import crop_columns
 
 
 class CutStageConfig(StageConfig):
-    """The section `cut`, and the settings of other sections that cutting needs.
-
-    Attributes:
-        cut: Section `cut`.
-        max_pixels: `analyze.max_pixels`.
-    """
+    """The section `cut`, and `analyze.max_pixels`."""
 
     cut: CutConfig
     max_pixels: int
@@ -95,7 +90,6 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
     """Base of the stages that decode clips: a source stays open for its next clips.
 
     Args:
-        config: Settings.
         pixels: Stages that change pixels before the encoder.
         threads: Decoder threads; changes no result.
         taker: Takes frames for another stage; None takes none.

@@ -7,6 +7,7 @@ import hashlib
 import io
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -71,11 +72,11 @@ class Sample:
         # With the length of the hash, so that one read is enough.
         self._begin = (0, len(whole)) if spill is None else (spill.add(whole), len(whole))
 
-    def __reduce__(self) -> tuple[Callable[..., "Sample"], tuple[dict[str, Any]]]:
+    def __reduce__(self) -> tuple[Callable[[], "Sample"], tuple[()]]:
         """Pickles the sample with its text."""
         own = {name: getattr(self, name) for name in _ABOUT}
-        own |= {"metadata": self.json(), "caption": self.caption}
-        return _sample_of, (own,)
+        own |= {"metadata": self.metadata, "caption": self.caption}
+        return partial(Sample, **own), ()
 
     def __eq__(self, other: object) -> bool:
         """Returns whether the samples are equal, embeddings aside."""
@@ -154,10 +155,6 @@ class Sample:
 _ABOUT = (
     "key", "mp4_bytes", "mp4_sha256", "location", "split", "embedding", "text_vector", "has_id",
 )  # fmt: skip
-
-
-def _sample_of(own: dict[str, Any]) -> Sample:
-    return Sample(**own | {"metadata": orjson.loads(own["metadata"])})
 
 
 def padded(size: int) -> int:

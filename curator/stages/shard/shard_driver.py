@@ -86,7 +86,8 @@ class Sharding:
         sizes = {info.key: info.bytes for info in self._store.list(f"{SHARDS}/")}
         plans = plan_shards(samples, self._config, self._standing(sizes))
         layouts = {plan.name: tar_layout(plan) for plan in plans}
-        known = self._known()
+        has_manifest = self._store.exists(MANIFEST)
+        known = known_facts(json.loads(self._store.read(MANIFEST))) if has_manifest else {}
         facts: dict[str, ShardFacts] = {}
         units = []
         for plan in plans:
@@ -116,7 +117,7 @@ class Sharding:
         run = self._engine.run if is_worth_it else self._engine.run_here
         return run([step], units)
 
-    def _standing(self, sizes: Mapping[str, int]) -> dict[str, Collection[str]]:
+    def _standing(self, sizes: Mapping[str, int]) -> Mapping[str, Collection[str]]:
         """Returns sample keys of each tar of the last finished run that still exists."""
         standing: dict[str, list[str]] = {}
         for name in self._previous.get("tables", {}).get("clips", []):
@@ -125,13 +126,7 @@ class Sharding:
             for shard, key in zip(shards, keys, strict=True):
                 if shard in sizes:
                     standing.setdefault(shard, []).append(key)
-        return dict(standing)
-
-    def _known(self) -> dict[str, ShardFacts]:
-        """Returns hashes of existing tars, which need not be read for them."""
-        if not self._store.exists(MANIFEST):
-            return {}
-        return known_facts(json.loads(self._store.read(MANIFEST)))
+        return standing
 
 
 def _missing(plan: ShardPlan, layout: TarLayout, sizes: Mapping[str, int]) -> frozenset[str]:

@@ -107,8 +107,7 @@ def meta_lines(plan: ShardPlan) -> bytes:
 def set_files(shards: Sequence[Shard], *, seed: int, stamp: str, made_by: str) -> dict[str, bytes]:
     """Returns the files that describe all shards together, which are sorted by name.
 
-    Returns:
-        Objects by name under the output root, in writing order: the manifest is the last.
+    They are by name under the output root, in writing order: the manifest is the last.
     """
     files = dict(_files(shards))
     manifest = {
@@ -234,9 +233,8 @@ def wids_file(tars: Iterable[IndexedTar]) -> bytes:
 def energon_files(tars: Sequence[IndexedTar], prefix: str) -> Iterator[tuple[str, bytes]]:
     """Returns the files of a `.nv-meta` by their names in it.
 
-    Args:
-        tars: All tars below its parent folder.
-        prefix: That folder, with a final slash, or empty: names of tars are relative to it.
+    `tars` are all below its parent folder; `prefix` is that folder with a final slash, or empty:
+    names of tars are relative to it.
     """
     names = [tar.name.removeprefix(prefix) for tar in tars]
     counts = {name: tar.n_samples for name, tar in zip(names, tars, strict=True)}
