@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from curator.commands.arguments import (
     EXIT_FAILED,
@@ -13,6 +13,10 @@ from curator.commands.arguments import (
     positive,
 )
 from curator.executor.termination import ends_in_peace, ends_when_asked
+
+if TYPE_CHECKING:
+    from curator.recipe import Recipe
+    from curator.storage import Store
 
 HELP = "curate sources into OUT"
 
@@ -94,11 +98,10 @@ def main(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(dry_run(options.sources, store, recipe, limit=options.limit))
         return EXIT_OK
-    summary = _execute(options, store, recipe)
-    return _exit_code(summary, options.max_failed)
+    return _execute(options, store, recipe)
 
 
-def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, Any]:  # noqa: ANN401
+def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> int:
     from curator.executor.engine import Engine
     from curator.executor.progress import Progress
     from curator.report.funnel import format_funnel
@@ -119,15 +122,11 @@ def _execute(options: argparse.Namespace, store: Any, recipe: Any) -> dict[str, 
         ("summary.json", "counts, times, list of tables"),
     ):
         print(f"{store.uri}/{name}  {what}")
-    return summary
-
-
-def _exit_code(summary: dict[str, Any], max_failed: float) -> int:
     counts = summary["counts"]
-    if counts["failed"] > max_failed * counts["sources"]:
+    if counts["failed"] > options.max_failed * counts["sources"]:
         print(
             f"curate: {counts['failed']} of {counts['sources']} sources failed, more than "
-            f"--max-failed {max_failed:g} allows; see error_code in the table `sources`",
+            f"--max-failed {options.max_failed:g} allows; see error_code in the table `sources`",
             file=sys.stderr,
         )
         return EXIT_FAILED

@@ -39,20 +39,18 @@ def refuse_request(request: CutRequest, stream: av.video.stream.VideoStream) -> 
         CannotCopyError: SHAPE, BORDERS, INTERLACED, HIGH_DYNAMIC_RANGE, VARIABLE_RATE, FIXED_RATE
             or FIXED_SIZE.
     """
-    if request.rotation_deg or pixel_aspect_of(stream, 0) != 1:
-        raise CannotCopyError(NotCopied.SHAPE)
-    if request.crop is not None:
-        raise CannotCopyError(NotCopied.BORDERS)
-    if request.is_interlaced:
-        raise CannotCopyError(NotCopied.INTERLACED)
-    if request.is_hdr:
-        raise CannotCopyError(NotCopied.HIGH_DYNAMIC_RANGE)
-    if request.is_vfr:
-        raise CannotCopyError(NotCopied.VARIABLE_RATE)
-    if request.is_resampled:
-        raise CannotCopyError(NotCopied.FIXED_RATE)
-    if request.size not in (None, (stream.width, stream.height)):
-        raise CannotCopyError(NotCopied.FIXED_SIZE)
+    refused = {
+        NotCopied.SHAPE: request.rotation_deg or pixel_aspect_of(stream, 0) != 1,
+        NotCopied.BORDERS: request.crop is not None,
+        NotCopied.INTERLACED: request.is_interlaced,
+        NotCopied.HIGH_DYNAMIC_RANGE: request.is_hdr,
+        NotCopied.VARIABLE_RATE: request.is_vfr,
+        NotCopied.FIXED_RATE: request.is_resampled,
+        NotCopied.FIXED_SIZE: request.size not in (None, (stream.width, stream.height)),
+    }
+    for reason, applies in refused.items():
+        if applies:
+            raise CannotCopyError(reason)
 
 
 def give_up_ticks(request: CutRequest, *, at_most_s: float, at_most_share: float) -> int:
