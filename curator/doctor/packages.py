@@ -96,24 +96,19 @@ def _ffmpeg(host: Host, answer: Answer) -> list[Row]:
         return [package]
     decoders, encoders = answer.facts["decoders"], answer.facts["encoders"]
     lacking = [name for name in DECODERS if name not in decoders]
-    other = "uv pip install --reinstall --only-binary av av: PyAV's own wheel has it"
     return [
         _row(package.name, State.OK, f"{package.found}, FFmpeg {answer.facts['ffmpeg']}"),
-        _row(
-            "decoders",
-            State.MISSING if lacking else State.OK,
-            f"no {', '.join(lacking)}" if lacking else ", ".join(decoders),
-            other if lacking else None,
-            # Sources in another codec fail; the run continues.
-            needed="h264" in lacking,
-        ),
-        _row(
-            "encoder",
-            State.OK if "libx264" in encoders else State.MISSING,
-            "libx264" if "libx264" in encoders else "no libx264",
-            None if "libx264" in encoders else other,
-        ),
+        # Sources in another codec fail; the run continues.
+        _codecs("decoders", decoders, lacking, needed="h264" in lacking),
+        _codecs("encoder", encoders, [] if encoders else ["libx264"], needed=True),
     ]
+
+
+def _codecs(name: str, found: list[str], lacking: list[str], *, needed: bool) -> Row:
+    if not lacking:
+        return _row(name, State.OK, ", ".join(found), needed=needed)
+    other = "uv pip install --reinstall --only-binary av av: PyAV's own wheel has it"
+    return _row(name, State.MISSING, f"no {', '.join(lacking)}", other, needed=needed)
 
 
 def torch_cuda_build(host: Host) -> str | None:

@@ -23,6 +23,14 @@ from curator.tables.clip_vectors import TextVector, Vectors
 from curator.tables.schemas import CROP_COLUMNS
 from curator.tables.spill_file import Spill
 
+_SAME = (
+    "clip_id", "source_id", "source_uri", "cut_mode", "audio", "n_frames", "width", "height",
+    "content_type", "caption_model", "mp4_sha256",
+)  # fmt: skip
+"""Columns of `clips` that samples have by the same names."""
+_OF_SOURCE = ("start_frame", "end_frame", "start_pts", "end_pts", "time_base", "is_vfr")
+"""Columns of `clips` that samples have with `source_` before their names."""
+
 
 def plan_samples(
     clips: ClipRows,
@@ -82,40 +90,25 @@ def sample_metadata(
 
     No field changes with this program's version alone, which would replace existing tars.
     """
-    n_frames, fps = clip.n_frames, Fraction(clip.fps_fraction)
+    fps = Fraction(clip.fps_fraction)
     crop = {name.removeprefix("crop_"): getattr(clip, name) for name in CROP_COLUMNS}
     return {
+        **{name: getattr(clip, name) for name in _SAME},
+        **{f"source_{name}": getattr(clip, name) for name in _OF_SOURCE},
         "key": clip.clip_id,
-        "clip_id": clip.clip_id,
-        "source_id": clip.source_id,
-        "source_uri": clip.source_uri,
         "source_start_s": round(clip.start_s, 6),
         "source_end_s": round(clip.end_s, 6),
-        "source_start_frame": clip.start_frame,
-        "source_end_frame": clip.end_frame,
-        "source_start_pts": clip.start_pts,
-        "source_end_pts": clip.end_pts,
-        "source_time_base": clip.time_base,
-        "source_is_vfr": clip.is_vfr,
-        "cut_mode": clip.cut_mode,
-        "audio": clip.audio,
-        "n_frames": n_frames,
         "fps": float(fps),
         "fps_fraction": str(fps),
-        "duration": round(float(n_frames / fps), 6),
-        "width": clip.width,
-        "height": clip.height,
+        "duration": round(float(clip.n_frames / fps), 6),
         "bucket": asdict(bucket) | {"name": bucket.name},
         "split": split,
         "tags": list(clip.tags or ()),
         "crop": None if clip.crop_x is None else crop,
         "scores": {n: _rounded(score) for n, score in clip.scores.items() if n != "fps"},
-        "content_type": clip.content_type,
         "caption": clip.caption or "",
-        "caption_model": clip.caption_model,
         **({} if annotation is None else _annotated(clip, annotation)),
         **({"meta": meta} if meta else {}),
-        "mp4_sha256": clip.mp4_sha256,
         "models": {"shots": transnet_model_name(), "descriptor": PERCEPTUAL_MODEL},
     }
 
