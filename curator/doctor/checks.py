@@ -65,26 +65,20 @@ def _with_recipe(
     overrides: Sequence[str],
     models: str | None,
 ) -> tuple[Needs, list[Row]]:
+    from curator.doctor import recipe_check
     from curator.doctor.places import s3_rows, storage_rows
-    from curator.doctor.recipe_check import (
-        mirror_of,
-        model_rows,
-        needs_of,
-        read_recipe,
-        recipe_rows,
-    )
 
-    recipe, row = read_recipe(name, overrides, models)
+    recipe, row = recipe_check.read_recipe(name, overrides, models)
     places = [*sources, *([out] if out is not None else [])]
-    mirror = mirror_of(recipe) if recipe is not None else None
+    mirror = recipe_check.mirror_of(recipe) if recipe is not None else None
     on_s3 = [place for place in (*places, mirror) if place is not None and scheme_of(place) == "s3"]
     rows = s3_rows(host, on_s3) if on_s3 else []
     s3_answers = not any(found.stops for found in rows)
     rows += storage_rows(sources, out, s3_answers=s3_answers)
     if recipe is None:
-        return needs_of(None, places), [*rows, row]
-    rows += model_rows(recipe, s3_answers=s3_answers)
+        return recipe_check.needs_of(None, places), [*rows, row]
+    rows += recipe_check.model_rows(recipe, s3_answers=s3_answers)
     if s3_answers or mirror is None:
         # The catalogue of models is in the mirror too.
-        rows += recipe_rows(recipe, name) or [row]
-    return needs_of(recipe, places), rows
+        rows += recipe_check.recipe_rows(recipe, name) or [row]
+    return recipe_check.needs_of(recipe, places), rows

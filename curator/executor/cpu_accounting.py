@@ -10,7 +10,7 @@ MARK = "CURATE_RUN"
 """Environment variable that the processes of a run have in common."""
 
 _WORKER = b"ray::Worker"
-"""Title of a Ray process of `chain.Worker`: its steps count what it spends."""
+"""Title of a Ray process of `ray_cluster.Worker`: its steps count what it spends."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
