@@ -73,8 +73,7 @@ def fitted_flow(
     finds, and the try that more of the picture follows is taken.
 
     Returns:
-        Flow, float32 [H, W, 2] in pixels, None for tiny pictures; and the fit, None without
-        texture.
+        Flow, float32 [H, W, 2] in pixels, None for tiny pictures; the fit, None without texture.
     """
     flow = dense.between(before_HW, after_HW)
     if flow is None:

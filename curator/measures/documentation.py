@@ -18,19 +18,14 @@ TABLE_HEAD = """| score | unit | range and direction | what it says of a clip | 
 
 def markdown() -> str:
     """Tables of all scores, one for each family."""
-    tables = (
-        f"\n## {family}\n\n{TABLE_HEAD}{''.join(map(_line, names))}"
-        for family, names in FAMILIES.items()
-    )
-    return HEAD + "".join(tables)
-
-
-def _line(name: str) -> str:
-    spec = SCORES[name]
-    return (
-        f"| `{name}` | {spec.unit} | {spec.range} | {spec.meaning} | {_how(spec)} | "
-        f"{_reasons(spec)} |\n"
-    )
+    page = HEAD
+    for family, names in FAMILIES.items():
+        page += f"\n## {family}\n\n{TABLE_HEAD}"
+        for name in names:
+            spec = SCORES[name]
+            said = spec.unit, spec.range, spec.meaning, _how(spec), _reasons(spec)
+            page += f"| `{name}` | {' | '.join(said)} |\n"
+    return page
 
 
 def text(name: str | None) -> Iterator[str]:

@@ -209,7 +209,7 @@ def _keeps(
     known = np.isfinite(apart)
     together = same & known[None, :]
     total = together @ np.where(known, apart, 0)
-    n_looks = np.array([len(np.unique(frame[row])) for row in together])
+    n_looks = _n_looks(frame, together)
     enough = total >= _APART_OFTEN * np.maximum(together.sum(1), 1)
     middles = (lines[:, :2] + lines[:, 2:4]) / 2
     spread = np.array([np.ptp(middles[row], axis=0).max() for row in same])
@@ -228,7 +228,7 @@ def _scrolls(
     together = rows & (frame[:, None] == frame[None, :])
     width = together @ (lines[:, _X1] - lines[:, _X0])
     found = sliding & (width >= _BAND_WIDTH)
-    seen = np.array([len(np.unique(frame[found & row])) for row in rows])
+    seen = _n_looks(frame, rows & found)
     return np.asarray((width >= _BAND_WIDTH) & (seen >= max(1, min(2, n_looks))), bool)
 
 
@@ -256,7 +256,7 @@ def _replaced(
     sure = (lines[:, _CONFIDENCE] >= 0.75) & _is_still(lines) & long
     changes = (apart & other & centred & sure[None, :]).any(1) & sure
     covered = _shared(lines, lines) > 0.3 * _sizes(lines)[:, None]
-    seen = np.array([len(np.unique(frame[row])) for row in covered])
+    seen = _n_looks(frame, covered)
     blinks = sure & (seen < len(looks)) & (lines[:, _CONFIDENCE] >= 0.8)
     blinks &= (lines[:, _AROUND] >= 0.7) & (lines[:, _STAY] >= 0.9)
     return np.asarray(changes | blinks, bool)
@@ -287,8 +287,12 @@ def _elsewhere(
     style = _same_rows(lines, others) & _same_middle(lines, others)
     found = unlike & (_same_place(lines, others) | style)
     # One could be by chance.
-    seen = track.text_frame[indices]
-    return np.array([len(np.unique(seen[row])) >= 2 for row in found], bool)
+    return _n_looks(track.text_frame[indices], found) >= 2
+
+
+def _n_looks(frame: NDArray[np.int32], rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """In how many looks each row has a line, int64 [rows]."""
+    return np.array([len(np.unique(frame[row])) for row in rows], np.int64)
 
 
 def _is_still(lines: NDArray[np.float32]) -> NDArray[np.bool_]:

@@ -111,11 +111,9 @@ class _Check:
 
 
 def score_values(clips: pa.Table, score: str) -> Values:
-    """Returns float64 [N] values of a score, NaN where a clip has none.
+    """Returns float64 [N] values of a score, or of metadata; NaN where a clip has none, or text.
 
-    Args:
-        clips: Rows with score columns; of an older table `fps` stands for `measured_fps`.
-        score: One of `SCORES`, or a column of metadata; text has no values.
+    Of an older table `fps` stands for `measured_fps`.
 
     Raises:
         KeyError: The table has no such column.
@@ -149,7 +147,11 @@ def judge_table(clips: pa.Table, bounds: Sequence[Bounds], needs: FilterNeeds) -
     bucket_codes, buckets = _buckets(clips, shard)
     checks = [_length_check(clips, needs.min_s, needs.min_frames)]
     if needs.max_s is not None:
-        checks += _standing_checks(clips, needs.max_s)
+        seconds = _floats(clips["seconds"])
+        # One picture, which nothing can split.
+        hit = seconds > 2 * needs.max_s
+        if hit.any():
+            checks.append(_Check(STANDING_RULE, Reason.TOO_LONG, hit, seconds, needs.max_s))
     flagged: list[_Check] = []
     for bound in bounds:
         found = _rule_checks(clips, bound)
@@ -188,13 +190,6 @@ def _length_check(clips: pa.Table, min_s: float, min_frames: int | None) -> _Che
         threshold = np.where(lacks_frames & ~hit, min_frames / _floats(clips["fps"]), threshold)
         hit |= lacks_frames
     return _Check(LENGTH_RULE, Reason.TOO_SHORT, hit, _floats(clips["seconds"]), threshold)
-
-
-def _standing_checks(clips: pa.Table, max_s: float) -> list[_Check]:
-    """Rejects clips that are much longer than allowed: one picture, which nothing can split."""
-    seconds = _floats(clips["seconds"])
-    hit = seconds > 2 * max_s
-    return [_Check(STANDING_RULE, Reason.TOO_LONG, hit, seconds, max_s)] if hit.any() else []
 
 
 def _rule_checks(clips: pa.Table, bound: Bounds) -> Iterator[_Check]:
