@@ -34,6 +34,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,7 @@ def preparation(options: argparse.Namespace) -> dict[str, float]:
 
 def storing(server: Server, options: argparse.Namespace) -> list[dict[str, float]]:
     """The share of a fast server's capacity with storage that takes its time, by its threads."""
+    from curator.media.frame_tap import StoredFrames
     from curator.stages.caption.caption_records import Frames, Task, Window
     from curator.stages.caption.captioners.chat_server import ServerClient
     from curator.stages.caption.captioners.dialog_pump import Pump
@@ -282,20 +284,22 @@ def storing(server: Server, options: argparse.Namespace) -> list[dict[str, float
         shares = []
         for _ in range(options.repeats):
             server.reset(slots, service_s)
-            with Pump(
+            pump = Pump(
                 make_dialogs(config),
                 {"captioner": ServerClient(config)},
                 replies={},
-                keep=lambda request, reply: time.sleep(STORE_S),
+                keep=lambda key, reply: time.sleep(STORE_S),
+                load=lambda where, task: Frames(jpegs=(b"jpeg",), times_s=(0.0,)),
                 budget_s=900,
                 keepers=keepers,
-            ) as pump:
+            )
+            with closing(pump):
                 begun = time.monotonic()
                 for number in range(n_windows):
                     name = f"clip-{number}"
                     task = Task(clip_id=name, content=name, window=window, fps=25.0)
-                    pump.submit(task, Frames(jpegs=(b"jpeg",), times_s=(0.0,)))
-                assert len(pump.finish()) == n_windows
+                    pump.submit(task, StoredFrames(clip_id=name))
+                assert sum(map(len, pump.finish())) == n_windows
             shares.append(n_windows * service_s / slots / (time.monotonic() - begun))
         found.append({"keepers": keepers, "shares": shares})
         print(f"| {keepers} | {spread(shares)} |", flush=True)

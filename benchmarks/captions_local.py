@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from curator.stages.caption.caption_records import Frames, Request, Sampling, Task, Turn, Window
 from curator.stages.caption.captioners.dialog_batches import SizedRequest
-from curator.stages.caption.captioners.local_model import Counts, LocalModel
+from curator.stages.caption.captioners.local_model import LocalModel
 from curator.stages.caption.config import ModelConfig
 
 SIZES = {
@@ -141,7 +141,7 @@ def compared(model: LocalModel, options: argparse.Namespace, temperature: float)
     asked = requests(options, temperature)
     batches = bare_batches(model, asked)
     bare(model, batches[:1])
-    model.counts = Counts()
+    model.counts.clear()
     rates: dict[str, list[tuple[float, float]]] = {"bare": [], "ours": []}
     for _ in range(options.rounds):
         rates["bare"].append(timed(model, lambda: bare(model, batches)))
@@ -157,12 +157,12 @@ def compared(model: LocalModel, options: argparse.Namespace, temperature: float)
         "share_of_bare": round(statistics.median(shares), 3),
         "shares": [round(share, 3) for share in shares],
         "share_by_cpu_seconds": round(statistics.median(m[1] / t[1] for m, t in pairs), 3),
-        "batches": counts.n_batches // options.rounds,
-        "rows_per_batch": round(options.windows * options.rounds / counts.n_batches, 1),
-        "padding": round(counts.tokens_padded / counts.tokens_in - 1, 3),
-        "tokens_in_per_window": round(counts.tokens_in / options.windows / options.rounds),
+        "batches": counts["batches"] // options.rounds,
+        "rows_per_batch": round(options.windows * options.rounds / counts["batches"], 1),
+        "padding": round(counts["tokens_padded"] / counts["tokens_in"] - 1, 3),
+        "tokens_in_per_window": round(counts["tokens_in"] / options.windows / options.rounds),
         "wait_for_inputs_ms_per_window": round(
-            counts.prepare_s / options.windows / options.rounds * 1000, 1
+            counts["prepare_s"] / options.windows / options.rounds * 1000, 1
         ),
     }
     return found

@@ -456,10 +456,12 @@ def recaption(folder: Path) -> dict[str, Any]:
             again._locations(clips)
             phases.stage(f"{name}: plan")
             config = again.recipe.caption
-            captioning = Captioning(store, config, engine, Progress(live=False), checks=False)
+            captioning = Captioning(
+                store, config, engine, Progress(live=False), clips, checks=False,
+                annotations=read_summary(store)["tables"].get("annotations", ()),
+                captioned_before=again._captioned_before(),
+            )  # fmt: skip
             with closing(captioning):
-                last = read_summary(store)["tables"].get("annotations", ())
-                captioning.begin(clips, again._captioned_before(), last)
                 asked[name] = len(captioning._unannotated())
             del clips, captioning, again
     return {"phases": phases.result(), "asked": asked}

@@ -8,11 +8,13 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from curator.stages.caption.caption_records import Frames
+from curator.stages.caption.caption_records import Annotation, Frames, Task
 from curator.stages.caption.captioners.chat_server import ServerClient
+from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import ModelConfig
 
 
@@ -26,6 +28,17 @@ def check_server(
             await client.check(trial)
 
     asyncio.run(check())
+
+
+def given(where: Any, task: Task) -> Frames:  # noqa: ANN401
+    """Loads frames for a pump that was given them, or their loader, in place of their location."""
+    frames: Frames = where() if callable(where) else where
+    return frames
+
+
+def rest_of(pump: Pump) -> list[Annotation]:
+    """Waits for all open windows of a pump."""
+    return [one for some in pump.finish() for one in some]
 
 
 class FakeServer:

@@ -264,11 +264,11 @@ class Run:
             stage.config,
             self._engine,
             self._progress,
+            self._corpus.clips,
             checks=bool(self._previous),
             pixels=self._graph.pixels_stamp(),
+            annotations=self._previous.get("tables", {}).get("annotations", ()),
         )
-        last = self._previous.get("tables", {}).get("annotations", ())
-        captioning.begin(self._corpus.clips, annotations=last)
         if not stage.config.decides:
             return
         cutting, clips = self._cutting(), self._corpus.clips

@@ -196,18 +196,20 @@ class Recaption:
         # Imported here: measured captions need nothing of it.
         from curator.stages.caption.caption_driver import Captioning
 
+        beside = StoredSidecars(self._store, self._previous["tables"].get(SIDECARS))
         captioning = Captioning(
             self._store,
             self._graph["caption"].config,
             self._engine,
             self._progress,
+            clips,
             checks=True,
             pixels=self._graph.pixels_stamp(),
+            annotations=self._previous["tables"].get("annotations", ()),
+            captioned_before=self._captioned_before(),
+            read=beside.read,
         )
         with closing(captioning):
-            last = self._previous["tables"].get("annotations", ())
-            beside = StoredSidecars(self._store, self._previous["tables"].get(SIDECARS))
-            captioning.begin(clips, self._captioned_before(), last, beside.read)
             captioning.after_cut(locations)
             captioning.apply(clips)
             self._align(captioning, clips)

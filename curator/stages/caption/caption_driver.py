@@ -49,7 +49,6 @@ from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.frame_store import (
     CaptionFrames,
     FrameParts,
-    StoreFrames,
     WrittenClip,
     WrittenFramesStage,
     content_of,
@@ -64,7 +63,6 @@ from curator.storage.sidecar_reader import Sidecar, read_sidecars
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.clip_vectors import Vectors
-from curator.tables.schemas import clips_schema
 
 WRITTEN_UNIT = 16
 
@@ -77,19 +75,20 @@ class _Clip:
     """By window index."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ClipContent:
-    content: str
-    row: ClipRow
-
-
 class Captioning:
     """Annotates the clips of a run.
 
+    Stored replies and annotations, and the sidecars of the sources, are read at once.
+
     Args:
         engine: Takes frames and runs models in workers.
+        clips: Rows of `clips`; the kept ones are annotated.
         checks: Whether to send a first question to a server.
-        dispatch: Takes windows; None for the dispatch of the recipe's captioner.
+        pixels: Fingerprint of the stages that change pixels; empty without any.
+        annotations: Parts of the table `annotations` of the last finished run.
+        captioned_before: Spans, by id, of clips that were annotated before they were cut; their
+            annotations are reused.
+        read: Reads the sidecars of sources by their URIs.
     """
 
     def __init__(
@@ -98,10 +97,13 @@ class Captioning:
         config: CaptionConfig,
         engine: Engine,
         progress: Progress,
+        clips: ClipRows,
         *,
         checks: bool,
         pixels: str = "",
-        dispatch: Dispatch | None = None,
+        annotations: Iterable[str] = (),
+        captioned_before: CaptionedSpans | None = None,
+        read: Callable[[Collection[str]], Sidecars] = read_sidecars,
     ) -> None:
         self._pixels = pixels
         self._checks = checks
@@ -109,58 +111,38 @@ class Captioning:
         self._config = config
         self._engine = engine
         self._progress = progress
-        self._dispatch = dispatch
-        self._dialogs = make_dialogs(self._config)
-        self._replies = Replies(store, replies_stamp(self._config))
+        self._dispatch: Dispatch | None = None
+        self._dialogs = make_dialogs(config)
+        self._replies = Replies(store, replies_stamp(config))
         self._parts = FrameParts(store, config)
         self._taker = CaptionFrames(store, config, pixels)
-        self._sidecars: Sidecars = {}
-        self._events: dict[str, SourceEvents] = {}
-        self._done = AnnotatedClips(ClipRows(clips_schema().empty_table(), clips_schema()))
-        self._captioned_before = CaptionedSpans(())
-        self._stamp = answers_stamp(self._config)
-        self._previous = PreviousAnnotations(store, ())
+        self._captioned_before = captioned_before or CaptionedSpans(())
+        self._stamp = answers_stamp(config)
+        self._previous = PreviousAnnotations(store, annotations)
+        self._replies.load()
+        self._done = AnnotatedClips(clips)
         self._clips: dict[str, _Clip] = {}
         """Clips with open windows."""
         self._n_annotated = 0
         self.n_requested = 0
         """Windows that needed requests."""
         self.cpu_s: Counter[str] = Counter()
+        self._sidecars: Sidecars = {}
+        if self._reads_sidecars:
+            of = zip(clips.values("source_uri"), clips.values("decision"), strict=True)
+            self._sidecars = read(sorted({uri for uri, decision in of if decision == "kept"}))
+        self._events: dict[str, SourceEvents] = {}
+        if config.knows:
+            self._events = {
+                uri: events_of(sidecar.data, config)
+                for uri, sidecar in self._sidecars.items()
+                if isinstance(sidecar, Sidecar)
+            }
 
     @property
     def order(self) -> FrameOrder:
         """Returns the frames that captioning needs from clips that another stage decodes."""
         return FrameOrder(taker=self._taker, wish=self._wish, take=self._take)
-
-    def begin(
-        self,
-        clips: ClipRows,
-        captioned_before: CaptionedSpans | None = None,
-        annotations: Iterable[str] = (),
-        read: Callable[[Collection[str]], Sidecars] = read_sidecars,
-    ) -> None:
-        """Reads stored replies and annotations, and the sidecars of the sources.
-
-        Args:
-            clips: Rows of `clips`; the kept ones are annotated.
-            captioned_before: Spans, by id, of clips that were annotated before they were cut; their
-                annotations are reused.
-            annotations: Parts of the table `annotations` of the last finished run.
-            read: Reads the sidecars of sources by their URIs.
-        """
-        self._captioned_before = captioned_before or CaptionedSpans(())
-        self._previous = PreviousAnnotations(self._store, annotations)
-        self._replies.load()
-        self._done = AnnotatedClips(clips)
-        if self._reads_sidecars:
-            of = zip(clips.values("source_uri"), clips.values("decision"), strict=True)
-            self._sidecars = read(sorted({uri for uri, decision in of if decision == "kept"}))
-        if self._config.knows:
-            self._events = {
-                uri: events_of(sidecar.data, self._config)
-                for uri, sidecar in self._sidecars.items()
-                if isinstance(sidecar, Sidecar)
-            }
 
     @property
     def _reads_sidecars(self) -> bool:
@@ -252,15 +234,14 @@ class Captioning:
             return missing
         found = {}
         for row in missing:
-            name = row.clip_id
-            content = content_of(name, row, self._pixels)
-            key = frames_key(content, self._moments(row))
-            if key in stored:
-                found[name] = replace(stored[key], clip_id=name, content=content)
+            content = self._content(row)
+            where = stored.get(frames_key(content, self._moments(row)))
+            if where is not None:
+                found[row.clip_id] = replace(where, clip_id=row.clip_id, content=content)
         self._take(list(found.values()), {})
         return [row for row in missing if row.clip_id not in found]
 
-    def _as_captioned(self, row: ClipRow) -> Iterator[_ClipContent]:
+    def _as_captioned(self, row: ClipRow) -> Iterator[ClipRow]:
         """Yields a clip as it may have been annotated: before the cut, or as it is."""
         span = self._captioned_before.get(row.clip_id)
         if span is not None:
@@ -269,29 +250,26 @@ class Captioning:
             is_trimmed = row.cut_mode == "copy" and n_frames > row.n_frames
             is_before = span.start_frame <= row.start_frame
             if is_trimmed and is_before and row.end_frame <= span.end_frame:
-                proposed = row.changed({**asdict(span), "n_frames": n_frames})
-                content = content_of(row.clip_id, proposed, self._pixels)
-                yield _ClipContent(content=content, row=proposed)
-        yield _ClipContent(content=content_of(row.clip_id, row, self._pixels), row=row)
+                yield row.changed({**asdict(span), "n_frames": n_frames})
+        yield row
 
-    def _is_replayed(self, clip: _ClipContent) -> bool:
+    def _is_replayed(self, row: ClipRow) -> bool:
         """Reuses the annotations of a clip if all of its windows have one."""
+        content = self._content(row)
         lines: Mapping[str, Any] = {}
-        if self._reads_text(clip.row):
-            read = self._replies.get(self._text_key(clip))
+        if self._reads_text(row):
+            read = self._replies.get(self._text_key(row, content))
             if read is None:
                 return False
             lines = orjson.loads(read.text or "{}")
         annotations = []
-        for task in self._tasks(clip, clip.row.n_frames, lines):
+        for task in self._tasks(row, content, lines):
             annotation = self._known(task)
             if annotation is None:
                 return False
             annotations.append(annotation)
-        name = clip.row.clip_id
-        self._done.add(
-            name, ClipAnnotations(span=CaptionedSpan.of(clip.row), annotations=annotations)
-        )
+        done = ClipAnnotations(span=CaptionedSpan.of(row), annotations=annotations)
+        self._done.add(row.clip_id, done)
         return True
 
     def _known(self, task: Task) -> Annotation | None:
@@ -305,32 +283,30 @@ class Captioning:
     def _take(self, frames: Sequence[StoredFrames], written: Mapping[str, Written]) -> None:
         """Submits the windows of clips whose frames are stored; `written` has new clips."""
         for where in frames:
-            name = where.clip_id
-            row = self._done.row(name)
-            if name in written:
-                row = row.changed(asdict(written[name]))
-            content = where.content if where.error is None else content_of(name, row, self._pixels)
-            shown = _ClipContent(content=content, row=row)
-            clip = self._clips[name] = _Clip(span=CaptionedSpan.of(row))
+            row = self._done.row(where.clip_id)
+            if where.clip_id in written:
+                row = row.changed(asdict(written[where.clip_id]))
+            clip = self._clips[where.clip_id] = _Clip(span=CaptionedSpan.of(row))
             if where.error is not None:
-                tasks = self._tasks(shown, row.n_frames, {})
+                tasks = self._tasks(row, self._content(row), {})
             else:
                 if self._reads_text(row):
-                    self._keep_text(shown, where.text)
-                tasks = self._tasks(shown, where.n_frames, orjson.loads(where.text or "{}"))
+                    self._keep_text(row, where)
+                lines = orjson.loads(where.text or "{}")
+                tasks = self._tasks(row.changed({"n_frames": where.n_frames}), where.content, lines)
             clip.n_windows = len(tasks)
             for task in tasks:
-                annotation = (
+                found = (
                     self._known(task)
                     if where.error is None
                     else Annotation(task=task, failure=Unanswered.NO_FRAMES, detail=where.error)
                 )
-                if annotation is None:
+                if found is not None:
+                    clip.annotations[task.window.index] = found
+                else:
                     self.n_requested += 1
                     self._started().submit(task, where)
-                else:
-                    clip.annotations[task.window.index] = annotation
-            self._close_clip(name)
+            self._close_clip(where.clip_id)
         if self._dispatch is not None:
             self._note(self._dispatch.poll())
 
@@ -399,11 +375,7 @@ class Captioning:
         )
         step = Step(
             make=UnitWorker,
-            settings={
-                "stage": stage,
-                "keep": StoreFrames(self._taker),
-                "ledger": engine.ledger(small=small),
-            },
+            settings={"stage": stage, "keep": stage.store, "ledger": engine.ledger(small=small)},
             resources=Resources(cpus=1),
             keeps_state=True,
         )
@@ -411,45 +383,40 @@ class Captioning:
             self.cpu_s.update(unit.cpu_s)
             self._take(unit.results, {})
 
-    def _tasks(
-        self, clip: _ClipContent, n_frames: int, lines: Mapping[str, Sequence[Any]]
-    ) -> tuple[Task, ...]:
-        config, row = self._config, clip.row
+    def _tasks(self, row: ClipRow, content: str, lines: Mapping[str, Sequence[Any]]) -> list[Task]:
+        config = self._config
         read = [[_line(line) for line in lines[frame]] for frame in sorted(lines, key=int)]
         sidecar = self._sidecars.get(row.source_uri) if config.sidecar else None
         source = self._events.get(row.source_uri, NOTHING)
         fps, start_s = row.fps, row.start_s
         # The model's view depends on size and form, too.
-        content = fingerprint("shown", clip.content, fps, config.frame_px, config.frames_as)
+        shown = fingerprint("shown", content, fps, config.frame_px, config.frames_as)
         tasks = []
-        for window in windows_of(n_frames, fps, config, source.moments, start_s):
+        for window in windows_of(row.n_frames, fps, config, source.moments, start_s):
             known = None
             if config.knows:
                 known = known_of(window, fps, start_s, source, config, row)
             facts = facts_of(
-                row.changed({"n_frames": n_frames}) if config.tell_facts else None,
+                row if config.tell_facts else None,
                 text_lines=merged(read),
                 sidecar=sidecar if isinstance(sidecar, Sidecar) else None,
                 known_lines=known_lines(known, window, fps, start_s) if known is not None else (),
                 untold={*source.bad_keys, *(("events",) if config.events else ())},
             )
+            clip_id = row.clip_id
             tasks.append(
                 Task(
-                    clip_id=row.clip_id,
-                    content=content,
-                    window=window,
-                    fps=fps,
-                    facts=facts,
-                    known=known,
+                    clip_id=clip_id, content=shown, window=window, fps=fps, facts=facts, known=known
                 )
             )
-        return tuple(tasks)
+        return tasks
+
+    def _content(self, row: Clip) -> str:
+        return content_of(row.clip_id, row, self._pixels)
 
     def _wish(self, row: Clip) -> FrameWish:
         return FrameWish(
-            content=content_of(row.clip_id, row, self._pixels),
-            reads_text=self._reads_text(row),
-            moments=self._moments(row),
+            content=self._content(row), reads_text=self._reads_text(row), moments=self._moments(row)
         )
 
     def _moments(self, row: Clip) -> tuple[Moment, ...]:
@@ -464,15 +431,15 @@ class Captioning:
         is_wanted = self._config.read_text and self._config.asks
         return is_wanted and any(area is None or area > 0 for area in areas)
 
-    def _text_key(self, clip: _ClipContent) -> str:
-        pictures = frames_key(clip.content, self._moments(clip.row))
+    def _text_key(self, row: ClipRow, content: str) -> str:
+        pictures = frames_key(content, self._moments(row))
         return fingerprint("text", READ_MODEL, pictures, frames_fingerprint(self._config))
 
-    def _keep_text(self, clip: _ClipContent, text: str) -> None:
+    def _keep_text(self, row: ClipRow, where: StoredFrames) -> None:
         """Stores the text of the frames as a reply of its own, because prompts depend on it."""
-        key = self._text_key(clip)
+        key = self._text_key(row, where.content)
         if key not in self._replies:
-            self._replies.keep(key, Reply(text=text))
+            self._replies.keep(key, Reply(text=where.text))
 
 
 def _line(stored: Mapping[str, Any]) -> Line:

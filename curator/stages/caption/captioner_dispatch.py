@@ -2,9 +2,7 @@
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 from curator.errors import CuratorError, UsageError
 from curator.executor.actor_pool import Pool
@@ -13,11 +11,11 @@ from curator.executor.unit_worker import UnitResult, UnitWorker
 from curator.executor.worker import Step
 from curator.media.frame_tap import StoredFrames
 from curator.stage import Resources
-from curator.stages.caption.caption_records import Annotation, Frames, Reply, Request, Role, Task
-from curator.stages.caption.captioners.captioner_contract import Captioner, Place
-from curator.stages.caption.captioners.captioner_list import captioner_class
-from curator.stages.caption.captioners.dialog_pump import Pump
-from curator.stages.caption.config import CaptionConfig, ModelConfig
+from curator.stages.caption.caption_records import Annotation, Frames, Reply, Task
+from curator.stages.caption.captioners.captioner_contract import Place
+from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of
+from curator.stages.caption.captioners.dialog_pump import POLL_S, Pump
+from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.dialog import Dialogs, replayed
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
@@ -27,83 +25,6 @@ from curator.stages.caption.stage import CaptionStage, UnitAnnotations, WindowUn
 
 UNIT_WINDOWS = 64
 """Windows per unit for a model in a worker: several batches, so that it rarely waits."""
-POLL_S = 1.0
-
-
-class Dispatch(Protocol):
-    """Takes windows, and returns their annotations in any order."""
-
-    cpu_s: Counter[str]
-    """CPU seconds of workers, by kind of work."""
-
-    def submit(self, task: Task, where: StoredFrames) -> None:
-        """Takes a window and the location of its clip's frames; does not wait."""
-        ...
-
-    def poll(self) -> list[Annotation]:
-        """Returns new annotations; does not wait.
-
-        Raises:
-            CuratorError: The captioner is unusable, and the run must end.
-        """
-        ...
-
-    def finish(self) -> Iterator[Iterable[Annotation]]:
-        """Yields all remaining annotations as they arrive.
-
-        Raises:
-            CuratorError: As `poll`.
-        """
-        ...
-
-    def close(self) -> None:
-        """Cancels running requests."""
-        ...
-
-
-def make_dispatch(
-    config: CaptionConfig, *, dialogs: Dialogs, replies: Replies, parts: FrameParts, engine: Engine
-) -> Dispatch:
-    """Makes the dispatch to the captioner of a recipe."""
-    if captioner_class(config.captioner).place is Place.DRIVER:
-        return DriverDispatch(config, dialogs, replies, parts)
-    return WorkerDispatch(config, dialogs, replies, engine)
-
-
-class DriverDispatch:
-    """Runs a captioner in a thread of the driver."""
-
-    def __init__(
-        self, config: CaptionConfig, dialogs: Dialogs, replies: Replies, parts: FrameParts
-    ) -> None:
-        roles: tuple[Role, ...] = ("captioner", "judge")
-        clients = {
-            role: one.client() for role, one in zip(roles, _captioners(config), strict=False)
-        }
-        self._parts = parts
-        self.cpu_s: Counter[str] = Counter()
-
-        def keep(request: Request, reply: Reply) -> None:
-            replies.keep(request.key, reply)
-
-        self._pump = Pump(dialogs, clients, replies=replies, keep=keep, budget_s=config.budget_s)
-
-    def submit(self, task: Task, where: StoredFrames) -> None:
-        """As `Dispatch.submit`."""
-        self._pump.submit(task, partial(self._parts.frames, where, task))
-
-    def poll(self) -> list[Annotation]:
-        """As `Dispatch.poll`."""
-        return self._pump.poll(timeout=0)
-
-    def finish(self) -> Iterator[Iterable[Annotation]]:
-        """As `Dispatch.finish`."""
-        while self._pump.n_open:
-            yield self._pump.poll(timeout=POLL_S)
-
-    def close(self) -> None:
-        """As `Dispatch.close`."""
-        self._pump.stop()
 
 
 class WorkerDispatch:
@@ -119,29 +40,38 @@ class WorkerDispatch:
         self._waiting: list[tuple[Task, StoredFrames]] = []
         self._pool: Pool | None = None
         self.cpu_s: Counter[str] = Counter()
+        """CPU seconds of workers, by kind of work."""
         wanted = captioner_class(config.captioner)
-        self._gpus = wanted.gpus if engine.n_gpus() >= 1 else 0.0
+        gpus = wanted.gpus if engine.n_gpus() >= 1 else 0.0
         # Cutting uses all cores meanwhile, and a GPU must not wait for one of them.
-        cpus = 0 if self._gpus else 1
-        self._resources = Resources(cpus=cpus, gpus=self._gpus, memory_bytes=wanted.memory_bytes)
+        cpus = 0 if gpus else 1
+        self._resources = Resources(cpus=cpus, gpus=gpus, memory_bytes=wanted.memory_bytes)
 
     def submit(self, task: Task, where: StoredFrames) -> None:
-        """As `Dispatch.submit`."""
+        """Takes a window and the location of its clip's frames; does not wait."""
         self._waiting.append((task, where))
-        if self._gpus and self._engine.is_started and len(self._waiting) >= UNIT_WINDOWS:
+        if self._resources.gpus and self._engine.is_started and len(self._waiting) >= UNIT_WINDOWS:
             if self._pool is None:
                 self._pool = self._engine.pool([self._step(1 << 20, small=False)])
             self._pool.submit([self._unit(self._waiting)])
             self._waiting = []
 
     def poll(self) -> list[Annotation]:
-        """As `Dispatch.poll`."""
+        """Returns new annotations; does not wait.
+
+        Raises:
+            CuratorError: The captioner is unusable, and the run must end.
+        """
         if self._pool is None:
             return []
         return [one for result in self._pool.poll() for one in self._taken(result)]
 
-    def finish(self) -> Iterator[Iterable[Annotation]]:
-        """As `Dispatch.finish`."""
+    def finish(self) -> Iterator[list[Annotation]]:
+        """Yields all remaining annotations as they arrive.
+
+        Raises:
+            CuratorError: As `poll`.
+        """
         waiting, self._waiting = self._waiting, []
         if self._pool is not None:
             if waiting:
@@ -154,13 +84,13 @@ class WorkerDispatch:
         elif waiting:
             starts = range(0, len(waiting), UNIT_WINDOWS)
             units = [[self._unit(waiting[start : start + UNIT_WINDOWS])] for start in starts]
-            small = not self._gpus and self._engine.is_small(1, 0.0)
+            small = not self._resources.gpus and self._engine.is_small(1, 0.0)
             step = self._step(len(units), small=small)
             for result in self._engine.run([step], units, small=small):
                 yield self._taken(result)
 
     def close(self) -> None:
-        """As `Dispatch.close`."""
+        """Cancels running requests."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
@@ -195,6 +125,26 @@ class WorkerDispatch:
         return [one for unit in result.results for one in unit.annotations]
 
 
+Dispatch = Pump | WorkerDispatch
+"""Takes windows, and returns their annotations in any order."""
+
+
+def make_dispatch(
+    config: CaptionConfig, *, dialogs: Dialogs, replies: Replies, parts: FrameParts, engine: Engine
+) -> Dispatch:
+    """Makes the dispatch to the captioner of a recipe."""
+    if captioner_class(config.captioner).place is not Place.DRIVER:
+        return WorkerDispatch(config, dialogs, replies, engine)
+    return Pump(
+        dialogs,
+        {role: one.client() for role, one in captioners_of(config).items()},
+        replies=replies,
+        keep=replies.keep,
+        load=parts.frames,
+        budget_s=config.budget_s,
+    )
+
+
 def check_captioner(config: CaptionConfig, *, asks_server: bool = True) -> None:
     """Checks that the captioner of a recipe can be used.
 
@@ -206,7 +156,7 @@ def check_captioner(config: CaptionConfig, *, asks_server: bool = True) -> None:
     """
     try:
         make_dialogs(config)
-        for captioner in _captioners(config) if config.asks else ():
+        for captioner in captioners_of(config).values() if config.asks else ():
             captioner.check(trial_frames(config) if asks_server else None)
     except CuratorError as error:
         raise UsageError(str(error)) from error
@@ -223,11 +173,3 @@ def trial_frames(config: CaptionConfig) -> Frames:
     size = (config.frame_px, config.frame_px * 9 // 16)
     Image.new("RGB", size, (128, 128, 128)).save(file, "JPEG")
     return Frames(jpegs=(file.getvalue(),) * n_frames, times_s=tuple(map(float, range(n_frames))))
-
-
-def _captioners(config: CaptionConfig) -> list[Captioner]:
-    made = captioner_class(config.captioner)
-    sections: list[tuple[ModelConfig, str]] = [(config, "caption")]
-    if config.judge is not None:
-        sections.append((config.judge, "caption.judge"))
-    return [made(model, section=section) for model, section in sections]

@@ -4,10 +4,9 @@ Parts of `frames` hold the pictures, a row group per clip, until the run has fin
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -61,12 +60,9 @@ READ_FRAMES = 4
 
 
 def content_of(clip_id: str, clip: Clip | Written, pixels: str) -> str:
-    """Fingerprint of a clip's pixels: its source and span, crop and form.
+    """Fingerprint of a clip's pixels, as proposed or written: its source and span, crop and form.
 
-    Args:
-        clip_id: Its id.
-        clip: As proposed, or as written.
-        pixels: Fingerprint of the stages that change pixels; empty without any.
+    `pixels` is the fingerprint of the stages that change pixels; empty without any.
     """
     own = [clip_id, *(getattr(clip, name) for name in _CONTENT)]
     return fingerprint("clip content", own, *([pixels] if pixels else []))
@@ -104,41 +100,25 @@ class CaptionFrames:
 
     def store(self, taken: Sequence[TakenFrames]) -> list[StoredFrames]:
         """As `FrameTaker.store`: writes one part of `frames`, with a row group per clip."""
-        if not taken:
-            return []
-        contents = [
-            clip.wish.content
-            if clip.written is None
-            else content_of(clip.clip_id, clip.written, self._pixels)
-            for clip in taken
-        ]
-        texts = [_text_json(clip.looked) for clip in taken]
-        rows = [
-            {
+        rows, keys = [], []
+        stored: list[StoredFrames] = []
+        for clip in taken:
+            content = clip.wish.content
+            if clip.written is not None:
+                content = content_of(clip.clip_id, clip.written, self._pixels)
+            facts: dict[str, Any] = {
                 "clip_id": clip.clip_id,
                 "n_frames": clip.looked.n_frames,
-                "frames": list(clip.looked.jpegs),
-                "jpegs": list(clip.looked.jpegs.values()),
-                "text": text,
+                "text": _text_json(clip.looked),
             }
-            for clip, text in zip(taken, texts, strict=True)
-        ]
-        keys = [
-            frames_key(content, clip.wish.moments)
-            for clip, content in zip(taken, contents, strict=True)
-        ]
-        name = self._parts.write(rows_to_table(rows, FRAMES_SCHEMA), keys, one_row_groups=True)
-        return [
-            StoredFrames(
-                clip_id=clip.clip_id,
-                content=content,
-                part=name,
-                row=row,
-                n_frames=clip.looked.n_frames,
-                text=text,
-            )
-            for row, (clip, content, text) in enumerate(zip(taken, contents, texts, strict=True))
-        ]
+            jpegs = clip.looked.jpegs
+            rows.append({**facts, "frames": list(jpegs), "jpegs": list(jpegs.values())})
+            keys.append(frames_key(content, clip.wish.moments))
+            stored.append(StoredFrames(**facts, content=content, row=len(stored)))
+        if not rows:
+            return []
+        part = self._parts.write(rows_to_table(rows, FRAMES_SCHEMA), keys, one_row_groups=True)
+        return [replace(where, part=part) for where in stored]
 
     def _reads(self) -> Reads:
         if self._reader is None:
@@ -164,7 +144,7 @@ class FrameParts:
         self._parts = Parts(store, FRAMES, frames_fingerprint(config))
         # Several threads read it; the windows of a clip come in a row.
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, int], Future[dict[str, Any]]] = OrderedDict()
+        self._kept: dict[tuple[str, int], Future[dict[str, Any]]] = {}
 
     def stored(self) -> dict[str, StoredFrames]:
         """Returns the frames that an unfinished run left, by `frames_key`; `content` is empty."""
@@ -203,7 +183,7 @@ class FrameParts:
             if row is None:
                 row = self._kept[key] = Future()
                 while len(self._kept) > _KEPT_ROWS:
-                    self._kept.popitem(last=False)
+                    del self._kept[next(iter(self._kept))]
         if is_first:
             try:
                 row.set_result(self._loaded(part, number))
@@ -273,6 +253,13 @@ class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredF
         """Returns a clip without frames."""
         return StoredFrames(clip_id=unit.clip_id, error=failure.message)
 
+    def store(
+        self, clips: Sequence[WrittenClip], results: Sequence[TakenFrames | StoredFrames]
+    ) -> list[StoredFrames]:
+        """Stores the frames of a unit, and passes on clips without frames."""
+        stored = self._taker.store([one for one in results if isinstance(one, TakenFrames)])
+        return [*stored, *(one for one in results if isinstance(one, StoredFrames))]
+
     def _look(self, clip: WrittenClip) -> Looked:
         make_tap = self._taker.tap(clip.wish, clip.fps, lambda first: clip.start_s)
         mp4 = clip_bytes(self._store, clip.location)
@@ -283,17 +270,3 @@ class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredF
                 f"{looked.n_frames} frames, {clip.n_frames} were written; see `curate verify`"
             )
         return looked
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFrames:
-    """Stores the frames of a unit; `UnitWorker` keeps the returned locations."""
-
-    taker: FrameTaker
-
-    def __call__(
-        self, clips: Sequence[WrittenClip], results: Sequence[TakenFrames | StoredFrames]
-    ) -> list[StoredFrames]:
-        """Stores the frames, and passes on clips without frames."""
-        stored = self.taker.store([one for one in results if isinstance(one, TakenFrames)])
-        return [*stored, *(one for one in results if isinstance(one, StoredFrames))]

@@ -13,16 +13,8 @@ from curator.executor.ledger import AttemptLedger
 from curator.media.frame_tap import StoredFrames
 from curator.records.sources import Failure
 from curator.stage import Resources, Scope, Stage
-from curator.stages.caption.caption_records import (
-    Annotation,
-    Frames,
-    Reply,
-    Request,
-    Role,
-    Task,
-    Unanswered,
-)
-from curator.stages.caption.captioners.captioner_list import captioner_class
+from curator.stages.caption.caption_records import Annotation, Frames, Reply, Role, Task, Unanswered
+from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of
 from curator.stages.caption.captioners.dialog_batches import BatchModel, Keep, annotate
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, ModelConfig
 from curator.stages.caption.dialogs.prompt_files import Prompt, give_prompts
@@ -97,11 +89,6 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         self._error: CuratorError | None = None
 
     @property
-    def _store(self) -> Store:
-        assert self._root is not None, "a stage that is only described has no output root"
-        return self._root
-
-    @property
     def resources(self) -> Resources:
         """Returns the captioner's resources; one core without a model."""
         if not self.config.annotates or not self.config.asks:
@@ -115,6 +102,8 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         Raises:
             ModelError: A model cannot be loaded, or workers die while they load it.
         """
+        assert self._root is not None, "a stage that is only described has no output root"
+        self._store = self._root
         if self._ledger is not None and self._ledger.begin("load") > self._most_loads:
             raise ModelError(
                 f"workers die while they load {self.config.name}; is there enough memory? take a "
@@ -149,9 +138,9 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         is_first = self._ledger is None or self._ledger.begin(unit.key) == 1
         replies = UnitReplies(self._store, self._stamp, unit.known, rereads=not is_first)
 
-        def keep(request: Request, reply: Reply) -> None:
-            replies.keep(request.key, reply)
-            kept.append((request.key, reply))
+        def keep(key: str, reply: Reply) -> None:
+            replies.keep(key, reply)
+            kept.append((key, reply))
 
         if is_first:
             annotations = self._annotations(unit.windows, replies, keep)
@@ -203,12 +192,11 @@ def load_models(config: CaptionConfig) -> dict[Role, BatchModel]:
     Raises:
         ModelError: A model cannot be loaded.
     """
-    made = captioner_class(config.captioner)
-    models: dict[Role, BatchModel] = {"captioner": made(config).batches()}
+    found = captioners_of(config)
+    models: dict[Role, BatchModel] = {"captioner": found["captioner"].batches()}
     if config.judge is not None:
         is_shared = _identity(config.judge) == _identity(config)
-        judge = made(config.judge, section="caption.judge")
-        models["judge"] = models["captioner"] if is_shared else judge.batches()
+        models["judge"] = models["captioner"] if is_shared else found["judge"].batches()
     return models
 
 

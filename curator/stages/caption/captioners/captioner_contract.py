@@ -6,17 +6,42 @@ the words of a prompt, and returns text. Schema, rules, repairs, retries, stored
 decisions are the same for every captioner. For an example, see `examples/captioner.py`.
 """
 
+import asyncio
+import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from curator.stages.caption.caption_records import Frames, Reply, Request
+import orjson
+
+from curator.errors import CuratorError
+from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
+from curator.stages.caption.captioners.dialog_batches import BatchModel, SizedRequest
+from curator.stages.caption.captioners.request_slots import RequestSlots
 
 if TYPE_CHECKING:
-    from curator.stages.caption.captioners.dialog_batches import BatchModel
-    from curator.stages.caption.captioners.dialog_pump import Client
     from curator.stages.caption.config import ModelConfig
+
+logger = logging.getLogger(__name__)
+
+
+class Client(AbstractAsyncContextManager["Client", None], Protocol):
+    """Answers many requests at a time in one event loop of the driver."""
+
+    slots: RequestSlots
+
+    async def ask(
+        self, request: Request, frames: Frames, *, deadline: Callable[[], float] | None = None
+    ) -> Reply:
+        """Answers one request when a slot is free.
+
+        `deadline` is called when the request first gets a slot; it returns when to end tries and
+        waits, on `time.monotonic` in seconds.
+        """
 
 
 class Place(StrEnum):
@@ -85,14 +110,72 @@ class Captioner(ABC):
     def close(self) -> None:  # noqa: B027 - optional
         """Runs when a process no longer needs the captioner."""
 
-    def client(self) -> "Client":
+    def client(self) -> Client:
         """Returns the client that runs this captioner in the driver."""
-        from curator.stages.caption.captioners.answered_requests import ThreadClient
-
         return ThreadClient(self)
 
-    def batches(self) -> "BatchModel":
+    def batches(self) -> BatchModel:
         """Returns the model that runs this captioner in a worker."""
-        from curator.stages.caption.captioners.answered_requests import SingleRequests
-
         return SingleRequests(self)
+
+
+class ThreadClient:
+    """Calls a captioner in the driver from `in_flight` threads."""
+
+    def __init__(self, captioner: Captioner) -> None:
+        self.slots = RequestSlots(captioner.config.in_flight)
+        self._captioner = captioner
+        self._pool = ThreadPoolExecutor(captioner.config.in_flight, "captioner")
+
+    async def __aenter__(self) -> Self:
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._captioner.setup)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Closes the captioner after running requests have ended."""
+        self._pool.shutdown(cancel_futures=True)
+        self._captioner.close()
+
+    async def ask(
+        self, request: Request, frames: Frames, *, deadline: Callable[[], float] | None = None
+    ) -> Reply:
+        """As `Client.ask`; a started request is not cancelled."""
+        await self.slots.take(is_again=False)
+        try:
+            if deadline is not None and time.monotonic() >= deadline():
+                return Reply(failure=Unanswered.OVER_BUDGET, detail="nothing sent", n_tries=0)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._pool, reply_of, self._captioner, request, frames
+            )
+        finally:
+            self.slots.give_back()
+
+
+class SingleRequests(BatchModel):
+    """A captioner in a worker, which answers one request at a time."""
+
+    def __init__(self, captioner: Captioner) -> None:
+        captioner.setup()
+        self._captioner = captioner
+
+    def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
+        """As `BatchModel.answer`."""
+        for sized in batch:
+            yield sized, reply_of(self._captioner, sized.request, sized.frames)
+
+
+def reply_of(captioner: Captioner, request: Request, frames: Frames) -> Reply:
+    """Returns the reply of a captioner; any exception except CuratorError fails the request."""
+    begun_s = time.monotonic()
+    try:
+        answer = captioner.answer(request, frames)
+    except CuratorError:
+        raise
+    except Exception as error:
+        logger.exception("captioner %s failed", type(captioner).__qualname__)
+        detail = f"{type(error).__name__}: {error}"
+        return Reply(failure=Unanswered.CAPTIONER_ERROR, detail=detail)
+    if isinstance(answer, Reply):
+        return answer
+    text = orjson.dumps(dict(answer)).decode() if isinstance(answer, Mapping) else answer
+    return Reply(text=text, seconds=time.monotonic() - begun_s)

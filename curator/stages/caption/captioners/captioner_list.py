@@ -1,15 +1,17 @@
 """The list of captioners, including those of users."""
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from curator.errors import RecipeError, unknown_key
 from curator.extensions import Extension, Kind, entry_point_names, load_extension
 
 if TYPE_CHECKING:
+    from curator.stages.caption.caption_records import Role
     from curator.stages.caption.captioners.captioner_contract import Captioner
+    from curator.stages.caption.config import CaptionConfig
 
 _HERE = "curator.stages.caption.captioners"
 
@@ -72,9 +74,21 @@ def captioner_class(name: str) -> "type[Captioner]":
             )
         return found.target
     assert built_in.target is not None
-    module, _, attribute = built_in.target.partition(":")
-    made: type[Captioner] = getattr(importlib.import_module(module), attribute)
+    made: type[Captioner] = resolve_name(built_in.target)
     return made
+
+
+def captioners_of(config: "CaptionConfig") -> "dict[Role, Captioner]":
+    """Makes captioner and judge of a recipe.
+
+    Raises:
+        RecipeError: An external class cannot be loaded.
+    """
+    made = captioner_class(config.captioner)
+    found: dict[Role, Captioner] = {"captioner": made(config)}
+    if config.judge is not None:
+        found["judge"] = made(config.judge, section="caption.judge")
+    return found
 
 
 def captioner_extensions(name: str) -> list[Extension]:

@@ -10,11 +10,10 @@ import io
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from curator.errors import ServerError, UsageError
 from curator.json_bounds import load_bounded
@@ -29,35 +28,27 @@ from curator.stages.caption.caption_records import (
     Window,
 )
 from curator.stages.caption.captioners.captioner_contract import Captioner, Place
-from curator.stages.caption.captioners.chat_wire import (
-    MAX_ANSWER_BYTES,
-    MalformedError,
-    ServerAnswer,
-    body_of,
-    error_in,
-    is_out_of_money,
-    parse_answer,
-    retry_after_s,
-    shown_url,
-)
-from curator.stages.caption.captioners.request_slots import Backoff, RequestSlots
+from curator.stages.caption.captioners.chat_wire import body_of, parse_answer
+from curator.stages.caption.captioners.request_slots import RequestSlots, backoff_s
 from curator.stages.caption.captioners.server_access import (
-    key_of,
-    misconfigured,
-    proxy_of,
+    ServerAccess,
+    is_out_of_money,
+    retry_after_s,
     unended,
     with_status,
-    words_of,
 )
 from curator.stages.caption.config import ModelConfig
 
 if TYPE_CHECKING:
     import aiohttp
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
+MAX_ANSWER_BYTES = 16 << 20
+"""Longest body that is read; a server that sends more is broken."""
 _REFUSED = (400, 413, 415, 422)
-_PASSING = (408, 425, 429)
+_PASSING = (408, 425)
 # uvicorn, which serves vLLM and SGLang, closes an idle connection after 5 s. A connection that
 # closes while a request is on its way looks like a server that died.
 _KEEP_ALIVE_S = 2.0
@@ -65,6 +56,7 @@ _CONNECT_S = 30.0
 _CHECK_TRIES = 3
 # A try at a dead server costs nothing, and a restarted server should not idle.
 _LONGEST_KNOCK_S = 5.0
+_FINAL = (Unanswered.REFUSED_REQUEST, Unanswered.OVER_BUDGET)
 _MET = {
     Unanswered.SERVER_ERROR: "met an error of the server",
     Unanswered.RATE_LIMITED: "was one too many for the server (429)",
@@ -74,20 +66,16 @@ _MET = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Refused:
-    """The server cannot take this request, now or later."""
-
-    status: int
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Passing:
-    """The server gave no answer, but another try may get one."""
+class _Failed:
+    """A try without an answer."""
 
     failure: Unanswered
+    """REFUSED_REQUEST and OVER_BUDGET are final; after others, another try may get an answer."""
     detail: str
+    is_schema_suspect: bool = False
+    """The server refuses the request, maybe because of its JSON Schema."""
     asked_s: float | None = None
+    """Wait that the server asks for."""
     is_crowded: bool = False
     """The server takes fewer requests than are running, or is unreachable."""
     was_sent: bool = True
@@ -116,20 +104,14 @@ class ServerClient:
         give_up_s: float = 900.0,
         section: str = "caption",
     ) -> None:
-        if config.url is None or config.model is None:
-            missing = "url" if config.url is None else "model"
-            raise ServerError(f"{section}.{missing} is missing; expected those of a server")
-        self._section = section
         self.config = config
         self.guided = config.guided
         """Whether the client still sends the JSON Schema."""
         self.slots = RequestSlots(config.in_flight)
         self.counts: Counter[str] = Counter()
         """Tries by their outcome: `answered`, or a failure."""
-        self._url = config.url.rstrip("/")
-        self._shown_url = shown_url(config.url)
-        self._key = key_of(config)
-        self._backoff = Backoff(backoff_s)
+        self._access = ServerAccess(config, section)
+        self._backoff_s = backoff_s
         self._give_up_s = give_up_s
         self._unreached_since: float | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -137,42 +119,30 @@ class ServerClient:
     async def __aenter__(self) -> Self:
         import aiohttp
 
-        headers = {"Content-Type": "application/json"}
-        if self._key is not None:
-            headers["Authorization"] = f"Bearer {self._key}"
         self._session = aiohttp.ClientSession(
-            headers=headers,
+            headers=self._access.headers(),
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             # Not trust_env: that reads passwords from ~/.netrc too.
-            proxy=proxy_of(self._url),
+            proxy=self._access.proxy(),
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._session is not None:
             await self._session.close()
 
     async def ask(
-        self,
-        request: Request,
-        frames: Frames,
-        *,
-        deadline: float | Callable[[], float] | None = None,
+        self, request: Request, frames: Frames, *, deadline: Callable[[], float] | None = None
     ) -> Reply:
         """Sends a request until the server answers or a failure is final.
 
         Args:
             request: Goes to `config.model`, whatever model it names.
             frames: Frames of its window.
-            deadline: Limit for tries and waits, on `time.monotonic` in seconds. A function is
-                called when the request first gets a slot.
+            deadline: Called when the request first gets a slot; limits tries and waits, on
+                `time.monotonic` in seconds.
 
         Raises:
             ServerError: The server refuses key, model or address, or stays unreachable for
@@ -188,22 +158,22 @@ class ServerClient:
             try:
                 began = time.monotonic()
                 if until is None and deadline is not None:
-                    until = deadline() if callable(deadline) else deadline
+                    until = deadline()
                 if until is not None and began >= until:
                     return _over_budget(n_tries, "nothing sent")
                 if guided and not self.guided:
                     guided = False
                     body = await self._body(request, frames, guided)
                 came = await self._try(body, until)
-                if guided and isinstance(came, _Refused) and came.status in (400, 422):
+                if guided and isinstance(came, _Failed) and came.is_schema_suspect:
                     # Blame the schema only if the server answers the same request without it.
                     guided, n_tries = False, n_tries + 1
                     body = await self._body(request, frames, guided)
                     came = await self._try(body, until)
                 wait_s = 0.0
-                if isinstance(came, _Passing):
+                if isinstance(came, _Failed):
                     n_waits += 1
-                    wait_s = self._backoff.wait_s(n_waits, came.asked_s)
+                    wait_s = backoff_s(n_waits, came.asked_s, first_s=self._backoff_s)
                     if not came.was_sent:
                         wait_s = min(wait_s, _LONGEST_KNOCK_S)
                     if came.is_crowded:
@@ -211,32 +181,19 @@ class ServerClient:
             finally:
                 self.slots.give_back()
             now = time.monotonic()
-            if isinstance(came, _Passing):
-                n_tries += came.was_sent
-                self._count(came)
-                if came.failure is Unanswered.OVER_BUDGET or n_tries >= self.config.tries:
-                    return Reply(
-                        failure=came.failure,
-                        detail=came.detail,
-                        n_tries=n_tries,
-                        seconds=now - began,
-                    )
-                if until is not None and now + wait_s >= until:
-                    return _over_budget(n_tries, came.detail)
-                await asyncio.sleep(wait_s)
-                continue
-            n_tries += 1
-            if isinstance(came, ServerAnswer):
+            if isinstance(came, Reply):
                 if not guided and self.guided and request.schema is not None:
                     self._without_schema()
-                return _reply(came, n_tries, now - began)
-            self.counts[Unanswered.REFUSED_REQUEST] += 1
-            return Reply(
-                failure=Unanswered.REFUSED_REQUEST,
-                detail=with_status(came.status, came.detail),
-                n_tries=n_tries,
-                seconds=now - began,
-            )
+                return replace(came, n_tries=n_tries + 1, seconds=now - began)
+            n_tries += came.was_sent
+            self._count(came)
+            if came.failure in _FINAL or n_tries >= self.config.tries:
+                return Reply(
+                    failure=came.failure, detail=came.detail, n_tries=n_tries, seconds=now - began
+                )
+            if until is not None and now + wait_s >= until:
+                return _over_budget(n_tries, came.detail)
+            await asyncio.sleep(wait_s)
 
     async def check(self, trial: Frames | None = None) -> None:
         """Checks before any work that the server answers.
@@ -258,38 +215,40 @@ class ServerClient:
             came = await self._try(body, None)
             for n_tries in range(1, _CHECK_TRIES):
                 # uvicorn closes a connection after a 500 without announcing it.
-                if not isinstance(came, _Passing) or came.failure is not Unanswered.SERVER_ERROR:
+                if isinstance(came, Reply) or came.failure is not Unanswered.SERVER_ERROR:
                     break
-                await asyncio.sleep(self._backoff.wait_s(n_tries, came.asked_s))
+                await asyncio.sleep(backoff_s(n_tries, came.asked_s, first_s=self._backoff_s))
                 came = await self._try(body, None)
         except ServerError as error:
             raise ServerError(f"{error}{self._near(names)}") from None
-        if isinstance(came, _Refused):
+        if isinstance(came, Reply) or came.failure is Unanswered.RATE_LIMITED:
+            return
+        if came.failure is Unanswered.REFUSED_REQUEST:
             raise ServerError(
-                f"{self._shown_url} refuses a first question to {self.config.model!r}: "
-                f"{unended(with_status(came.status, came.detail))}; expected a model that takes "
+                f"{self._access.shown_url} refuses a first question to {self.config.model!r}: "
+                f"{unended(came.detail)}; expected a model that takes "
                 f"{0 if trial is None else len(trial.jpegs)} pictures (vLLM: "
                 f"--limit-mm-per-prompt, --max-model-len){self._near(names)}"
             )
-        if isinstance(came, _Passing) and came.failure is not Unanswered.RATE_LIMITED:
-            raise ServerError(
-                f"{self._shown_url} does not answer a first question: {unended(came.detail)}; "
-                "see the server's log"
-            )
+        raise ServerError(
+            f"{self._access.shown_url} does not answer a first question: {unended(came.detail)}; "
+            "see the server's log"
+        )
 
     async def _models(self) -> list[str] | None:
         import aiohttp
 
+        access = self._access
         try:
             async with asyncio.timeout(min(self.config.timeout_s, _CONNECT_S)):
                 status, _, body = await self._send("GET", "/models", None)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ServerError(
-                f"{self._shown_url} cannot be reached: {self._why(error)}; start the server, or "
-                f"set {self._section}.url to its address"
+                f"{access.shown_url} cannot be reached: {access.why(error)}; start the server, or "
+                f"set {access.section}.url to its address"
             ) from None
         if status in (401, 402, 403):
-            raise self._misconfigured(status, body)
+            raise access.misconfigured(status, body)
         # Some servers answer questions although they answer 500 here (`transformers serve` without
         # a cache of the hub), so only a question can decide.
         if status != 200:
@@ -320,63 +279,68 @@ class ServerClient:
             return await asyncio.to_thread(body_of, request, frames, self.config, guided=guided)
         return body_of(request, frames, self.config, guided=guided)
 
-    async def _try(self, body: bytes, until: float | None) -> ServerAnswer | _Refused | _Passing:
+    async def _try(self, body: bytes, until: float | None) -> Reply | _Failed:
         import aiohttp
 
         limit_s = self.config.timeout_s
         if until is not None:
             limit_s = min(limit_s, until - time.monotonic())
+        access = self._access
         try:
             async with asyncio.timeout(limit_s):
                 status, headers, answer = await self._send("POST", "/chat/completions", body)
             self._unreached_since = None
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
             raise ServerError(
-                f"{self._shown_url} cannot be trusted: {self._why(error)}; set SSL_CERT_FILE to "
-                f"its authority, or {self._section}.url to http:// if it has no TLS"
+                f"{access.shown_url} cannot be trusted: {access.why(error)}; set SSL_CERT_FILE to "
+                f"its authority, or {access.section}.url to http:// if it has no TLS"
             ) from None
         except aiohttp.InvalidURL:
-            raise ServerError(f"{self._shown_url} is no address; set {self._section}.url") from None
+            raise ServerError(
+                f"{access.shown_url} is no address; set {access.section}.url"
+            ) from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             return self._unreached(error)
         except TimeoutError:
             self._unreached_since = None
             if limit_s < self.config.timeout_s:
-                return _Passing(
+                return _Failed(
                     failure=Unanswered.OVER_BUDGET, detail=f"no answer in {limit_s:.1f} s"
                 )
-            return _Passing(failure=Unanswered.TIMED_OUT, detail=f"no answer in {limit_s:g} s")
+            return _Failed(failure=Unanswered.TIMED_OUT, detail=f"no answer in {limit_s:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             # ValueError: undecodable bytes, such as a broken gzip body.
-            return _Passing(
-                failure=Unanswered.SERVER_ERROR, detail=self._why(error), is_crowded=True
+            return _Failed(
+                failure=Unanswered.SERVER_ERROR, detail=access.why(error), is_crowded=True
             )
         return self._judged(status, headers, answer)
 
-    def _judged(
-        self, status: int, headers: dict[str, str], answer: bytes
-    ) -> ServerAnswer | _Refused | _Passing:
+    def _judged(self, status: int, headers: dict[str, str], answer: bytes) -> Reply | _Failed:
         if status == 200:
             try:
-                said = parse_answer(answer)
-            except MalformedError as error:
-                return _Passing(failure=Unanswered.SERVER_ERROR, detail=str(error))
+                reply = parse_answer(answer)
+            except ValueError as error:
+                return _Failed(failure=Unanswered.SERVER_ERROR, detail=str(error))
             self.counts["answered"] += 1
             self.slots.went_well()
-            return said
-        if status in _REFUSED:
-            return _Refused(status=status, detail=error_in(answer, self._key))
+            return reply
         if status == 429 and is_out_of_money(answer):
-            raise self._misconfigured(status, answer)
-        if status in _PASSING or status >= 500:
-            is_429 = status == 429
-            return _Passing(
-                failure=Unanswered.RATE_LIMITED if is_429 else Unanswered.SERVER_ERROR,
-                detail=with_status(status, error_in(answer, self._key)),
-                asked_s=retry_after_s(headers),
-                is_crowded=is_429,
-            )
-        raise self._misconfigured(status, answer, headers.get("Location"))
+            raise self._access.misconfigured(status, answer)
+        if status in _REFUSED:
+            failure = Unanswered.REFUSED_REQUEST
+        elif status == 429:
+            failure = Unanswered.RATE_LIMITED
+        elif status in _PASSING or status >= 500:
+            failure = Unanswered.SERVER_ERROR
+        else:
+            raise self._access.misconfigured(status, answer, headers.get("Location"))
+        return _Failed(
+            failure=failure,
+            detail=with_status(status, self._access.said(answer)),
+            is_schema_suspect=status in (400, 422),
+            asked_s=retry_after_s(headers),
+            is_crowded=status == 429,
+        )
 
     async def _send(
         self, method: str, path: str, body: bytes | None
@@ -388,7 +352,7 @@ class ServerClient:
         # A file and not bytes: aiohttp sends it in pieces, and warns of bytes above 1 MiB.
         data = None if body is None else io.BytesIO(body)
         async with self._session.request(
-            method, self._url + path, data=data, allow_redirects=False
+            method, self._access.url + path, data=data, allow_redirects=False
         ) as response:
             answer = bytearray()
             async for piece in response.content.iter_chunked(1 << 16):
@@ -402,48 +366,39 @@ class ServerClient:
             }
             return response.status, headers, bytes(answer)
 
-    def _unreached(self, error: Exception) -> _Passing:
-        now = time.monotonic()
+    def _unreached(self, error: Exception) -> _Failed:
+        now, access = time.monotonic(), self._access
         if self._unreached_since is None:
             self._unreached_since = now
             then = f"and the run stops after {self._give_up_s / 60:g} minutes without it"
-            logger.warning("%s cannot be reached; it is tried again, %s", self._shown_url, then)
+            logger.warning("%s cannot be reached; it is tried again, %s", access.shown_url, then)
         for_s = now - self._unreached_since
         if for_s >= self._give_up_s:
             raise ServerError(
-                f"{self._shown_url} could not be reached for {for_s:.0f} s: {self._why(error)}; "
+                f"{access.shown_url} could not be reached for {for_s:.0f} s: {access.why(error)}; "
                 "start the server and run again: what was answered is kept"
             ) from None
-        return _Passing(
+        return _Failed(
             failure=Unanswered.SERVER_ERROR,
-            detail=self._why(error),
+            detail=access.why(error),
             is_crowded=True,
             was_sent=False,
         )
 
-    def _misconfigured(
-        self, status: int, answer: bytes, location: str | None = None
-    ) -> ServerError:
-        return misconfigured(
-            self.config, self._key, status, answer, location, section=self._section
-        )
-
-    def _why(self, error: BaseException) -> str:
-        return words_of(error, self._key)
-
-    def _count(self, came: _Passing) -> None:
+    def _count(self, came: _Failed) -> None:
         self.counts[came.failure] += 1
-        if self.counts[came.failure] == 1 and came.was_sent:
+        met = _MET.get(came.failure)
+        if met is not None and self.counts[came.failure] == 1 and came.was_sent:
             # Without the server's words, which may quote the request.
-            then = "" if came.failure is Unanswered.OVER_BUDGET else "; it is tried again"
-            logger.warning("%s: a request %s%s", self._shown_url, _MET[came.failure], then)
+            then = "" if came.failure in _FINAL else "; it is tried again"
+            logger.warning("%s: a request %s%s", self._access.shown_url, met, then)
 
     def _without_schema(self) -> None:
         self.guided = False
         self.counts["schema_refused"] += 1
         logger.warning(
             "%s refuses response_format; it is asked without the JSON Schema from now on",
-            self._shown_url,
+            self._access.shown_url,
         )
 
 
@@ -467,37 +422,19 @@ class ServerCaptioner(Captioner):
                 "`pip install 'curate-video[captions]'`"
             ) from error
         if trial is not None:
-            asyncio.run(self._check(trial))
-
-    async def _check(self, trial: Frames) -> None:
-        async with self.client() as client:
-            await client.check(trial)
+            asyncio.run(self._run(lambda client: client.check(trial)))
 
     def answer(self, request: Request, frames: Frames) -> Reply:
         """Answers one request; `client` runs many at a time."""
-        return asyncio.run(self._answer(request, frames))
+        return asyncio.run(self._run(lambda client: client.ask(request, frames)))
 
-    async def _answer(self, request: Request, frames: Frames) -> Reply:
+    async def _run(self, task: Callable[[ServerClient], Awaitable[T]]) -> T:
         async with self.client() as client:
-            return await client.ask(request, frames)
+            return await task(client)
 
     def client(self) -> ServerClient:
         """Returns a client, for one event loop."""
         return ServerClient(self.config, section=self.section)
-
-
-def _reply(said: ServerAnswer, n_tries: int, seconds: float) -> Reply:
-    is_filtered = said.finish_reason == "content_filter"
-    return Reply(
-        text="" if is_filtered else said.text,
-        is_whole=said.finish_reason != "length",
-        tokens_in=said.tokens_in,
-        tokens_out=said.tokens_out,
-        seconds=seconds,
-        n_tries=n_tries,
-        failure=Unanswered.REFUSAL if is_filtered else None,
-        detail="content_filter" if is_filtered else "",
-    )
 
 
 def _over_budget(n_tries: int, detail: str) -> Reply:

@@ -45,12 +45,15 @@ class Chat:
         Raises:
             ValueError: The processor cannot take the pictures, or they are no JPEGs.
         """
-        sizes = tuple(_size(jpeg) for jpeg in frames.jpegs)
+        from PIL import Image
+
+        sizes: tuple[Size, ...] = tuple(_opened(jpeg).size for jpeg in frames.jpegs)
         with self._lock:
             words = self._rendered(self._messages(request, 0))
             n_tokens = len(self.tokenizer(words, add_special_tokens=False)["input_ids"])
             if sizes and sizes not in self._of_pictures:
-                shown = self._inputs([request], [_black(sizes)])
+                black = [Image.new("RGB", size) for size in sizes]
+                shown = self._inputs([request], [black])
                 self._of_pictures[sizes] = int(shown["input_ids"].shape[1]) - n_tokens
         n_tokens += self._of_pictures[sizes] if sizes else 0
         return SizedRequest(request=request, frames=frames, n_tokens=n_tokens, sizes=sizes)
@@ -166,19 +169,8 @@ def _opened(jpeg: bytes) -> Any:  # noqa: ANN401
         raise ValueError(f"a frame of {len(jpeg)} bytes is no JPEG") from error
 
 
-def _size(jpeg: bytes) -> Size:
-    width, height = _opened(jpeg).size
-    return width, height
-
-
 def _decoded(jpeg: bytes) -> Any:  # noqa: ANN401
     try:
         return _opened(jpeg).convert("RGB")
     except OSError as error:
         raise ValueError(f"a frame cannot be decoded: {error}") from error
-
-
-def _black(sizes: Sequence[Size]) -> list[Any]:
-    from PIL import Image
-
-    return [Image.new("RGB", size) for size in sizes]

@@ -4,10 +4,10 @@ Requests of all dialogs wait in one queue per model, which takes batches as full
 allows. A dialog continues as soon as its own replies arrive. Dialogs share equal requests.
 """
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from curator.stages.caption.caption_records import (
     Annotation,
@@ -20,8 +20,8 @@ from curator.stages.caption.caption_records import (
 )
 from curator.stages.caption.dialogs.dialog import Dialog, Dialogs
 
-Keep = Callable[[Request, Reply], None]
-"""Stores a final reply."""
+Keep = Callable[[str, Reply], None]
+"""Stores a final reply durably by its request's key."""
 Size = tuple[int, int]
 """Width and height in pixels."""
 
@@ -42,30 +42,29 @@ class SizedRequest:
         return self.n_tokens + self.request.sampling.max_tokens
 
 
-class BatchModel(Protocol):
-    """A model that answers requests in batches."""
+class BatchModel(ABC):
+    """A model that answers requests in batches, here of one request each."""
 
     def sized(self, request: Request, frames: Frames) -> SizedRequest | Reply:
         """Returns the measured request, or the reply if it cannot be answered."""
-        ...
+        return SizedRequest(request=request, frames=frames)
 
     def next_batch(
         self, pending: Sequence[SizedRequest]
     ) -> tuple[list[SizedRequest], list[SizedRequest]]:
         """Returns the next batch and the requests left, which are none if they fill no batch."""
-        ...
+        return list(pending[:1]), list(pending[1:])
 
     def fits(self, batch: Sequence[SizedRequest]) -> bool:
         """Returns whether a batch can still be answered at once."""
-        ...
+        return len(batch) == 1
 
-    def prepare(self, batch: list[SizedRequest]) -> None:
+    def prepare(self, batch: list[SizedRequest]) -> None:  # noqa: B027 - optional
         """Starts to prepare the batch after the present one."""
-        ...
 
+    @abstractmethod
     def answer(self, batch: list[SizedRequest]) -> Iterator[tuple[SizedRequest, Reply]]:
         """Answers a batch; yields each reply as soon as it is ready."""
-        ...
 
 
 class RequestQueue:
@@ -135,33 +134,28 @@ def annotate(
     Returns:
         One annotation per task, in order.
     """
-    return _Dialogs(models, known, keep, budget_s).run(tasks, dialogs)
+    queues = {id(model): RequestQueue(model) for model in models.values()}
+    by_role = {role: queues[id(model)] for role, model in models.items()}
+    return _Dialogs(known, keep, budget_s, by_role).run(tasks, dialogs)
 
 
+@dataclass(slots=True)
 class _Dialogs:
-    def __init__(
-        self,
-        models: Mapping[Role, BatchModel],
-        known: Mapping[str, Reply],
-        keep: Keep,
-        budget_s: float,
-    ) -> None:
-        self._known = known
-        self._keep = keep
-        self._budget_s = budget_s
-        queues = {id(model): RequestQueue(model) for model in models.values()}
-        self._queues = {role: queues[id(model)] for role, model in models.items()}
-        self._waiting: dict[str, list[_Run]] = defaultdict(list)
-        self._fresh: dict[str, Reply] = {}
-        self._spent_s: defaultdict[str, float] = defaultdict(float)
-        self._annotations: dict[int, Annotation] = {}
+    known: Mapping[str, Reply]
+    keep: Keep
+    budget_s: float
+    queues: Mapping[Role, RequestQueue]
+    waiting: dict[str, list[_Run]] = field(default_factory=lambda: defaultdict(list))
+    fresh: dict[str, Reply] = field(default_factory=dict)
+    spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    annotations: dict[int, Annotation] = field(default_factory=dict)
 
     def run(
         self, tasks: Sequence[tuple[Task, Frames | None]], dialogs: Dialogs
     ) -> list[Annotation]:
         for place, (task, frames) in enumerate(tasks):
             self._continue(_Run(place=place, frames=frames, dialog=dialogs(task)), None)
-        while filled := [queue for queue in self._queues.values() if len(queue)]:
+        while filled := [queue for queue in self.queues.values() if len(queue)]:
             # A full batch first; else the first model, whose answers lead to more requests.
             queue = next((queue for queue in filled if queue.fills_batch), filled[0])
             longest_s: defaultdict[str, float] = defaultdict(float)
@@ -169,9 +163,9 @@ class _Dialogs:
                 clip = sized.request.task.clip_id
                 more_s = max(0.0, reply.seconds - longest_s[clip])
                 longest_s[clip] += more_s
-                self._spent_s[clip] += more_s
+                self.spent_s[clip] += more_s
                 self._take_reply(sized.request, reply)
-        return [self._annotations[place] for place in range(len(tasks))]
+        return [self.annotations[place] for place in range(len(tasks))]
 
     def _continue(self, run: _Run, replies: list[Reply] | None) -> None:
         """Sends replies to a dialog until it makes a request without one."""
@@ -185,40 +179,40 @@ class _Dialogs:
                     return
                 replies = [run.replies[request.key] for request in requests]
         except StopIteration as end:
-            self._annotations[run.place] = end.value
+            self.annotations[run.place] = end.value
 
     def _request(self, run: _Run, request: Request) -> None:
-        reply = self._known.get(request.key) or self._fresh.get(request.key)
-        if reply is None and request.key in self._waiting:
-            if run not in self._waiting[request.key]:
-                self._waiting[request.key].append(run)
+        reply = self.known.get(request.key) or self.fresh.get(request.key)
+        if reply is None and request.key in self.waiting:
+            if run not in self.waiting[request.key]:
+                self.waiting[request.key].append(run)
             return
         if reply is None:
             found = self._sized(run, request)
             if isinstance(found, SizedRequest):
-                self._waiting[request.key].append(run)
-                self._queues[request.role].add(found)
+                self.waiting[request.key].append(run)
+                self.queues[request.role].add(found)
                 return
             reply = found
             if reply.is_final:
-                self._fresh[request.key] = reply
-                self._keep(request, reply)
+                self.fresh[request.key] = reply
+                self.keep(request.key, reply)
         run.replies[request.key] = reply
 
     def _sized(self, run: _Run, request: Request) -> SizedRequest | Reply:
         if run.frames is None:
             return Reply(failure=Unanswered.NO_FRAMES, detail="the clip's frames are not there")
-        spent_s = self._spent_s[request.task.clip_id]
-        if spent_s > self._budget_s:
-            detail = f"{spent_s:.0f} s, of {self._budget_s:.0f} that a clip may take"
+        spent_s = self.spent_s[request.task.clip_id]
+        if spent_s > self.budget_s:
+            detail = f"{spent_s:.0f} s, of {self.budget_s:.0f} that a clip may take"
             return Reply(failure=Unanswered.OVER_BUDGET, detail=detail)
-        return self._queues[request.role].model.sized(request, run.frames)
+        return self.queues[request.role].model.sized(request, run.frames)
 
     def _take_reply(self, request: Request, reply: Reply) -> None:
-        self._fresh[request.key] = reply
+        self.fresh[request.key] = reply
         if reply.is_final:
-            self._keep(request, reply)
-        for run in self._waiting.pop(request.key):
+            self.keep(request.key, reply)
+        for run in self.waiting.pop(request.key):
             run.replies[request.key] = reply
             if all(each.key in run.replies for each in run.requests):
                 self._continue(run, [run.replies[each.key] for each in run.requests])

@@ -9,12 +9,11 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING
 
 from curator.errors import CuratorError
 from curator.stages.caption.caption_records import (
@@ -26,71 +25,43 @@ from curator.stages.caption.caption_records import (
     Task,
     Unanswered,
 )
-from curator.stages.caption.captioners.request_slots import RequestSlots
+from curator.stages.caption.captioners.captioner_contract import Client
+from curator.stages.caption.captioners.dialog_batches import Keep
 from curator.stages.caption.dialogs.dialog import Dialogs
 
-Loader = Callable[[], Frames]
-"""Loads the frames of a window; called once, in a thread of its own, when needed."""
-Keep = Callable[[Request, Reply], None]
-"""Stores a reply durably; several threads call it at once, each for another request."""
+if TYPE_CHECKING:
+    from curator.media.frame_tap import StoredFrames
 
-
-class Client(Protocol):
-    """Answers requests, for example `ServerClient`."""
-
-    slots: RequestSlots
-
-    async def __aenter__(self) -> Self:
-        """Begins."""
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Ends."""
-
-    async def ask(
-        self,
-        request: Request,
-        frames: Frames,
-        *,
-        deadline: float | Callable[[], float] | None = None,
-    ) -> Reply:
-        """As `ServerClient.ask`."""
+POLL_S = 1.0
+_LOADERS = 8
+"""Threads that load frames: those of a clip take 50 to 100 ms from object storage."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Job:
     task: Task
-    source: Frames | Loader | None
+    where: "StoredFrames"
     frames: asyncio.Future[Frames] | None = None
     has_slot: bool = False
     """One of its requests was sent, and another window may be prepared."""
 
 
-@dataclass(slots=True)
-class _Clip:
-    """State that the windows of a clip share."""
-
-    n_open: int = 0
-    deadline: float | None = None
-
-
 class Pump:
-    """Runs the dialogs about windows in a thread of its own: a context manager.
+    """Runs the dialogs about windows in a thread of its own.
 
     Args:
         dialogs: Begins the dialog about a task; called in the pump's thread.
         clients: Clients by role; one may have several roles.
         replies: Stored replies by key, which save requests. The pump's thread looks them up when it
             needs them, so it finds additions by `keep`.
-        keep: Called for each final reply (`Reply.is_final`) before its dialog continues.
+        keep: Called for each final reply (`Reply.is_final`) before its dialog continues; several
+            threads call it, for different keys.
+        load: Loads the frames of a window, once, in a thread of its own, when needed. A
+            `CuratorError` or `OSError` makes the reply `Unanswered.NO_FRAMES`; any other error ends
+            the pump.
         budget_s: Longest time for one clip, from its first request, while any of its windows is
             open.
         read_ahead: Windows whose frames are loaded before a slot is free for them.
-        loaders: Threads that load frames: a clip's take 50 to 100 ms from object storage.
         keepers: Threads that store replies: a PUT to object storage takes 20 to 50 ms.
     """
 
@@ -101,17 +72,20 @@ class Pump:
         *,
         replies: Mapping[str, Reply],
         keep: Keep,
+        load: "Callable[[StoredFrames, Task], Frames]",
         budget_s: float,
         read_ahead: int = 8,
-        loaders: int = 8,
         keepers: int = 8,
     ) -> None:
         self.counts: Counter[str] = Counter()
         """Requests: `asked`, `known` from `replies`, or `shared` with an equal one."""
+        self.cpu_s: Counter[str] = Counter()
+        """Of workers: none."""
         self._dialogs = dialogs
         self._clients = clients
         self._replies = replies
         self._keep = keep
+        self._load = load
         self._budget_s = budget_s
         self._read_ahead = read_ahead
         distinct = {id(client): client for client in clients.values()}
@@ -121,12 +95,14 @@ class Pump:
         self._running: set[asyncio.Task[None]] = set()
         self._n_preparing = 0
         self._asked: dict[str, asyncio.Future[Reply]] = {}
-        self._clips: dict[str, _Clip] = {}
-        self._clips_lock = threading.Lock()
+        self._n_windows: Counter[str] = Counter()
+        """Open windows by clip."""
+        self._deadlines: dict[str, float] = {}
+        """Ends of the budgets of clips with open windows and a sent request."""
         self._results: queue.SimpleQueue[Annotation | None] = queue.SimpleQueue()
         self._n_open = 0
         self._has_ended = False
-        self._loaders = ThreadPoolExecutor(loaders, "caption-frames")
+        self._loaders = ThreadPoolExecutor(_LOADERS, "caption-frames")
         self._keepers = ThreadPoolExecutor(keepers, "caption-replies")
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
@@ -134,27 +110,13 @@ class Pump:
         self._thread = threading.Thread(target=self._run, name="caption-pump", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
     @property
     def n_open(self) -> int:
         """Windows that were submitted and not yet returned."""
         return self._n_open
 
-    def submit(self, task: Task, frames: Frames | Loader) -> None:
-        """Takes a window with its frames or their loader; does not wait.
-
-        A `CuratorError` or `OSError` of the loader makes the reply `Unanswered.NO_FRAMES`; any
-        other error ends the pump.
+    def submit(self, task: Task, where: "StoredFrames") -> None:
+        """Takes a window and the location of its clip's frames; does not wait.
 
         Raises:
             RuntimeError: The pump was stopped.
@@ -164,12 +126,10 @@ class Pump:
             raise self._error
         if self._has_ended or not self._thread.is_alive():
             raise RuntimeError("this pump has ended")
-        with self._clips_lock:
-            self._clips.setdefault(task.clip_id, _Clip()).n_open += 1
         self._n_open += 1
-        self._loop.call_soon_threadsafe(self._enqueue, _Job(task=task, source=frames))
+        self._loop.call_soon_threadsafe(self._enqueue, _Job(task=task, where=where))
 
-    def poll(self, timeout: float | None = None) -> list[Annotation]:
+    def poll(self, timeout: float | None = 0) -> list[Annotation]:
         """Returns annotations that ended since the last call, in that order; maybe none.
 
         Args:
@@ -177,7 +137,7 @@ class Pump:
 
         Raises:
             CuratorError: The server cannot be used as configured; the pump has ended.
-            Exception: `keep`, a dialog or a loader raised it; the pump has ended.
+            Exception: `keep`, `load` or a dialog raised it; the pump has ended.
         """
         found: list[Annotation] = []
         try:
@@ -192,27 +152,22 @@ class Pump:
                     self._n_open -= 1
                     found.append(result)
         except BaseException:
-            self.stop()
+            self.close()
             raise
         if self._has_ended and self._error is not None and not found:
             raise self._error
         return found
 
-    def finish(self) -> list[Annotation]:
-        """Waits for all open windows, ends the pump, and returns the remaining annotations.
+    def finish(self) -> Iterator[list[Annotation]]:
+        """Yields the annotations of all open windows as they arrive.
 
         Raises:
             Exception: As `poll`.
         """
-        found: list[Annotation] = []
-        while some := self.poll():
-            found += some
-        self.stop()
-        if self._error is not None:
-            raise self._error
-        return found
+        while self._n_open:
+            yield self.poll(POLL_S)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Ends the thread at once: cancels running requests, but keeps the replies that arrived."""
         # A closed loop has ended by itself.
         with suppress(RuntimeError):
@@ -246,12 +201,15 @@ class Pump:
 
     def _enqueue(self, job: _Job) -> None:
         self._backlog.append(job)
+        self._n_windows[job.task.clip_id] += 1
         self._prepare_more()
 
     def _prepare_more(self) -> None:
+        slots = self._clients["captioner"].slots
+        # A window for each free slot, and a few more.
         while (
             self._backlog
-            and self._n_preparing < self._n_wanted()
+            and self._n_preparing < max(0, int(slots.limit) - slots.n_taken) + self._read_ahead
             and len(self._running) < self._most_jobs
             and not self._stopping.is_set()
         ):
@@ -260,11 +218,6 @@ class Pump:
             running = self._loop.create_task(self._drive(job))
             self._running.add(running)
             running.add_done_callback(self._ended)
-
-    def _n_wanted(self) -> int:
-        """Counts windows to prepare: one for each free slot, and a few more."""
-        slots = self._clients["captioner"].slots
-        return max(0, int(slots.limit) - slots.n_taken) + self._read_ahead
 
     def _ended(self, running: asyncio.Task[None]) -> None:
         self._running.discard(running)
@@ -282,11 +235,11 @@ class Pump:
             self._moved_on(job)
             if job.frames is not None:
                 job.frames.cancel()
-            with self._clips_lock:
-                clip = self._clips[job.task.clip_id]
-                clip.n_open -= 1
-                if clip.n_open == 0:
-                    del self._clips[job.task.clip_id]
+            clip = job.task.clip_id
+            self._n_windows[clip] -= 1
+            if not self._n_windows[clip]:
+                del self._n_windows[clip]
+                self._deadlines.pop(clip, None)
         self._results.put(annotation)
 
     async def _dialog(self, job: _Job) -> Annotation:
@@ -323,7 +276,7 @@ class Pump:
             if reply.is_final:
                 # Shielded: a reply that arrived is stored, even when the pump is stopped.
                 await asyncio.shield(
-                    self._loop.run_in_executor(self._keepers, self._keep, request, reply)
+                    self._loop.run_in_executor(self._keepers, self._keep, key, reply)
                 )
         except BaseException:
             asked.cancel()
@@ -346,10 +299,7 @@ class Pump:
     def _sent(self, job: _Job) -> float:
         """Notes that a request is being sent; returns when the budget of its clip ends."""
         self._moved_on(job)
-        clip = self._clips[job.task.clip_id]
-        if clip.deadline is None:
-            clip.deadline = time.monotonic() + self._budget_s
-        return clip.deadline
+        return self._deadlines.setdefault(job.task.clip_id, time.monotonic() + self._budget_s)
 
     def _moved_on(self, job: _Job) -> None:
         if not job.has_slot:
@@ -359,13 +309,6 @@ class Pump:
 
     async def _frames(self, job: _Job) -> Frames:
         if job.frames is None:
-            source, job.source = job.source, None
-            if isinstance(source, Frames):
-                job.frames = self._loop.create_future()
-                job.frames.set_result(source)
-            elif source is not None:
-                job.frames = self._loop.run_in_executor(self._loaders, source)
-            else:
-                raise RuntimeError("frames are loaded once")
+            job.frames = self._loop.run_in_executor(self._loaders, self._load, job.where, job.task)
         # Shielded: several requests of one dialog wait for the same frames.
         return await asyncio.shield(job.frames)

@@ -10,37 +10,20 @@ answer.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from curator.stages.caption.caption_records import Frames, Reply, Request, Unanswered
 from curator.stages.caption.captioners.captioner_contract import Captioner
-from curator.stages.caption.captioners.dialog_batches import RequestQueue, SizedRequest
+from curator.stages.caption.captioners.dialog_batches import BatchModel, RequestQueue, SizedRequest
 from curator.stages.caption.captioners.model_loading import Device, Loaded, check_model, load
 from curator.stages.caption.captioners.token_sampling import RowSampler
 from curator.stages.caption.config import ModelConfig
 
 
-@dataclass(slots=True)
-class Counts:
-    """Counts and times since the model was loaded."""
-
-    n_batches: int = 0
-    n_halved: int = 0
-    """Batches that did not fit the device's memory, and were halved."""
-    n_apart: int = 0
-    """Batches that failed together, and were answered one by one."""
-    tokens_in: int = 0
-    tokens_padded: int = 0
-    """Prompt tokens, including padding."""
-    tokens_out: int = 0
-    prepare_s: float = 0.0
-    generate_s: float = 0.0
-
-
-class LocalModel:
+class LocalModel(BatchModel):
     """A model that answers in this process; one per worker.
 
     Args:
@@ -64,7 +47,10 @@ class LocalModel:
         self._chat = self._loaded.chat
         self.batch_tokens = config.batch_tokens
         """Budget of a batch; shrinks below the setting when memory runs out."""
-        self.counts = Counts()
+        self.counts: Counter[str] = Counter()
+        """Since loading: `batches`, those `halved` because memory was short, those answered `apart`
+        because they failed together, `tokens_in`, `tokens_padded` (prompts with padding),
+        `tokens_out`, and seconds `prepare_s` and `generate_s`."""
         if prepares_ahead is None:
             prepares_ahead = self._loaded.device == "cuda"
         self._pool = ThreadPoolExecutor(1, "prepare") if prepares_ahead else None
@@ -119,7 +105,9 @@ class LocalModel:
         """
         if not pending:
             return [], []
-        ordered = sorted(pending, key=_length, reverse=True)
+        ordered = sorted(
+            pending, key=lambda one: (one.request.sampling.max_tokens, one.n_tokens), reverse=True
+        )
         group = self._group(ordered[0])
         batch: list[SizedRequest] = []
         left: list[SizedRequest] = []
@@ -151,8 +139,10 @@ class LocalModel:
         if failure is None:
             yield from zip(batch, replies, strict=True)
             return
-        if failure[0] == Unanswered.OUT_OF_MEMORY:
-            self._free()
+        if failure[0] == Unanswered.OUT_OF_MEMORY and self._loaded.device == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
         if len(batch) == 1:
             seconds = time.monotonic() - begun_s
             yield batch[0], Reply(failure=failure[0], detail=failure[1], seconds=seconds)
@@ -160,10 +150,10 @@ class LocalModel:
         size = 1
         if failure[0] == Unanswered.OUT_OF_MEMORY:
             size = (len(batch) + 1) // 2
-            self.counts.n_halved += 1
+            self.counts["halved"] += 1
             self.batch_tokens = min(self.batch_tokens, _cost(batch[:size]))
         else:
-            self.counts.n_apart += 1
+            self.counts["apart"] += 1
         for begin in range(0, len(batch), size):
             yield from self.answer(batch[begin : begin + size])
 
@@ -182,9 +172,13 @@ class LocalModel:
         requests = [asked.request for asked in batch]
         ends = loaded.model.generation_config.eos_token_id
         sampler = RowSampler(requests, end_token=ends[0], device=loaded.device)
+        placed = {
+            name: value.to(loaded.device) if hasattr(value, "to") else value
+            for name, value in inputs.items()
+        }
         with torch.no_grad():
             tokens = loaded.model.generate(
-                **{name: self._placed(value) for name, value in inputs.items()},
+                **placed,
                 max_new_tokens=max(request.sampling.max_tokens for request in requests),
                 logits_processor=LogitsProcessorList([sampler]),
             )
@@ -197,13 +191,14 @@ class LocalModel:
                 requests, inputs["attention_mask"].sum(dim=1), answers, strict=True
             )
         ]
-        counts = self.counts
-        counts.n_batches += 1
-        counts.tokens_in += sum(reply.tokens_in for reply in replies)
-        counts.tokens_padded += inputs["input_ids"].numel()
-        counts.tokens_out += sum(reply.tokens_out for reply in replies)
-        counts.prepare_s += prepared_s - begun_s
-        counts.generate_s += ended_s - prepared_s
+        self.counts.update(
+            batches=1,
+            tokens_in=sum(reply.tokens_in for reply in replies),
+            tokens_padded=inputs["input_ids"].numel(),
+            tokens_out=sum(reply.tokens_out for reply in replies),
+        )
+        times = {"prepare_s": prepared_s - begun_s, "generate_s": ended_s - prepared_s}
+        self.counts.update(times)
         return replies
 
     def _reply(
@@ -228,9 +223,6 @@ class LocalModel:
                 return future.result()
         return self._chat.inputs(batch)
 
-    def _placed(self, value: Any) -> Any:  # noqa: ANN401
-        return value.to(self._loaded.device) if hasattr(value, "to") else value
-
     def fits(self, batch: Sequence[SizedRequest]) -> bool:
         """Returns whether a batch is within the budget, or cannot be smaller."""
         return len(batch) == 1 or _cost(batch) <= self.batch_tokens
@@ -238,12 +230,6 @@ class LocalModel:
     def _group(self, asked: SizedRequest) -> object:
         """Returns the batch group. Processors pad videos to the longest and largest of a batch."""
         return asked.sizes if self._chat.frames_as == "video" else bool(asked.sizes)
-
-    def _free(self) -> None:
-        if self._loaded.device == "cuda":
-            import torch
-
-            torch.cuda.empty_cache()
 
 
 class LocalCaptioner(Captioner):
@@ -270,10 +256,6 @@ class LocalCaptioner(Captioner):
         """Returns the model itself, which makes batches."""
         self.setup()
         return self._model
-
-
-def _length(asked: SizedRequest) -> tuple[int, int]:
-    return asked.request.sampling.max_tokens, asked.n_tokens
 
 
 def _cost(batch: Sequence[SizedRequest]) -> int:

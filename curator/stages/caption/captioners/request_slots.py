@@ -11,6 +11,8 @@ import time
 from collections import deque
 
 _LONGEST_BACKOFF_S = 60.0
+# Not from the recipe's seed: two runs must not retry in step.
+_DRAW = random.Random()
 
 
 class RequestSlots:
@@ -24,11 +26,6 @@ class RequestSlots:
         self._first: deque[asyncio.Future[None]] = deque()
         self._closed_until = 0.0
         self._opening: asyncio.TimerHandle | None = None
-
-    @property
-    def n_waiting(self) -> int:
-        """Requests that wait for a slot."""
-        return len(self._again) + len(self._first)
 
     async def take(self, *, is_again: bool) -> None:
         """Waits for a slot; a request that was tried before (`is_again`) goes first."""
@@ -83,18 +80,12 @@ class RequestSlots:
         self._pass_on()
 
 
-class Backoff:
-    """Waits between tries: doubled each time and random, so that clients do not come together."""
+def backoff_s(n_tries: int, asked_s: float | None, *, first_s: float = 1.0) -> float:
+    """Returns the wait after `n_tries` tries, at least the server's request `asked_s`.
 
-    def __init__(self, first_s: float) -> None:
-        self._first_s = first_s
-        # Not from the recipe's seed: two runs must not retry in step.
-        self._draw = random.Random()
-
-    def wait_s(self, n_tries: int, asked_s: float | None) -> float:
-        """Returns the wait after `n_tries` tries, at least the server's request `asked_s`."""
-        longest = min(_LONGEST_BACKOFF_S, self._first_s * 2.0 ** min(n_tries - 1, 30))
-        drawn = self._draw.uniform(longest / 2, longest)
-        if asked_s is None:
-            return drawn
-        return asked_s + self._draw.uniform(0, min(1.0, 0.1 * asked_s))
+    It doubles with each try, and is random, so that clients do not come together.
+    """
+    if asked_s is not None:
+        return asked_s + _DRAW.uniform(0, min(1.0, 0.1 * asked_s))
+    longest = min(_LONGEST_BACKOFF_S, first_s * 2.0 ** min(n_tries - 1, 30))
+    return _DRAW.uniform(longest / 2, longest)

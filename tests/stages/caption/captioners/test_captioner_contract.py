@@ -3,11 +3,13 @@
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from marked import marked_frames, marked_task
 from pydantic import ValidationError
+from served import given, rest_of
 
 from curator.errors import ModelError, RecipeError
 from curator.stages.caption.caption_records import Frames, Reply, Request, Task, Unanswered
@@ -60,16 +62,18 @@ def test_a_driver_captioner_answers_and_its_exceptions_cost_one_window() -> None
     config = CaptionConfig.model_validate(CONFIG)
     kept: dict[str, Reply] = {}
     client = captioner_class(config.captioner)(config).client()
-    with Pump(
+    pump = Pump(
         make_dialogs(config),
         {"captioner": client},
         replies=kept,
-        keep=lambda request, reply: kept.update({request.key: reply}),
+        keep=kept.__setitem__,
+        load=given,
         budget_s=60,
-    ) as pump:
+    )
+    with closing(pump):
         for task, frames in windows(1, 2, 3):
             pump.submit(task, frames)
-        made = {one.task.clip_id: one for one in pump.finish()}
+        made = {one.task.clip_id: one for one in rest_of(pump)}
     for clip in ("clip-1", "clip-2"):
         answer = made[clip].answer
         assert answer is not None

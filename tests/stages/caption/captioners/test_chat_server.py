@@ -29,15 +29,13 @@ from curator.stages.caption.caption_records import (
 )
 from curator.stages.caption.captioner_dispatch import trial_frames
 from curator.stages.caption.captioners.chat_server import ServerClient
-from curator.stages.caption.captioners.chat_wire import (
-    MalformedError,
+from curator.stages.caption.captioners.chat_wire import mp4_of, parse_answer
+from curator.stages.caption.captioners.server_access import (
     error_in,
-    mp4_of,
-    parse_answer,
     retry_after_s,
     shown_url,
+    with_status,
 )
-from curator.stages.caption.captioners.server_access import with_status
 from curator.stages.caption.config import CaptionConfig, ModelConfig
 
 SCHEMA = {"type": "object", "properties": {"medium": {"type": "string"}}}
@@ -66,7 +64,8 @@ def asked(
     """Asks all at once."""
 
     async def ask() -> tuple[list[Reply], ServerClient]:
-        deadline = None if budget_s is None else time.monotonic() + budget_s
+        until = None if budget_s is None else time.monotonic() + budget_s
+        deadline = None if until is None else lambda: until
         async with ServerClient(config, **({"backoff_s": 0.02} | settings)) as client:
             replies = await asyncio.gather(
                 *(client.ask(each, frames_of(each), deadline=deadline) for each in requests)
@@ -439,7 +438,7 @@ def test_nothing_is_imported_before_a_server_is_asked() -> None:
 )
 def test_answers_without_plain_content(body: bytes, text: str) -> None:
     said = parse_answer(body)
-    assert (said.text, said.tokens_in, said.finish_reason) == (text, 0, None)
+    assert (said.text, said.tokens_in, said.is_whole) == (text, 0, True)
 
 
 @pytest.mark.parametrize(
@@ -447,15 +446,15 @@ def test_answers_without_plain_content(body: bytes, text: str) -> None:
     [b"", b"[]", b"null", b'{"choices": [null]}', b'{"choices": [{"message": {"content": 3}}]}'],
 )
 def test_what_is_no_answer(body: bytes) -> None:
-    with pytest.raises(MalformedError):
+    with pytest.raises(ValueError, match="answer"):
         parse_answer(body)
 
 
 def test_errors_are_told_short_and_without_what_was_asked() -> None:
     picture = "/9j/" + "A" * 5000
     body = orjson.dumps({"detail": [{"msg": "not a picture", "input": picture}]})
-    assert error_in(body, None) == '[{"msg":"not a picture","input":"..."}]'
-    assert len(error_in(b"word " * 5000, None)) == 300
+    assert error_in(body, "") == '[{"msg":"not a picture","input":"..."}]'
+    assert len(error_in(b"word " * 5000, "")) == 300
     # The key would stand across the end.
     assert "sk-9" not in error_in(b"w " * 147 + b"sk-987654321", "sk-987654321")
 

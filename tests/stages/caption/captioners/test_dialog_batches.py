@@ -16,7 +16,6 @@ from curator.stages.caption.caption_records import (
     Answer,
     Frames,
     Reply,
-    Request,
     Role,
     Task,
     Unanswered,
@@ -47,9 +46,9 @@ class Kept:
         self.replies: dict[str, Reply] = {}
         self.counts: Counter[str] = Counter()
 
-    def __call__(self, request: Request, reply: Reply) -> None:
-        self.counts[request.key] += 1
-        self.replies[request.key] = reply
+    def __call__(self, key: str, reply: Reply) -> None:
+        self.counts[key] += 1
+        self.replies[key] = reply
 
 
 def marked_tasks(n: int) -> tuple[list[tuple[Task, Frames | None]], list[str]]:

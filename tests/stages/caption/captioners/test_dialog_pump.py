@@ -10,12 +10,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from marked import marked_frames, marked_task
-from served import FakeServer
+from served import FakeServer, given, rest_of
 
 from curator.errors import ServerError, StorageError
 from curator.stages.caption.caption_records import (
@@ -31,7 +32,8 @@ from curator.stages.caption.caption_records import (
     Unanswered,
 )
 from curator.stages.caption.captioners.chat_server import ServerClient
-from curator.stages.caption.captioners.dialog_pump import Keep, Pump
+from curator.stages.caption.captioners.dialog_batches import Keep
+from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import ModelConfig
 from curator.stages.caption.dialogs.dialog import Dialog, Dialogs
 
@@ -75,9 +77,9 @@ class Kept(dict[str, Reply]):
         super().__init__()
         self.times: Counter[str] = Counter()
 
-    def keep(self, request: Request, reply: Reply) -> None:
-        self.times[request.key] += 1
-        self[request.key] = reply
+    def keep(self, key: str, reply: Reply) -> None:
+        self.times[key] += 1
+        self[key] = reply
 
 
 def pump_of(
@@ -98,6 +100,7 @@ def pump_of(
         {"captioner": client, "judge": client},
         replies=stored if replies is None else replies,
         keep=stored.keep if keep is None else keep,
+        load=given,
         budget_s=budget_s,
         read_ahead=read_ahead,
     )
@@ -105,10 +108,10 @@ def pump_of(
 
 def all_of(pump: Pump, clips: range, loader: Callable[[int], Frames] = marked_frames) -> list[int]:
     """Asks about one window of each clip; the clips that the frames of each answer were of."""
-    with pump:
+    with closing(pump):
         for clip in clips:
             pump.submit(marked_task(clip), lambda clip=clip: loader(clip))
-        found = pump.finish()
+        found = rest_of(pump)
     assert Counter(each.task.clip_id for each in found) == Counter(f"clip-{i}" for i in clips)
     by_clip = {each.task.clip_id: each for each in found}
     return [clip_seen(by_clip[f"clip-{i}"]) for i in clips]
@@ -181,10 +184,10 @@ def test_equal_requests_in_flight_are_asked_once(fake_server: FakeServer) -> Non
     kept = Kept()
     task = marked_task(3)
     twin = replace(task, clip_id="twin")
-    with pump_of(fake_server.config(), kept=kept) as pump:
+    with closing(pump_of(fake_server.config(), kept=kept)) as pump:
         pump.submit(task, marked_frames(3))
         pump.submit(twin, marked_frames(3))
-        found = {each.task.clip_id: clip_seen(each) for each in pump.finish()}
+        found = {each.task.clip_id: clip_seen(each) for each in rest_of(pump)}
     assert found == {"clip-3": 3, "twin": 3}
     assert sum(fake_server.counts().values()) == 1
     assert set(kept.times.values()) == {1}
@@ -199,7 +202,7 @@ def test_frames_are_loaded_shortly_before_their_turn(fake_server: FakeServer) ->
         n_loaded[0] = next(loaded) + 1
         return marked_frames(clip)
 
-    with pump_of(fake_server.config(in_flight=4), read_ahead=3) as pump:
+    with closing(pump_of(fake_server.config(in_flight=4), read_ahead=3)) as pump:
         for clip in range(60):
             pump.submit(marked_task(clip), lambda clip=clip: load(clip))
         most_ahead, n_found = 0, 0
@@ -224,10 +227,10 @@ def test_every_fault_ends_in_one_annotation_or_one_reason(fake_server: FakeServe
     fake_server.start(delay_s=[0, 0.02], faults=faults * 6)
     kept = Kept()
     config = fake_server.config(in_flight=8, timeout_s=2, tries=20)
-    with pump_of(config, kept=kept) as pump:
+    with closing(pump_of(config, kept=kept)) as pump:
         for clip in range(80):
             pump.submit(marked_task(clip), marked_frames(clip))
-        found = pump.finish()
+        found = rest_of(pump)
     assert sorted(each.task.clip_id for each in found) == sorted(f"clip-{i}" for i in range(80))
     for each in found:
         if each.failure is None:
@@ -243,10 +246,10 @@ def test_every_fault_ends_in_one_annotation_or_one_reason(fake_server: FakeServe
 def test_failures_that_pass_are_not_kept(fake_server: FakeServer) -> None:
     fake_server.start(faults=[{"status": 500}] * 2)
     kept = Kept()
-    with pump_of(fake_server.config(tries=1), kept=kept) as pump:
+    with closing(pump_of(fake_server.config(tries=1), kept=kept)) as pump:
         for clip in range(3):
             pump.submit(marked_task(clip), marked_frames(clip))
-        found = pump.finish()
+        found = rest_of(pump)
     failures = Counter(each.failure for each in found)
     assert failures == {Unanswered.SERVER_ERROR: 2, None: 1}
     assert len(kept) == 1
@@ -256,17 +259,17 @@ def test_a_server_that_is_killed_and_comes_back(fake_server: FakeServer) -> None
     fake_server.start(service_s=0.03, slots=6)
     kept = Kept()
     found: list[Annotation] = []
-    with pump_of(fake_server.config(in_flight=8), kept=kept, backoff_s=0.05) as pump:
+    with closing(pump_of(fake_server.config(in_flight=8), kept=kept, backoff_s=0.05)) as pump:
         for clip in range(90):
             pump.submit(marked_task(clip), marked_frames(clip))
         for _ in range(2):
             n_before = len(found)
             while len(found) < n_before + 20:
-                found += pump.poll()
+                found += pump.poll(None)
             fake_server.kill()
             time.sleep(0.3)
             fake_server.start(service_s=0.03, slots=6)
-        found += pump.finish()
+        found += rest_of(pump)
     assert Counter(each.task.clip_id for each in found) == Counter(f"clip-{i}" for i in range(90))
     assert all(each.task.clip_id == f"clip-{clip_seen(each)}" for each in found)
     assert set(kept.times.values()) == {1}
@@ -276,7 +279,7 @@ def test_a_server_that_is_killed_and_comes_back(fake_server: FakeServer) -> None
 
 def test_the_budget_of_a_clip_counts_from_its_first_request(fake_server: FakeServer) -> None:
     fake_server.start(service_s=0.6)
-    with pump_of(fake_server.config(in_flight=1), budget_s=2.0) as pump:
+    with closing(pump_of(fake_server.config(in_flight=1), budget_s=2.0)) as pump:
         # Five clips, one at a time: each takes less than its budget, and all together more.
         for clip in range(5):
             pump.submit(marked_task(clip), marked_frames(clip))
@@ -284,7 +287,7 @@ def test_the_budget_of_a_clip_counts_from_its_first_request(fake_server: FakeSer
         for window in range(4):
             task = marked_task(7, window)
             pump.submit(replace(task, content=f"pixels-7-{window}"), marked_frames(7))
-        found = pump.finish()
+        found = rest_of(pump)
     failures = {(each.task.clip_id, each.task.window.index): each.failure for each in found}
     assert [failures[f"clip-{i}", 0] for i in range(5)] == [None] * 5
     assert failures["clip-7", 0] is None
@@ -297,10 +300,10 @@ def test_frames_that_cannot_be_had_are_an_outcome(fake_server: FakeServer) -> No
     def gone() -> Frames:
         raise StorageError("frames/1 is gone")
 
-    with pump_of(fake_server.config(), dialogs=two_and_a_judge) as pump:
+    with closing(pump_of(fake_server.config(), dialogs=two_and_a_judge)) as pump:
         pump.submit(marked_task(1), gone)
         pump.submit(marked_task(2), marked_frames(2))
-        found = {each.task.clip_id: each for each in pump.finish()}
+        found = {each.task.clip_id: each for each in rest_of(pump)}
     assert found["clip-1"].failure is Unanswered.NO_FRAMES
     assert found["clip-1"].detail == "frames/1 is gone"
     assert clip_seen(found["clip-2"]) == 2
@@ -313,9 +316,9 @@ def test_a_wrong_key_ends_the_pump_and_is_raised(fake_server: FakeServer) -> Non
     def ask_all(pump: Pump) -> None:
         for clip in range(50):
             pump.submit(marked_task(clip), marked_frames(clip))
-        pump.finish()
+        rest_of(pump)
 
-    with pump_of(fake_server.config(), kept=kept) as pump:
+    with closing(pump_of(fake_server.config(), kept=kept)) as pump:
         # On a busy machine the pump may have ended while windows are still submitted.
         with pytest.raises(ServerError, match="OPENAI_API_KEY is not set"):
             ask_all(pump)
@@ -328,16 +331,16 @@ def test_what_cannot_be_kept_ends_the_pump(fake_server: FakeServer) -> None:
     fake_server.start()
     stored, one_at_a_time = Kept(), threading.Lock()
 
-    def keep(request: Request, reply: Reply) -> None:
+    def keep(key: str, reply: Reply) -> None:
         with one_at_a_time:
             if len(stored) == 5:
                 raise OSError("no space left")
-            stored.keep(request, reply)
+            stored.keep(key, reply)
 
     found: list[Annotation] = []
 
     def poll_to_the_end() -> None:
-        while some := pump.poll():
+        while some := pump.poll(None):
             found.extend(some)
 
     pump = pump_of(fake_server.config(in_flight=2), keep=keep, replies=stored)
@@ -355,9 +358,9 @@ def test_slow_storage_takes_several_replies_at_once(fake_server: FakeServer) -> 
     fake_server.start()
     together, kept = threading.Barrier(4, timeout=30), Kept()
 
-    def keep(request: Request, reply: Reply) -> None:
+    def keep(key: str, reply: Reply) -> None:
         together.wait()
-        kept.keep(request, reply)
+        kept.keep(key, reply)
 
     clips = range(4)
     assert all_of(pump_of(fake_server.config(), keep=keep, replies=kept), clips) == list(clips)
@@ -371,21 +374,21 @@ def test_a_defect_in_a_dialog_ends_the_pump(fake_server: FakeServer) -> None:
         yield [request_about(task, "What is it?")]
         return Annotation(task=marked_task(9), failure=Unanswered.EMPTY)
 
-    with pump_of(fake_server.config(), dialogs=wrong) as pump:
+    with closing(pump_of(fake_server.config(), dialogs=wrong)) as pump:
         pump.submit(marked_task(1), marked_frames(1))
         with pytest.raises(RuntimeError, match=r"dialog about .*clip-1.*clip-9"):
-            pump.finish()
+            rest_of(pump)
 
 
 def test_stopping_is_prompt_and_keeps_what_came(fake_server: FakeServer) -> None:
     fake_server.start(delay_s=[0, 0.02], faults=[None] * 10 + [{"hang": 60}] * 4)
     kept = Kept()
 
-    def slowly(request: Request, reply: Reply) -> None:
+    def slowly(key: str, reply: Reply) -> None:
         time.sleep(0.02)
-        kept.keep(request, reply)
+        kept.keep(key, reply)
 
-    with pump_of(fake_server.config(in_flight=4), keep=slowly, replies=kept) as pump:
+    with closing(pump_of(fake_server.config(in_flight=4), keep=slowly, replies=kept)) as pump:
         for clip in range(100):
             pump.submit(marked_task(clip), marked_frames(clip))
         while sum(fake_server.counts().values()) != 14:
@@ -400,12 +403,12 @@ def test_stopping_is_prompt_and_keeps_what_came(fake_server: FakeServer) -> None
 
 def test_polling_waits_as_long_as_it_is_told(fake_server: FakeServer) -> None:
     fake_server.start(service_s=0.4)
-    with pump_of(fake_server.config()) as pump:
+    with closing(pump_of(fake_server.config())) as pump:
         assert pump.poll() == []
         pump.submit(marked_task(1), marked_frames(1))
         assert pump.poll(0.05) == []
-        assert [clip_seen(each) for each in pump.poll()] == [1]
-        assert pump.finish() == []
+        assert [clip_seen(each) for each in pump.poll(None)] == [1]
+        assert rest_of(pump) == []
 
 
 def test_ctrl_c_ends_a_run_at_once(fake_server: FakeServer, tmp_path: Path) -> None:
@@ -420,7 +423,7 @@ def test_ctrl_c_ends_a_run_at_once(fake_server: FakeServer, tmp_path: Path) -> N
         f"config = ModelConfig(model='tiny-vlm', url='http://127.0.0.1:{fake_server.port}/v1')\n"
         "pump = pump_of(config)\n"
         "pump.submit(marked_task(1), marked_frames(1))\n"
-        "pump.finish()\n"
+        "rest_of(pump)\n"
     )
     process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True)
     while not fake_server.counts():
@@ -446,12 +449,12 @@ def test_a_run_that_is_killed_repeats_nothing_that_was_kept(
         f"config = ModelConfig(model='tiny-vlm', url='http://127.0.0.1:{fake_server.port}/v1',"
         " in_flight=4)\n"
         f"file = open({str(kept_file)!r}, 'a')\n"
-        "def keep(request, reply):\n"
-        "    print(request.key, reply.text, sep='\\t', file=file, flush=True)\n"
+        "def keep(key, reply):\n"
+        "    print(key, reply.text, sep='\\t', file=file, flush=True)\n"
         "pump = pump_of(config, keep=keep)\n"
         "for clip in range(60):\n"
         "    pump.submit(marked_task(clip), marked_frames(clip))\n"
-        "pump.finish()\n"
+        "rest_of(pump)\n"
     )
     process = subprocess.Popen([sys.executable, str(script)])
     while not kept_file.exists() or kept_file.read_text().count("\n") < 20:

@@ -78,7 +78,7 @@ def test_a_batch_answers_as_its_requests_do_alone(
     model = model_of(folders(family), frames_as)
     asked = mixed_requests(10)
     replies = model.ask(asked)
-    assert 1 <= model.counts.n_batches < 10
+    assert 1 <= model.counts["batches"] < 10
     alone = [model.ask([one])[0] for one in asked]
     assert [told(reply) for reply in replies] == [told(reply) for reply in alone]
     assert len({reply.text for reply in replies}) == 10
@@ -180,7 +180,7 @@ def test_memory_that_runs_out_halves_batches_and_keeps_order(folders: Any) -> No
     reader.most_rows = 5
     replies = model.ask(asked)
     assert [reply.text for reply in replies] == expected
-    assert model.counts.n_halved == sum(size > 5 for size in reader.sizes) > 0
+    assert model.counts["halved"] == sum(size > 5 for size in reader.sizes) > 0
     assert model.batch_tokens < 1500
     n_failed = len([size for size in reader.sizes if size > 5])
     model.ask(asked)
@@ -353,7 +353,7 @@ def test_preparing_ahead_changes_no_answer(folders: Any) -> None:  # noqa: ANN40
     ahead = LocalModel(config, device="cpu", prepares_ahead=True)
     expected = plain.ask(asked)
     assert [told(r) for r in ahead.ask(asked)] == [told(r) for r in expected]
-    assert plain.counts.n_batches == ahead.counts.n_batches > 2
+    assert plain.counts["batches"] == ahead.counts["batches"] > 2
 
 
 @pytest.mark.needs_gpu

@@ -6,10 +6,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from marked import marked_frames, marked_task
-from served import check_server
+from served import check_server, given, rest_of
 from tiny_llava import write_tiny_llava
 
 from curator.errors import ServerError
@@ -18,11 +19,13 @@ from curator.stages.caption.caption_records import (
     Answer,
     Reply,
     Request,
+    Role,
     Sampling,
     Task,
     Turn,
     Unanswered,
 )
+from curator.stages.caption.captioners.captioner_contract import Client
 from curator.stages.caption.captioners.chat_server import ServerClient
 from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import ModelConfig
@@ -94,18 +97,19 @@ def one_question(task: Task) -> Dialog:
     return Annotation(task=task, answer=Answer(medium=reply.text), tokens_in=reply.tokens_in)
 
 
+def pump_of(client: ServerClient, kept: dict[str, Reply]) -> Pump:
+    clients: dict[Role, Client] = {"captioner": client}
+    keep = kept.__setitem__
+    return Pump(one_question, clients, replies={}, keep=keep, load=given, budget_s=60)
+
+
 def pumped(config: ModelConfig, n_clips: int, n_frames: int) -> list[tuple[Annotation, Reply]]:
     """Asks about clips of marked frames, and gives what was said of each."""
     kept: dict[str, Reply] = {}
-
-    def keep(request: Request, reply: Reply) -> None:
-        kept[request.key] = reply
-
-    client = ServerClient(config)
-    with Pump(one_question, {"captioner": client}, replies={}, keep=keep, budget_s=60) as pump:
+    with closing(pump_of(ServerClient(config), kept)) as pump:
         for clip in range(n_clips):
             pump.submit(marked_task(clip), marked_frames(clip, n_frames))
-        found = pump.finish()
+        found = rest_of(pump)
     found.sort(key=lambda each: each.task.clip_id)
     return [(each, kept[request_about(each.task).key]) for each in found]
 
@@ -141,10 +145,8 @@ def test_what_a_real_server_cannot_take_is_a_reason(served: ModelConfig) -> None
     broken = marked_frames(1, 1)
     broken = type(broken)(jpegs=(b"no picture",), times_s=broken.times_s)
     client = ServerClient(served.model_copy(update={"tries": 2}), backoff_s=0.05)
-    with Pump(
-        one_question, {"captioner": client}, replies={}, keep=lambda *_: None, budget_s=60
-    ) as pump:
+    with closing(pump_of(client, {})) as pump:
         pump.submit(marked_task(1), broken)
-        (annotation,) = pump.finish()
+        (annotation,) = rest_of(pump)
     # It says 500, and not 400, to a picture that it cannot read.
     assert annotation.failure is Unanswered.SERVER_ERROR
