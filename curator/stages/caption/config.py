@@ -137,15 +137,11 @@ class CaptionConfig(ModelConfig):
     """ask for subjects, actions, setting, camera, style and text as JSON too"""
     content_types: tuple[str, ...] = Field((), json_schema_extra={"unit": "names"})
     """content types to choose one of; none for not asking"""
-    questions: Mapping[str, str] = Field(
-        default_factory=dict, json_schema_extra={"unit": "questions"}
-    )
+    questions: Mapping[str, str] = Field({}, json_schema_extra={"unit": "questions"})
     """questions that are answered by yes or no, by name"""
     safety: bool = Field(False, json_schema_extra={"unit": "true or false"})
     """ask for safe, sensitive or unsafe"""
-    reject: Mapping[str, tuple[Value, ...]] = Field(
-        default_factory=dict, json_schema_extra={"unit": "answers"}
-    )
+    reject: Mapping[str, tuple[Value, ...]] = Field({}, json_schema_extra={"unit": "answers"})
     """answers for which a clip is rejected, before it is cut, if one of its windows has them: by
     content_type, safety, the name of a question, or a field of the prompt's own"""
     failed: Literal["keep", "reject"] = Field("keep", json_schema_extra={"unit": "name"})
@@ -168,7 +164,7 @@ class CaptionConfig(ModelConfig):
     """read text in the pictures (OCR) where there is some, and tell the model"""
     sidecar: bool = Field(True, json_schema_extra={"unit": "true or false"})
     """tell the model what a .json file of the source's name beside it says"""
-    events: Mapping[str, str] = Field(default_factory=dict, json_schema_extra={"unit": "names"})
+    events: Mapping[str, str] = Field({}, json_schema_extra={"unit": "names"})
     """classes of events with what each means, the gravest first; events in the sidecar of a source
     have one of them as label"""
     no_event: str | None = Field(None, json_schema_extra={"unit": "name"})
@@ -182,9 +178,7 @@ class CaptionConfig(ModelConfig):
     )
     """whether windows around events stand in place of the others in clips with events, or after
     them"""
-    open_questions: Mapping[str, str] = Field(
-        default_factory=dict, json_schema_extra={"unit": "questions"}
-    )
+    open_questions: Mapping[str, str] = Field({}, json_schema_extra={"unit": "questions"})
     """questions for training data, by the name of the value in the sidecar or of the field in the
     prompt's own schema that answers them"""
     budget_s: float = Field(900.0, gt=0, json_schema_extra={"unit": "s"})
@@ -244,18 +238,17 @@ class CaptionConfig(ModelConfig):
         return self
 
     def _check_rejects(self) -> None:
-        known = {"content_type": self.content_types, "safety": ("safe", "sensitive", "unsafe")}
+        known: dict[str, tuple[str | bool, ...]] = dict.fromkeys(self.questions, (True, False))
+        known["content_type"] = self.content_types
+        if self.safety:
+            known["safety"] = ("safe", "sensitive", "unsafe")
         for name, values in self.reject.items():
-            if name in self.questions:
-                allowed: tuple[str | bool, ...] = (True, False)
-            elif name in known and (name != "safety" or self.safety):
-                allowed = known[name]
-            else:
+            if name not in known:
                 self._check_own_reject(name, values)
                 continue
-            for value in values:
-                if not has_value(allowed, value):
-                    raise ValueError(f"reject.{name}: {value!r}; expected some of {list(allowed)}")
+            allowed = known[name]
+            if wrong := [value for value in values if not has_value(allowed, value)]:
+                raise ValueError(f"reject.{name}: {wrong[0]!r}; expected some of {list(allowed)}")
 
     def _check_own_reject(self, name: str, values: tuple[Value, ...]) -> None:
         """Accepts a missing prompt, because a finished run's recipe must stay readable."""
