@@ -83,7 +83,8 @@ def test_ray_is_told_how_many_gpus_there_are(
         told.update(options)
         return SimpleNamespace(address_info={"session_dir": str(tmp_path)})
 
-    private = SimpleNamespace(node=SimpleNamespace(Node=type("Node", (), {})))
+    services = SimpleNamespace(resolve_ip_for_localhost=str)
+    private = SimpleNamespace(node=SimpleNamespace(Node=type("Node", (), {})), services=services)
     RayCluster(None, 2)._init(SimpleNamespace(init=init, _private=private))
     assert told["num_gpus"] == 3
 
@@ -93,7 +94,8 @@ def test_ray_is_started_once_more_where_it_took_too_long(
 ) -> None:
     """Pins that a busy machine does not end a run, and that other errors are not tried again."""
     answers: list[Exception | None] = [Exception("timed out during startup"), None]
-    private = SimpleNamespace(node=SimpleNamespace(Node=type("Node", (), {})))
+    services = SimpleNamespace(resolve_ip_for_localhost=str)
+    private = SimpleNamespace(node=SimpleNamespace(Node=type("Node", (), {})), services=services)
 
     def init(**_: object) -> SimpleNamespace:
         if (answer := answers.pop(0)) is not None:
