@@ -100,7 +100,9 @@ def _ffmpeg(host: Host, answer: Answer) -> list[Row]:
         _row(package.name, State.OK, f"{package.found}, FFmpeg {answer.facts['ffmpeg']}"),
         # Sources in another codec fail; the run continues.
         _codecs("decoders", decoders, lacking, needed="h264" in lacking),
-        _codecs("encoder", encoders, [] if encoders else ["libx264"], needed=True),
+        _codecs(
+            "encoder", encoders, [] if "libx264" in encoders else ["libx264"], needed=not encoders
+        ),
     ]
 
 

@@ -49,7 +49,7 @@ def av() -> dict[str, Any]:
     return {
         "ffmpeg": str(getattr(package, "ffmpeg_version_info", "unknown")),
         "decoders": [name for name in DECODERS if has(name, "r")],
-        "encoders": [name for name in ("libx264",) if has(name, "w")],
+        "encoders": [name for name in ("libx264", "libvpx-vp9") if has(name, "w")],
     }
 
 

@@ -1,8 +1,12 @@
 """Writes clips as MP4 that all decoders agree on.
 
-H.264 High, 8-bit 4:2:0, constant frame rate, closed GOPs of at most a second, first frame a key
-frame at time 0, no edit list, index in front, square pixels, upright, even sizes, BT.709.
-No B-frames, so packets are in the order of their frames and need no offsets.
+H.264 High or VP9, 8-bit 4:2:0, constant frame rate, closed GOPs of at most a second, first frame a
+key frame at time 0, no edit list, index in front, square pixels, upright, even sizes, BT.709.
+No B-frames and no hidden frames, so packets are in the order of their frames and need no offsets.
+
+VP9 is for those who cannot use x264, which is GPL. FFmpeg decodes it without any library, and
+every NVDEC since Pascal does; AV1 needs a library or a younger GPU (none on A100), and SVT-AV1
+takes three times the CPU before its clips are smaller (benchmarks/results/encoders.md).
 """
 
 from collections.abc import Iterable
@@ -31,20 +35,21 @@ BT709 = 1
 """ITU-T H.273 code of BT.709 primaries, transfer and matrix."""
 
 
-Encoder = Literal["x264", "nvenc"]
+Encoder = Literal["x264", "vp9", "nvenc"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeSettings:
     """How clips are encoded.
 
-    x264 has one thread, so the same frames give the same bytes everywhere; bytes of NVENC depend on
-    the GPU.
+    x264 and VP9 have one thread, so the same frames give the same bytes everywhere; bytes of NVENC
+    depend on the GPU.
     """
 
     crf: int
-    """For NVENC the constant QP."""
+    """On x264's scale, whatever the encoder; for NVENC the constant QP."""
     preset: str
+    """One of x264's names."""
     encoder: Encoder = "x264"
 
 
@@ -237,6 +242,13 @@ def _add_stream(
     context.color_range = 1
     if settings.encoder == "nvenc":
         context.options = _NVENC_OPTIONS | {"qp": str(settings.crf)}
+    elif settings.encoder == "vp9":
+        speed = _VP9_SPEEDS[settings.preset]
+        context.options = _VP9_OPTIONS | {
+            "crf": str(vp9_crf(settings.crf)),
+            "cpu-used": str(speed),
+            "deadline": "realtime" if speed > _VP9_LAST_GOOD_SPEED else "good",
+        }
     else:
         context.options = {
             "preset": settings.preset,
@@ -250,11 +262,32 @@ def _add_stream(
     return stream
 
 
-_CODECS: dict[Encoder, Literal["libx264", "h264_nvenc"]] = {
+_CODECS: dict[Encoder, Literal["libx264", "libvpx-vp9", "h264_nvenc"]] = {
     "x264": "libx264",
+    "vp9": "libvpx-vp9",
     "nvenc": "h264_nvenc",
 }
 _NVENC_OPTIONS = {"preset": "p4", "profile": "high", "rc": "constqp", "strict_gop": "1"}
+
+
+_VP9_OPTIONS = {"b": "0", "lag-in-frames": "0", "auto-alt-ref": "0", "row-mt": "0"}
+"""Constant quality; no frames that are held back, or decoded and not shown."""
+_VP9_SPEEDS = {
+    "ultrafast": 9, "superfast": 9, "veryfast": 8, "faster": 7, "fast": 6, "medium": 5,
+    "slow": 4, "slower": 2,
+}  # fmt: skip
+"""`cpu-used` that takes about the CPU of x264's preset."""
+_VP9_LAST_GOOD_SPEED = 5
+_VP9_COARSEST = 63
+
+
+def vp9_crf(crf: int) -> int:
+    """Returns VP9's quality that is as near to the source as a CRF of x264 is.
+
+    A line near the pairs of equal SSIM or PSNR: x264's 14, 20, 26 and 32 are VP9's 17, 30, 42 and
+    53 (benchmarks/results/encoders.md).
+    """
+    return max(1, min(_VP9_COARSEST, 2 * crf - 11))
 
 
 def nvenc_problem() -> str | None:
@@ -270,14 +303,22 @@ def nvenc_problem() -> str | None:
     return None
 
 
-def refuse_without_nvenc() -> None:
-    """Raises `CutError` if NVENC does not open."""
-    problem = nvenc_problem()
-    if problem is not None:
+def refuse_without(encoder: Encoder) -> None:
+    """Raises `CutError` if an encoder does not open."""
+    codec = _CODECS[encoder]
+    if encoder == "nvenc":
+        problem = nvenc_problem()
+        if problem is not None:
+            raise CutError(
+                f"cut.encoder is nvenc, and {codec} does not open here ({problem}): it needs an "
+                "NVIDIA driver and a GPU with NVENC, which H100, H200 and A100 are not; set "
+                "cut.encoder to x264 or vp9"
+            )
+    elif codec not in av.codecs_available:
+        other = "vp9" if encoder == "x264" else "x264"
         raise CutError(
-            f"cut.encoder is nvenc, and h264_nvenc does not open here ({problem}): it needs an "
-            "NVIDIA driver and a GPU with NVENC, which H100, H200 and A100 are not; set "
-            "cut.encoder to x264"
+            f"cut.encoder is {encoder}, and this build of PyAV and FFmpeg has no {codec}; set "
+            f"cut.encoder to {other}, or install PyAV's own wheel, which has both"
         )
 
 

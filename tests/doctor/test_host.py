@@ -56,7 +56,7 @@ def test_the_installed_packages_answer(question: str) -> None:
 def test_the_installed_ffmpeg_has_what_is_used() -> None:
     facts = inside.av()
     assert facts["decoders"] == list(inside.DECODERS)
-    assert facts["encoders"] == ["libx264"]
+    assert facts["encoders"] == ["libx264", "libvpx-vp9"]
 
 
 def test_libraries_are_looked_for_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from curator.errors import CutError
 from curator.media.clip_audio import add_audio, audio_of_span
 from curator.media.container import demuxed, open_container, pixel_aspect_of, video_stream
 from curator.media.decode import FrameReader, upright_size
-from curator.media.encode import Encoder, EncodeSettings, Upright, encode_mp4, refuse_without_nvenc
+from curator.media.encode import Encoder, EncodeSettings, Upright, encode_mp4, refuse_without
 from curator.media.frame_tap import MakeTap
 from curator.media.packet_copy import (
     CannotCopyError,
@@ -93,8 +93,8 @@ class ClipCutter:
         self._threads = decoder_threads
         self._container: av.container.InputContainer | None = None
         self._stack = ExitStack()
-        if config.encoder == "nvenc":
-            refuse_without_nvenc()
+        self._encoder: Encoder = "x264" if config.encoder == "auto" else config.encoder
+        refuse_without(self._encoder)
         self.n_from_start = 0
         """Clips for which no seek gave the right frames."""
 
@@ -255,7 +255,7 @@ class ClipCutter:
         most = factor * density / 8 * encoded.width * encoded.height * encoded.n_frames
         if len(encoded.mp4) <= max(most, SMALL_BYTES):
             return encoded
-        # x264's sizes halve with every 6 steps of the CRF.
+        # Sizes halve with every 6 steps of the CRF on x264's scale.
         coarser = math.ceil(6 * math.log2(len(encoded.mp4) / most))
         crf = min(51, self._config.crf + min(coarser, MAX_COARSER))
         again = self._at_quality(request, crf, None)
@@ -267,14 +267,13 @@ class ClipCutter:
 
         def encode(pictures: _Pictures) -> CutClip:
             config, upright = self._config, pictures.upright
-            encoder: Encoder = "nvenc" if config.encoder == "nvenc" else "x264"
             tap = make_tap(target_n_frames(request), 0) if make_tap is not None else None
             mp4, n_frames = encode_mp4(
                 pictures.frames if tap is None else tap.passing(pictures.frames),
                 width=upright.width,
                 height=upright.height,
                 fps=request.fps,
-                settings=EncodeSettings(crf=crf, preset=config.preset, encoder=encoder),
+                settings=EncodeSettings(crf=crf, preset=config.preset, encoder=self._encoder),
             )
             return CutClip(
                 clip_id=request.clip_id,
@@ -342,7 +341,7 @@ class ClipCutter:
             size = upright_size(crop.width, crop.height, 0, aspect)
         if min(request.size or size) < 2:
             raise CutError(
-                f"{self._uri}: clip {request.clip_id} is {size[0]}x{size[1]} px; H.264 in 4:2:0 "
+                f"{self._uri}: clip {request.clip_id} is {size[0]}x{size[1]} px; video in 4:2:0 "
                 "takes 2x2 at least; reject it by filters.short_side_px.min"
             )
         upright = Upright(

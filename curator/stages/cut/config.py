@@ -30,14 +30,19 @@ class CutConfig(StageConfig):
     # 20: near-transparent with x264's veryfast; a constant rate would starve or bloat clips. 0 is
     # lossless, which H.264 High is not.
     crf: int = Field(20, ge=1, le=51, json_schema_extra={"unit": "x264 CRF"})
-    """x264 constant rate factor, for NVENC the constant QP; lower is better and larger"""
+    """quality on the scale of x264's constant rate factor, with vp9 too, whose own number differs;
+    for NVENC the constant QP; lower is better and larger"""
     preset: Literal[
         "ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower"
     ] = Field("veryfast", json_schema_extra={"unit": "name"})
-    """x264 preset: time against size at the same quality"""
-    encoder: Literal["auto", "x264", "nvenc"] = Field("auto", json_schema_extra={"unit": "name"})
-    """auto is x264 on every machine, so that the same clips have the same bytes; nvenc is the GPU's
-    encoder, whose bytes depend on the GPU and its driver"""
+    """x264 preset, for vp9 the speed that takes about as long: time against size at the same
+    quality"""
+    encoder: Literal["auto", "x264", "vp9", "nvenc"] = Field(
+        "auto", json_schema_extra={"unit": "name"}
+    )
+    """auto is x264 on every machine, so that the same clips have the same bytes; vp9 is for those
+    who cannot use x264, which is GPL; nvenc is the GPU's encoder, whose bytes depend on the GPU and
+    its driver"""
     # 3: users of other tools complain of clips of 4 times the source; at 2 more clips would lose
     # quality (benchmarks/results/cutting.md).
     max_size_factor: float | None = Field(3.0, gt=0, json_schema_extra={"unit": "times the source"})

@@ -35,9 +35,9 @@ _REAL = ("source_start_s", "source_end_s", "fps", "duration")
 TEXT = """
 # Clips for training
 
-WebDataset tars made by `curate run`. A sample has the members `mp4` (H.264, constant rate from time
-0, a key frame first), `json` (what is known of the clip) and `txt` (its caption){more}. A folder
-holds the clips of one class of resolution, shape and least length.
+WebDataset tars made by `curate run`. A sample has the members `mp4` (H.264 or VP9, constant rate
+from time 0, a key frame first), `json` (what is known of the clip) and `txt` (its caption){more}. A
+folder holds the clips of one class of resolution, shape and least length.
 
 - Hugging Face: `load_dataset(FOLDER, split="train", streaming=True)`, as the header above says
 - Megatron-Energon: this folder as path, with a cooker; `.nv-meta` and `*.tar.idx` are there
