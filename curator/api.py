@@ -32,6 +32,7 @@ def run(
     ray_address: str | None = None,
     shared_out: bool = False,
     limit: int | None = None,
+    prune: bool = False,
 ) -> dict[str, Any]:
     """Curates sources, as `curate run` does.
 
@@ -45,13 +46,16 @@ def run(
             process.
         shared_out: All nodes of the cluster see `out` and the sources under the same paths.
         limit: Only the first so many sources; None for all.
+        prune: Whether clips may leave the shards of the run before because their sources are not
+            named, have other content, cannot be read or cannot be cut.
 
     Returns:
         What `summary.json` holds.
 
     Raises:
         RecipeError: A key or value of the recipe is wrong.
-        UsageError: A place, a model, a package or a server is missing. Nothing was done.
+        UsageError: A place, a model, a package or a server is missing, or clips would be lost
+            without `prune`. Nothing in the shards was changed.
         CuratorError: The run broke off; the same call goes on from what was done.
     """
     named = [sources] if isinstance(sources, str | os.PathLike) else sources
@@ -68,7 +72,7 @@ def run(
         Progress(io.StringIO(), live=False) as progress,
         Engine(address=ray_address, workers=workers) as engine,
     ):
-        return start_run(store, loaded, places, engine, progress, limit=limit)
+        return start_run(store, loaded, places, engine, progress, limit=limit, prune=prune)
 
 
 def read_clips(out: Place) -> "ClipTable":

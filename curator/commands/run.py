@@ -65,6 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only the first N sources, to try a recipe (default: all)",
     )
     parser.add_argument(
+        "--prune",
+        action="store_true",
+        help="let clips of the run before leave the shards although their sources are not named, "
+        "have other content, cannot be read or cannot be cut (default: exit with 2 if a source "
+        "cannot be read or cut, or if more than 10%% of the clips would go)",
+    )
+    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="check everything and say what would be done; writes nothing",
@@ -81,7 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Checks, then runs; with `--dry-run`, describes the run."""
-    from curator.runs.preflight import dry_run
+    from curator.errors import UsageError
+    from curator.runs.dry_run import dry_run
     from curator.runs.start import check_run
     from curator.tables.parts import leave_pandas_out
 
@@ -96,7 +104,12 @@ def main(options: argparse.Namespace) -> int:
         writes=not options.dry_run,
     )
     if options.dry_run:
-        print(dry_run(options.sources, store, recipe, limit=options.limit))
+        text, problem = dry_run(
+            options.sources, store, recipe, limit=options.limit, prune=options.prune
+        )
+        print(text)
+        if problem is not None:
+            raise UsageError(problem)
         return EXIT_OK
     return _execute(options, store, recipe)
 
@@ -113,7 +126,15 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
         Engine(address=options.ray_address, workers=options.workers) as engine,
         ends_in_peace(),
     ):
-        summary = start_run(store, recipe, options.sources, engine, progress, limit=options.limit)
+        summary = start_run(
+            store,
+            recipe,
+            options.sources,
+            engine,
+            progress,
+            limit=options.limit,
+            prune=options.prune,
+        )
     print(format_funnel(summary))
     for name, what in (
         ("shards", "WebDataset tars"),

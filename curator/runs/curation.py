@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from curator.errors import UsageError
+from curator.errors import ErrorCode
 from curator.executor.cpu_accounting import cpu_profile, mark_processes
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
@@ -24,6 +24,7 @@ from curator.models.weight_store import ModelStore
 from curator.pipeline import AnyStage, graph_of
 from curator.recipe import Recipe, semantics_of
 from curator.runs.corpus import Corpus, decide
+from curator.runs.losses import Losses
 from curator.runs.run_log import RunLog
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
@@ -35,7 +36,12 @@ from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import KeepProposed, ProposedUnit
 from curator.stages.scan.scan_driver import Scanning
-from curator.stages.scan.source_listing import Listed, SkippedName, list_sources
+from curator.stages.scan.source_listing import (
+    Listed,
+    SkippedName,
+    UnlistedSource,
+    list_sources,
+)
 from curator.stages.shard.shard_driver import Sharding
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
@@ -83,19 +89,28 @@ class Run:
         self._locations: Mapping[str, Location] = {}
         self._arguments: Sequence[str] = ()
         self._limit: int | None = None
+        self._unlisted: list[str] = []
+        """Addresses that could not be listed or read."""
         mark_processes()
 
-    def execute(self, arguments: Sequence[str], *, limit: int | None) -> dict[str, Any]:
+    def execute(
+        self, arguments: Sequence[str], *, limit: int | None, prune: bool = False
+    ) -> dict[str, Any]:
         """Runs the stages of the graph.
 
         Args:
             arguments: Sources as the user named them.
             limit: Most sources.
+            prune: Whether any clips may leave the shards of the run before.
 
         Returns:
             What `summary.json` holds.
+
+        Raises:
+            UsageError: Clips would be lost that may not.
         """
         self._arguments, self._limit = arguments, limit
+        self._losses = Losses(self._store, self._previous, prune=prune, limit=limit)
         drivers: Mapping[str, Callable[[Any], Any]] = {
             "scan": self._scan,
             "analyze": self._analyze,
@@ -133,11 +148,13 @@ class Run:
         log.seconds["list"] = round(scanning.list_s, 3)
         log.seconds["scan"] = round(time.monotonic() - begun - scanning.list_s, 3)
         self._check_metadata()
-        self._check_replaces()
+        self._losses.after_scan(self._sources, self._unlisted)
 
     def _listed(self, sidecar_meta: bool) -> Iterator[Listed]:
         """The listing; keeps the metadata of sources as they pass."""
         for item in list_sources(self._arguments, limit=self._limit, sidecar_meta=sidecar_meta):
+            if isinstance(item, UnlistedSource) and item.code is ErrorCode.UNREADABLE:
+                self._unlisted.append(item.uri)
             if not isinstance(item, SkippedName) and item.metadata:
                 self._metadata.add(item.uri, item.metadata)
             yield item
@@ -161,21 +178,6 @@ class Run:
         """Whether the sources of a first run are likely small work."""
         n_bytes = sum(source.n_bytes for source in new)
         return n_bytes <= SMALL_BYTES and self._engine.is_small(len(new), 0)
-
-    def _check_replaces(self) -> None:
-        """Refuses to replace a finished run by nothing.
-
-        Raises:
-            UsageError: No source can be read, and the run before had some that could.
-        """
-        n_done = self._previous.get("counts", {}).get("done", 0)
-        sources = self._sources
-        if n_done and next(sources.to_analyze(), None) is None:
-            raise UsageError(
-                f"no source of {len(sources)} can be read (the first: {sources.first_error()}); "
-                f"{self._store.uri} holds a finished run over {n_done}, and would hold nothing: "
-                "check what SOURCE names, or name another OUT"
-            )
 
     def _analyze(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
         """Analyzes what has no candidates yet, and proposes clips in the same processes."""
@@ -317,6 +319,7 @@ class Run:
     def _shard(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
         log, recipe, clips = self._log, self._recipe, self._corpus.clips
         with log.timed("shard"):
+            self._losses.before_shard(self._sources, clips, self._unlisted)
             sharding = self._sharding = Sharding(
                 self._store,
                 stage.config,

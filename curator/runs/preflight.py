@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from collections.abc import Sequence
 
 from curator.errors import ModelError, StorageError, UsageError
@@ -10,23 +9,14 @@ from curator.measures.clip_semantics import check_content
 from curator.measures.score_list import spec_of
 from curator.models.text_detector import text_model_file
 from curator.models.weight_store import ModelStore
-from curator.number_text import plain
 from curator.recipe import Recipe, semantics_of
-from curator.stages.analyze.families import families_of
-from curator.stages.scan.config import ScanConfig
-from curator.stages.scan.probe import scan_key
-from curator.stages.scan.source_listing import ListedSource, SkippedName, list_sources
-from curator.stages.scan.stage import ScanStage
+from curator.stages.scan.source_listing import ListedSource, list_sources
 from curator.storage import Store, open_store
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import is_pattern
 from curator.storage.object_service import scheme_of
 from curator.tables.out_layout import CONFIG, OWN_FOLDERS, foreign_objects
-from curator.tables.parts import SUMMARY, Parts
-from curator.tables.track_parts import TrackParts
-
-MAX_NAMED = 5
-"""Most sources that a dry run names as not readable."""
+from curator.tables.parts import SUMMARY
 
 
 def preflight(
@@ -252,41 +242,3 @@ def check_models(recipe: Recipe) -> None:
             "shard.embedding=clip asks for embeddings of a CLIP model; set analyze.clip, or "
             "shard.embedding=descriptor"
         )
-
-
-def dry_run(sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None) -> str:
-    """Says what a run would do, from the listing and from what is stored."""
-    scanned = Parts(store, "scan", ScanStage(ScanConfig()).fingerprint({}))
-    probes = scanned.done()
-    families = families_of(recipe.analyze, semantics_of(recipe).stamp)
-    tracks, failed = TrackParts(store, families).stored()
-    counts: Counter[str] = Counter()
-    known: dict[str, dict[str, str]] = {}
-    unreadable: list[str] = []
-    for item in list_sources(sources, limit=limit):
-        if isinstance(item, SkippedName):
-            counts["skipped"] += 1
-        elif not isinstance(item, ListedSource):
-            unreadable.append(plain(item.message))
-        else:
-            counts["sources"] += 1
-            counts["bytes"] += item.bytes
-            part = probes.get(scan_key(item.uri, item.version))
-            if part is None:
-                continue
-            if part not in known:
-                table = scanned.read(part, ["uri", "source_id"])
-                known[part] = dict(
-                    zip(table["uri"].to_pylist(), table["source_id"].to_pylist(), strict=True)
-                )
-            source_id = known[part].get(item.uri, "")
-            is_whole = len(tracks.get(source_id, {})) == len(families)
-            counts["analyzed"] += is_whole or source_id in failed
-    return (
-        f"{counts['sources']} sources, {counts['bytes'] / 1e9:.3f} GB; "
-        f"{counts['analyzed']} are analyzed already; "
-        f"{len(unreadable)} cannot be read; "
-        f"{counts['skipped']} skipped by name; nothing was written to {store.uri}"
-        + "".join(f"\n  {message}" for message in unreadable[:MAX_NAMED])
-        + (f"\n  and {len(unreadable) - MAX_NAMED} more" * (len(unreadable) > MAX_NAMED))
-    )

@@ -55,6 +55,7 @@ def start_run(
     progress: Progress,
     *,
     limit: int | None,
+    prune: bool,
 ) -> dict[str, Any]:
     """Runs what `check_run` checked; returns what `summary.json` holds."""
     if not store.exists(SUMMARY):
@@ -62,4 +63,4 @@ def start_run(
         engine.preload(("curator.stages.scan.stage",))
     from curator.runs.curation import Run
 
-    return Run(store, recipe, engine, progress).execute(sources, limit=limit)
+    return Run(store, recipe, engine, progress).execute(sources, limit=limit, prune=prune)

@@ -43,7 +43,8 @@ def expand(pattern: str) -> list[str]:
     """Returns the paths that match an absolute pattern, sorted.
 
     `*`, `?` and `[…]` match within a name, `**` any number of folders; hidden names match only
-    where the pattern has the dot. Folders that cannot be listed match nothing.
+    where the pattern has the dot. A folder that cannot be listed is returned itself, so that what
+    it may hold is not missed without a word.
     """
     segments = pattern.rstrip("/").split("/")
     literal = next(i for i, segment in enumerate(segments) if is_pattern(segment))
@@ -65,12 +66,18 @@ def _matches(base: str, segments: list[str]) -> Iterator[str]:
         yield from _matches(base, rest)
         if rest:
             for found in _tree(base):
-                if not isinstance(found.info, OSError) and stat.S_ISDIR(found.info.st_mode):
+                if isinstance(found.info, OSError):
+                    if os.path.isdir(found.path):
+                        yield found.path
+                elif stat.S_ISDIR(found.info.st_mode):
                     yield from _matches(found.path, rest)
     elif is_pattern(first):
         try:
             names = os.listdir(base)
+        except (FileNotFoundError, NotADirectoryError):
+            return
         except OSError:
+            yield base
             return
         for name in names:
             if name_matches(name, first):

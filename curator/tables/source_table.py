@@ -5,7 +5,7 @@ their measurements later; both are joined and sorted when readers' rows are made
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,25 @@ class SourceTable:
         """Returns the message of the first source that failed before analysis; empty for none."""
         messages = self._header.whole()["error_message"].drop_null()
         return str(messages[0]) if len(messages) else ""
+
+    def contents(self) -> pa.ChunkedArray:
+        """Returns the ids of the contents whose sources have not failed, nor their analysis."""
+        order, leaders = self._sorted()
+        rows = self._header.whole().take(pa.array(order[leaders[order] == order]))
+        measured = self._measured.whole()
+        last = measured.take(pa.array(np.arange(measured.num_rows)[::-1]))
+        found = pc.index_in(rows["uri"], value_set=last["uri"])
+        is_failed = pc.equal(last["outcome"].cast(pa.string()).take(found), "failed")
+        return rows["source_id"].filter(pc.invert(pc.fill_null(is_failed, False)))
+
+    def contents_of(self, uris: Sequence[str]) -> dict[str, str | None]:
+        """Returns the content ids of those of the URIs that are here; None where a scan failed."""
+        header = self._header.whole()
+        wanted = pa.array(uris, header.schema.field("uri").type)
+        rows = header.filter(pc.is_in(header["uri"], value_set=wanted))
+        is_read = pc.is_null(rows["outcome"])
+        ids = pc.if_else(is_read, rows["source_id"], pa.scalar(None, pa.string()))
+        return dict(zip(rows["uri"].to_pylist(), ids.to_pylist(), strict=True))
 
     def find(self, source_ids: Iterable[str]) -> dict[str, SourceRef]:
         """Returns the source that is analyzed for each content."""

@@ -118,7 +118,7 @@ def test_new_sources_go_into_new_shards_and_old_ones_are_not_touched(
     assert old["counts"]["samples"] == 3
     assert_readers_find_only_whole_shards(store)
 
-    assert run(place, finished / "in") == EXIT_OK
+    assert run(place, finished / "in", "--prune") == EXIT_OK
     assert tars(store) == before
     assert run(place, finished / "in", finished / "more", "--set", "shard.append=false") == EXIT_OK
     assert tars(store) == tars(open_store(str(finished / "both")))

@@ -1,0 +1,288 @@
+"""Clips that a run would take out of the shards: said before it, and refused where nobody asked.
+
+What the shards hold comes from the tables of the last finished run, or, where its summary is lost,
+from `shards/dataset.parquet`. A source counts as still there if its content is in the run, under
+any address.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curator.errors import SourceError, StorageError, UsageError
+from curator.records.clips import Reason
+from curator.stages.shard.shard_index import DATASET, MANIFEST
+from curator.storage import Store
+from curator.storage.source_reader import stat_source
+from curator.tables.clip_rows import ClipRows
+from curator.tables.out_layout import SHARDS
+from curator.tables.parts import read_parquet
+from curator.tables.source_table import SourceTable
+
+logger = logging.getLogger(__name__)
+
+MAX_LEFT_OUT = 0.1
+"""Share of the clips in the shards that may be lost without `prune` because their sources were not
+named, or have other content now: leaving out or repairing a few files is normal work."""
+STAT_THREADS = 16
+INDEXES = (f"{SHARDS}/{DATASET}", MANIFEST)
+HELD_SCHEMA = pa.schema(
+    [
+        ("clip_id", pa.string()),
+        ("source_id", pa.string()),
+        ("source_uri", pa.string()),
+        ("seconds", pa.float64()),
+    ]
+)
+
+Contents = Callable[[Sequence[str]], Mapping[str, str | None]]
+"""Gives the content id of those of the URIs that are in a run; None of one that cannot be read."""
+
+
+class Why(StrEnum):
+    """Why clips leave the shards, in words for people."""
+
+    NOT_NAMED = "whose sources still exist and are not in this run"
+    REPLACED = "whose sources have other content now"
+    UNREADABLE = "whose sources cannot be read"
+    CUT_FAILED = "which could not be cut again"
+    RECIPE = "which the recipe does not keep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """Clips that leave the shards for one reason; `example` is the address of a source."""
+
+    why: Why
+    n_clips: int
+    seconds: float
+    n_sources: int
+    example: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.n_clips} clip{_s(self.n_clips)} ({self.seconds / 3600:.3g} h of "
+            f"{self.n_sources} source{_s(self.n_sources)}, such as {self.example}) {self.why}"
+        )
+
+
+class Losses:
+    """Compares what the shards hold with what a run is about to keep.
+
+    Args:
+        store: Output root.
+        previous: Summary of the last finished run; empty without one.
+        prune: Whether the user allows all losses.
+        limit: Most sources of the run, which then may lose nothing; None for all.
+    """
+
+    def __init__(
+        self, store: Store, previous: Mapping[str, Any], *, prune: bool, limit: int | None
+    ) -> None:
+        self._store, self._previous = store, previous
+        self._prune, self._limit = prune, limit
+        self._n_held = 0
+        """Clips in the shards."""
+        self._said = pa.chunked_array([], pa.string())
+        """Contents whose loss was allowed after the scan."""
+
+    def after_scan(self, sources: SourceTable, unlisted: Iterable[str]) -> None:
+        """Logs the clips whose content is not in a run, and checks that they may go.
+
+        Args:
+            sources: Sources of the run, scanned.
+            unlisted: Addresses that could not be listed or read.
+
+        Raises:
+            UsageError: They may not.
+        """
+        missing = self.missing(sources.contents())
+        self._said = missing["source_id"]
+        self._judge(by_source(missing, sources.contents_of), sources, unlisted)
+
+    def before_shard(self, sources: SourceTable, clips: ClipRows, unlisted: Iterable[str]) -> None:
+        """Logs what else is lost once clips are cut, and checks that it may go.
+
+        Raises:
+            UsageError: It may not.
+        """
+        if not self._n_held:
+            return
+        is_kept = pc.equal(clips.column("decision"), "kept")
+        is_uncut = pc.equal(clips.column("reason"), str(Reason.CUT_FAILED))
+        uncut = clips.column("clip_id").filter(is_uncut)
+        gone = _without(self._held(), "clip_id", clips.column("clip_id").filter(is_kept))
+        gone = _without(gone, "source_id", self._said)
+        failed = _without(gone, "source_id", sources.contents())
+        gone = _without(gone, "source_id", failed["source_id"])
+        rejected = _without(gone, "clip_id", uncut)
+        lost = [
+            *by_source(failed, sources.contents_of),
+            *_summed(Why.CUT_FAILED, _without(gone, "clip_id", rejected["clip_id"])),
+            *_summed(Why.RECIPE, rejected),
+        ]
+        self._judge(lost, sources, unlisted)
+
+    def missing(self, contents: pa.ChunkedArray, unread: Sequence[str] = ()) -> pa.Table:
+        """Returns the clips in the shards whose content is not in a run.
+
+        Args:
+            contents: Ids of the run's contents.
+            unread: Addresses whose content is not known, and whose clips are left out.
+
+        Raises:
+            UsageError: What the shards hold cannot be known, and the run may not prune.
+        """
+        held = self._held()
+        self._n_held = held.num_rows
+        missing = _without(held, "source_id", contents)
+        return _without(missing, "source_uri", pa.chunked_array([unread], pa.string()))
+
+    def problem(self, lost: Sequence[Lost], unlisted: Iterable[str]) -> str | None:
+        """Says why a run may not go on, and what to do; None if it may.
+
+        Args:
+            lost: From `by_source`.
+            unlisted: Addresses that could not be listed or read.
+        """
+        lost = [one for one in lost if one.why is not Why.RECIPE]
+        if not lost:
+            return None
+        n_left_out = sum(one.n_clips for one in lost if one.why in (Why.NOT_NAMED, Why.REPLACED))
+        n_lost = sum(one.n_clips for one in lost)
+        folder = next((uri for uri in unlisted if os.path.isdir(uri)), None)
+        if self._limit is not None:
+            remedy = (
+                f"a run with --limit removes nothing: leave --limit {self._limit} out, or name "
+                "another OUT to try a recipe"
+            )
+        elif folder is not None:
+            remedy = (
+                f"nothing is removed while a part of the sources cannot be listed: make {folder} "
+                "readable, or leave it out of SOURCE"
+            )
+        elif self._prune or (n_left_out == n_lost and n_lost <= MAX_LEFT_OUT * self._n_held):
+            return None
+        else:
+            remedy = (
+                "name all sources of OUT and make them readable, or name another OUT; if the clips "
+                "are to be removed, add --prune"
+            )
+        return (
+            f"{n_lost} of {self._n_held} clips would leave the shards of {self._store.uri}: "
+            f"{'; '.join(map(str, lost))}; nothing was removed, and all work is kept; {remedy}"
+        )
+
+    def _judge(self, lost: Sequence[Lost], sources: SourceTable, unlisted: Iterable[str]) -> None:
+        problem = self.problem(lost, unlisted)
+        if problem is not None:
+            if not len(sources.contents()):
+                problem = (
+                    f"no source of {len(sources)} can be read (the first: "
+                    f"{sources.first_error()}); {problem}"
+                )
+            raise UsageError(problem)
+        for one in lost:
+            logger.warning("clips leave the shards of %s: %s", self._store.uri, one)
+
+    def _held(self) -> pa.Table:
+        """Reads the clips whose tars exist, with `HELD_SCHEMA`."""
+        tars = pa.array(
+            [info.key for info in self._store.list(f"{SHARDS}/") if info.key.endswith(".tar")],
+            pa.string(),
+        )
+        parts = self._previous.get("tables", {}).get("clips")
+        if not len(tars) or (parts is None and not any(map(self._store.exists, INDEXES))):
+            # Tars that no index names are those of a first run that was broken off.
+            return HELD_SCHEMA.empty_table()
+        names = ["clip_id", "source_id", "source_uri", "shard"]
+        if parts is not None:
+            with suppress(StorageError, pa.ArrowException, OSError):
+                tables = [
+                    read_parquet(self._store, part, [*names, "start_s", "end_s", "decision"])
+                    for part in parts
+                ]
+                table = pa.concat_tables(tables)
+                table = table.filter(pc.equal(table["decision"], "kept"))
+                seconds = pc.subtract(table["end_s"], table["start_s"])
+                return _standing(table, table["shard"], seconds, tars)
+        try:
+            table = read_parquet(self._store, INDEXES[0], [*names, "duration"])
+            shards = pc.binary_join_element_wise(SHARDS, table["shard"], "/")
+            return _standing(table, shards, table["duration"], tars)
+        except (StorageError, pa.ArrowException, OSError) as error:
+            if self._prune and self._limit is None:
+                return HELD_SCHEMA.empty_table()
+            raise UsageError(
+                f"{self._store.uri}/{SHARDS} has {len(tars)} tars, and neither the tables of the "
+                f"run that wrote them nor {INDEXES[0]} can be read ({error}), so that nobody knows "
+                "which of their clips this run would remove: name another OUT, or add --prune to "
+                "keep the clips of this run alone"
+            ) from error
+
+
+def by_source(missing: pa.Table, contents_of: Contents) -> list[Lost]:
+    """Sorts clips whose content is not in a run by what became of their sources.
+
+    Args:
+        missing: From `Losses.missing`.
+        contents_of: Says what addresses of the run hold.
+    """
+    sources = missing.group_by(["source_uri", "source_id"]).aggregate([])
+    uris, ids = (sources[name].to_pylist() for name in ("source_uri", "source_id"))
+    known = contents_of(uris)
+
+    def why(uri: str, source_id: str) -> Why:
+        if uri in known:
+            return Why.UNREADABLE if known[uri] in (None, source_id) else Why.REPLACED
+        try:
+            stat_source(uri)
+        except SourceError:
+            return Why.UNREADABLE
+        return Why.NOT_NAMED
+
+    with ThreadPoolExecutor(STAT_THREADS) as pool:
+        whys = pa.array(list(pool.map(why, uris, ids)), pa.string())
+    lost = []
+    for one in (Why.NOT_NAMED, Why.REPLACED, Why.UNREADABLE):
+        wanted = sources.filter(pc.equal(whys, str(one)))
+        lost += _summed(one, missing.join(wanted, ["source_uri", "source_id"], join_type="inner"))
+    return lost
+
+
+def _summed(why: Why, clips: pa.Table) -> list[Lost]:
+    if not clips.num_rows:
+        return []
+    return [
+        Lost(
+            why=why,
+            n_clips=clips.num_rows,
+            seconds=pc.sum(clips["seconds"]).as_py(),
+            n_sources=pc.count_distinct(clips["source_id"]).as_py(),
+            example=pc.min(clips["source_uri"]).as_py(),
+        )
+    ]
+
+
+def _standing(
+    table: pa.Table, shards: pa.ChunkedArray, seconds: pa.ChunkedArray, tars: pa.Array
+) -> pa.Table:
+    """Returns rows of `HELD_SCHEMA` of the clips in `tars`."""
+    held = table.select(HELD_SCHEMA.names[:3]).append_column("seconds", seconds)
+    return held.filter(pc.is_in(shards, value_set=tars)).cast(HELD_SCHEMA)
+
+
+def _without(table: pa.Table, column: str, values: pa.ChunkedArray) -> pa.Table:
+    return table.filter(pc.invert(pc.is_in(table[column], value_set=values.combine_chunks())))
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"

@@ -1,0 +1,297 @@
+"""A rerun takes no clip out of the shards without a word, and what nobody allowed not at all.
+
+Fails where a run over fewer sources removes the tars of the others and ends with 0.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from film_makers import write_video
+from film_shots import moving_texture
+
+import curator
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.errors import UsageError
+from curator.storage import file_walk
+
+SETTINGS = (
+    "shard.resolutions=[64, 120]", "filters.short_side_px.min=60", "propose.min_s=0.5",
+    "propose.max_s=1", "dedup.enabled=false", "filters.sharpness.min=0",
+)  # fmt: skip
+SECONDS = {"a": 10, "b": 1, "c": 4}
+"""Clips of a film: one a second. Of all 15, those of `b` are fewer than 10%, and of `c` more."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Sources, and the output of a finished run over all of them."""
+
+    sources: Path
+    out: Path
+
+    def code(self, *more: str, sources: str | None = None) -> int:
+        named = sources or str(self.sources)
+        sets = [part for setting in SETTINGS for part in ("--set", setting)]
+        return main(["run", named, str(self.out), *sets, *more])
+
+    def film(self, name: str) -> Path:
+        return self.sources / f"{name}.mp4"
+
+    def samples(self) -> list[dict[str, Any]]:
+        """The JSON of all samples in the shards."""
+        files = (self.out / "shards").rglob("*.meta.jsonl")
+        return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+    def clips(self) -> dict[str, int]:
+        """Samples in the shards by the name of their source."""
+        return dict(Counter(Path(sample["source_uri"]).stem for sample in self.samples()))
+
+    def objects(self) -> dict[str, str]:
+        return {
+            str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted((self.out / "shards").rglob("*"))
+            if path.is_file()
+        }
+
+
+def write_film(path: Path, seconds: float, seed: int) -> None:
+    frames = moving_texture(round(seconds * 25), seed=seed, width_px=160, height_px=120)
+    write_video(path, frames, fps=Fraction(25))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("finished")
+    place = Place(folder / "in", folder / "out")
+    place.sources.mkdir()
+    for seed, (name, seconds) in enumerate(SECONDS.items()):
+        write_film(place.film(name), seconds, seed)
+    assert place.code() == EXIT_OK
+    assert place.clips() == SECONDS
+    return place
+
+
+@pytest.fixture
+def settled(finished: Place, tmp_path: Path) -> Iterator[Place]:
+    """A copy of the finished run; its sources are restored after the test."""
+    before = versions(finished.sources)
+    pristine = shutil.copytree(finished.sources, tmp_path / "pristine")
+    shutil.copytree(finished.out, tmp_path / "out")
+    yield Place(finished.sources, tmp_path / "out")
+    if versions(finished.sources) != before:
+        shutil.rmtree(finished.sources)
+        shutil.copytree(pristine, finished.sources)
+
+
+def versions(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_ctime_ns for path in folder.rglob("*")}
+
+
+def test_sources_at_another_address_lose_nothing(
+    settled: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = {sample["clip_id"] for sample in settled.samples()}
+    assert settled.code(sources=str(tmp_path / "pristine")) == EXIT_OK
+    assert {sample["clip_id"] for sample in settled.samples()} == before
+    assert not caplog.records
+
+
+def test_fewer_sources_need_prune_and_a_few_clips_do_not(
+    settled: Place, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins problem 3: `curate run in/a.mp4 out` after `curate run in out`."""
+    before = settled.objects()
+    for more in ((), ("--dry-run",)):
+        assert settled.code(*more, sources=str(settled.film("a"))) == EXIT_USAGE
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert "5 of 15 clips would leave the shards" in error
+        assert "5 clips (0.00139 h of 2 sources, such as" in error
+        assert "whose sources still exist and are not in this run" in error
+        assert "nothing was removed, and all work is kept" in error
+        assert "--prune" in error
+        assert settled.objects() == before
+    assert settled.code("--prune", sources=str(settled.film("a"))) == EXIT_OK
+    assert settled.clips() == {"a": 10}
+    assert "5 clips (0.00139 h of 2 sources, such as" in caplog.text
+    assert settled.code() == EXIT_OK
+    assert settled.clips() == SECONDS
+    caplog.clear()
+    shutil.copy(settled.film("a"), settled.film("b"))
+    assert settled.code() == EXIT_OK
+    assert "1 clip (0.000278 h of 1 source" in caplog.text
+    assert "whose sources have other content now" in caplog.text
+    assert settled.clips() == {"a": 10, "c": 4}
+
+
+def test_a_dry_run_prints_what_a_run_would_remove(
+    settled: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = settled.out.parent / "most.txt"
+    manifest.write_text(f"{settled.film('a')}\n{settled.film('c')}\n")
+    assert settled.code("--dry-run", sources=str(manifest)) == EXIT_OK
+    said = capsys.readouterr().out
+    assert "clips would leave the shards: 1 clip (0.000278 h of 1 source, such as" in said
+    assert f"{settled.film('b')}) whose sources still exist and are not in this run" in said
+
+
+def _deleted(path: Path) -> None:
+    path.unlink()
+
+
+def _damaged(path: Path) -> None:
+    path.write_bytes(b"no film at all")
+
+
+@pytest.mark.parametrize("harm", [_deleted, _damaged])
+def test_one_clip_of_a_source_that_cannot_be_read_needs_prune(
+    settled: Place, harm: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = settled.objects()
+    harm(settled.film("b"))
+    assert settled.code() == EXIT_USAGE
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "1 of 15 clips would leave the shards" in error
+    assert "whose sources cannot be read" in error
+    assert settled.objects() == before
+    assert settled.code("--prune") == EXIT_OK
+    assert settled.clips() == {"a": 10, "c": 4}
+
+
+def test_other_content_at_an_address_needs_prune_above_a_tenth(
+    settled: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_film(settled.film("c"), 4, seed=9)
+    assert settled.code() == EXIT_USAGE
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "4 clips (0.00111 h of 1 source" in error
+    assert "whose sources have other content now" in error
+    assert settled.code("--prune") == EXIT_OK
+    assert settled.clips() == SECONDS
+
+
+def test_a_limit_and_a_folder_that_cannot_be_listed_never_prune(
+    settled: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more in (("--limit", "2"), ("--limit", "2", "--prune")):
+        assert settled.code(*more) == EXIT_USAGE
+        assert "a run with --limit removes nothing" in capsys.readouterr().err
+    assert settled.code("--limit", "3") == EXIT_OK
+    folder = settled.sources / "more"
+    folder.mkdir()
+    shutil.move(settled.film("b"), folder / "b.mp4")
+    assert settled.code() == EXIT_OK
+    before = settled.objects()
+
+    def locked(listing: Callable[[str], Any]) -> Callable[[str], Any]:
+        def listed(path: str) -> Any:  # noqa: ANN401 - as it is there
+            if path == str(folder):
+                raise PermissionError(13, "Permission denied", path)
+            return listing(path)
+
+        return listed
+
+    monkeypatch.setattr(file_walk, "_entries", locked(file_walk._entries))
+    monkeypatch.setattr(os, "listdir", locked(os.listdir))
+    for sources in (settled.sources, f"{settled.sources}/**/*.mp4", f"{settled.sources}/m*/*.mp4"):
+        assert settled.code("--prune", sources=str(sources)) == EXIT_USAGE
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert f"cannot be listed: make {folder} readable" in error
+    assert settled.objects() == before
+
+
+def test_what_the_recipe_rejects_is_printed_and_goes(
+    settled: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert settled.code("--set", "select.max_per_group=3", "--set", "select.by=[]") == EXIT_OK
+    assert sum(settled.clips().values()) == 3
+    assert "12 clips (0.00333 h of" in caplog.text
+    assert "which the recipe does not keep" in caplog.text
+
+
+STAGE = """
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator.stage import ClipFrames, PixelStage, StageConfig
+
+
+class BreaksConfig(StageConfig):
+    clip: str
+
+
+class Breaks(PixelStage[BreaksConfig]):
+    name = "breaks"
+    version = 1
+    config_type = BreaksConfig
+
+    def process(self, unit: ClipFrames) -> Iterator[NDArray[np.uint8]]:
+        if unit.clip_id == self.config.clip:
+            raise ValueError("this one not")
+        yield from unit.frames
+"""
+
+
+def test_clips_that_cannot_be_cut_again_need_prune(
+    settled: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a stage of a user's own, which fails on clips that are in the shards."""
+    folder = settled.out.parent
+    (folder / "breaking_stage.py").write_text(STAGE)
+    monkeypatch.syspath_prepend(str(folder))
+    (clip,) = (clip["clip_id"] for clip in settled.samples() if "/b.mp4" in clip["source_uri"])
+    changed = ("--set", f"stages=[{{use: breaking_stage:Breaks, config: {{clip: '{clip}'}}}}]")
+    before = settled.objects()
+    assert settled.code(*changed) == EXIT_USAGE
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "1 clip (" in error
+    assert "which could not be cut again" in error
+    assert settled.objects() == before
+    assert settled.code(*changed, "--prune") == EXIT_OK
+    assert settled.clips() == {"a": 10, "c": 4}
+
+
+def test_a_source_whose_analysis_fails_now_needs_prune(
+    settled: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = settled.objects()
+    assert settled.code("--set", "analyze.max_frames=60") == EXIT_USAGE
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "14 clips (" in error
+    assert "whose sources cannot be read" in error
+    assert settled.objects() == before
+
+
+def test_without_a_summary_the_table_of_the_shards_says_what_they_hold(
+    settled: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (settled.out / "summary.json").unlink()
+    assert settled.code(sources=str(settled.film("a"))) == EXIT_USAGE
+    assert "5 of 15 clips would leave the shards" in capsys.readouterr().err
+    table = settled.out / "shards" / "dataset.parquet"
+    table.write_bytes(table.read_bytes()[:100])
+    before = settled.objects()
+    assert settled.code() == EXIT_USAGE
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "nobody knows which of their clips this run would remove" in error
+    assert settled.objects() == before
+    assert settled.code("--prune") == EXIT_OK
+    assert settled.clips() == SECONDS
+
+
+def test_python_takes_prune_too(settled: Place) -> None:
+    film, out = settled.film("a"), settled.out
+    with pytest.raises(UsageError, match="5 of 15 clips would leave the shards"):
+        curator.run(film, out, overrides=SETTINGS)
+    assert curator.run(film, out, overrides=SETTINGS, prune=True)["counts"]["kept"] == 10
