@@ -2,6 +2,8 @@
 
 import argparse
 import os
+import sys
+from typing import Any
 
 EXIT_OK, EXIT_BROKEN_OFF, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
 EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_NOT_READ = 130, 143, 141
@@ -24,6 +26,33 @@ def fraction(text: str) -> float:
     if not 0 <= number <= 1:
         raise argparse.ArgumentTypeError(f"{text!r}; expected a number from 0 to 1")
     return number
+
+
+def add_max_failed(parser: argparse.ArgumentParser, what: str) -> None:
+    """Adds `--max-failed`; `what` names the things that may fail."""
+    parser.add_argument(
+        "--max-failed",
+        type=fraction,
+        default=1.0,
+        metavar="FRACTION",
+        help=f"exit with 3 if a larger share of the {what} fails, 0 to 1 (default: %(default)s, "
+        "all may; but where every window fails, nothing is committed)",
+    )
+
+
+def windows_exit_code(work: dict[str, Any], max_failed: float) -> int:
+    """Returns `EXIT_FAILED`, and says so, if more windows failed than `--max-failed` allows."""
+    failed = sum(n for name, n in work.items() if name.startswith("caption_failed_"))
+    n_windows = work.get("caption_windows", 0)
+    if failed <= max_failed * n_windows:
+        return EXIT_OK
+    print(
+        f"curate: {failed} of {n_windows} windows have no annotation, more than --max-failed "
+        f"{max_failed:g} allows; see `failure` in the table `annotations`; the same command asks "
+        "again for those that another try may answer",
+        file=sys.stderr,
+    )
+    return EXIT_FAILED
 
 
 def add_overrides(parser: argparse.ArgumentParser, text: str = "as for `curate run`") -> None:

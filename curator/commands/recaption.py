@@ -3,7 +3,13 @@
 import argparse
 from typing import Any
 
-from curator.commands.arguments import EXIT_OK, add_cluster, add_overrides, positive
+from curator.commands.arguments import (
+    add_cluster,
+    add_max_failed,
+    add_overrides,
+    positive,
+    windows_exit_code,
+)
 from curator.executor.termination import ends_in_peace, ends_when_asked
 
 HELP = "annotate the clips of a finished run anew, without touching a pixel"
@@ -35,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=positive, metavar="N", help="processes (default: one per core)"
     )
+    add_max_failed(parser, "windows")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -58,7 +65,7 @@ def main(options: argparse.Namespace) -> int:
         check_captions(recaption.recipe, asks_server=False)
         summary = recaption.execute()
     print(outcome_text(summary, store.uri))
-    return EXIT_OK
+    return windows_exit_code(summary["work"], options.max_failed)
 
 
 def outcome_text(summary: dict[str, Any], uri: str) -> str:

@@ -8,9 +8,10 @@ from curator.commands.arguments import (
     EXIT_FAILED,
     EXIT_OK,
     add_cluster,
+    add_max_failed,
     add_overrides,
-    fraction,
     positive,
+    windows_exit_code,
 )
 from curator.executor.termination import ends_in_peace, ends_when_asked
 
@@ -76,14 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="check everything and say what would be done; writes nothing",
     )
-    parser.add_argument(
-        "--max-failed",
-        type=fraction,
-        default=1.0,
-        metavar="FRACTION",
-        help="exit with 3 if a larger share of the sources fails, 0 to 1 (default: %(default)s, "
-        "all may)",
-    )
+    add_max_failed(parser, "sources, or of the windows that are captioned,")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -151,4 +145,4 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
             file=sys.stderr,
         )
         return EXIT_FAILED
-    return EXIT_OK
+    return windows_exit_code(summary["work"], options.max_failed)

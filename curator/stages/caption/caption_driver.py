@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from curator.errors import CuratorError
 from curator.executor.engine import Engine
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
@@ -65,6 +66,8 @@ from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.clip_vectors import Vectors
 
 WRITTEN_UNIT = 16
+FAILED_WINDOWS = "caption_failed_"
+"""Begins the names of counts of windows without an annotation, before the reason."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,7 +169,22 @@ class Captioning:
         self._finish()
 
     def apply(self, clips: ClipRows) -> None:
-        """Writes captions into kept clips, and rejects clips by their answers."""
+        """Writes captions into kept clips, and rejects clips by their answers.
+
+        Raises:
+            CuratorError: No window of any clip has an annotation.
+        """
+        counts = self.counts
+        failed = {name: n for name, n in counts.items() if name.startswith(FAILED_WINDOWS)}
+        if failed and sum(failed.values()) == counts["caption_windows"]:
+            reasons = ", ".join(
+                f"{n} {name.removeprefix(FAILED_WINDOWS)}" for name, n in failed.items()
+            )
+            raise CuratorError(
+                f"none of {counts['caption_windows']} windows got an annotation ({reasons}); "
+                "nothing was committed, and replies that were given are kept: check the captioner "
+                "and the keys of `caption`"
+            )
         for clip in clips.kept():
             done = self._done[clip.clip_id]
             apply_annotations(clip, done.annotations, self._config)
@@ -209,7 +227,7 @@ class Captioning:
             "caption_windows_asked": self.n_requested,
             "caption_tokens_in": counts["caption_tokens_in"],
             "caption_tokens_out": counts["caption_tokens_out"],
-            **named("caption_failed_"),
+            **named(FAILED_WINDOWS),
             **{f"sidecars_{name}": n for name, n in count_problems(self._sidecars).items()},
             **(event_counts(self._events.values(), len(done.events)) if self._config.knows else {}),
             **named("caption_set_aside_"),
