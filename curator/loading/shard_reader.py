@@ -5,6 +5,7 @@ or, if allowed, listed by reading their headers once. A tar's `.tar.idx` gives t
 samples, so a reader may begin anywhere and reads no other sample's bytes.
 """
 
+import hashlib
 import io
 import logging
 import tarfile
@@ -22,7 +23,7 @@ from curator.errors import ShardError, UsageError
 from curator.storage import Store, open_store
 
 FOLDER = "shards/"
-MANIFEST = "manifest.json"
+MANIFEST, NEXT_MANIFEST = "manifest.json", "manifest.next.json"
 TABLE = "dataset.parquet"
 SPLITS = ("train", "val")
 
@@ -110,17 +111,26 @@ def read_buckets(
     return store, dict(sorted(buckets.items()))
 
 
+def _manifest_of_table(store: Store) -> str:
+    """Returns the manifest that goes with the table; during a commit it may be the next one."""
+    if store.exists(NEXT_MANIFEST) and store.exists(TABLE):
+        files = orjson.loads(store.read(NEXT_MANIFEST)).get("files", {})
+        if files.get(TABLE, {}).get("sha256") == hashlib.sha256(store.read(TABLE)).hexdigest():
+            return NEXT_MANIFEST
+    return MANIFEST
+
+
 def _from_manifest(store: Store, split: str) -> dict[str, LoadedBucket]:
     where = f"{store.uri}/{MANIFEST}"
     try:
-        manifest = orjson.loads(store.read(MANIFEST))
+        manifest = orjson.loads(store.read(_manifest_of_table(store)))
         version = manifest["version"]
         listed = [
             (str(row["bucket"]), Shard(name=str(row["name"]), n_samples=int(row["samples"])))
             for row in manifest["shards"]
             if row["split"] == split
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ShardError(f"{where} is not a manifest of shards ({error!r}); run again") from error
     if version != 1:
         raise ShardError(f"{where} is of version {version!r}, this reads 1; install a newer curate")

@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 
 from curator.errors import SourceError, StorageError, UsageError
 from curator.records.clips import Reason
-from curator.stages.shard.shard_index import DATASET, MANIFEST
+from curator.stages.shard.shard_index import DATASET
 from curator.storage import Store
 from curator.storage.source_reader import stat_source
 from curator.tables.clip_rows import ClipRows
-from curator.tables.out_layout import SHARDS
+from curator.tables.out_layout import MANIFEST, SHARDS
 from curator.tables.parts import read_parquet
 from curator.tables.source_table import SourceTable
 

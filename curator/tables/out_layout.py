@@ -21,6 +21,12 @@ logger = logging.getLogger(__name__)
 CONFIG = "config.json"
 SHARDS = "shards"
 """Folder of the shards."""
+MANIFEST = f"{SHARDS}/manifest.json"
+NEXT_MANIFEST = f"{SHARDS}/manifest.next.json"
+"""The manifest of a commit that is under way, or was broken off."""
+
+ENERGON_SPLITS, ENERGON_COUNTS = ".nv-meta/split.yaml", ".nv-meta/.info.json"
+"""Of the shards below their parent folder: the tars of each split, and the samples of each tar."""
 
 
 class Lifetime(StrEnum):
@@ -87,7 +93,7 @@ _FIXED = re.compile(
     "|".join(
         (
             rf"{re.escape(SUMMARY)}|{re.escape(CONFIG)}|report/(?:index|tune)\.html",
-            rf"{SHARDS}/(?:dataset\.parquet|manifest\.json|wids-(?:train|val)\.json)",
+            rf"{SHARDS}/(?:dataset\.parquet|manifest(?:\.next)?\.json|wids-(?:train|val)\.json)",
             rf"{SHARDS}/(?:{_BUCKET}/)?"
             r"(?:README\.md|\.nv-meta/(?:\.info\.json|split\.yaml|dataset\.yaml))",
         )
@@ -134,6 +140,8 @@ def leftovers(
 def remove(store: Store, keys: Iterable[str]) -> None:
     """Removes objects of older runs; those that are not of this package stay, with a warning.
 
+    Objects with fixed names are removed before tars, so that no index names a tar that is gone.
+
     Args:
         store: Output root.
         keys: What counts no more.
@@ -141,7 +149,7 @@ def remove(store: Store, keys: Iterable[str]) -> None:
     others: list[str] = []
 
     def own() -> Iterator[str]:
-        for key in keys:
+        for key in sorted(keys, key=lambda key: _FIXED.fullmatch(key) is None):
             if is_own(key):
                 yield key
             elif not _has_hidden_name(key):

@@ -5,18 +5,28 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from curator.errors import CuratorError
-from curator.stages.shard.tar_reader import FOLDER, MANIFEST, SPLITS, Shard, ShardSet, open_shards
+from curator.stages.shard.tar_reader import (
+    FOLDER,
+    MANIFEST,
+    NEXT_MANIFEST,
+    SPLITS,
+    Shard,
+    ShardSet,
+    open_shards,
+)
 from curator.tables.parts import SUMMARY
 from curator.verify.findings import RERUN, Code, Finding, Findings
 from curator.verify.index_check import (
+    COUNTS_FILE,
     ENERGON,
     ENERGON_FILES,
     check_energon,
@@ -33,6 +43,10 @@ MAX_WORKERS = 16
 """Most threads by default: more wait for one disk or one network connection."""
 ENERGON_OWN = ("index.sqlite", "index.uuid")
 """Files that Megatron-Energon may add to `.nv-meta`."""
+MANIFESTS = 2
+"""Sets that manifests name come first; another one is that of the summary during a commit."""
+View = tuple[ShardSet, Sequence[TarFacts]]
+"""A set, and facts of its tars that exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,24 +93,31 @@ def verify(
     findings = Findings()
     shards = open_shards(out)
     summary = _summary(shards, findings)
-    present = _check_objects(shards, summary, findings)
+    sets = [shards]
+    if shards.following is not None:
+        words = "the manifest of a commit that was broken off"
+        findings.add(Code.INTERRUPTED, shards.uri(NEXT_MANIFEST), words, "none", RERUN)
+        sets += [shards.following, _of_summary(shards, summary)]
+    present = _check_objects(sets, summary, findings)
     n_workers = workers or min(MAX_WORKERS, os.cpu_count() or 1)
     with ThreadPoolExecutor(n_workers) as pool:
-        list(pool.map(lambda n: _check_hash(shards, n[0], n[1], findings), _hashed(shards)))
+        list(pool.map(lambda n: _check_hash(shards, n[0], n[1], findings), _hashed(sets).items()))
+        list(pool.map(lambda name: _check_file(sets, name, findings), _index_names(sets)))
         tars = _check_tars(shards, present, frames, seed, pool, findings, progress)
+    facts = {tar.shard.name: tar for tar in tars}
+    views = [(one, [facts[s.name] for s in one.shards if s.name in facts]) for one in sets]
     for tar in tars:
         check_idx(shards, tar, findings)
         _check_facts(shards, tar, findings)
-    _check_sums(shards, tars, findings)
-    _check_keys(shards, tars, findings)
-    _check_splits(shards, tars, findings)
-    check_energon(shards, tars, findings)
-    for split in SPLITS:
-        check_wids(shards, split, wids_entries(shards, split, findings), tars, findings)
-    check_dataset(shards, tars, findings)
+    for one, own in views[:MANIFESTS]:
+        _check_sums(one, own, findings)
+        _check_keys(one, own, findings)
+        _check_splits(one, own, findings)
+    _check_indexes(views, tars, findings)
     if summary is not None:
-        check_clips(shards, summary, tars, findings)
-    _check_unnamed(shards, findings)
+        _of_one_set(partial(check_clips, summary), views, findings)
+    if shards.following is None:
+        _check_unnamed(shards, findings)
     return Verified(
         uri=shards.store.uri,
         findings=findings.sorted(),
@@ -119,6 +140,8 @@ def _summary(shards: ShardSet, findings: Findings) -> dict[str, Any] | None:
             if isinstance(summary, dict):
                 return summary
             raise ValueError("no object")
+        if shards.following is not None:
+            return None
         found = "missing"
     except (CuratorError, ValueError) as error:
         found = f"it cannot be read ({error})"
@@ -126,10 +149,19 @@ def _summary(shards: ShardSet, findings: Findings) -> dict[str, Any] | None:
     return None
 
 
+def _of_summary(shards: ShardSet, summary: Mapping[str, Any] | None) -> ShardSet:
+    """Returns the tars of the summary, which may be of the run before the commit."""
+    entries = (summary or {}).get("shards") or ()
+    names = {str(e["name"]).removeprefix(FOLDER) for e in entries if isinstance(e, dict)}
+    listed = tuple(Shard(name=name, facts={}) for name in sorted(names))
+    return replace(shards, manifest=None, shards=listed, following=None)
+
+
 def _check_objects(
-    shards: ShardSet, summary: Mapping[str, Any] | None, findings: Findings
+    sets: Sequence[ShardSet], summary: Mapping[str, Any] | None, findings: Findings
 ) -> list[Shard]:
-    """Checks that all named objects exist with their sizes; returns the tars that exist."""
+    """Checks that tars and what describes one exist with their sizes; returns tars that exist."""
+    shards = sets[0]
     if shards.problem is not None:
         missing = MANIFEST not in shards.sizes
         findings.add(
@@ -139,26 +171,96 @@ def _check_objects(
             "the manifest of a finished run; what is there is checked without it",
             RERUN,
         )
-    named = {shard.name: shard.facts.get("bytes") for shard in shards.shards}
-    if shards.manifest is not None:
-        for shard in shards.shards:
-            named |= {shard.idx_name: None, shard.meta_name: None}
-        named |= dict.fromkeys(wids_name(shard.split) for shard in shards.shards)
-        named[DATASET] = None
-        for name, facts in _files(shards).items():
-            named[name] = facts.get("bytes")
-    elif summary is not None:
+    tars: dict[str, Shard] = {}
+    named: dict[str, int | None] = {}
+    for one in sets:
+        for shard in one.shards:
+            if shard.name not in tars:
+                tars[shard.name] = shard
+                named[shard.name] = shard.facts.get("bytes")
+            if one.manifest is not None:
+                named |= {shard.idx_name: None, shard.meta_name: None}
+    if shards.manifest is None and summary is not None:
         for entry in summary.get("shards") or ():
             if isinstance(entry, dict) and isinstance(entry.get("name"), str):
                 named[entry["name"].removeprefix(FOLDER)] = entry.get("bytes")
     for name, n_bytes in sorted(named.items()):
-        if name not in shards.sizes:
-            findings.add(Code.MISSING, shards.uri(name), "missing", "an object")
-        elif n_bytes is not None and shards.sizes[name] != n_bytes:
-            findings.add(
-                Code.SIZE, shards.uri(name), f"{shards.sizes[name]} bytes", f"{n_bytes} bytes"
-            )
-    return [shard for shard in shards.shards if shard.name in shards.sizes]
+        _check_size(shards, name, n_bytes, findings)
+    return [tars[name] for name in sorted(tars) if name in shards.sizes]
+
+
+def _check_size(shards: ShardSet, name: str, n_bytes: int | None, findings: Findings) -> bool:
+    """Checks that an object exists, with its size if that is known."""
+    found = shards.sizes.get(name)
+    if found is None:
+        findings.add(Code.MISSING, shards.uri(name), "missing", "an object")
+    elif n_bytes is not None and found != n_bytes:
+        findings.add(Code.SIZE, shards.uri(name), f"{found} bytes", f"{n_bytes} bytes")
+    return found is not None
+
+
+def _of_one_set(
+    check: Callable[[ShardSet, Sequence[TarFacts], Findings], None],
+    views: Sequence[View],
+    findings: Findings,
+) -> None:
+    """Adds what a check finds, unless it finds nothing for one of the sets.
+
+    While a commit is under way, each index is of the old set or of the new one.
+    """
+    found = []
+    for shards, tars in views:
+        found.append(Findings())
+        check(shards, tars, found[-1])
+        if not found[-1].counts:
+            return
+    findings.take(found[0])
+
+
+def _index_names(sets: Sequence[ShardSet]) -> list[str]:
+    """Returns the files that describe all tars of a set."""
+    names = {name for one in sets for name in (*_files(one), *_expected(one))}
+    if len(sets) > 1:
+        # It has the counts of both sets for a while, which `check_energon` compares.
+        names -= {name for name in names if name.endswith(f"{ENERGON}/{COUNTS_FILE}")}
+    return sorted(names)
+
+
+def _expected(shards: ShardSet) -> set[str]:
+    """Returns the indexes that a manifest need not name."""
+    if shards.manifest is None or not shards.shards:
+        return set()
+    return {DATASET, *(wids_name(shard.split) for shard in shards.shards)}
+
+
+def _check_file(sets: Sequence[ShardSet], name: str, findings: Findings) -> None:
+    """Checks size and hash of an index."""
+
+    def check(shards: ShardSet, tars: object, to: Findings) -> None:
+        facts = _files(shards).get(name)
+        if facts is None and name not in _expected(shards):
+            if name in shards.sizes:
+                to.add(Code.UNNAMED, shards.uri(name), "an object", "none")
+            return
+        n_bytes = (facts or {}).get("bytes")
+        if _check_size(shards, name, n_bytes, to) and (sha256 := (facts or {}).get("sha256")):
+            _check_hash(shards, name, str(sha256), to)
+
+    _of_one_set(check, [(one, ()) for one in sets[:MANIFESTS]], findings)
+
+
+def _check_indexes(views: Sequence[View], tars: Sequence[TarFacts], findings: Findings) -> None:
+    """Compares the files that describe all tars with them; `tars` are those of all sets."""
+    buckets = {tar.shard.bucket for tar in tars if tar.shard.bucket}
+    for folder in ("", *(f"{bucket}/" for bucket in sorted(buckets))):
+        for file in ENERGON_FILES:
+            # The summary's set may have buckets that the next one has not.
+            both = [(views[0][0], tars)] if file == COUNTS_FILE else []
+            _of_one_set(partial(check_energon, folder, file), [*views, *both], findings)
+    for split in SPLITS:
+        entries = wids_entries(views[0][0], split, findings)
+        _of_one_set(partial(check_wids, split, entries), views[:MANIFESTS], findings)
+    _of_one_set(check_dataset, views[:MANIFESTS], findings)
 
 
 def _files(shards: ShardSet) -> dict[str, dict[str, Any]]:
@@ -168,15 +270,14 @@ def _files(shards: ShardSet) -> dict[str, dict[str, Any]]:
     return {name: facts if isinstance(facts, dict) else {} for name, facts in files.items()}
 
 
-def _hashed(shards: ShardSet) -> Iterator[tuple[str, str]]:
-    """Returns small objects that exist and have a hash in the manifest."""
-    for shard in shards.shards:
+def _hashed(sets: Sequence[ShardSet]) -> dict[str, str]:
+    """Returns the hashes of what describes one tar, by name, where it exists."""
+    hashes = {}
+    for shard in (shard for one in sets for shard in one.shards):
         for name, field in ((shard.idx_name, "idx_sha256"), (shard.meta_name, "meta_sha256")):
-            if name in shards.sizes and shard.facts.get(field) is not None:
-                yield name, str(shard.facts[field])
-    for name, facts in _files(shards).items():
-        if name in shards.sizes and facts.get("sha256") is not None:
-            yield name, str(facts["sha256"])
+            if name in sets[0].sizes and shard.facts.get(field) is not None:
+                hashes[name] = str(shard.facts[field])
+    return hashes
 
 
 def _check_hash(shards: ShardSet, name: str, expected: str, findings: Findings) -> None:

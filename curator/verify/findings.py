@@ -68,9 +68,12 @@ class Code(StrEnum):
     """A source has clips in both splits."""
     UNNAMED = "unnamed"
     """An object that no manifest names; a warning."""
+    INTERRUPTED = "interrupted"
+    """A commit was begun and is not finished: each index is whole, of the old set or of the new
+    one; a warning."""
 
 
-WARNINGS = frozenset({Code.UNNAMED})
+WARNINGS = frozenset({Code.UNNAMED, Code.INTERRUPTED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,16 @@ class Findings:
             self.counts[code] += 1
             if self.counts[code] <= MAX_STORED:
                 self._stored.append(finding)
+
+    def take(self, other: "Findings") -> None:
+        """Takes over the findings of another."""
+        with self._lock:
+            shown = Counter(finding.code for finding in self._stored)
+            for finding in other._stored:
+                shown[finding.code] += 1
+                if shown[finding.code] <= MAX_STORED:
+                    self._stored.append(finding)
+            self.counts += other.counts
 
     def sorted(self) -> list[Finding]:
         """Returns findings in the order of their codes, then paths; warnings last."""

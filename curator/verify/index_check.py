@@ -14,7 +14,8 @@ from curator.verify.findings import EXPORT, Code, Findings
 from curator.verify.tar_check import TarFacts
 
 ENERGON = ".nv-meta"
-ENERGON_FILES = ("dataset.yaml", "split.yaml", ".info.json")
+SPLITS_FILE, COUNTS_FILE = "split.yaml", ".info.json"
+ENERGON_FILES = ("dataset.yaml", SPLITS_FILE, COUNTS_FILE)
 _MAX_YAML_CHARACTERS = 64 << 20
 """It names every tar."""
 
@@ -90,9 +91,9 @@ def wids_entries(shards: ShardSet, split: str, findings: Findings) -> dict[str, 
 
 
 def check_wids(
-    shards: ShardSet,
     split: str,
     entries: Mapping[str, Mapping[str, Any]],
+    shards: ShardSet,
     tars: Sequence[TarFacts],
     findings: Findings,
 ) -> None:
@@ -116,50 +117,46 @@ def check_wids(
                 _differs(findings, Code.WIDS, shards.uri(name), url, found, expected)
 
 
-def check_energon(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
-    """Compares the `.nv-meta` of all shards and of each bucket with the tars."""
-    buckets = sorted({tar.shard.bucket for tar in tars if tar.shard.bucket})
-    for folder in ("", *(f"{bucket}/" for bucket in buckets)):
-        own = {
-            tar.shard.name[len(folder) :]: tar for tar in tars if tar.shard.name.startswith(folder)
-        }
-        names = [f"{folder}{ENERGON}/{file}" for file in ENERGON_FILES]
-        there = [name for name in names if name in shards.sizes]
-        if shards.manifest is None and not there:
-            continue
-        for name in names:
-            if name not in there:
-                findings.add(
-                    Code.ENERGON,
-                    shards.uri(name),
-                    "missing",
-                    "an index for Megatron-Energon",
-                    EXPORT.format("energon"),
-                )
-        if len(there) == len(names):
-            _check_energon_folder(shards, names, own, findings)
-
-
-def _check_energon_folder(
-    shards: ShardSet, names: Sequence[str], own: Mapping[str, TarFacts], findings: Findings
+def check_energon(
+    folder: str, file: str, shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
 ) -> None:
-    dataset, split, info = (_load(shards, name, Code.ENERGON, findings) for name in names)
-    if dataset is not None and not isinstance(dataset, dict):
-        _differs(findings, Code.ENERGON, shards.uri(names[0]), "", "no mapping", "a mapping")
-    counts = info.get("shard_counts") if isinstance(info, dict) else None
-    parts = split.get("split_parts") if isinstance(split, dict) else None
-    if info is not None:
-        expected = {name: len(tar.keys) for name, tar in own.items()}
-        damaged = {name for name, tar in own.items() if not tar.is_whole}
-        _compare(findings, shards.uri(names[2]), _mapping(counts), expected, damaged)
-    if split is not None:
+    """Compares a file of the `.nv-meta` of all shards, or of a bucket, with the tars.
+
+    Args:
+        folder: Empty, or the bucket with a slash.
+        file: One of `ENERGON_FILES`.
+        shards: The set.
+        tars: Facts of the set's tars.
+        findings: Gets what differs.
+    """
+    own = {tar.shard.name[len(folder) :]: tar for tar in tars if tar.shard.name.startswith(folder)}
+    name = f"{folder}{ENERGON}/{file}"
+    if name not in shards.sizes:
+        others = (f"{folder}{ENERGON}/{other}" for other in ENERGON_FILES)
+        if own and (shards.manifest is not None or any(o in shards.sizes for o in others)):
+            words = "an index for Megatron-Energon"
+            findings.add(Code.ENERGON, shards.uri(name), "missing", words, EXPORT.format("energon"))
+        return
+    loaded = _load(shards, name, Code.ENERGON, findings)
+    if loaded is None:
+        return
+    path = shards.uri(name)
+    if file == SPLITS_FILE:
+        parts = loaded.get("split_parts") if isinstance(loaded, dict) else None
         listed = {
-            name: part
+            tar: part
             for part, listing in _mapping(parts).items()
-            for name in _expanded(listing if isinstance(listing, list) else ())
+            for tar in _expanded(listing if isinstance(listing, list) else ())
         }
-        wanted = {name: tar.shard.split for name, tar in own.items()}
-        _compare(findings, shards.uri(names[1]), listed, wanted, set())
+        wanted = {tar: facts.shard.split for tar, facts in own.items()}
+        _compare(findings, path, listed, wanted, set())
+    elif file == COUNTS_FILE:
+        counts = loaded.get("shard_counts") if isinstance(loaded, dict) else None
+        expected = {tar: len(facts.keys) for tar, facts in own.items()}
+        damaged = {tar for tar, facts in own.items() if not facts.is_whole}
+        _compare(findings, path, _mapping(counts), expected, damaged)
+    elif not isinstance(loaded, dict):
+        _differs(findings, Code.ENERGON, path, "", "no mapping", "a mapping")
 
 
 def _compare(

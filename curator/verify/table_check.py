@@ -144,7 +144,7 @@ def _other_columns(
 
 
 def check_clips(
-    shards: ShardSet, summary: Mapping[str, Any], tars: Sequence[TarFacts], findings: Findings
+    summary: Mapping[str, Any], shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
 ) -> None:
     """Compares the kept rows of `clips`, whose parts the summary names, with the tars."""
     tables = summary.get("tables")

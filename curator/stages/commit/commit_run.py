@@ -6,6 +6,7 @@ import logging
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -17,7 +18,19 @@ from curator.errors import StorageError
 from curator.report import render_report, shown_clips
 from curator.storage import Store
 from curator.tables.clip_rows import ClipRows
-from curator.tables.out_layout import CONFIG, LAYOUT, OWN_FOLDERS, SHARDS, is_own, leftovers, remove
+from curator.tables.out_layout import (
+    CONFIG,
+    ENERGON_COUNTS,
+    ENERGON_SPLITS,
+    LAYOUT,
+    MANIFEST,
+    NEXT_MANIFEST,
+    OWN_FOLDERS,
+    SHARDS,
+    is_own,
+    leftovers,
+    remove,
+)
 from curator.tables.output_format import FORMAT
 from curator.tables.parts import SUMMARY, write_table, write_table_part, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
@@ -126,24 +139,44 @@ def publish(
     shard_files: Mapping[str, bytes],
     old: Iterable[str],
 ) -> None:
-    """Makes a finished run visible, `summary.json` last, and removes the objects `old`.
+    """Makes a finished run visible, and removes the objects `old`.
 
-    `shard_files` are in writing order.
+    `manifest.next.json` is there from before the first index changes until `summary.json` is
+    written, so that a commit that was broken off can be told from a damaged output. `shard_files`
+    are in writing order.
     """
     store.write("report/index.html", report.encode())
     used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
     store.write(CONFIG, to_json(used))
     write_shard_files(store, shard_files)
     store.write(SUMMARY, to_json(summary))
-    remove(store, old)
+    remove(store, [NEXT_MANIFEST, *old])
 
 
 def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
     """Writes files that describe the shards, by name in writing order; skips unchanged ones."""
     sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
-    for name, data in files.items():
-        if sizes.get(name) != len(data) or store.read(name) != data:
-            store.write(name, data)
+    changed = {
+        name: data
+        for name, data in files.items()
+        if sizes.get(name) != len(data) or store.read(name) != data
+    }
+    if changed:
+        store.write(NEXT_MANIFEST, files[MANIFEST])
+    for name, data in changed.items():
+        counts = name.replace(ENERGON_SPLITS, ENERGON_COUNTS)
+        if counts != name and counts in changed and counts in sizes:
+            store.write(counts, _counts_of_both(store.read(counts), changed[counts]))
+        store.write(name, data)
+
+
+def _counts_of_both(old: bytes, new: bytes) -> bytes:
+    """Returns counts of the tars of the old and the new splits, for readers between the two."""
+    merged = json.loads(new)
+    # A damaged file serves no reader.
+    with suppress(ValueError, KeyError, TypeError):
+        merged["shard_counts"] = json.loads(old)["shard_counts"] | merged["shard_counts"]
+    return json.dumps(merged, indent=1).encode() + b"\n"
 
 
 def versions() -> dict[str, str]:

@@ -16,14 +16,14 @@ from curator.executor.worker import Step
 from curator.records.clips import Clip
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
-from curator.stages.shard.shard_index import MANIFEST, Shard, ShardFacts, known_facts, set_files
+from curator.stages.shard.shard_index import Shard, ShardFacts, known_facts, set_files
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout, plan_shards, tar_layout
 from curator.stages.shard.stage import ShardStage, ShardUnit, object_names
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import TextVector, Vectors
-from curator.tables.out_layout import SHARDS
+from curator.tables.out_layout import MANIFEST, SHARDS
 from curator.tables.parts import Parts, column_values
 from curator.tables.spill_file import Spill
 

@@ -3,8 +3,8 @@
 Next to each tar are `.tar.idx` (Megatron-Energon) and `.meta.jsonl`; under `shards/` are
 `.nv-meta/*` (Megatron-Energon, for all buckets and for each), `wids-<split>.json` (wids),
 `dataset.parquet` (tables of clips, as Open-Sora's loaders take them), `README.md` (Hugging Face
-`datasets`, for all buckets and for each) and `manifest.json`, which is written last and names all
-others. Names in them are relative to their folder, so that it can be moved.
+`datasets`, for all buckets and for each) and `manifest.json`, which is written after them and names
+all others. Names in them are relative to their folder, so that it can be moved.
 """
 
 import hashlib
@@ -20,10 +20,9 @@ import pyarrow as pa
 from curator.stages.shard.dataset_card import CARD, dataset_card
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout
 from curator.stages.shard.tar_reader import SPLITS, Split
-from curator.tables.out_layout import SHARDS
+from curator.tables.out_layout import MANIFEST, SHARDS
 from curator.tables.parts import rows_to_table, tables_to_parquet
 
-MANIFEST = f"{SHARDS}/manifest.json"
 MANIFEST_VERSION = 1
 DATASET = "dataset.parquet"
 
@@ -238,8 +237,6 @@ def energon_files(tars: Sequence[IndexedTar], prefix: str) -> Iterator[tuple[str
     """
     names = [tar.name.removeprefix(prefix) for tar in tars]
     counts = {name: tar.n_samples for name, tar in zip(names, tars, strict=True)}
-    # Before the splits: meanwhile a reader finds all tars of the old splits, if none was removed.
-    yield ".info.json", _json({"energon_version": ENERGON_VERSION, "shard_counts": counts})
     parts: dict[str, list[str]] = {
         split: [n for n, tar in zip(names, tars, strict=True) if tar.split == split]
         for split in SPLITS
@@ -247,6 +244,8 @@ def energon_files(tars: Sequence[IndexedTar], prefix: str) -> Iterator[tuple[str
     yield "split.yaml", _split_yaml(parts)
     # All members unchanged: the trainer defines the sample made of them.
     yield "dataset.yaml", b"__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+    # Last: while the splits change, it has the counts of the old and the new tars.
+    yield ".info.json", _json({"energon_version": ENERGON_VERSION, "shard_counts": counts})
 
 
 def _entry(shard: Shard) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from curator.tables.parts import SUMMARY
 
 FOLDER = "shards/"
 MANIFEST = "manifest.json"
+NEXT_MANIFEST = "manifest.next.json"
+"""Written before the first index of a commit, and removed at its end."""
 TEXT_VECTOR = "text.npy"
 """Member with a caption's embedding: readers of WebDataset decode by what follows the last dot."""
 Split = Literal["train", "val"]
@@ -114,6 +116,11 @@ class ShardSet:
     """Bytes of each object, by its name relative to the shards' folder."""
     shards: tuple[Shard, ...]
     """Tars that the manifest names, sorted; without a manifest all that are there."""
+    following: "ShardSet | None" = None
+    """The set of a commit that was begun and is not finished, whose tars are all there, too.
+
+    An index is of this set or of that; a first commit replaces the empty set.
+    """
 
     def key(self, name: str) -> str:
         """Returns the store key of an object of the shards' folder."""
@@ -141,17 +148,47 @@ def open_shards(out: str) -> ShardSet:
                 f"{store.uri} has no shards: expected OUT of a finished `curate run`, or a folder "
                 "with the contents of OUT/shards"
             )
-    manifest, problem = _manifest(store, prefix, sizes)
+    manifest, problem = _manifest(store, prefix, sizes, MANIFEST)
+    following = None
+    if (coming := _manifest(store, prefix, sizes, NEXT_MANIFEST)[0]) is not None:
+        following = _named(store, prefix, sizes, coming)
+        if MANIFEST not in sizes:
+            manifest, problem = {"shards": []}, None
     if manifest is not None:
-        shards = tuple(
-            Shard(name=facts["name"], facts=facts)
-            for facts in sorted(manifest["shards"], key=lambda facts: str(facts["name"]))
+        return _named(store, prefix, sizes, manifest, following)
+    tars = sorted(name for name in sizes if name.endswith(".tar"))
+    if prefix and MANIFEST not in sizes and not store.exists(SUMMARY):
+        raise UsageError(
+            f"{store.uri} has no shards yet: its first run was broken off before it wrote "
+            f"{FOLDER}{MANIFEST}, and the same `curate run` goes on from what was done"
         )
-    else:
-        tars = sorted(name for name in sizes if name.endswith(".tar"))
-        shards = tuple(Shard(name=name, facts={}) for name in tars)
     return ShardSet(
-        store=store, prefix=prefix, manifest=manifest, problem=problem, sizes=sizes, shards=shards
+        store=store,
+        prefix=prefix,
+        manifest=None,
+        problem=problem,
+        sizes=sizes,
+        shards=tuple(Shard(name=name, facts={}) for name in tars),
+    )
+
+
+def _named(
+    store: Store,
+    prefix: str,
+    sizes: dict[str, int],
+    manifest: dict[str, Any],
+    following: ShardSet | None = None,
+) -> ShardSet:
+    """Returns the shards that a manifest names."""
+    listed = sorted(manifest["shards"], key=lambda facts: str(facts["name"]))
+    return ShardSet(
+        store=store,
+        prefix=prefix,
+        manifest=manifest,
+        problem=None,
+        sizes=sizes,
+        shards=tuple(Shard(name=facts["name"], facts=facts) for facts in listed),
+        following=following,
     )
 
 
@@ -160,13 +197,13 @@ def _sizes(store: Store, prefix: str) -> dict[str, int]:
 
 
 def _manifest(
-    store: Store, prefix: str, sizes: dict[str, int]
+    store: Store, prefix: str, sizes: dict[str, int], kind: str
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """Returns the manifest, or None and the reason."""
-    if MANIFEST not in sizes:
+    """Returns the manifest of a name, or None and the reason."""
+    if kind not in sizes:
         return None, "there is none"
     try:
-        manifest = orjson.loads(store.read(prefix + MANIFEST))
+        manifest = orjson.loads(store.read(prefix + kind))
     except orjson.JSONDecodeError as error:
         return None, f"it is no JSON ({error})"
     if not isinstance(manifest, dict) or not isinstance(manifest.get("shards"), list):

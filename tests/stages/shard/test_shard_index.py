@@ -16,7 +16,6 @@ from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_index import (
     DATASET_SCHEMA,
-    MANIFEST,
     Shard,
     ShardFacts,
     index_bytes,
@@ -27,6 +26,7 @@ from curator.stages.shard.shard_index import (
 from curator.stages.shard.shard_plan import TarLayout, plan_shards, tar_layout, write_shard
 from curator.stages.shard.tar_reader import Split, index_name, meta_name
 from curator.tables.clip_locations import Location
+from curator.tables.out_layout import MANIFEST
 
 BUCKETS = (
     Bucket(resolution=720, aspect="16,9", min_frames=121),

@@ -1,0 +1,159 @@
+"""Readers at any moment of a commit find one consistent set, and `verify` says what is under way.
+
+The objects that a run writes and removes are recorded, and replayed one by one: each state is that
+of a driver killed there. Fails where indexes change before anything says that a commit is under
+way, so that `verify` ends with 3. The same with processes that are killed, and a rerun after each:
+`benchmarks/kill_points.py`.
+"""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from film_makers import write_video
+from film_shots import moving_texture
+from index_readers import check_readers
+
+from curator.cli import main
+from curator.commands.arguments import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from curator.executor.engine import Engine
+from curator.storage.local_store import LocalStore
+
+SETTINGS = (
+    "shard.resolutions=[64, 120]", "filters.short_side_px.min=60", "propose.min_s=0.5",
+    "propose.max_s=1", "dedup.enabled=false", "filters.sharpness.min=0", "shard.val_share=0.4",
+)  # fmt: skip
+CHANGED = ("shard.resolutions=[64]", "shard.max_bytes=65536", "select.max_per_group=3",
+           "select.by=[]")  # fmt: skip
+
+
+@dataclass
+class Journal:
+    """What a run did to its output root: each object written, and None for each removed."""
+
+    begun: Path
+    out: Path
+    steps: list[tuple[str, bytes | None]] = field(default_factory=list)
+
+
+def arguments(sources: Path, out: Path, *changes: str) -> list[str]:
+    sets = [part for change in (*SETTINGS, *changes) for part in ("--set", change)]
+    return ["run", str(sources), str(out), *sets]
+
+
+def replay(out: Path, key: str, data: bytes | None) -> None:
+    path = out / key
+    if data is None:
+        path.unlink()
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+@contextmanager
+def recorded(journal: Journal) -> Iterator[None]:
+    """Records in this process, which does all the work."""
+    create, delete = LocalStore.create, LocalStore.delete
+
+    @contextmanager
+    def noted(self: LocalStore, key: str) -> Iterator[Any]:
+        with create(self, key) as stream:
+            yield stream
+        journal.steps.append((key, (journal.out / key).read_bytes()))
+
+    def deleted(self: LocalStore, keys: Iterable[str]) -> None:
+        for key in keys:
+            if (journal.out / key).exists():
+                journal.steps.append((key, None))
+            delete(self, [key])
+
+    def run_here(self: Engine, steps: Any, units: Any, *, small: bool = False) -> Any:  # noqa: ANN401
+        return Engine.run_here(self, steps, units)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStore, "create", noted)
+        patch.setattr(LocalStore, "delete", deleted)
+        patch.setattr(Engine, "run", run_here)
+        patch.setattr(Engine, "ledger", lambda self, small=False: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def journals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Journal]:
+    """A first run, more sources, another recipe, other captions: one after the other."""
+    folder = tmp_path_factory.mktemp("journals")
+    sources, out = folder / "in", folder / "out"
+    sources.mkdir()
+    out.mkdir()
+
+    def film(number: int) -> None:
+        frames = moving_texture(50, seed=number, width_px=160, height_px=120)
+        write_video(sources / f"{number}.mp4", frames, fps=Fraction(25))
+
+    film(1)
+    film(2)
+    made = {}
+    for name, command in {
+        "first run": arguments(sources, out),
+        "growth": arguments(sources, out),
+        "changed recipe": arguments(sources, out, *CHANGED),
+        "recaption": ["recaption", str(out), "--set", "caption.enabled=false"],
+    }.items():
+        if name == "growth":
+            film(3)
+        begun = shutil.copytree(out, folder / name)
+        journal = made[name] = Journal(begun=begun, out=out)
+        with recorded(journal):
+            assert main(command) == EXIT_OK
+    return made
+
+
+@pytest.mark.parametrize("name", ["first run", "growth", "changed recipe", "recaption"])
+def test_readers_and_verify_at_each_mutation(
+    journals: dict[str, Journal], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = journals[name]
+    out = shutil.copytree(journal.begun, tmp_path / "out")
+    interrupted = 0
+    for number, (key, data) in enumerate(journal.steps):
+        replay(out, key, data)
+        where = f"{name}, step {number}: {'removes' if data is None else 'writes'} {key}"
+        try:
+            check_readers(out)
+        except (AssertionError, OSError, KeyError) as error:
+            raise AssertionError(f"{where}: {error!r}") from error
+        code = main(["verify", str(out), "--frames", "none"])
+        said = capsys.readouterr().out
+        is_visible = any((out / "shards").glob("manifest*.json"))
+        assert code == (EXIT_OK if is_visible else EXIT_USAGE), f"{where}: {said}"
+        is_under_way = (out / "shards/manifest.next.json").exists()
+        assert ("warning interrupted" in said) == is_under_way, where
+        interrupted += is_under_way
+    written = [key for key, data in journal.steps if data is not None]
+    assert interrupted >= 5
+    assert written.index("shards/manifest.next.json") < written.index("shards/dataset.parquet")
+    assert written.index("shards/manifest.json") < written.index("summary.json")
+    assert written[-1] == "summary.json"
+    assert not (out / "shards/manifest.next.json").exists()
+
+
+@pytest.mark.parametrize("harmed", ["shards/dataset.parquet", "shards/wids-train.json", ".tar"])
+def test_verify_still_finds_damage_while_a_commit_is_under_way(
+    journals: dict[str, Journal], harmed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = journals["changed recipe"]
+    out = shutil.copytree(journal.begun, tmp_path / "out")
+    for key, data in journal.steps:
+        replay(out, key, data)
+        if key == "shards/wids-train.json":
+            break
+    new = [key for key, data in journal.steps if data is not None and key.endswith(harmed)]
+    path = out / new[0]
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert main(["verify", str(out), "--frames", "none"]) == EXIT_FAILED
+    assert f"wrong hash: {path}" in capsys.readouterr().out
