@@ -4,9 +4,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
+# Whatever is installed, builds too, must have the version and the hash of constraints.txt.
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -b constraints.txt
+EXTRAS := captions captions-local clip cloud demo gpu loading loading-ray test
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-gpu test-mds lint types unit format clean
+.PHONY: help env demo test test-gpu test-mds lint types unit lock format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,19 +19,20 @@ env: $(VENV)/.env ## make .venv with everything that `curate` and its demo need
 $(VENV)/.uv:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet uv
+	sed -n '/^uv==/,/[^\\]$$/p' constraints.txt > $(VENV)/uv.txt
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r $(VENV)/uv.txt
 	touch $@
 
 $(VENV)/.env: $(VENV)/.uv $(INPUTS)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo]'
+	$(INSTALL) -e '.[demo]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.uv $(INPUTS)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,test]'
+	$(INSTALL) -e '.[demo,test]'
 	touch $@
 
 $(VENV)/.gpu: $(VENV)/.test
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,test,gpu]'
+	$(INSTALL) -e '.[demo,test,gpu]'
 	touch $@
 
 demo: env ## make footage, curate it, print the funnel, say where the results lie
@@ -56,6 +60,12 @@ $(VENV)-mds/.mds: $(VENV)/.uv pyproject.toml
 
 test-mds: $(VENV)-mds/.mds ## the tests of the export to MDS, which need older packages, in an environment of their own
 	$(VENV)-mds/bin/python -m pytest tests/export/test_mds.py
+
+# Without what only Windows and browsers need, where this does not run.
+lock: $(VENV)/.uv ## write constraints.txt anew: the same versions where they fit, with their hashes
+	$(BIN)/uv pip compile pyproject.toml --quiet --universal --generate-hashes --no-annotate --group build \
+	    $(EXTRAS:%=--extra %) --no-emit-package pywin32 --no-emit-package httpx2-jsfetch \
+	    --custom-compile-command 'make lock' --output-file constraints.txt
 
 format: $(VENV)/.test ## let ruff mend and format
 	$(BIN)/ruff check --fix .

@@ -5,7 +5,7 @@ key frame at time 0, no edit list, index in front, square pixels, upright, even 
 No B-frames and no hidden frames, so packets are in the order of their frames and need no offsets.
 
 VP9 is for those who cannot use x264, which is GPL. FFmpeg decodes it without any library, and
-every NVDEC since Pascal does; AV1 needs a library or a younger GPU (none on A100), and SVT-AV1
+every NVDEC since Pascal does; AV1 needs a library, A100 and H100 cannot decode it, and SVT-AV1
 takes three times the CPU before its clips are smaller (benchmarks/results/encoders.md).
 """
 
