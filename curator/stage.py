@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from curator.errors import CuratorError
+from curator.errors import CuratorError, ErrorCode
 from curator.fingerprints import fingerprint
 from curator.records.sources import Failure
 
@@ -73,6 +73,10 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
             not in this stage's own.
         config_type: Model of its section of the recipe.
         results_ignore: Keys of the configuration that change no result, and are in no fingerprint.
+        boxed: Whether units name bytes of strangers: `process` then runs in a decoder box, where
+            only the unit's own source can be opened.
+        answers: Data classes and enumerations that results of a boxed stage are made of.
+        memory_code: Outcome of a unit that asks for more memory than `limit_bytes`.
     """
 
     name: ClassVar[str]
@@ -83,6 +87,9 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
     by_content: ClassVar[frozenset[str]] = frozenset()
     results_ignore: ClassVar[frozenset[str]] = frozenset()
     config_type: ClassVar[type[BaseModel]] = StageConfig
+    boxed: ClassVar[bool] = False
+    answers: ClassVar[tuple[type, ...]] = ()
+    memory_code: ClassVar[ErrorCode] = ErrorCode.OUT_OF_MEMORY
 
     def __init__(self, config: ConfigT) -> None:
         self.config = config
@@ -95,6 +102,24 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
     def resources(self) -> Resources:
         """What one worker takes."""
         return Resources()
+
+    @property
+    def locks(self) -> bool:
+        """Whether its box gives up files and network."""
+        return True
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """Memory that a unit may take in a box; None for no limit."""
+        return None
+
+    def files(self) -> tuple[str, ...]:
+        """Files and folders that a box must read, besides Python packages: weights of models."""
+        return ()
+
+    def limit_s(self, unit: UnitT, /) -> float | None:
+        """CPU-seconds that a unit may take in a box; None for no limit."""
+        return None
 
     def setup(self) -> None:
         """Runs once in a worker, before its first unit: loads models, opens devices."""

@@ -1,14 +1,12 @@
-"""Limits of a worker: the most attempts, the watchdog, unforeseen failures."""
+"""Attempts of a worker: the most of them, their CPU-seconds, unforeseen failures."""
 
-import faulthandler
 import logging
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from curator.errors import ErrorCode
+from curator.executor.cpu_accounting import is_driver
 from curator.records.sources import Failure
 
 logger = logging.getLogger(__name__)
@@ -21,7 +19,8 @@ class CpuClock:
     """Divides the CPU-seconds of a worker's process among its tasks.
 
     Time before the first call of a step is start-up, with the loading of models; time between two
-    calls is the engine's own work.
+    calls is the engine's own work. In the driver, whose time is counted as a whole, it divides
+    nothing but the time of its decoder box.
     """
 
     _of_process: float | None = None
@@ -33,34 +32,26 @@ class CpuClock:
 
     def begin(self) -> dict[str, float]:
         """Begins a call; returns the CPU-seconds since the last one, by name."""
-        now = time.process_time()
+        now = _own_cpu_s()
         passed = {self._between: now - (CpuClock._of_process or 0.0)}
         self._last, self._between = now, "between_units"
         return passed
 
-    def end(self, seconds: dict[str, float], *, rest: str) -> dict[str, float]:
+    def end(self, seconds: dict[str, float], *, rest: str, more_s: float = 0.0) -> dict[str, float]:
         """Ends a call; returns all CPU-seconds of this process since the previous one.
 
-        `seconds` are from `begin`, with measurements inside the call; the rest of it is for `rest`.
+        `seconds` are from `begin`, with measurements inside the call; the rest of it is for `rest`,
+        with `more_s` of the call that another process took.
         """
-        now = time.process_time()
+        now = _own_cpu_s()
         inside = sum(s for name, s in seconds.items() if name not in ("start_up", "between_units"))
-        seconds[rest] = seconds.get(rest, 0.0) + max(0.0, now - self._last - inside)
+        seconds[rest] = seconds.get(rest, 0.0) + max(0.0, now - self._last + more_s - inside)
         self._last = CpuClock._of_process = now
         return seconds
 
 
-@contextmanager
-def watchdog(limit_s: float, *, armed: bool) -> Iterator[None]:
-    """Ends this process if the block takes too long: no signal reaches a stuck decoder."""
-    if not armed:
-        yield
-        return
-    faulthandler.dump_traceback_later(limit_s, exit=True)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+def _own_cpu_s() -> float:
+    return 0.0 if is_driver() else time.process_time()
 
 
 def internal_failure(uri: str, stage: str, error: Exception) -> Failure:

@@ -1,23 +1,22 @@
 """Runs small work in one child process, where starting a cluster would take longer than the work.
 
-The process is separate from the driver for the same reason as a cluster's workers: a decoder that
-crashes must not end the run. It is started again, and attempts are counted in files.
+A model that crashes must not end the run: the process is started again, and attempts are counted in
+files. Stages that parse untrusted bytes have a `decoder_box` instead.
 """
 
 import contextlib
-import importlib
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe
-from typing import Any, TypeVar
+from typing import Any
 
 from curator.errors import CuratorError
 from curator.executor.cpu_accounting import MARK
 from curator.executor.ledger import FileLedger
-from curator.executor.worker import Chain, Step, call_chain, pack_chain
+from curator.executor.worker import Chain, call_chain, pack_chain
 from curator.storage.scratch import ScratchFolder
 from curator.tables.parts import leave_pandas_out
 
@@ -25,7 +24,6 @@ MAX_DEATHS = 100
 """Deaths over one unit after which a run gives up: more than the steps' own ledgers allow."""
 
 _READY = b"ready"
-_Unit = TypeVar("_Unit")
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """As Ray has it in its workers: small products of matrices on two threads mostly wait, busily."""
@@ -45,8 +43,8 @@ class Child:
         self._folders.append(ScratchFolder("curate-attempts-"))
         return FileLedger(self._folders[-1].path)
 
-    def start(self, modules: Sequence[str] = ()) -> None:
-        """Starts the process, which imports some modules at once."""
+    def start(self) -> None:
+        """Starts the process."""
         ours, theirs = Pipe()
         # The steps count its CPU time; it is not the engine's.
         environment = {name: value for name, value in os.environ.items() if name != MARK}
@@ -54,7 +52,7 @@ class Child:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         # Not multiprocessing's own start, which would run the caller's script again.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno()), *modules],
+            [sys.executable, "-m", __name__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=environment,
             # An interrupt from the terminal goes to the driver, which ends this process.
@@ -62,16 +60,6 @@ class Child:
         )
         theirs.close()
         self._pipe, self._is_ready = ours, False
-
-    def load(self, modules: Sequence[str]) -> None:
-        """Lets the process import modules without waiting; starts it if necessary."""
-        if self._process is None or self._process.poll() is not None:
-            self.start(modules)
-            return
-        assert self._pipe is not None
-        # A process that dies now is restarted when there is work, and loads then.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._pipe.send_bytes(pickle.dumps((None, pickle.dumps(tuple(modules)))))
 
     def run(self, steps: Chain, units: Sequence[Any]) -> Iterator[Any]:
         """Sends units through a chain, one after the other.
@@ -93,17 +81,6 @@ class Child:
                     "enough memory? run again with --workers 1 to see more of it in Ray's logs"
                 )
             yield answer[0]
-
-    def attempts(self, step: Step, units: Iterable[_Unit]) -> Iterator[tuple[_Unit, Any]]:
-        """Sends units to a step; yields None for one that kills the process.
-
-        Raises:
-            CuratorError: Raised by the step.
-        """
-        chain = pack_chain([step])
-        for unit in units:
-            answer = self._ask(chain, unit)
-            yield unit, answer[0] if answer is not None else None
 
     def stop(self) -> None:
         """Ends the process at once, and removes the ledgers."""
@@ -141,22 +118,16 @@ class Child:
         return None
 
 
-def _serve(pipe: Connection, modules: Sequence[str]) -> None:
+def _serve(pipe: Connection) -> None:
     leave_pandas_out()
-    for name in modules:
-        importlib.import_module(name)
     pipe.send_bytes(_READY)
     while True:
         try:
             packed, unit = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
-        if packed is None:
-            for name in pickle.loads(unit):
-                importlib.import_module(name)
-        else:
-            pipe.send_bytes(call_chain(packed, unit))
+        pipe.send_bytes(call_chain(packed, unit))
 
 
 if __name__ == "__main__":
-    _serve(Connection(int(sys.argv[1])), sys.argv[2:])
+    _serve(Connection(int(sys.argv[1])))

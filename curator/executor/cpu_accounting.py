@@ -37,6 +37,11 @@ def mark_processes() -> None:
     os.environ[MARK] = f"{os.getpid()}-{secrets.token_hex(8)}"
 
 
+def is_driver() -> bool:
+    """Returns whether this process is the one that called `mark_processes`."""
+    return os.environ.get(MARK, "").startswith(f"{os.getpid()}-")
+
+
 def _serving_cpu_s() -> Iterator[float]:
     mark = f"{MARK}={os.environ.get(MARK, '')}".encode()
     parents: dict[int, int] = {}

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from curator.errors import CuratorError
 from curator.executor.actor_pool import Pool
 from curator.executor.child_process import Child
+from curator.executor.decoder_box import process_box
 from curator.executor.host_resources import available_cpus, available_gpus, memory_bytes
 from curator.executor.ledger import ActorLedger, AttemptLedger
 from curator.executor.ray_cluster import RayCluster, largest
@@ -63,8 +64,8 @@ class Engine:
         return may and n_items <= SMALL_SOURCES and frames <= SMALL_FRAMES
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Lets the child process import modules; starts it if necessary."""
-        self._child.load(modules)
+        """Lets the decoder box of this process import modules; starts it if necessary."""
+        process_box().load(modules)
 
     def ledger(self, *, small: bool = False) -> AttemptLedger:
         """Returns a new ledger for one chain; starts Ray unless the work is small."""
@@ -121,7 +122,9 @@ class Engine:
         if not units:
             return
         if small:
-            yield from self._child.run(steps, units)
+            # A box is a child already.
+            run = self.run_here if any(step.is_boxed for step in steps) else self._child.run
+            yield from run(steps, units)
             return
         cluster = self._start()
         if any(step.keeps_state for step in steps):
@@ -158,8 +161,8 @@ class Engine:
         """Streams units through one step without state, and reports those that ended their process.
 
         Units are taken as there is room for them: neither they nor their results pile up, and their
-        number need not be known. `few` is whether the child process finishes them sooner than a
-        cluster starts.
+        number need not be known. `few` is whether this process finishes them sooner than a cluster
+        starts.
 
         Yields:
             Each unit with its result, or with None where its process died; in any order.
@@ -168,14 +171,16 @@ class Engine:
             CuratorError: The first that the step raised, unchanged.
         """
         if few:
-            yield from self._child.attempts(step, units)
+            for unit in units:
+                yield unit, next(self.run_here([step], [unit]))
         else:
             cluster = self._start()
             yield from cluster.as_tasks([step], units, retries=0, n_cpus=self.n_cpus)
 
     def stop(self) -> None:
-        """Stops Ray and the child process, if they were started."""
+        """Stops Ray, the child process and this process's decoder box, if they were started."""
         self._child.stop()
+        process_box().stop()
         if self._cluster is not None:
             self._cluster.stop()
             self._cluster, self._ledger = None, None

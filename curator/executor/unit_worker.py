@@ -5,6 +5,7 @@ failure that nothing foresaw, and the worker's CPU-seconds. A unit holds several
 large one; an item that fails ends in its own result, and the others of the unit go on.
 """
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from curator.errors import CuratorError, ErrorCode, SourceError
-from curator.executor.attempts import MAX_ATTEMPTS, CpuClock, internal_failure, watchdog
+from curator.executor.attempts import MAX_ATTEMPTS, CpuClock, internal_failure
+from curator.executor.decoder_box import BoxDiedError, process_box
 from curator.executor.ledger import AttemptLedger
 from curator.records.sources import Failure
 from curator.stage import Stage
+
+logger = logging.getLogger(__name__)
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -55,7 +59,6 @@ class UnitWorker:
         keep: Turns items and their results into what leaves the worker, such as the name of the
             part that holds them; None for the results themselves.
         ledger: Counts attempts; None where nothing can die but the run.
-        limit_s: Seconds for one item after which this process ends itself; None for no limit.
         rest: Name of the CPU-seconds that the stage does not measure itself; None for its name.
     """
 
@@ -66,17 +69,16 @@ class UnitWorker:
         load: Callable[[Any], Sequence[Any] | None] | None = None,
         keep: Callable[[Sequence[Any], Sequence[Any]], Any] | None = None,
         ledger: AttemptLedger | None = None,
-        limit_s: float | None = None,
         rest: str | None = None,
     ) -> None:
         self._stage = stage
         self._load = load
         self._keep = keep
         self._ledger = ledger
-        self._limit_s = limit_s
         self._rest = rest
         self._clock = CpuClock()
         self._is_ready = False
+        self._box = process_box() if stage.boxed else None
 
     def __call__(self, unit: Any) -> UnitResult[Any]:  # noqa: ANN401
         """Runs the items of a unit.
@@ -88,14 +90,18 @@ class UnitWorker:
         items = before.results if self._load is None else self._load(before.results)
         if items is None:
             return before
-        if not self._is_ready:
+        if not self._is_ready and self._box is None:
             self._stage.setup()
-            self._is_ready = True
+        self._is_ready = True
         spent = self._clock.begin()
         try:
             results = [self._result(item) for item in items]
         finally:
-            self._stage.release()
+            (self._box or self._stage).release()
+        in_box_s = 0.0
+        if self._box is not None:
+            start_up_s, in_box_s = self._box.take_cpu_s()
+            spent["start_up"] = spent.get("start_up", 0.0) + start_up_s
         spent.update(self._stage.cpu_s)
         if self._keep is not None:
             begun_s = time.thread_time()
@@ -106,31 +112,55 @@ class UnitWorker:
         self._stage.cpu_s.clear()
         self._stage.counts.clear()
         cpu_s = Counter(before.cpu_s)
-        cpu_s.update(self._clock.end(spent, rest=self._rest or self._stage.name))
+        cpu_s.update(self._clock.end(spent, rest=self._rest or self._stage.name, more_s=in_box_s))
         return UnitResult(results=results, cpu_s=dict(cpu_s), counts=counts)
 
     def _result(self, item: _Item) -> Any:  # noqa: ANN401
         ledger, stage = self._ledger, self._stage
-        if ledger is not None and ledger.begin(item.key) > MAX_ATTEMPTS:
-            ledger.end(item.key, 0.0)
-            message = f"{item.uri}: the worker died {MAX_ATTEMPTS} times while working on it"
-            code = ErrorCode.WORKER_DIED
-            failure = Failure(uri=item.uri, stage=stage.name, code=code, message=message)
-            return stage.failed(item, failure)
-        video_s = 0.0
-        try:
-            with watchdog(self._limit_s or 0.0, armed=self._limit_s is not None):
-                result = stage.process(item)
-            video_s = stage.video_s(result)
-        except CuratorError as error:
-            code = error.code if isinstance(error, SourceError) else ErrorCode.INTERNAL
-            failure = Failure(uri=item.uri, stage=stage.name, code=code, message=str(error))
-            result = stage.failed(item, failure)
-        except Exception as error:  # noqa: BLE001 - becomes the item's failed outcome
-            result = stage.failed(item, internal_failure(item.uri, stage.name, error))
+        n_begun, video_s = 0, 0.0
+        while True:
+            n_begun = n_begun + 1 if ledger is None else ledger.begin(item.key)
+            if n_begun > MAX_ATTEMPTS:
+                failure = _failure(item, stage, ErrorCode.WORKER_DIED, f"{item.uri}: {_DIED}")
+                result = stage.failed(item, failure)
+                break
+            try:
+                result = self._processed(item)
+                video_s = stage.video_s(result)
+            except BoxDiedError as died:
+                logger.warning("%s: %s", item.uri, died)
+                if not died.is_slow:
+                    continue
+                result = stage.failed(item, _failure(item, stage, ErrorCode.TOO_SLOW, _slow(item)))
+            except CuratorError as error:
+                code = error.code if isinstance(error, SourceError) else ErrorCode.INTERNAL
+                result = stage.failed(item, _failure(item, stage, code, str(error)))
+            except Exception as error:  # noqa: BLE001 - becomes the item's failed outcome
+                result = stage.failed(item, internal_failure(item.uri, stage.name, error))
+            break
         if ledger is not None:
             ledger.end(item.key, video_s)
         return result
+
+    def _processed(self, item: _Item) -> Any:  # noqa: ANN401
+        if self._box is None:
+            return self._stage.process(item)
+        result = self._box.process(self._stage, item)
+        return self._stage.failed(item, result) if isinstance(result, Failure) else result
+
+
+_DIED = f"the worker died {MAX_ATTEMPTS} times while working on it"
+
+
+def _failure(item: _Item, stage: Stage[Any, Any, Any], code: ErrorCode, message: str) -> Failure:
+    return Failure(uri=item.uri, stage=stage.name, code=code, message=message)
+
+
+def _slow(item: _Item) -> str:
+    return (
+        f"{item.uri}: reading or decoding it took longer than its bytes, frames and pixels allow; "
+        "it may be damaged or made to be slow: remux it with ffmpeg, or leave it out"
+    )
 
 
 class PlainWorker:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curator.errors import CuratorError
-from curator.stage import Resources
+from curator.stage import Resources, Stage
 from curator.tables.parts import leave_pandas_out
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,12 @@ class Step:
     settings: dict[str, Any] = field(default_factory=dict)
     resources: Resources
     keeps_state: bool = False
+
+    @property
+    def is_boxed(self) -> bool:
+        """Whether it runs a stage in a decoder box."""
+        stage = self.settings.get("stage")
+        return isinstance(stage, Stage) and stage.boxed
 
 
 Chain = Sequence[Step]

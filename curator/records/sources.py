@@ -82,6 +82,21 @@ class SourceRef:
         return self.weight * max(0.5, (self.n_pixels or FULL_HD) / FULL_HD)
 
 
+LEAST_LIMIT_S = 120.0
+BYTES_PER_LIMIT_S = 2e6
+PIXELS_PER_LIMIT_S = 2e7
+"""A tenth of what one core decodes and measures."""
+PIXELS_PER_BYTE = (100.0, 50_000.0)
+"""Fewest that are allowed for, whatever a header claims, and most: a still picture has 10,000."""
+
+
+def decode_limit_s(source: SourceRef) -> float:
+    """CPU-seconds that decoding a source may take, by its bytes and by the pixels it claims."""
+    least, most = (source.n_bytes * density for density in PIXELS_PER_BYTE)
+    pixels = min(most, max(least, source.weight * (source.n_pixels or FULL_HD)))
+    return LEAST_LIMIT_S + source.n_bytes / BYTES_PER_LIMIT_S + pixels / PIXELS_PER_LIMIT_S
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A row of `sources`: one per input, whatever became of it.

@@ -9,6 +9,7 @@ import io
 import os
 import stat
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO
 
 from curator.errors import CuratorError, ErrorCode, SourceError, UsageError
@@ -26,9 +27,19 @@ from curator.storage.range_reader import open_object
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-_BUFFER_BYTES = 64 << 10
 RACY_NS = 2_000_000_000
 """Coarsest time stamps of file systems in use: two writes within it may leave the same version."""
+BUFFER_BYTES = 64 << 10
+
+
+Opener = Callable[[str, str | None], BinaryIO]
+_opener: Opener | None = None
+
+
+def open_through(opener: Opener) -> None:
+    """Lets this process open sources by asking another one; it opens none itself any more."""
+    global _opener
+    _opener = opener
 
 
 def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
@@ -42,6 +53,8 @@ def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
         SourceError: VANISHED, UNREADABLE or CHANGED; here, and from every read of the stream, which
             notices a replaced object at once and a changed file at its end.
     """
+    if _opener is not None:
+        return _opener(uri, expected_version)
     if _service(uri) is not None:
         size, _, etag = (expected_version or "").partition("-")
         return open_object(
@@ -62,7 +75,7 @@ def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
             f"{uri!r} changed after it was listed: {_difference(expected_version, raw.version)}; "
             "do not change files during a run, and run again",
         )
-    return io.BufferedReader(raw, _BUFFER_BYTES)
+    return io.BufferedReader(raw, BUFFER_BYTES)
 
 
 def file_version(info: os.stat_result) -> str:

@@ -11,23 +11,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from curator.errors import SourceError
 from curator.executor.engine import Engine
 from curator.executor.host_resources import device_of
 from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, UnitWorker
 from curator.executor.worker import Step
-from curator.media.source_segments import NotInSegmentsError, Segment, WholeReason, plan_segments
+from curator.media.source_segments import WholeReason
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
 from curator.records.sources import SourceRef
 from curator.stage import Resources
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of, tracks_fingerprint
-from curator.stages.analyze.segment_join import OVERLAP
-from curator.stages.analyze.stage import AnalyzeStage, JoinStage
-from curator.storage import NO_HASHES, ContentHashes, Store, open_source
+from curator.stages.analyze.stage import AnalyzeStage, JoinStage, Plan, PlanStage
+from curator.storage import NO_HASHES, ContentHashes, Store
 from curator.tables.track_parts import (
     AnalyzedUnit,
     AnalyzeItem,
@@ -47,35 +45,6 @@ INLINE_UNITS = 64
 """Units of stored tracks up to which arithmetic runs in the driver: cheaper than starting Ray."""
 ANALYZE_UNIT_FRAMES = 1800
 ANALYZE_UNIT_SOURCES = 32
-
-PlanOutcome = tuple[SourceItem, list[Segment] | WholeReason]
-
-
-class PlanStep:
-    """Plans the segments of a long source."""
-
-    def __init__(self, *, limit_s: float, max_pixels: int) -> None:
-        self._limit_s = limit_s
-        self._max_pixels = max_pixels
-
-    def __call__(self, item: SourceItem) -> PlanOutcome:
-        """Gives the segments, or why there are none."""
-        source = item.source
-        try:
-            with open_source(source.uri, expected_version=source.version) as reader:
-                return item, plan_segments(
-                    reader,
-                    source.uri,
-                    n_bytes=source.n_bytes,
-                    limit_s=self._limit_s,
-                    shared_frames=OVERLAP,
-                    max_pixels=self._max_pixels,
-                )
-        except NotInSegmentsError as error:
-            return item, error.reason
-        except SourceError:
-            # The whole analysis meets the same error, and names it.
-            return item, WholeReason.FAILED
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,10 +179,9 @@ class Analyzing:
         long = [item for item in pending if (item.source.header_duration_s or 0.0) > limit_s]
         if not long:
             return {}
+        stage = PlanStage(self._config)
         step = Step(
-            make=PlanStep,
-            settings={"limit_s": limit_s, "max_pixels": self._config.max_pixels},
-            resources=Resources(cpus=0.5),
+            make=UnitWorker, settings={"stage": stage, "keep": _planned}, resources=stage.resources
         )
         run = self._engine.run_here if len(long) <= INLINE_UNITS else self._engine.run
         done = {
@@ -221,7 +189,10 @@ class Analyzing:
             for families in {item.families for item in long}
         }
         planned: dict[str, _InSegments] = {}
-        for item, plan in run([step], long):
+        outcomes = (
+            result for unit in run([step], [[item] for item in long]) for result in unit.results
+        )
+        for item, plan in outcomes:
             if isinstance(plan, WholeReason):
                 self.counts.whole[str(plan)] += 1
                 continue
@@ -296,7 +267,6 @@ class Analyzing:
                 "stage": stage,
                 "keep": KeepTracks(self.tracks),
                 "ledger": engine.ledger(small=small),
-                "limit_s": config.max_decode_s,
                 "rest": "decode",
             },
             resources=stage.resources,
@@ -346,6 +316,10 @@ class Analyzing:
         known.hashes = known.hashes or done.hashes
         if done.part is not None and done.key is not None:
             known.parts[done.key] = done.part
+
+
+def _planned(items: Sequence[SourceItem], plans: Sequence[Plan]) -> list[tuple[SourceItem, Plan]]:
+    return list(zip(items, plans, strict=True))
 
 
 def _size(units: Sequence[Sequence[AnalyzeItem]]) -> tuple[int, float]:

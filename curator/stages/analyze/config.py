@@ -125,8 +125,8 @@ class AnalyzeConfig(StageConfig):
     max_decode_s: float = Field(
         43_200.0,
         gt=0,
-        description="wall time for one source after which its worker is ended; twice ends the "
-        "source with worker_died",
+        description="most CPU-seconds for one source, which then fails with too_slow; less "
+        "is given by its bytes, frames and pixels: 6 minutes for a minute of 1080p, 2 hours for an hour",
         json_schema_extra={"unit": "s"},
     )
 

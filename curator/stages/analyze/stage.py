@@ -7,10 +7,15 @@ from typing import BinaryIO
 
 from curator.errors import ErrorCode, SourceError
 from curator.measures.score_list import use_measures
-from curator.media.source_segments import NotInSegmentsError, WholeReason
+from curator.media.source_segments import (
+    NotInSegmentsError,
+    Segment,
+    WholeReason,
+    plan_segments,
+)
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
-from curator.records.sources import Failure
+from curator.records.sources import Failure, Note, decode_limit_s
 from curator.records.tracks import Track
 from curator.stage import Resources, Scope, Stage
 from curator.stages.analyze.config import AnalyzeConfig
@@ -18,12 +23,20 @@ from curator.stages.analyze.decode_source import HeaderClaims, analyze_source
 from curator.stages.analyze.families import DECODE_VERSION, families_of, tracks_fingerprint
 from curator.stages.analyze.instruments import instruments_of
 from curator.stages.analyze.measurer import Instruments
-from curator.stages.analyze.segment_join import analyze_segment, join_segments
+from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
 from curator.storage import ContentHashes, HashingReader, open_source
 from curator.tables.track_parts import AnalyzeItem, HashItem, JoinItem, SegmentItem, SourceItem
 
 Analyzed = Track | Failure | WholeReason | ContentHashes
 """What was measured, or why not; why a source must be analyzed whole; or its hashes."""
+
+
+Plan = list[Segment] | WholeReason
+"""The segments of a long source, or why it has none."""
+SLOW_MEASURES = 10.0
+"""How much more time a source gets with a CLIP model on a CPU, or measures of users."""
+MAX_DECODE_BYTES = 4 << 30
+"""Memory for one source, besides the networks: 8K takes 0.7 GB, more with each decoder thread."""
 
 
 class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
@@ -45,6 +58,8 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     writes = ("tracks",)
     by_content = frozenset({"scan"})
     config_type = AnalyzeConfig
+    boxed = True
+    answers = (Track, Note, WholeReason, ContentHashes)
 
     def __init__(
         self,
@@ -70,6 +85,31 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             memory += self._models.find(self._clip).stat().st_size
         gpus = 1 / self.config.workers_per_gpu if self.config.device == "gpu" else 0.0
         return Resources(cpus=1, memory_bytes=memory, gpus=gpus)
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """Memory for one source; none on a GPU, whose driver maps more than it uses."""
+        return None if self._is_on_gpu else MAX_DECODE_BYTES
+
+    @property
+    def locks(self) -> bool:
+        """Not on a GPU, whose driver opens devices and caches as it likes."""
+        return not self._is_on_gpu
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        return self.config.device == "gpu"
+
+    def files(self) -> tuple[str, ...]:
+        """The CLIP model, which is fetched here if it has to be: a box has no network."""
+        if self._clip is None or self._models is None:
+            return ()
+        return (str(self._models.find(self._clip).parent), self._models.folder)
+
+    def limit_s(self, unit: AnalyzeItem) -> float:
+        """CPU-seconds for a source, up to `max_decode_s`."""
+        slower = SLOW_MEASURES if self._clip is not None or self._measures else 1.0
+        return min(self.config.max_decode_s, slower * decode_limit_s(unit.source))
 
     def setup(self) -> None:
         """Loads the networks and users' measures of the families."""
@@ -98,11 +138,10 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
             return WholeReason.FAILED
         if failure.code != ErrorCode.WORKER_DIED:
             return failure
-        limit_s = self.config.max_decode_s
         return replace(
             failure,
-            message=f"{failure.message}, decoding: a crash, too little memory, or longer than "
-            f"analyze.max_decode_s = {limit_s:g} s; try it alone with --workers 1",
+            message=f"{failure.message}, decoding: a crash, or too little memory on the machine; "
+            "try it alone with --workers 1",
         )
 
     def video_s(self, result: Analyzed) -> float:
@@ -153,6 +192,52 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         hashes = HashingReader(reader).finish()
         self.cpu_s["hash"] += time.thread_time() - begun_s
         return hashes
+
+
+class PlanStage(Stage[AnalyzeConfig, SourceItem, Plan]):
+    """Plans the segments of long sources."""
+
+    name = "plan"
+    version = 1
+    scope = Scope.SOURCE
+    reads = ("scan",)
+    config_type = AnalyzeConfig
+    boxed = True
+    answers = (Segment, WholeReason)
+
+    @property
+    def resources(self) -> Resources:
+        """Half a core: reading an index is mostly waiting."""
+        return Resources(cpus=0.5)
+
+    @property
+    def limit_bytes(self) -> int:
+        """Memory for an index."""
+        return MAX_DECODE_BYTES
+
+    def limit_s(self, unit: SourceItem) -> float:
+        """CPU-seconds for an index."""
+        return decode_limit_s(unit.source)
+
+    def process(self, unit: SourceItem) -> Plan:
+        """Plans a source."""
+        source = unit.source
+        try:
+            with open_source(source.uri, expected_version=source.version) as reader:
+                return plan_segments(
+                    reader,
+                    source.uri,
+                    n_bytes=source.n_bytes,
+                    limit_s=self.config.segment_s,
+                    shared_frames=OVERLAP,
+                    max_pixels=self.config.max_pixels,
+                )
+        except NotInSegmentsError as error:
+            return error.reason
+
+    def failed(self, unit: SourceItem, failure: Failure) -> WholeReason:
+        """Leaves the failure to the whole source, which meets it too and names it."""
+        return WholeReason.FAILED
 
 
 class JoinStage(Stage[AnalyzeConfig, JoinItem, Analyzed]):

@@ -12,8 +12,8 @@ import av
 from curator.cut_requests import cut_request
 from curator.media.frame_tap import FrameTaker, FrameWish, MakeTap, StoredFrames, TakenFrames
 from curator.records.clips import Span, Written
-from curator.records.cuts import ClipForm, Crop, CutClip, CutRequest, NotCopied
-from curator.records.sources import Failure, SourceRef
+from curator.records.cuts import ClipForm, Crop, CutClip, CutRequest, Looked, NotCopied
+from curator.records.sources import Failure, SourceRef, decode_limit_s
 from curator.records.tracks import Timeline
 from curator.stage import PixelStage, Scope, Stage, StageConfig
 from curator.stages.cut.clip_cutter import ClipCutter
@@ -84,6 +84,10 @@ class CutOutcome:
 
 
 ResultT = TypeVar("ResultT")
+MAX_CUT_BYTES = 6 << 30
+"""Memory for a clip, which is held as an MP4: 8K takes 1.5 GB, more with each decoder thread."""
+PIXELS_PER_CUT_S = 1e6
+"""A twentieth of what x264 encodes on one core at its slowest preset in use."""
 
 
 class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
@@ -96,6 +100,7 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
     """
 
     version = 4
+    boxed = True
     scope = Scope.CLIP
     reads = ("clips", "tracks")
     by_content = frozenset({"clips", "tracks"})
@@ -133,6 +138,16 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
         if self._opened is not None:
             self._opened[1].close()
             self._opened = None
+
+    @property
+    def limit_bytes(self) -> int:
+        """Memory for a clip."""
+        return MAX_CUT_BYTES
+
+    def limit_s(self, unit: CutItem) -> float:
+        """CPU-seconds for a clip: in the worst case its source is decoded from its start."""
+        pixels = unit.clip.span.n_frames * unit.track.width * unit.track.height
+        return decode_limit_s(unit.source) + pixels / PIXELS_PER_CUT_S
 
     @contextmanager
     def _cutter(self, unit: CutItem) -> Iterator[ClipCutter]:
@@ -190,6 +205,7 @@ class CutStage(SourceStage[CutOutcome]):
 
     name = "cut"
     writes = ("cuts", "clips")
+    answers = (CutResult, CutOutcome, Written, NotCopied, CutClip, Looked)
 
     def process(self, unit: CutItem) -> CutOutcome:
         """Writes a clip.
@@ -246,6 +262,7 @@ class LookStage(SourceStage[TakenFrames | StoredFrames]):
     """Takes frames of clips that are not written yet, and encodes nothing."""
 
     name = "look"
+    answers = (TakenFrames, FrameWish, Looked)
 
     def process(self, unit: CutItem) -> TakenFrames:
         """Takes the frames of a clip."""

@@ -25,7 +25,7 @@ from curator.executor.worker import Step
 from curator.records.sources import SourceRef
 from curator.stages.scan.probe import SCAN_SCHEMA, scan_key
 from curator.stages.scan.source_listing import Listed, ListedSource, SkippedName, UnlistedSource
-from curator.stages.scan.stage import MAX_PROBE_S, ProbeParts, ScanStage
+from curator.stages.scan.stage import ProbeParts, ScanStage
 from curator.storage import Store
 from curator.tables.key_index import KnownKeys
 from curator.tables.parts import Parts
@@ -166,7 +166,7 @@ class Scanning:
         keep = None if few else self._keep
         step = Step(
             make=UnitWorker,
-            settings={"stage": self._stage, "keep": keep, "limit_s": MAX_PROBE_S},
+            settings={"stage": self._stage, "keep": keep},
             resources=self._stage.resources,
         )
         deaths: Counter[str] = Counter()
@@ -197,7 +197,7 @@ class Scanning:
     def _give_up(self, source: SourceRef) -> None:
         message = (
             f"{source.uri}: the process that read its header died {MAX_ATTEMPTS} times: a crash, "
-            f"too little memory, or longer than {MAX_PROBE_S:g} s; leave the file out, or remux it"
+            "too little memory on the machine; leave the file out, or remux it"
         )
         row = _failed(source.uri, "scan", ErrorCode.WORKER_DIED, message)
         self._sources.add_failed([row | {"bytes": source.n_bytes, "version": source.version}])

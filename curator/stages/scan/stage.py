@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curator.errors import RETRIED
+from curator.errors import RETRIED, ErrorCode
 from curator.records.sources import Failure, SourceRef
 from curator.stage import Resources, Scope, Stage
 from curator.stages.scan.config import ScanConfig
@@ -15,8 +15,10 @@ from curator.storage import Store
 from curator.storage.source_reader import is_racy
 from curator.tables.parts import Parts, rows_to_table
 
-MAX_PROBE_S = 600.0
-"""Wall time for one header after which its process is ended: it is a demuxer that hangs."""
+MAX_PROBE_S = 30.0
+"""CPU-seconds for one header: the longest index, of a day at 120 frames/s, takes 5."""
+MAX_PROBE_BYTES = 768 << 20
+"""Memory for one header, of which an index of a day at 120 frames/s takes 500 MB."""
 
 
 class ScanStage(Stage[ScanConfig, SourceRef, dict[str, Any]]):
@@ -28,6 +30,17 @@ class ScanStage(Stage[ScanConfig, SourceRef, dict[str, Any]]):
     writes = ("scan",)
     config_type = ScanConfig
     results_ignore = frozenset({"sidecar_meta"})
+    boxed = True
+    memory_code = ErrorCode.TOO_LARGE_TO_PROBE
+
+    @property
+    def limit_bytes(self) -> int:
+        """Memory for a header."""
+        return MAX_PROBE_BYTES
+
+    def limit_s(self, unit: SourceRef) -> float:
+        """Seconds for a header."""
+        return MAX_PROBE_S
 
     @property
     def resources(self) -> Resources:

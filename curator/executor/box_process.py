@@ -1,0 +1,243 @@
+"""The process of a decoder box: it parses untrusted bytes, and owns nothing worth stealing.
+
+It has no credentials, opens no file of users and no connection: its parent reads sources for it.
+`decoder_box` is the parent's side, and has the list of messages.
+"""
+
+import importlib
+import io
+import logging
+import pickle
+import resource
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from curator.errors import CuratorError, ErrorCode, SourceError
+from curator.executor.attempts import internal_failure
+from curator.executor.plain_values import to_bytes
+from curator.executor.sandbox import end_with_parent, lock
+from curator.records.sources import Failure
+from curator.stage import Stage
+from curator.storage.source_reader import BUFFER_BYTES, open_through
+from curator.tables.parts import leave_pandas_out
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+NO_LIMIT = resource.RLIM_INFINITY
+
+
+class ParentReader(io.RawIOBase):
+    """A source that the parent has opened; any thread may read, one at a time.
+
+    Args:
+        box: Whose parent it is.
+        uri: Name for messages.
+        expected_version: As `open_source` takes it.
+    """
+
+    def __init__(self, box: "BoxProcess", uri: str, expected_version: str | None) -> None:
+        super().__init__()
+        self._box = box
+        self.name = uri
+        self._position = 0
+        self._handle, self.size = pickle.loads(box.ask("open", uri, expected_version))
+
+    @property
+    def expected_end(self) -> int | None:
+        """See `expect_end`; only set."""
+        return None
+
+    @expected_end.setter
+    def expected_end(self, end: int | None) -> None:
+        self._box.tell("end", self._handle, end)
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """Returns the position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Moves; nothing is read."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"cannot seek to {base + offset}: before the start of {self.name!r}")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        """Gets bytes from the parent."""
+        target = memoryview(buffer).cast("B")
+        data = self._box.ask("read", self._handle, self._position, len(target))
+        target[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Lets the parent close it."""
+        if not self.closed:
+            with suppress(BrokenPipeError):
+                self._box.tell("close", self._handle)
+        super().close()
+
+
+class BoxProcess:
+    """Runs a stage over items, one at a time.
+
+    Args:
+        pipe: To the parent.
+        folder: The one folder that this process may write in.
+    """
+
+    def __init__(self, pipe: Connection, folder: str) -> None:
+        self._pipe = pipe
+        self._folder = folder
+        self._stage: Stage[Any, Any, Any] | None = None
+        self._is_locked = False
+        # A decoder's thread may read while another one does.
+        self._turn = threading.Lock()
+
+    def tell(self, *message: object) -> None:
+        """Sends a message that has no answer."""
+        with self._turn:
+            self._pipe.send_bytes(to_bytes(message))
+
+    def ask(self, *message: object) -> memoryview:
+        """Sends a message, and returns the answer.
+
+        Raises:
+            SourceError: The parent cannot read the source.
+        """
+        with self._turn:
+            self._pipe.send_bytes(to_bytes(message))
+            answer = memoryview(self._pipe.recv_bytes())
+        if answer[0]:
+            raise pickle.loads(answer[1:])
+        return answer[1:]
+
+    def serve(self) -> None:
+        """Does what the parent says until it goes."""
+        open_through(self._open)
+        self.tell("ready")
+        while True:
+            try:
+                kind, *parts = pickle.loads(self._pipe.recv_bytes())
+            except EOFError:
+                return
+            match kind:
+                case "load":
+                    for name in parts[0]:
+                        importlib.import_module(name)
+                case "stage":
+                    self._set_up(*parts)
+                case "item":
+                    self._run(*parts)
+                case "release" if self._stage is not None:
+                    self._stage.release()
+
+    def _open(self, uri: str, expected_version: str | None) -> BinaryIO:
+        return io.BufferedReader(ParentReader(self, uri, expected_version), BUFFER_BYTES)
+
+    def _set_up(self, stage: bytes, readable: tuple[str, ...], locks: bool) -> None:
+        """Loads a stage; before the first one sees a source, this process is locked."""
+        try:
+            if locks and not self._is_locked:
+                lock(readable, self._folder)
+                self._is_locked = True
+            self._stage = pickle.loads(stage)
+            self._stage.setup()
+        except CuratorError as error:
+            self.tell("refused", type(error).__name__, str(error))
+        except Exception as error:
+            logging.getLogger(__name__).exception("a stage cannot be set up")
+            self.tell("refused", "CuratorError", f"{type(error).__name__}: {error}")
+        else:
+            self.tell("set_up")
+
+    def _run(self, item: Any, cpu_s: float | None, n_bytes: int | None) -> None:  # noqa: ANN401
+        stage = self._stage
+        assert stage is not None
+        begun_s = time.process_time()
+        _limit(resource.RLIMIT_CPU, None if cpu_s is None else round(begun_s + cpu_s) + 1)
+        _limit(resource.RLIMIT_DATA, None if n_bytes is None else _data_bytes() + n_bytes)
+        failure: Failure | None = None
+        result: Any = None
+        try:
+            result = stage.process(item)
+        except MemoryError:
+            failure = _failure(item, stage, stage.memory_code, _too_much(item, n_bytes))
+        except CuratorError as error:
+            code = error.code if isinstance(error, SourceError) else ErrorCode.INTERNAL
+            failure = _failure(item, stage, code, str(error))
+        except Exception as error:  # noqa: BLE001 - becomes the item's failed outcome
+            failure = internal_failure(item.uri, stage.name, error)
+        _limit(resource.RLIMIT_CPU, None)
+        _limit(resource.RLIMIT_DATA, None)
+        spent = (begun_s, time.process_time(), dict(stage.cpu_s), dict(stage.counts))
+        stage.cpu_s.clear()
+        stage.counts.clear()
+        self.tell("failed" if failure is not None else "done", failure or result, *spent)
+
+
+def _failure(
+    item: Any,  # noqa: ANN401
+    stage: Stage[Any, Any, Any],
+    code: ErrorCode,
+    message: str,
+) -> Failure:
+    return Failure(uri=item.uri, stage=stage.name, code=code, message=message)
+
+
+def _too_much(item: Any, n_bytes: int | None) -> str:  # noqa: ANN401
+    limit = "this machine has" if n_bytes is None else f"{n_bytes >> 20} MiB, the limit for one"
+    return (
+        f"{item.uri}: its bytes ask for more memory than {limit}; its header may be damaged or "
+        "made to exhaust memory: remux it with ffmpeg, or leave it out"
+    )
+
+
+def _limit(kind: int, value: int | None) -> None:
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (hard if value is None else value, hard))
+
+
+def _data_bytes() -> int:
+    """Returns the private memory of this process that counts against `RLIMIT_DATA`."""
+    with open("/proc/self/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"VmData:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def main(number: str, folder: str, *modules: str) -> None:
+    """Runs a box.
+
+    Args:
+        number: Of the file descriptor of its pipe.
+        folder: The one folder that it may write in.
+        modules: What it imports at once.
+    """
+    end_with_parent()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    tempfile.tempdir = folder
+    leave_pandas_out()
+    for name in modules:
+        importlib.import_module(name)
+    BoxProcess(Connection(int(number)), folder).serve()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,267 @@
+"""Runs stages that parse untrusted bytes in a child process without rights: the parent's side.
+
+Messages to the box are pickled, because it trusts its parent; messages from it are plain values
+(`plain_values`), because its parent does not trust it:
+
+    to the box                             from the box
+    load     modules                       ready
+    stage    stage, readable, locks        set_up, or refused class, message
+    item     item, cpu_s, n_bytes          open uri, version       -> handle, size
+    release                                read handle, at, n      -> bytes
+                                           end handle, at; close handle
+                                           done result, or failed failure; CPU-seconds, counts
+"""
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, BinaryIO
+
+from curator import errors
+from curator.errors import CuratorError, ErrorCode
+from curator.executor.cpu_accounting import MARK
+from curator.executor.plain_values import from_bytes
+from curator.records.sources import Failure
+from curator.stage import Stage
+from curator.storage import expect_end, open_source
+from curator.storage.scratch import ScratchFolder
+
+KEPT_VARIABLES = (
+    "PATH", "LANG", "LC_", "TZ", "PYTHON", "LD_LIBRARY_PATH", "OMP_", "OPENBLAS_", "MKL_", "ATEN_",
+    "KMP_", "MALLOC_", "CUDA_", "NVIDIA_", "DNNL_", "TORCH_", "ORT_", "COVERAGE_",
+)  # fmt: skip
+"""Beginnings of the names of environment variables that a box gets: none holds a credential."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""As Ray has it in its workers: small products of matrices on two threads mostly wait, busily."""
+WALL_PER_CPU = 6.0
+"""Seconds that a box may take for each CPU-second that it is given: machines are shared."""
+MAX_READ_BYTES = 16 << 20
+MAX_ANSWER_BYTES = 4 << 30
+
+
+class BoxDiedError(Exception):
+    """The process of a box ended, or had to be ended, while it worked on an item.
+
+    Args:
+        why: For messages.
+        is_slow: It took more time than it may.
+    """
+
+    def __init__(self, why: str, *, is_slow: bool = False) -> None:
+        super().__init__(why)
+        self.is_slow = is_slow
+
+
+class Box:
+    """One process, and the sources that are open for it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
+        self._folder: ScratchFolder | None = None
+        self._stage: Stage[Any, Any, Any] | None = None
+        self._readable: tuple[str, ...] | None = None
+        """What the process can read since it was locked; None before."""
+        self._readers: dict[int, BinaryIO] = {}
+        self._cpu_s = 0.0
+        self._start_up_s, self._work_s = 0.0, 0.0
+
+    def load(self, modules: Sequence[str]) -> None:
+        """Lets the process import modules without waiting; starts it if necessary."""
+        if self._process is None or self._process.poll() is not None:
+            self._start(modules)
+        else:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._send("load", tuple(modules))
+
+    def process(self, stage: Stage[Any, Any, Any], item: Any) -> Any:  # noqa: ANN401
+        """Runs a stage on an item; returns its result, or a `Failure`.
+
+        Args:
+            stage: Set up in the box, for this item and the next ones; takes the box's `cpu_s` and
+                `counts`.
+            item: It has a `uri`, the only source that the box may read now.
+
+        Raises:
+            BoxDiedError: The process ended, and the next call starts another one.
+            CuratorError: The stage cannot be set up.
+        """
+        try:
+            self._use(stage)
+            limit_s = stage.limit_s(item)
+            self._send("item", item, limit_s, stage.limit_bytes)
+            return self._answer(item.uri, None if limit_s is None else limit_s * WALL_PER_CPU)
+        except (BrokenPipeError, EOFError, ConnectionResetError) as error:
+            raise self._died() from error
+
+    def take_cpu_s(self) -> tuple[float, float]:
+        """Returns CPU-seconds between items, such as loading models, and of items, since then."""
+        taken = self._start_up_s, self._work_s
+        self._start_up_s = self._work_s = 0.0
+        return taken
+
+    def release(self) -> None:
+        """Lets the stage close what its items had open in common."""
+        if self._stage is not None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._send("release")
+
+    def stop(self) -> None:
+        """Ends the process at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        if self._pipe is not None:
+            self._pipe.close()
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+        if self._folder is not None:
+            self._folder.close()
+        self._process = self._pipe = self._folder = self._stage = self._readable = None
+        self._cpu_s = 0.0
+
+    def _start(self, modules: Sequence[str] = ()) -> None:
+        self.stop()
+        self._folder = ScratchFolder("curate-box-")
+        ours, theirs = Pipe()
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(KEPT_VARIABLES) and name != MARK
+        }
+        folder = str(self._folder.path)
+        environment = ONE_THREAD | environment | {"TMPDIR": folder, "HOME": folder}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        self._process = subprocess.Popen(
+            [
+                sys.executable, "-m", "curator.executor.box_process",
+                str(theirs.fileno()), folder, *modules,
+            ],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            # An interrupt from the terminal goes to the driver, which ends this process.
+            process_group=0,
+        )  # fmt: skip
+        theirs.close()
+        self._pipe = ours
+
+    def _use(self, stage: Stage[Any, Any, Any]) -> None:
+        """Sets a stage up, in another process where this one may not read the stage's files."""
+        if self._process is not None and self._process.poll() is not None:
+            raise EOFError
+        if self._stage is stage:
+            return
+        readable = tuple(stage.files())
+        if self._process is None or not set(readable) <= set(self._readable or readable):
+            self._start()
+        self._stage = None
+        self._send("stage", pickle.dumps(stage), readable, stage.locks)
+        answer = self._answer("", None)
+        if isinstance(answer, CuratorError):
+            raise answer
+        self._stage, self._readable = stage, readable if stage.locks else None
+
+    def _send(self, *message: object) -> None:
+        assert self._pipe is not None
+        self._pipe.send_bytes(pickle.dumps(message))
+
+    def _answer(self, uri: str, wall_s: float | None) -> Any:  # noqa: ANN401
+        """Serves the box until it is done; time in which it waits for bytes does not count."""
+        assert self._pipe is not None
+        stage = self._stage
+        records = (*stage.answers, Failure, ErrorCode) if stage is not None else ()
+        while True:
+            asked_s = time.monotonic()
+            if not self._pipe.poll(wall_s):
+                raise self._died(slow_s=wall_s)
+            if wall_s is not None:
+                wall_s = max(0.0, wall_s - (time.monotonic() - asked_s))
+            kind, *parts = from_bytes(self._pipe.recv_bytes(MAX_ANSWER_BYTES), records)
+            match kind:
+                case "set_up":
+                    return None
+                case "refused":
+                    return _error(*parts)
+                case "done" | "failed":
+                    result, begun_s, ended_s, cpu_s, counts = parts
+                    self._take(begun_s, ended_s, cpu_s, counts)
+                    return result
+                case "open" | "read":
+                    self._pipe.send_bytes(self._served(kind, parts, uri))
+                case "end":
+                    expect_end(self._readers[parts[0]], parts[1])
+                case "close":
+                    self._readers.pop(parts[0]).close()
+
+    def _served(self, kind: str, parts: Sequence[Any], uri: str) -> bytes:
+        """Returns the answer to a message: 0 and bytes, or 1 and a pickled error."""
+        try:
+            if kind == "open":
+                return b"\0" + pickle.dumps(self._opened(*parts, allowed=uri))
+            handle, at, n = parts
+            reader = self._readers[handle]
+            reader.seek(at)
+            return b"\0" + reader.read(min(n, MAX_READ_BYTES))
+        except CuratorError as error:
+            return b"\1" + pickle.dumps(error)
+
+    def _opened(self, uri: str, version: str | None, *, allowed: str) -> tuple[int, int]:
+        if uri != allowed:
+            raise CuratorError(f"a decoder asked for {uri!r} while it worked on {allowed!r}")
+        reader = open_source(uri, expected_version=version)
+        handle = max(self._readers, default=0) + 1
+        self._readers[handle] = reader
+        return handle, reader.seek(0, os.SEEK_END)
+
+    def _take(
+        self, begun_s: float, ended_s: float, cpu_s: dict[str, float], counts: dict[str, int]
+    ) -> None:
+        stage = self._stage
+        assert stage is not None
+        self._start_up_s += begun_s - self._cpu_s
+        self._work_s += ended_s - begun_s
+        self._cpu_s = ended_s
+        for name, seconds in cpu_s.items():
+            stage.cpu_s[name] += seconds
+        stage.counts.update(counts)
+
+    def _died(self, *, slow_s: float | None = None) -> BoxDiedError:
+        """Ends what is left of the process; returns why it ended."""
+        assert self._process is not None
+        if slow_s is not None:
+            self._process.kill()
+        code = self._process.wait()
+        self.stop()
+        if slow_s is not None or code == -signal.SIGXCPU:
+            return BoxDiedError("it took longer than its size allows", is_slow=True)
+        return BoxDiedError(f"its decoder ended with {_words(code)}")
+
+
+def _words(code: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"exit status {code}"
+
+
+def _error(name: str, message: str) -> CuratorError:
+    kind = getattr(errors, name, CuratorError)
+    is_plain = isinstance(kind, type) and issubclass(kind, CuratorError)
+    return kind(message) if is_plain else CuratorError(message)
+
+
+_box: Box | None = None
+
+
+def process_box() -> Box:
+    """Returns the box of this process: one serves all stages, one after the other."""
+    global _box
+    if _box is None:
+        _box = Box()
+    return _box

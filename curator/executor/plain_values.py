@@ -1,0 +1,122 @@
+"""Values as bytes that cannot run code when they are read: JSON, with arrays and bytes behind it.
+
+Answers of a decoder box come as these, because unpickling would let whoever controls the box run
+code in its parent. Records and enumerations are made only of the classes that the reader names.
+"""
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+_KINDS = "biufc"
+"""Kinds of NumPy arrays that are numbers."""
+
+
+def to_bytes(value: object) -> bytes:
+    """Returns a value as bytes, for `from_bytes`.
+
+    Args:
+        value: Numbers, text, bytes, arrays of numbers, fractions, enumerations and records (data
+            classes), in lists, tuples, sets and mappings.
+
+    Raises:
+        TypeError: It holds anything else.
+    """
+    buffers: list[bytes | memoryview] = []
+    head = json.dumps(_plain(value, buffers)).encode()
+    sizes = [len(buffer) for buffer in buffers]
+    return b"".join(
+        (struct.pack(f"<QQ{len(sizes)}Q", len(head), len(sizes), *sizes), head, *buffers)
+    )
+
+
+def from_bytes(data: bytes, records: Sequence[type] = ()) -> Any:  # noqa: ANN401
+    """Returns the value.
+
+    Args:
+        data: From `to_bytes`; it is not trusted.
+        records: Data classes and enumerations that it may hold.
+
+    Raises:
+        ValueError: The bytes are no such value, or hold another class.
+    """
+    try:
+        n_head, n_buffers = struct.unpack_from("<QQ", data)
+        sizes = struct.unpack_from(f"<{n_buffers}Q", data, 16)
+        start = 16 + 8 * n_buffers
+        head = json.loads(data[start : start + n_head])
+        buffers, at = [], start + n_head
+        for size in sizes:
+            buffers.append(memoryview(data)[at : at + size])
+            at += size
+        return _value(head, buffers, {record.__name__: record for record in records})
+    except (struct.error, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise ValueError(f"no plain value: {type(error).__name__}: {error}") from error
+
+
+def _plain(value: Any, buffers: list[bytes | memoryview]) -> Any:  # noqa: ANN401
+    """Returns a value for JSON: what JSON lacks is a list of its kind and parts."""
+    if isinstance(value, Enum):
+        return ["enum", type(value).__name__, value.value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        buffers.append(value)
+        return ["bytes", len(buffers) - 1]
+    if isinstance(value, np.generic):
+        return _plain(value.item(), buffers)
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in _KINDS:
+            raise TypeError(f"an array of {value.dtype} holds more than numbers")
+        buffers.append(value.tobytes())
+        return ["array", value.dtype.str, value.shape, len(buffers) - 1]
+    if isinstance(value, Fraction):
+        return ["fraction", value.numerator, value.denominator]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [type(value).__name__, [_plain(item, buffers) for item in value]]
+    if isinstance(value, Mapping):
+        pairs = [[_plain(k, buffers), _plain(v, buffers)] for k, v in value.items()]
+        return ["dict", pairs]
+    if is_dataclass(value):
+        parts = {f.name: _plain(getattr(value, f.name), buffers) for f in fields(value)}
+        return ["record", type(value).__name__, parts]
+    raise TypeError(f"{type(value).__name__} is no plain value")
+
+
+_GROUPS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+
+
+def _value(
+    plain: Any,  # noqa: ANN401
+    buffers: Sequence[memoryview],
+    records: Mapping[str, type],
+) -> Any:  # noqa: ANN401
+    if not isinstance(plain, list):
+        return plain
+    kind, *parts = plain
+    match kind:
+        case "enum":
+            return records[parts[0]](parts[1])
+        case "bytes":
+            return bytes(buffers[parts[0]])
+        case "array":
+            dtype = np.dtype(parts[0])
+            if dtype.kind not in _KINDS:
+                raise TypeError(f"an array of {dtype} holds more than numbers")
+            # A copy: what is read may be written to.
+            return np.frombuffer(buffers[parts[2]], dtype).reshape(parts[1]).copy()
+        case "fraction":
+            return Fraction(*parts)
+        case "dict":
+            return {_value(k, buffers, records): _value(v, buffers, records) for k, v in parts[0]}
+        case "record":
+            own = {name: _value(part, buffers, records) for name, part in parts[1].items()}
+            return records[parts[0]](**own)
+        case _:
+            return _GROUPS[kind](_value(item, buffers, records) for item in parts[0])
