@@ -173,9 +173,9 @@ class BoxProcess:
         _limit(resource.RLIMIT_CPU, None if cpu_s is None else round(begun_s + cpu_s) + 1)
         _limit(resource.RLIMIT_DATA, None if n_bytes is None else _data_bytes() + n_bytes)
         failure: Failure | None = None
-        result: Any = None
+        result = b""
         try:
-            result = stage.process(item)
+            result = to_bytes(stage.process(item))
         except MemoryError:
             failure = _failure(item, stage, stage.memory_code, _too_much(item, n_bytes))
         except CuratorError as error:
@@ -188,7 +188,7 @@ class BoxProcess:
         spent = (begun_s, time.process_time(), dict(stage.cpu_s), dict(stage.counts))
         stage.cpu_s.clear()
         stage.counts.clear()
-        self.tell("failed" if failure is not None else "done", failure or result, *spent)
+        self.tell("done", result if failure is None else to_bytes(failure), *spent)
 
 
 def _failure(

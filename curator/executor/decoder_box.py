@@ -9,7 +9,7 @@ Messages to the box are pickled, because it trusts its parent; messages from it 
     item     item, cpu_s, n_bytes          open uri, version       -> handle, size
     release                                read handle, at, n      -> bytes
                                            end handle, at; close handle
-                                           done result, or failed failure; CPU-seconds, counts
+                                           done result or failure, CPU-seconds, counts
 """
 
 import contextlib
@@ -41,6 +41,9 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """As Ray has it in its workers: small products of matrices on two threads mostly wait, busily."""
 WALL_PER_CPU = 6.0
 """Seconds that a box may take for each CPU-second that it is given: machines are shared."""
+_SLOW = "it took longer than its size allows"
+_MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+"""Errors that an answer raises which no honest box gives."""
 MAX_READ_BYTES = 16 << 20
 MAX_ANSWER_BYTES = 4 << 30
 
@@ -99,6 +102,8 @@ class Box:
             return self._answer(item.uri, None if limit_s is None else limit_s * WALL_PER_CPU)
         except (BrokenPipeError, EOFError, ConnectionResetError) as error:
             raise self._died() from error
+        except _MALFORMED as error:
+            raise self._died(f"it answered nonsense ({error!r:.80})") from error
 
     def take_cpu_s(self) -> tuple[float, float]:
         """Returns CPU-seconds between items, such as loading models, and of items, since then."""
@@ -180,19 +185,19 @@ class Box:
         while True:
             asked_s = time.monotonic()
             if not self._pipe.poll(wall_s):
-                raise self._died(slow_s=wall_s)
+                raise self._died(_SLOW)
             if wall_s is not None:
                 wall_s = max(0.0, wall_s - (time.monotonic() - asked_s))
-            kind, *parts = from_bytes(self._pipe.recv_bytes(MAX_ANSWER_BYTES), records)
+            kind, *parts = from_bytes(self._pipe.recv_bytes(MAX_ANSWER_BYTES))
             match kind:
                 case "set_up":
                     return None
                 case "refused":
                     return _error(*parts)
-                case "done" | "failed":
-                    result, begun_s, ended_s, cpu_s, counts = parts
-                    self._take(begun_s, ended_s, cpu_s, counts)
-                    return result
+                case "done":
+                    result, *spent = parts
+                    self._take(*spent)
+                    return from_bytes(result, records)
                 case "open" | "read":
                     self._pipe.send_bytes(self._served(kind, parts, uri))
                 case "end":
@@ -232,16 +237,16 @@ class Box:
             stage.cpu_s[name] += seconds
         stage.counts.update(counts)
 
-    def _died(self, *, slow_s: float | None = None) -> BoxDiedError:
-        """Ends what is left of the process; returns why it ended."""
+    def _died(self, why: str | None = None) -> BoxDiedError:
+        """Ends what is left of the process; `why` it has to end, or None where it ended itself."""
         assert self._process is not None
-        if slow_s is not None:
+        if why is not None:
             self._process.kill()
         code = self._process.wait()
         self.stop()
-        if slow_s is not None or code == -signal.SIGXCPU:
-            return BoxDiedError("it took longer than its size allows", is_slow=True)
-        return BoxDiedError(f"its decoder ended with {_words(code)}")
+        if code == -signal.SIGXCPU:
+            why = _SLOW
+        return BoxDiedError(why or f"its decoder ended with {_words(code)}", is_slow=why == _SLOW)
 
 
 def _words(code: int) -> str:

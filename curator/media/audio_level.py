@@ -24,6 +24,7 @@ from av.stream import Stream
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from curator.media.container import has_decoder
 from curator.records.sources import Note
 
 CELLS_PER_S = 10
@@ -83,7 +84,7 @@ class LevelMeter:
         """Start of the last frame as numerator and denominator, its samples and their rate."""
         self._cells, self._energies, self._seconds = array("q"), array("d"), array("d")
         self._open: tuple[int, float, float] | None = None
-        self._context = getattr(stream, "codec_context", None)
+        self._context = stream.codec_context if has_decoder(stream) else None
         if self._context is None:
             self.notes.add(Note.AUDIO_NOT_DECODED)
         elif not self._context.is_open:

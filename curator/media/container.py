@@ -23,6 +23,27 @@ DEMUXERS = (
 """Containers of video, without playlists that name other files (hls, dash, concat), image readers,
 raw formats without a signature, and devices."""
 
+CODECS = (
+    "h264,hevc,vvc,libdav1d,av1,libvpx,libvpx-vp9,vp3,vp6,vp6a,vp6f,vp8,vp9,mpeg1video,mpeg2video,"
+    "mpegvideo,mpeg4,msmpeg4v1,msmpeg4v2,msmpeg4,h261,h263,h263i,h263p,flv,wmv1,wmv2,wmv3,vc1,mjpeg,"
+    "mjpegb,prores,prores_raw,dnxhd,cfhd,dvvideo,theora,rv10,rv20,rv30,rv40,svq1,svq3,cinepak,indeo2,"
+    "indeo3,indeo4,indeo5,ffv1,ffvhuff,huffyuv,utvideo,magicyuv,hap,qtrle,rpza,smc,8bps,rawvideo,v210,"
+    "v308,v408,v410,r210,png,apng,gif,jpeg2000,webp,bmp,tiff,zmbv,flashsv,flashsv2,"
+    "aac,aac_fixed,aac_latm,ac3,eac3,alac,amrnb,amrwb,ape,cook,dca,flac,g723_1,g729,gsm,gsm_ms,mlp,"
+    "truehd,mp1,mp1float,mp2,mp2float,mp3,mp3float,mp3adu,mp3on4,nellymoser,opus,libopus,qcelp,ralf,sipr,speex,vorbis,wavpack,wmalossless,wmapro,wmav1,wmav2,wmavoice,"
+    "pcm_alaw,pcm_mulaw,pcm_bluray,pcm_dvd,pcm_lxf,pcm_f32be,pcm_f32le,pcm_f64be,pcm_f64le,pcm_s8,"
+    "pcm_s16be,pcm_s16le,pcm_s24be,pcm_s24le,pcm_s32be,pcm_s32le,pcm_u8,pcm_u16be,pcm_u16le,pcm_u24be,"
+    "pcm_u24le,pcm_u32be,pcm_u32le,adpcm_ima_qt,adpcm_ima_wav,adpcm_ms,adpcm_swf,adpcm_yamaha,"
+    "mov_text,subrip,srt,ass,ssa,webvtt,dvbsub,dvdsub,pgssub"
+)
+"""Decoders of codecs that cameras, editors and web sites write; not those of games and consoles."""
+_CODECS = frozenset(CODECS.split(","))
+MAX_PICTURE_PIXELS = 1 << 26
+"""Largest picture that is decoded to learn what a container holds: 8K has half of that. Covers are
+decoded for this before anybody can see that they are covers."""
+MAX_STREAMS = 100
+"""A camera of 8 lenses with its sound and telemetry has some 30."""
+
 BUFFER_BYTES = 1 << 18
 """Read size between FFmpeg and Python: about one call per frame, instead of one per 32 KiB."""
 
@@ -82,11 +103,23 @@ def open_container(
         container = av.open(
             _Seeking(reader),
             mode="r",
-            container_options={"format_whitelist": DEMUXERS, "protocol_whitelist": "none"},
+            options={"max_pixels": str(MAX_PICTURE_PIXELS), "codec_whitelist": CODECS},
+            container_options={
+                "format_whitelist": DEMUXERS,
+                "protocol_whitelist": "none",
+                "max_streams": str(MAX_STREAMS),
+            },
             metadata_errors="replace",
             buffer_size=BUFFER_BYTES,
             io_open=_refuse_other_files,
         )
+    except av.error.MemoryError as error:
+        raise SourceError(
+            ErrorCode.TOO_LARGE_TO_PROBE,
+            f"{uri} ({n_bytes} bytes) has more than {MAX_STREAMS} streams, or an index or pictures "
+            "that ask for more memory than reading a header may take; remux its video alone with "
+            "ffmpeg, or leave it out",
+        ) from error
     except av.error.FFmpegError as error:
         raise SourceError(
             ErrorCode.NOT_A_VIDEO,
@@ -119,13 +152,19 @@ def video_stream(container: av.container.InputContainer, uri: str) -> av.video.s
             f"{uri} has no video stream (it has: {kinds}); remove it from the sources",
         )
     stream = streams[0]
-    context = getattr(stream, "codec_context", None)
-    if context is None:
+    if not has_decoder(stream):
         raise SourceError(
             ErrorCode.UNSUPPORTED_CODEC,
-            f"{uri}: no decoder for its video codec; transcode it to H.264, HEVC, VP9 or AV1",
+            f"{uri}: no accepted decoder for its video codec; transcode it to H.264, HEVC, VP9 or "
+            "AV1",
         )
     return stream
+
+
+def has_decoder(stream: av.stream.Stream) -> bool:
+    """Returns whether FFmpeg has a decoder for a stream, and it is one of `CODECS`."""
+    context = getattr(stream, "codec_context", None)
+    return context is not None and context.codec.name in _CODECS
 
 
 def demuxed(

@@ -126,7 +126,7 @@ class AnalyzeConfig(StageConfig):
         43_200.0,
         gt=0,
         description="most CPU-seconds for one source, which then fails with too_slow; less "
-        "is given by its bytes, frames and pixels: 6 minutes for a minute of 1080p, 2 hours for an hour",
+        "is given by its bytes, frames and pixels: 6 minutes for one of 1080p, 2 hours for 60",
         json_schema_extra={"unit": "s"},
     )
 

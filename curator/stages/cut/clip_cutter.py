@@ -26,7 +26,13 @@ from av.audio.stream import AudioStream
 from curator.cut_requests import frame_plan, target_n_frames
 from curator.errors import CutError
 from curator.media.clip_audio import add_audio, audio_of_span
-from curator.media.container import demuxed, open_container, pixel_aspect_of, video_stream
+from curator.media.container import (
+    demuxed,
+    has_decoder,
+    open_container,
+    pixel_aspect_of,
+    video_stream,
+)
 from curator.media.decode import FrameReader, upright_size
 from curator.media.encode import Encoder, EncodeSettings, Upright, encode_mp4, refuse_without
 from curator.media.frame_tap import MakeTap
@@ -214,9 +220,7 @@ class ClipCutter:
         container = self._opened()
         video = video_stream(container, self._uri)
         stream = container.streams.best("audio", related=video)
-        # A stream in a codec unknown to FFmpeg has no context.
-        is_known = getattr(stream, "codec_context", None) is not None
-        if not (isinstance(stream, AudioStream) and is_known):
+        if not (isinstance(stream, AudioStream) and has_decoder(stream)):
             return mp4, "none"
         audio = audio_of_span(
             container,
