@@ -14,6 +14,7 @@ What was found by it: benchmarks/results/robustness.md.
 
 import argparse
 import contextlib
+import faulthandler
 import hashlib
 import io
 import json
@@ -101,14 +102,13 @@ class FuzzStep:
 
     def __call__(self, case: Case) -> Outcome:
         """Tries a file, and looks at every clip with plain PyAV."""
-        from curator.executor.attempts import watchdog
-
         n_bytes = os.stat(case.path).st_size
         limit_s = LIMIT_S + LIMIT_S_PER_MB * n_bytes / 1e6
         begun, cpu = time.monotonic(), time.process_time()
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
-        with watchdog(limit_s, armed=True):
+        faulthandler.dump_traceback_later(limit_s, exit=True)
+        try:
             outcome = self._try(case)
             if case.twice:
                 again = self._try(case)
@@ -117,6 +117,8 @@ class FuzzStep:
                         f"another result the second time: {outcome.code} {outcome.digest}, "
                         f"{again.code} {again.digest}"
                     )
+        finally:
+            faulthandler.cancel_dump_traceback_later()
         outcome.wall_s = time.monotonic() - begun
         outcome.cpu_s = time.process_time() - cpu
         outcome.peak_bytes = _peak_bytes()

@@ -28,6 +28,17 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+@pytest.fixture
+def unboxed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets stages decode in this process: for tests that replace a part of them."""
+    from curator.stages.analyze.stage import AnalyzeStage, PlanStage
+    from curator.stages.cut.stage import SourceStage
+    from curator.stages.scan.stage import ScanStage
+
+    for stage in (ScanStage, PlanStage, AnalyzeStage, SourceStage):
+        monkeypatch.setattr(stage, "boxed", False)
+
+
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """Address of an S3 server that lives as long as the tests."""

@@ -51,11 +51,11 @@ class Acting(Stage[StageConfig, Item, Any]):
     def limit_s(self, unit: Item) -> float:
         return 1.0
 
-    def process(self, unit: Item) -> Any:
+    def process(self, unit: Item) -> object:
         self.counts["acts"] += 1
         return ACTS[unit.act](unit)
 
-    def failed(self, unit: Item, failure: Failure) -> Any:
+    def failed(self, unit: Item, failure: Failure) -> Failure:
         return failure
 
 
@@ -209,11 +209,11 @@ def test_an_answer_that_is_no_plain_value_ends_the_box(film: str, box: Box) -> N
 def test_a_box_ends_with_its_parent(tmp_path: Path) -> None:
     """Pins that a killed driver leaves no decoder behind."""
     code = (
-        "import sys; sys.path[:0] = [%r]\n"
+        "import sys; sys.path[:0] = [{!r}]\n"
         "from test_decoder_box import *\n"
         "from test_decoder_box import _run\n"
-        "print(_run(%r, 'pid')[0], flush=True); time.sleep(60)"
-    ) % (str(Path(__file__).parent), str(tmp_path / "film"))
+        "print(_run({!r}, 'pid')[0], flush=True); time.sleep(60)"
+    ).format(str(Path(__file__).parent), str(tmp_path / "film"))
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     number = int(parent.stdout.readline())

@@ -13,16 +13,22 @@ from curator.executor.plain_values import from_bytes, to_bytes
 
 
 class Colour(StrEnum):
+    """An enumeration."""
+
     RED = "red"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inner:
+    """A record in a record."""
+
     colour: Colour | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outer:
+    """A record of all kinds."""
+
     inner: tuple[Inner, ...]
     at: dict[str, Any] = field(default_factory=dict)
 
@@ -49,7 +55,7 @@ def test_arrays_keep_type_shape_and_bits(dtype: str) -> None:
     for shape in ((3, 0), (2, 3), ()):
         array = np.ones(shape, dtype)
         back = from_bytes(to_bytes(array))
-        assert back.dtype == array.dtype and back.shape == array.shape
+        assert (back.dtype, back.shape) == (array.dtype, array.shape)
         assert back.tobytes() == array.tobytes()
         back[...] = 0
 

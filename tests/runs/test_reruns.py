@@ -371,11 +371,12 @@ def attempts_here(
 ) -> Iterator[tuple[Any, Any]]:
     """Runs a step in this process, where the test has its hands on it."""
     assert few
-    made = step.make(**(step.settings | {"limit_s": None}))
+    made = step.make(**step.settings)
     for unit in units:
         yield unit, made(unit)
 
 
+@pytest.mark.usefixtures("unboxed")
 def test_a_source_that_was_locked_is_done_once_it_can_be_read(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -205,7 +205,7 @@ class CutStage(SourceStage[CutOutcome]):
 
     name = "cut"
     writes = ("cuts", "clips")
-    answers = (CutResult, CutOutcome, Written, NotCopied, CutClip, Looked)
+    answers = (CutOutcome, Written, NotCopied, CutClip, Looked)
 
     def process(self, unit: CutItem) -> CutOutcome:
         """Writes a clip.
