@@ -112,6 +112,7 @@ def test_ray_is_started_once_more_where_it_took_too_long(
     assert len(answers) == 1
 
 
+@pytest.mark.usefixtures("unboxed")
 def test_halved_batches_of_a_worker_are_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -249,6 +249,7 @@ def test_families_of_segments_give_what_a_whole_decode_gives(
     assert_same(track, whole[IN_SEGMENTS], heads_atol=1.1e-4)
 
 
+@pytest.mark.usefixtures("unboxed")
 def test_nothing_is_computed_that_no_missing_family_needs(
     films: dict[str, SourceRef], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
