@@ -32,10 +32,11 @@ def _has_gpu() -> bool:
 def unboxed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets stages decode in this process: for tests that replace a part of them."""
     from curator.stages.analyze.stage import AnalyzeStage, PlanStage
+    from curator.stages.caption.frame_store import WrittenFramesStage
     from curator.stages.cut.stage import SourceStage
     from curator.stages.scan.stage import ScanStage
 
-    for stage in (ScanStage, PlanStage, AnalyzeStage, SourceStage):
+    for stage in (ScanStage, PlanStage, AnalyzeStage, SourceStage, WrittenFramesStage):
         monkeypatch.setattr(stage, "boxed", False)
 
 

@@ -80,6 +80,7 @@ class FakeHost(Host):
     limits: tuple[int, int] | None = (1024, 1 << 20)
     memory: int = 64 * GIB
     n_cpus: int = 8
+    landlock: int = 6
     time: float = 0.0
     asked: list[str] = field(default_factory=list)
 
@@ -117,6 +118,9 @@ class FakeHost(Host):
 
     def open_files(self) -> tuple[int, int] | None:
         return self.limits
+
+    def protections(self) -> tuple[int, bool]:
+        return self.landlock, True
 
     def cpus(self) -> int:
         return self.n_cpus

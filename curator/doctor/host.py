@@ -17,6 +17,7 @@ from typing import Any
 
 from curator.doctor.diagnosis import first_line
 from curator.executor.host_resources import available_cpus, memory_bytes, object_store_bytes
+from curator.executor.sandbox import has_seccomp, landlock_version
 
 ANSWER_S = 60.0
 """Longest wait for a probe. Importing torch takes 4 CPU-seconds; a machine whose GPU hangs never
@@ -136,3 +137,7 @@ class Host:
         except ImportError:
             return None
         return resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def protections(self) -> tuple[int, bool]:
+        """Version of the kernel's Landlock, 0 for none, and whether it has seccomp."""
+        return landlock_version(), has_seccomp()

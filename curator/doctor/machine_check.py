@@ -33,7 +33,7 @@ def machine_rows(host: Host, out: str | None) -> list[Row]:
         rows.append(_disk(host, "disk of OUT", existing(out), "free some, or choose another OUT"))
     temporary = tempfile.gettempdir()
     rows.append(_disk(host, "disk for temporary files", temporary, "free some, or set TMPDIR"))
-    return [*rows, _open_files(host)]
+    return [*rows, _open_files(host), _protections(host)]
 
 
 def existing(path: str) -> str:
@@ -119,3 +119,15 @@ def _open_files(host: Host) -> Row:
             "raise it: ulimit -n 65536, LimitNOFILE= of systemd, docker run --ulimit nofile=65536",
         )
     return _row("open files", found)
+
+
+def _protections(host: Host) -> Row:
+    landlock, has_seccomp = host.protections()
+    found = f"Landlock {landlock or 'none'}, seccomp {'yes' if has_seccomp else 'no'}"
+    if not landlock or not has_seccomp:
+        return _row(
+            "decoder box",
+            f"{found}; decoders have no credentials, but reach files or network",
+            "run on Linux 5.13 or newer, on x86-64 or ARM, and let containers use Landlock",
+        )
+    return _row("decoder box", found)

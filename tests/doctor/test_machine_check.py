@@ -87,3 +87,10 @@ def test_the_other_package_of_that_name_is_said() -> None:
 def test_existing_is_the_nearest_folder(tmp_path: Path) -> None:
     assert existing(str(tmp_path / "a" / "b")) == str(tmp_path)
     assert existing(str(tmp_path)) == str(tmp_path)
+
+
+def test_a_kernel_without_landlock_is_named() -> None:
+    """Pins that what a decoder could still reach is said, and does not stop a run."""
+    row = rows_of(FakeHost(landlock=0))["decoder box"]
+    assert (row.state, row.stops) == (State.MISSING, False)
+    assert "reach files" in row.found

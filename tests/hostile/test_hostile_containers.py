@@ -120,7 +120,7 @@ def test_covers_are_not_decoded_to_open_a_container(tmp_path: Path) -> None:
 
 
 def test_a_fragment_that_claims_samples_exhausts_nothing(tmp_path: Path) -> None:
-    """Pins an index of 2.7 billion entries in 6 KB: refused by its own code, before 1 GB is used."""
+    """Pins an index of 2.7 billion entries in 6 KB: refused before 1 GB is used."""
     path = tmp_path / "fragment.mp4"
     film(path)
     with_fragment(path, 1 << 26)

@@ -50,6 +50,7 @@ from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.frame_store import (
     CaptionFrames,
     FrameParts,
+    ReadClips,
     WrittenClip,
     WrittenFramesStage,
     content_of,
@@ -387,13 +388,17 @@ class Captioning:
         workers = 1 if small else engine.n_workers(len(units))
         stage = WrittenFramesStage(
             self._config,
-            store=self._store,
             taker=self._taker,
             threads=max(1, engine.n_cpus() // workers),
         )
         step = Step(
             make=UnitWorker,
-            settings={"stage": stage, "keep": stage.store, "ledger": engine.ledger(small=small)},
+            settings={
+                "stage": stage,
+                "load": ReadClips(self._store),
+                "keep": stage.store,
+                "ledger": engine.ledger(small=small),
+            },
             resources=Resources(cpus=1),
             keeps_state=True,
         )

@@ -6,7 +6,7 @@ Parts of `frames` hold the pictures, a row group per clip, until the run has fin
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -212,6 +212,8 @@ class WrittenClip:
     fps: float
     start_s: float = 0.0
     """Start of the clip in the source."""
+    mp4: bytes | str = field(default=b"", repr=False)
+    """The clip as `ReadClips` reads it, or why it cannot be read."""
 
     @property
     def key(self) -> str:
@@ -224,20 +226,36 @@ class WrittenClip:
         return self.location.name
 
 
+@dataclass(frozen=True, slots=True)
+class ReadClips:
+    """Reads written clips from parts of `cuts` and from shards."""
+
+    store: Store
+
+    def __call__(self, clips: Sequence[WrittenClip]) -> list[WrittenClip]:
+        """Returns the clips with their MP4s."""
+        return [replace(clip, mp4=self._read(clip.location)) for clip in clips]
+
+    def _read(self, location: Location) -> bytes | str:
+        try:
+            return clip_bytes(self.store, location)
+        except CuratorError as error:
+            return str(error)
+
+
 class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredFrames]):
-    """Takes frames of written clips, from parts of `cuts` or from shards."""
+    """Takes frames of written clips."""
 
     name = "look"
     version = ANNOTATE_VERSION
     scope = Scope.CLIP
     reads = ("clips",)
     writes = (FRAMES,)
+    boxed = True
+    answers = (TakenFrames, StoredFrames, FrameWish, Looked)
 
-    def __init__(
-        self, config: CaptionConfig, *, store: Store, taker: FrameTaker, threads: int
-    ) -> None:
+    def __init__(self, config: CaptionConfig, *, taker: FrameTaker, threads: int) -> None:
         super().__init__(config)
-        self._store = store
         self._taker = taker
         self._threads = threads
 
@@ -262,11 +280,12 @@ class WrittenFramesStage(Stage[CaptionConfig, WrittenClip, TakenFrames | StoredF
 
     def _look(self, clip: WrittenClip) -> Looked:
         make_tap = self._taker.tap(clip.wish, clip.fps, lambda first: clip.start_s)
-        mp4 = clip_bytes(self._store, clip.location)
-        looked = look_at_clip(mp4, make_tap(clip.n_frames, 0), threads=self._threads)
+        if isinstance(clip.mp4, str):
+            raise CutError(clip.mp4)
+        looked = look_at_clip(clip.mp4, make_tap(clip.n_frames, 0), threads=self._threads)
         if looked.n_frames != clip.n_frames:
             raise CutError(
-                f"{self._store.uri}/{clip.location.name}: clip {clip.clip_id} decodes to "
+                f"{clip.location.name}: clip {clip.clip_id} decodes to "
                 f"{looked.n_frames} frames, {clip.n_frames} were written; see `curate verify`"
             )
         return looked
