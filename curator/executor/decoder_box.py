@@ -164,7 +164,8 @@ class Box:
         if self._stage is stage:
             return
         readable = tuple(stage.files())
-        if self._process is None or not set(readable) <= set(self._readable or readable):
+        is_locked_out = self._readable is not None and not set(readable) <= set(self._readable)
+        if self._process is None or is_locked_out:
             self._start()
         self._stage = None
         self._send("stage", pickle.dumps(stage), readable, stage.locks)

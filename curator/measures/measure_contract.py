@@ -97,12 +97,15 @@ class Measure(ABC):
         version: Raised when the same picture would give other values: sources are measured again.
         signals: What `measure` gives, by name.
         scores: Scores of a clip, by name: of its own signals, or of any other value of the clip.
+        files: Files and folders that it reads, such as weights: it runs in a decoder box, which
+            opens no others but Python's packages.
     """
 
     name: ClassVar[str]
     version: ClassVar[int]
     signals: ClassVar[Mapping[str, Signal]]
     scores: ClassVar[Mapping[str, ScoreSpec]]
+    files: ClassVar[Sequence[str]] = ()
 
     def setup(self) -> None:  # noqa: B027 - most need none
         """Runs once in a worker, before its first sample: loads models, opens devices."""

@@ -162,6 +162,15 @@ def test_a_box_has_no_credentials(film: str, box: Box, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("box")
+def test_a_stage_names_the_files_that_it_reads(film: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins that weights of a user's stage are read from the place that it names."""
+    folder = str(Path(film).parent)
+    monkeypatch.setattr(Acting, "files", lambda _: (folder,))
+    (rights,) = _run(film, "rights")
+    assert (rights["home"], rights["write"]) == ("allowed: b'abcdefgh'", "PermissionError")
+
+
+@pytest.mark.usefixtures("box")
 @pytest.mark.parametrize("act", ["crash", "abort", "object"])
 def test_a_box_that_dies_costs_its_item(film: str, act: str) -> None:
     """Pins two attempts, the failure that names the item, and that the others of a unit go on."""

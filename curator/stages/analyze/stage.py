@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from curator.errors import ErrorCode, SourceError
+from curator.measures.measure_contract import registered_measures
 from curator.measures.score_list import use_measures
 from curator.media.source_segments import (
     NotInSegmentsError,
@@ -101,10 +102,12 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         return self.config.device == "gpu"
 
     def files(self) -> tuple[str, ...]:
-        """The CLIP model, which is fetched here if it has to be: a box has no network."""
+        """Users' own, and the CLIP model, which is fetched here: a box has no network."""
+        use_measures(self._measures)
+        files = tuple(file for measure in registered_measures() for file in measure.files)
         if self._clip is None or self._models is None:
-            return ()
-        return (str(self._models.find(self._clip).parent), self._models.folder)
+            return files
+        return (*files, str(self._models.find(self._clip).parent), self._models.folder)
 
     def limit_s(self, unit: AnalyzeItem) -> float:
         """CPU-seconds for a source, up to `max_decode_s`."""

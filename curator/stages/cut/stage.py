@@ -144,6 +144,10 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
         """Memory for a clip."""
         return MAX_CUT_BYTES
 
+    def files(self) -> tuple[str, ...]:
+        """Those of the stages that change pixels."""
+        return tuple(file for stage in self.pixels for file in stage.files())
+
     def limit_s(self, unit: CutItem) -> float:
         """CPU-seconds for a clip: in the worst case its source is decoded from its start."""
         pixels = unit.clip.span.n_frames * unit.track.width * unit.track.height
