@@ -10,6 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 from curator.errors import CuratorError, ErrorCode, SourceError, UsageError
@@ -27,6 +28,8 @@ from curator.storage.range_reader import open_object
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+MAX_HOLES_BYTES = 1 << 30
+"""Bytes that were never written, which a file may have in any case."""
 RACY_NS = 2_000_000_000
 """Coarsest time stamps of file systems in use: two writes within it may leave the same version."""
 BUFFER_BYTES = 64 << 10
@@ -149,6 +152,25 @@ class _LocalFile(io.FileIO):
         info = os.fstat(self.fileno())
         _refuse_kinds(path, info)
         self.version = file_version(info)
+        self._refuse_holes(info.st_size)
+
+    def _refuse_holes(self, n_bytes: int) -> None:
+        """Refuses a file that is mostly holes: hashing and searching them would take hours."""
+        n_data, at = 0, 0
+        if n_bytes > MAX_HOLES_BYTES:
+            with suppress(OSError):
+                # ENXIO: there is no data any more.
+                while at < n_bytes and n_data < n_bytes - MAX_HOLES_BYTES:
+                    begin = os.lseek(self.fileno(), at, os.SEEK_DATA)
+                    at = os.lseek(self.fileno(), begin, os.SEEK_HOLE)
+                    n_data += at - begin
+            os.lseek(self.fileno(), 0, os.SEEK_SET)
+            if n_data < n_bytes - max(MAX_HOLES_BYTES, n_bytes // 2):
+                raise SourceError(
+                    ErrorCode.TOO_LARGE_TO_PROBE,
+                    f"{self.name!r} has {n_bytes} bytes, of which {n_data} are on the disk and the "
+                    "others are holes: an incomplete download or copy? fetch it again",
+                )
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         try:

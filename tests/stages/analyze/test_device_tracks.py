@@ -122,7 +122,10 @@ def test_segments_on_the_engine_join_to_the_track_of_a_whole_decode(
                 )
             )
     header = HeaderClaims(n_frames=700, duration_s=700 / 30)
-    joined, whole = join_segments(tracks, "", header), analyzed(path, config=CONFIG, nvdec=nvdec)
+    joined, whole = (
+        join_segments(tracks, NO_HASHES, header),
+        analyzed(path, config=CONFIG, nvdec=nvdec),
+    )
     for field in ("frame_pts", "frame_bytes", "frame_flags", "sample_frame", "notes"):
         assert np.array_equal(getattr(joined, field), getattr(whole, field)), field
     assert joined.notes == ()

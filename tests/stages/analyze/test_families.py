@@ -110,6 +110,7 @@ def measures() -> Iterator[None]:
 
         patch.setattr(stage_module, "instruments_of", instruments)
         patch.setattr(stage_module, "use_measures", lambda _: None)
+        patch.setattr(stage_module.AnalyzeStage, "boxed", False)
         yield
 
 
