@@ -25,6 +25,7 @@ from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import HeaderClaims
 from curator.stages.analyze.measurer import Instruments
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
+from curator.storage import NO_HASHES
 
 CONFIG = AnalyzeConfig(text=False)
 EXACT = (
