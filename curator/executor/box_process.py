@@ -29,7 +29,8 @@ from curator.tables.parts import leave_pandas_out
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-NO_LIMIT = resource.RLIM_INFINITY
+IS_LINUX = sys.platform == "linux"
+"""Elsewhere the kernel does not count what `RLIMIT_DATA` limits."""
 
 
 class ParentReader(io.RawIOBase):
@@ -171,7 +172,8 @@ class BoxProcess:
         assert stage is not None
         begun_s = time.process_time()
         _limit(resource.RLIMIT_CPU, None if cpu_s is None else round(begun_s + cpu_s) + 1)
-        _limit(resource.RLIMIT_DATA, None if n_bytes is None else _data_bytes() + n_bytes)
+        if IS_LINUX:
+            _limit(resource.RLIMIT_DATA, None if n_bytes is None else _data_bytes() + n_bytes)
         failure: Failure | None = None
         result = b""
         try:
@@ -184,7 +186,8 @@ class BoxProcess:
         except Exception as error:  # noqa: BLE001 - becomes the item's failed outcome
             failure = internal_failure(item.uri, stage.name, error)
         _limit(resource.RLIMIT_CPU, None)
-        _limit(resource.RLIMIT_DATA, None)
+        if IS_LINUX:
+            _limit(resource.RLIMIT_DATA, None)
         spent = (begun_s, time.process_time(), dict(stage.cpu_s), dict(stage.counts))
         stage.cpu_s.clear()
         stage.counts.clear()
