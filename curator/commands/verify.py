@@ -47,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="shards read at once (default: one per core, at most 16)",
     )
+    parser.add_argument(
+        "--sources",
+        action="store_true",
+        help="also hash every source that still exists, and compare it with the table `sources`",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
 
 
@@ -74,9 +79,11 @@ def main(options: argparse.Namespace) -> int:
                 frames=options.frames,
                 seed=options.seed,
                 workers=options.workers,
+                sources=options.sources,
                 progress=lambda n_shards, n_samples, n_bytes: shown(
                     f"{n_shards} shards, {n_samples} clips, {n_bytes / 1e6:.0f} MB"
                 ),
+                hashed=lambda n_sources, n_total: shown(f"{n_sources} of {n_total} sources"),
             )
     except StorageError as error:
         raise UsageError(str(error)) from error
@@ -94,6 +101,7 @@ def as_json(verified: "Verified") -> str:
             "samples": verified.n_samples,
             "decoded": verified.n_decoded,
             "bytes": verified.n_bytes,
+            "sources": verified.n_sources,
             "counts": verified.counts,
             "findings": [
                 {"code": f.code, "warning": f.is_warning, **asdict(f)} for f in verified.findings
@@ -125,7 +133,8 @@ def as_text(verified: "Verified") -> str:
     wrong = f"{n_wrong} thing{'s' if n_wrong != 1 else ''} wrong"
     lines.append(
         f"{verified.uri}: {verified.n_shards} shards, {verified.n_samples} clips, "
-        f"{verified.n_bytes / 1e6:.1f} MB read, {verified.n_decoded} clips decoded: "
+        f"{verified.n_bytes / 1e6:.1f} MB read, {verified.n_decoded} clips decoded"
+        + (f", {verified.n_sources} sources hashed: " if verified.n_sources else ": ")
         + ("all is well" if verified.is_well else wrong)
     )
     return "\n".join(lines)

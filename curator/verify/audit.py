@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from curator.errors import CuratorError
+from curator.errors import CuratorError, UsageError
 from curator.stages.shard.tar_reader import (
     FOLDER,
     MANIFEST,
@@ -35,6 +35,7 @@ from curator.verify.index_check import (
     wids_entries,
     wids_name,
 )
+from curator.verify.source_check import check_sources
 from curator.verify.table_check import DATASET, check_clips, check_dataset
 from curator.verify.tar_check import TarCheck, TarFacts
 
@@ -61,6 +62,8 @@ class Verified:
     n_samples: int
     n_decoded: int
     n_bytes: int
+    n_sources: int = 0
+    """Sources that were hashed."""
 
     @property
     def is_well(self) -> bool:
@@ -74,7 +77,9 @@ def verify(
     frames: FramesToDecode = 100,
     seed: int = 0,
     workers: int | None = None,
+    sources: bool = False,
     progress: Callable[[int, int, int], None] = lambda n_shards, n_samples, n_bytes: None,
+    hashed: Callable[[int, int], None] = lambda n_sources, n_total: None,
 ) -> Verified:
     """Checks the shards under an output root, their indexes and the tables that name them.
 
@@ -84,15 +89,22 @@ def verify(
             are read and hashed in any case.
         seed: Chooses the clips to decode.
         workers: Shards read at once; by default one per core, at most `MAX_WORKERS`.
+        sources: Whether to hash all sources that still exist.
         progress: Called with the shards, clips and bytes of MP4s read so far.
+        hashed: Called with the number of sources looked at so far, and of all.
 
     Raises:
-        UsageError: The root has no shards.
+        UsageError: The root has no shards, or no tables to compare sources with.
         StorageError: The root cannot be listed.
     """
     findings = Findings()
     shards = open_shards(out)
     summary = _summary(shards, findings)
+    if sources and summary is None:
+        raise UsageError(
+            f"{shards.store.uri} has no summary.json, which names the table `sources`: give OUT of "
+            "a finished run, or leave --sources out"
+        )
     sets = [shards]
     if shards.following is not None:
         words = "the manifest of a commit that was broken off"
@@ -104,6 +116,9 @@ def verify(
         list(pool.map(lambda n: _check_hash(shards, n[0], n[1], findings), _hashed(sets).items()))
         list(pool.map(lambda name: _check_file(sets, name, findings), _index_names(sets)))
         tars = _check_tars(shards, present, frames, seed, pool, findings, progress)
+        n_sources = 0
+        if sources and summary is not None:
+            n_sources = check_sources(shards, summary, pool, findings, hashed)
     facts = {tar.shard.name: tar for tar in tars}
     views = [(one, [facts[s.name] for s in one.shards if s.name in facts]) for one in sets]
     for tar in tars:
@@ -126,6 +141,7 @@ def verify(
         n_samples=sum(len(tar.keys) for tar in tars),
         n_decoded=sum(tar.n_decoded for tar in tars),
         n_bytes=sum(tar.bytes for tar in tars),
+        n_sources=n_sources,
     )
 
 

@@ -66,6 +66,10 @@ class Code(StrEnum):
     """The table `clips` has other rows than the tars."""
     SPLIT = "split"
     """A source has clips in both splits."""
+    SOURCE_CHANGED = "source_changed"
+    """A source has other bytes than those that were analyzed."""
+    SOURCE_GONE = "source_gone"
+    """A source that was analyzed does not exist any more; a warning."""
     UNNAMED = "unnamed"
     """An object that no manifest names; a warning."""
     INTERRUPTED = "interrupted"
@@ -73,7 +77,7 @@ class Code(StrEnum):
     one; a warning."""
 
 
-WARNINGS = frozenset({Code.UNNAMED, Code.INTERRUPTED})
+WARNINGS = frozenset({Code.SOURCE_GONE, Code.UNNAMED, Code.INTERRUPTED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
