@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 from fake_azure import azure_server
 
+from curator.storage import source_reader
 from curator.storage.object_service import service_named
 
 
@@ -38,6 +39,14 @@ def unboxed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for stage in (ScanStage, PlanStage, AnalyzeStage, SourceStage, WrittenFramesStage):
         monkeypatch.setattr(stage, "boxed", False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _not_racy() -> Iterator[None]:
+    """Lets files that a test has just written count as old, so that they are probed once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source_reader, "RACY_NS", 0)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -171,6 +171,7 @@ def finish_rows(
             shards=[],
             shard_files={},
             shard_names=set(),
+            listed_ns=0,
             n_skipped_names=0,
             seconds={},
             counts={},

@@ -27,6 +27,7 @@ from curator.runs.corpus import Corpus, decide
 from curator.runs.losses import Losses
 from curator.runs.run_log import RunLog
 from curator.stages.analyze.analysis_driver import Analyzing
+from curator.stages.analyze.identity_driver import Identifying
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.commit.commit_run import Commit, kept_by_source
@@ -88,6 +89,7 @@ class Run:
         self._captioning: Captioning | None = None
         self._locations: Mapping[str, Location] = {}
         self._arguments: Sequence[str] = ()
+        self._listed_ns = 0
         self._limit: int | None = None
         self._unlisted: list[str] = []
         """Addresses that could not be listed or read."""
@@ -134,6 +136,7 @@ class Run:
 
     def _scan(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
         log, begun = self._log, time.monotonic()
+        self._listed_ns = time.time_ns()
         scanning = Scanning(stage, self._store, self._engine, self._progress, self._sources)
         self._progress.stage("list")
         new = scanning.begin(self._listed(stage.config.sidecar_meta))
@@ -142,6 +145,17 @@ class Run:
             scanning.finish(then=self._preload)
         else:
             scanning.finish()
+        identifying = Identifying(
+            self._store,
+            self._recipe.analyze,
+            self._engine,
+            self._progress,
+            sources=self._sources,
+            previous=self._previous,
+            since_ns=self._listed_ns,
+        )
+        identifying.run()
+        log.cpu_s.update(identifying.cpu_s)
         log.counts["skipped_names"] = scanning.n_skipped_names
         log.counts["sources_scanned"] = scanning.n_scanned
         log.cpu_s.update(scanning.cpu_s)
@@ -372,6 +386,7 @@ class Run:
                     shards=self._sharding.summary,
                     shard_files=self._sharding.files,
                     shard_names=self._sharding.names,
+                    listed_ns=self._listed_ns,
                     n_skipped_names=counts.pop("skipped_names", 0),
                     seconds=log.seconds,
                     counts=counts,

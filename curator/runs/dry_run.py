@@ -9,6 +9,7 @@ from curator.number_text import plain
 from curator.recipe import Recipe, semantics_of
 from curator.runs.losses import Losses, by_source
 from curator.stages.analyze.families import families_of
+from curator.stages.analyze.identity_driver import decided_sources
 from curator.stages.scan.config import ScanConfig
 from curator.stages.scan.probe import scan_key
 from curator.stages.scan.source_listing import ListedSource, SkippedName, list_sources
@@ -35,6 +36,8 @@ def dry_run(
     """
     scanned = Parts(store, "scan", ScanStage(ScanConfig()).fingerprint({}))
     probes = scanned.done()
+    decided = decided_sources(store).select(["uri", "version", "source_id"]).to_pylist()
+    own_id = {scan_key(row["uri"], row["version"]): row["source_id"] for row in decided}
     families = families_of(recipe.analyze, semantics_of(recipe).stamp)
     tracks, failed = TrackParts(store, families).stored()
     counts: Counter[str] = Counter()
@@ -53,7 +56,8 @@ def dry_run(
         else:
             counts["sources"] += 1
             counts["bytes"] += item.bytes
-            part = probes.get(scan_key(item.uri, item.version))
+            key = scan_key(item.uri, item.version)
+            part = probes.get(key)
             if part is None:
                 unread.append(item.uri)
                 continue
@@ -64,7 +68,7 @@ def dry_run(
                     uri: None if code else source_id
                     for uri, source_id, code in zip(*columns, strict=True)
                 }
-            source_id = contents[item.uri] = known[part].get(item.uri)
+            source_id = contents[item.uri] = own_id.get(key) or known[part].get(item.uri)
             is_whole = len(tracks.get(source_id or "", {})) == len(families)
             counts["analyzed"] += is_whole or source_id in failed
     text = (

@@ -23,6 +23,7 @@ SAMPLE_BYTES = 64 << 10
 
 _TAG_WHOLE = b"curate content 1 whole\n"
 _TAG_SAMPLED = b"curate content 1 sampled\n"
+_TAG_FULL = b"curate content 1 full\n"
 _ID_DIGITS = 32
 _BUFFER_BYTES = 64 << 10
 _CHUNK_BYTES = 1 << 20
@@ -106,6 +107,15 @@ class _BlockHashes:
     def _begin(self) -> None:
         self._block = hashlib.blake2b(digest_size=BLOCK_HASH_BYTES)
         self._n_bytes = 0
+
+
+def full_content_id(sha256: str) -> str:
+    r"""Identifies content by all of its bytes, where samples of it do not tell it from another.
+
+    The id is the first 32 digits of a SHA-256 over the 22 bytes `curate content 1 full\n`, then the
+    SHA-256 of the content as 64 hexadecimal digits.
+    """
+    return hashlib.sha256(_TAG_FULL + sha256.encode()).hexdigest()[:_ID_DIGITS]
 
 
 class HashingReader(io.BufferedIOBase, BinaryIO):

@@ -55,6 +55,7 @@ LAYOUT = {
     "annotations": Lifetime.TABLE,
     "sidecars": Lifetime.TABLE,
     "scan": Lifetime.STAMPED,
+    "hashes": Lifetime.CACHE,
     "tracks": Lifetime.CACHE,
     "segments": Lifetime.RUN,
     "cuts": Lifetime.RUN,

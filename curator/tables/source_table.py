@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.records.sources import Note, Source, SourceRef
+from curator.storage.content_id import WHOLE_BYTES
 from curator.tables.parts import ROWS_PER_TABLE_PART
 from curator.tables.schemas import SOURCES_SCHEMA
 
@@ -82,6 +83,11 @@ class _Columns:
             self._packed.append(_joined(self._packed))
         return self._packed[0] if self._packed else self.schema.empty_table()
 
+    def replace(self, table: pa.Table) -> None:
+        """Puts rows in the place of all."""
+        self._packed, self._loose, self._n_loose = [table.combine_chunks()], [], 0
+        self.n_rows = table.num_rows
+
     def _pack(self) -> None:
         if self._loose:
             self._packed.append(_joined(self._loose))
@@ -127,6 +133,37 @@ class SourceTable:
         if not isinstance(rows, pa.Table):
             rows = pa.Table.from_pylist(list(rows), schema=MEASURED_SCHEMA)
         self._measured.add(rows)
+
+    def sampled(self) -> pa.Table:
+        """Returns uri, bytes, version and id of the sources whose id is of samples alone."""
+        header = self._header.whole()
+        is_large = pc.greater(header["bytes"], WHOLE_BYTES)
+        usable = pc.and_(pc.is_null(header["outcome"]), pc.is_valid(header["source_id"]))
+        columns = ["uri", "bytes", "version", "source_id"]
+        return header.filter(pc.fill_null(pc.and_(is_large, usable), False)).select(columns)
+
+    def revise(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Replaces facts of sources, such as their ids.
+
+        Args:
+            rows: `uri`, and new values of other columns, the same in each row.
+        """
+        if not rows:
+            return
+        header = self._header.whole()
+        schema = pa.schema([SOURCES_SCHEMA.field(name) for name in rows[0]])
+        revised = pa.Table.from_pylist(list(rows), schema=schema)
+        place = pc.index_in(header["uri"], value_set=revised["uri"].cast(pa.large_string()))
+        is_revised = pc.is_valid(place)
+        for field in schema:
+            if field.name != "uri":
+                old = header[field.name]
+                new = revised[field.name].take(place)
+                column = pc.if_else(is_revised, new, old.cast(field.type)).cast(old.type)
+                at = header.schema.get_field_index(field.name)
+                header = header.set_column(at, header.schema.field(at), column)
+        self._header.replace(header)
+        self._leaders = self._order = None
 
     def to_analyze(self) -> Iterator[SourceRef]:
         """Returns sources that have not failed, by URI, only the first of each content."""

@@ -8,11 +8,15 @@ A part is named by the stamp of its family and a hash of the sources in it, so t
 decode have the same hash. A source that failed permanently is in `frames` alone.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from curator.errors import RETRIED, ErrorCode
 from curator.fingerprints import fingerprint
@@ -20,8 +24,10 @@ from curator.media.source_segments import Segment, WholeReason
 from curator.records.sources import Failure, SourceRef
 from curator.records.tracks import Track
 from curator.storage import ContentHashes, Store
+from curator.storage.source_reader import is_racy
+from curator.tables.out_layout import is_own
 from curator.tables.parts import Parts
-from curator.tables.track_table import FRAMES, PLACES, table_to_tracks, tracks_to_table
+from curator.tables.track_table import FRAMES, ORIGIN, PLACES, table_to_tracks, tracks_to_table
 
 TRACKS, SEGMENTS = "tracks", "segments"
 _CHECKED = ("frame_pts", "frame_bytes")
@@ -78,7 +84,7 @@ class SegmentItem:
     @property
     def key(self) -> str:
         """Key under which it counts as done."""
-        return f"{self.source.source_id} {self.segment.key}"
+        return f"{self.source.source_id} {self.source.version} {self.segment.key}"
 
     @property
     def uri(self) -> str:
@@ -183,6 +189,7 @@ class TrackParts:
     def __init__(self, store: Store, families: Sequence[StoredFamily]) -> None:
         self._families = {family.name: family for family in families}
         self._store = store
+        self._since_ns = time.time_ns()
 
     def stored(self) -> tuple[dict[str, PartsByFamily], set[str]]:
         """Returns parts by family of each source id, and the source ids that failed permanently.
@@ -216,13 +223,14 @@ class TrackParts:
         return parts_of, failed
 
     def write(
-        self, results: Sequence[tuple[str, Track | Failure]], families: Collection[str]
+        self, sources: Sequence[tuple[SourceRef, Track | Failure]], families: Collection[str]
     ) -> dict[str, str]:
         """Stores measured families of some sources, and failures, by source id.
 
         Returns:
             The parts, by family.
         """
+        results = [(str(source.source_id), result) for source, result in sources]
         failed = [key for key, result in results if isinstance(result, Failure)]
         tracks = [one for one in results if isinstance(one[1], Track)]
         names: dict[str, str] = {}
@@ -230,6 +238,8 @@ class TrackParts:
             rows = results if family == FRAMES else tracks
             if rows:
                 table = tracks_to_table(rows, self._families[family].columns)
+                if family == FRAMES:
+                    table = self._with_origin(table, [source for source, _ in sources])
                 keys = [key for key, _ in rows]
                 of_rows = failed if family == FRAMES else []
                 names[family] = self._parts(family).write(table, keys, failed=of_rows)
@@ -263,6 +273,20 @@ class TrackParts:
         known = (n_bytes > 0) & (track.frame_bytes > 0)
         return bool(np.array_equal(n_bytes[known], track.frame_bytes[known]))
 
+    def _with_origin(self, table: pa.Table, sources: Sequence[SourceRef]) -> pa.Table:
+        """Adds the address and version that each row was measured of.
+
+        A file that was being written has none: a later write may have left the same version.
+        """
+        versions = [
+            None if is_racy(source.uri, source.version, self._since_ns) else source.version
+            for source in sources
+        ]
+        uris = [source.uri for source in sources]
+        for name, values in zip(ORIGIN, (uris, versions), strict=True):
+            table = table.append_column(name, pa.array(values, pa.string()))
+        return table
+
     def segments(self, families: Collection[str]) -> Parts:
         """Returns the parts of segments on which some families were measured."""
         stamps = {name: self._families[name].stamp for name in families}
@@ -292,6 +316,25 @@ class TrackParts:
     def _footer(self, names: Mapping[str, str]) -> tuple[list[str], list[str]]:
         """Reads keys and failures of the parts of one unit, which are the same in each of them."""
         return self._parts(FRAMES).footer(names.get(FRAMES) or next(iter(names.values())))
+
+
+def track_origins(store: Store, source_ids: Set[str]) -> Iterator[dict[str, Any]]:
+    """Yields what some ids were stored for, under any settings.
+
+    Yields:
+        `source_id`, `sha256` (None for a failure), and `ORIGIN`, which may be unknown.
+    """
+    parts = Parts(store, f"{TRACKS}/{FRAMES}", "")
+    names = [info.key for info in store.list(f"{parts.stage}/") if is_own(info.key)]
+    wanted = pa.array(sorted(source_ids), pa.string())
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        for name, keys in zip(names, pool.map(parts.keys, names), strict=True):
+            if not source_ids.isdisjoint(keys):
+                table = parts.read(name)
+                table = table.filter(pc.is_in(table["source_id"], value_set=wanted))
+                unknown = {name: None for name in ORIGIN}
+                known = [n for n in ("source_id", "sha256", *ORIGIN) if n in table.column_names]
+                yield from (unknown | row for row in table.select(known).to_pylist())
 
 
 class KeepTracks:
@@ -332,7 +375,7 @@ class KeepTracks:
                 kept.append((item, result))
         parts: dict[str, str] = {}
         if kept:
-            rows = [(str(item.source.source_id), result) for item, result in kept]
+            rows = [(item.source, result) for item, result in kept]
             parts = self._parts.write(rows, kept[0][0].families)
         stored = [
             StoredTrack(

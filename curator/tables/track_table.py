@@ -22,6 +22,8 @@ from curator.records.tracks import Timeline, Track
 
 FRAMES = "frames"
 """The family whose rows have the failures too, and the fields of a `Timeline`."""
+ORIGIN = ("uri", "version")
+"""Columns of the family `frames` that say what was read; no fields of a track."""
 NATIVE_NOISE, FULL_FRAME_NOISE = "native_noise", "full_frame_noise"
 """Signals that the signal `noise` is made of: of one picture, and of the difference of two."""
 PLACES = (
@@ -191,6 +193,8 @@ def _columns(row: pa.Table) -> dict[str, Any]:
     """Returns values of a row by column; lists as arrays."""
     values: dict[str, Any] = {}
     for name in row.column_names[1 + len(_FAILURE) :]:
+        if name in ORIGIN:
+            continue
         cell = row[name][0]
         if name in _SCALARS:
             values[name] = cell.as_py()

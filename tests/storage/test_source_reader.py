@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from curator.errors import ErrorCode, SourceError
-from curator.storage import open_source, s3_client, stat_source
+from curator.storage import open_source, s3_client, source_reader, stat_source
 from curator.storage.source_reader import RACY_NS, file_version, is_racy
 
 NASTY_NAMES = [
@@ -148,7 +148,10 @@ def test_a_file_with_an_older_ones_size_and_time_has_another_version(tmp_path: P
         open_source(str(path), expected_version=version)
 
 
-def test_a_file_is_racy_until_its_times_are_old(tmp_path: Path) -> None:
+def test_a_file_is_racy_until_its_times_are_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_reader, "RACY_NS", RACY_NS)
     path = tmp_path / "a"
     path.write_bytes(b"x")
     info = path.stat()

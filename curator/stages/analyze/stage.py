@@ -16,7 +16,7 @@ from curator.media.source_segments import (
 )
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
-from curator.records.sources import Failure, Note, decode_limit_s
+from curator.records.sources import Failure, Note, SourceRef, decode_limit_s
 from curator.records.tracks import Track
 from curator.stage import Resources, Scope, Stage
 from curator.stages.analyze.config import AnalyzeConfig
@@ -241,6 +241,27 @@ class PlanStage(Stage[AnalyzeConfig, SourceItem, Plan]):
     def failed(self, unit: SourceItem, failure: Failure) -> WholeReason:
         """Leaves the failure to the whole source, which meets it too and names it."""
         return WholeReason.FAILED
+
+
+class HashStage(Stage[AnalyzeConfig, HashItem, tuple[SourceRef, str | Failure]]):
+    """Takes the SHA-256 of sources whose ids do not say enough."""
+
+    name = "hash"
+    version = 1
+    scope = Scope.SOURCE
+    reads = ("scan",)
+    writes = ("hashes",)
+    config_type = AnalyzeConfig
+
+    def process(self, unit: HashItem) -> tuple[SourceRef, str]:
+        """Reads a source whole."""
+        source = unit.source
+        with open_source(source.uri, expected_version=source.version) as reader:
+            return source, HashingReader(reader).finish().sha256
+
+    def failed(self, unit: HashItem, failure: Failure) -> tuple[SourceRef, Failure]:
+        """Returns why a source cannot be read."""
+        return unit.source, failure
 
 
 class JoinStage(Stage[AnalyzeConfig, JoinItem, Analyzed]):

@@ -71,6 +71,8 @@ class Commit:
     """What describes all shards, by name, in the order in which it is written."""
     shard_names: Set[str]
     """Objects under `shards/` that stay."""
+    listed_ns: int
+    """Unix time before the listing: versions of files that were young then say nothing."""
     n_skipped_names: int
     seconds: Mapping[str, float]
     counts: Mapping[str, int]
@@ -226,6 +228,7 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
         "format": FORMAT,
         "recipe": dict(run.recipe),
         "fingerprints": dict(run.stamps),
+        "listed_ns": run.listed_ns,
         "counts": {
             "sources": sources.n_sources,
             "done": sources.n_sources - sources.n_failed,

@@ -72,12 +72,6 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "out"))
 
 
-@pytest.fixture(autouse=True)
-def _not_racy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets files that a test has just written count as old."""
-    monkeypatch.setattr(source_reader, "RACY_NS", 0)
-
-
 def scan(
     store: Store, listed: Iterator[Listed], stage: type[ScanStage] = ScanStage
 ) -> tuple[SourceTable, Scanning]:

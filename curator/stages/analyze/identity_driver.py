@@ -1,0 +1,237 @@
+"""The driver's side of identity: which large sources have the content that their id stands for.
+
+`content_id` samples what is larger than 8 MiB, so two files may share an id. Where an id has stored
+results that were made of another address or version, or where two listed sources share one, the
+files are hashed whole, once for each version. Those with the SHA-256 that the id stands for keep
+it; the others get an id made of their own SHA-256. Of new files that share an id and differ, all
+do, so that no order decides.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curator.errors import StorageError
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.executor.unit_worker import UnitWorker
+from curator.executor.worker import Step
+from curator.fingerprints import fingerprint
+from curator.records.sources import Failure, SourceRef
+from curator.stage import Resources
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.stages.analyze.stage import HashStage
+from curator.storage import Store
+from curator.storage.content_id import full_content_id
+from curator.storage.source_reader import is_racy
+from curator.tables.parts import Parts, rows_to_table
+from curator.tables.source_table import SourceTable
+from curator.tables.track_parts import HashItem, track_origins
+
+logger = logging.getLogger(__name__)
+
+INLINE_BYTES = 1 << 30
+"""Bytes to hash up to which the driver does it: sooner than Ray has started."""
+HASHES_SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("uri", "version", "sha256", "source_id")]
+)
+"""A row per version of a source that was hashed whole, with the id that it got."""
+
+_Row = Mapping[str, Any]
+_Key = tuple[str, str]
+"""Address and version."""
+
+
+def hash_parts(store: Store) -> Parts:
+    """Returns the parts that have what was hashed whole."""
+    return Parts(store, "hashes", fingerprint("hashes", 1))
+
+
+def decided_sources(store: Store) -> pa.Table:
+    """Returns rows of `HASHES_SCHEMA`, of all runs."""
+    parts = hash_parts(store)
+    tables = [parts.read(name) for name in parts.names()]
+    return pa.concat_tables([HASHES_SCHEMA.empty_table(), *tables])
+
+
+class Identifying:
+    """Gives sources whose content is not what their id stands for an id of their own.
+
+    Args:
+        sources: The sources of the run, after the scan.
+        previous: Summary of the last finished run.
+        since_ns: Unix time before the listing.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: AnalyzeConfig,
+        engine: Engine,
+        progress: Progress,
+        *,
+        sources: SourceTable,
+        previous: Mapping[str, Any],
+        since_ns: int,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._engine = engine
+        self._progress = progress
+        self._sources = sources
+        self._previous = previous
+        self._since_ns = since_ns
+        self.cpu_s: Counter[str] = Counter()
+        """CPU-seconds of the workers, by what they did."""
+
+    def run(self) -> None:
+        """Checks the ids of large sources."""
+        listed = self._sources.sampled()
+        if not listed.num_rows:
+            return
+        decided = decided_sources(self._store)
+        if decided.num_rows:
+            place = pc.index_in(
+                _joined(listed, "uri", "version"), value_set=_joined(decided, "uri", "version")
+            )
+            ids = decided["source_id"].take(place)
+            given = listed.set_column(listed.schema.get_field_index("source_id"), "source_id", ids)
+            self._sources.revise(
+                given.filter(pc.is_valid(ids)).select(["uri", "source_id"]).to_pylist()
+            )
+            listed = listed.filter(pc.is_null(place))
+        unknown = listed.filter(pc.invert(self._is_known(listed)))
+        ids = set(unknown["source_id"].to_pylist())
+        if not ids:
+            return
+        members = listed.filter(pc.is_in(listed["source_id"], value_set=pa.array(sorted(ids))))
+        self._decide(members.to_pylist(), self._stored(ids, decided))
+
+    def _is_known(self, listed: pa.Table) -> pa.Array:
+        """Returns which sources the last run had in the same version, with the same id."""
+        known = pa.array([False] * listed.num_rows, pa.bool_())
+        since_ns = self._previous.get("listed_ns")
+        if since_ns is None:
+            return known
+        columns = ("uri", "version", "source_id")
+        keys = _joined(listed, *columns)
+        for before in self._last_sources(columns):
+            known = pc.or_(known, pc.is_in(keys, value_set=_joined(before, *columns)))
+        rows = zip(listed["uri"].to_pylist(), listed["version"].to_pylist(), strict=True)
+        racy = pa.array([is_racy(uri, version, since_ns) for uri, version in rows], pa.bool_())
+        return pc.and_not(known, racy)
+
+    def _stored(self, ids: set[str], decided: pa.Table) -> Iterator[_Row]:
+        """Yields source id, SHA-256, address and version of what is stored under some ids."""
+        wanted = pa.array(sorted(ids))
+        columns = ("source_id", "sha256", "uri", "version")
+        yield from decided.filter(pc.is_in(decided["source_id"], value_set=wanted)).to_pylist()
+        yield from track_origins(self._store, ids)
+        since_ns = self._previous.get("listed_ns")
+        for before in self._last_sources(columns):
+            before = before.filter(pc.is_in(before["source_id"], value_set=wanted))
+            for row in before.filter(pc.is_valid(before["sha256"])).to_pylist():
+                # A version says nothing where it is not known how old it was.
+                is_sure = since_ns and not is_racy(row["uri"], row["version"], since_ns)
+                yield row if is_sure else row | {"version": None}
+
+    def _last_sources(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        for name in self._previous.get("tables", {}).get("sources", ()):
+            try:
+                yield Parts(self._store, "sources", "").read(name, columns)
+            except StorageError as error:
+                logger.warning("%s: large sources in it may be hashed again", error)
+
+    def _decide(self, members: Sequence[_Row], stored: Iterable[_Row]) -> None:
+        stands_for: dict[str, set[str]] = {}
+        known: dict[_Key, str] = {}
+        for row in stored:
+            # What failed has no SHA-256: it stands for itself alone.
+            content = row["sha256"] or f"{row['version']} {row['uri']}"
+            stands_for.setdefault(row["source_id"], set()).add(content)
+            if row["version"] is not None:
+                known[_key(row)] = content
+        groups: dict[str, list[_Row]] = {}
+        for row in members:
+            groups.setdefault(row["source_id"], []).append(row)
+        suspects = [
+            row
+            for source_id, rows in groups.items()
+            if source_id in stands_for or len(rows) > 1
+            for row in rows
+            if stands_for.get(source_id) != {known.get(_key(row))}
+        ]
+        if suspects:
+            self._revise(suspects, self._hashed(suspects), stands_for)
+
+    def _revise(
+        self,
+        suspects: Sequence[_Row],
+        hashed: Mapping[_Key, str | Failure],
+        stands_for: Mapping[str, set[str]],
+    ) -> None:
+        found: dict[str, set[str]] = {}
+        for row in suspects:
+            content = hashed[_key(row)]
+            if isinstance(content, str):
+                found.setdefault(row["source_id"], set()).add(content)
+        revised: list[dict[str, Any]] = []
+        failed: list[dict[str, Any]] = []
+        decided: list[dict[str, Any]] = []
+        for row in suspects:
+            content, source_id = hashed[_key(row)], row["source_id"]
+            if isinstance(content, Failure):
+                failed.append(
+                    {
+                        "uri": row["uri"], "source_id": None, "outcome": "failed",
+                        "error_stage": content.stage, "error_code": str(content.code),
+                        "error_message": content.message,
+                    }
+                )  # fmt: skip
+                continue
+            if stands_for.get(source_id, found[source_id]) != {content}:
+                source_id = full_content_id(content)
+                revised.append({"uri": row["uri"], "source_id": source_id})
+            if not is_racy(row["uri"], row["version"], self._since_ns):
+                own = {"uri": row["uri"], "version": row["version"]}
+                decided.append(own | {"sha256": content, "source_id": source_id})
+        self._sources.revise(revised)
+        self._sources.revise(failed)
+        if decided:
+            table = rows_to_table(decided, HASHES_SCHEMA)
+            hash_parts(self._store).write(table, _joined(table, "version", "uri").to_pylist())
+
+    def _hashed(self, rows: Sequence[_Row]) -> dict[_Key, str | Failure]:
+        """Hashes sources whole: their SHA-256, or why they could not be read."""
+        items = [
+            HashItem(source=SourceRef(uri=row["uri"], n_bytes=row["bytes"], version=row["version"]))
+            for row in rows
+        ]
+        step = Step(
+            make=UnitWorker,
+            settings={"stage": HashStage(self._config)},
+            resources=Resources(cpus=0.5),
+        )
+        self._progress.stage("hash")
+        here = sum(item.source.n_bytes for item in items) <= INLINE_BYTES
+        run = self._engine.run_here if here else self._engine.run
+        hashed: dict[_Key, str | Failure] = {}
+        for result in run([step], [[item] for item in items]):
+            self.cpu_s.update(result.cpu_s)
+            ((source, content),) = result.results
+            hashed[source.uri, source.version] = content
+        return hashed
+
+
+def _key(row: _Row) -> _Key:
+    return row["uri"], row["version"]
+
+
+def _joined(table: pa.Table, *columns: str) -> pa.ChunkedArray:
+    """Returns the values of some columns of each row as one text."""
+    texts = (table[name].cast(pa.large_string()) for name in columns)
+    return pc.binary_join_element_wise(*texts, pa.scalar("\t", pa.large_string()))
