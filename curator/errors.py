@@ -116,3 +116,12 @@ def unknown_key(name: str, known: Iterable[str], kind: str) -> str:
 def one_line(error: BaseException) -> str:
     """An error's message on one line, up to 200 characters."""
     return " ".join(str(error).split())[:200]
+
+
+def install_extra(extra: str) -> str:
+    """Returns the command that installs an extra.
+
+    Never the name of the distribution alone: it is on no package index, where anybody could
+    register it.
+    """
+    return f"uv pip install '.[{extra}]' in the checkout of this package"

@@ -1,5 +1,6 @@
 """What is installed has a known hash, and what is said of it is what is there."""
 
+import hashlib
 import importlib.util
 import json
 import platform
@@ -111,8 +112,6 @@ def test_a_file_with_another_hash_is_not_installed(tmp_path: Path, is_right: boo
                 f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
             )
             wheel.writestr(f"{about}/RECORD", "")
-    import hashlib
-
     digest = hashlib.sha256((tmp_path / "second-1.0-py3-none-any.whl").read_bytes()).hexdigest()
     held = tmp_path / "held.txt"
     held.write_text(f"second==1.0 --hash=sha256:{digest if is_right else '0' * 64}\n")
@@ -126,3 +125,13 @@ def test_a_file_with_another_hash_is_not_installed(tmp_path: Path, is_right: boo
     assert (tmp_path / "into" / "second-1.0.dist-info").exists() is is_right
     if not is_right:
         assert "Hash mismatch" in ran.stderr
+
+
+def test_no_instruction_installs_the_name_from_an_index() -> None:
+    """Pins docs, errors and files: only `curate-video[...] @ git+URL` may be installed by name."""
+    texts = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "infra").rglob("*.*")]
+    texts += (ROOT / "curator").rglob("*.py")
+    for path in texts:
+        for line in path.read_text(errors="replace").splitlines():
+            if "curate-video" in line and "would install whatever" not in line:
+                assert "@ git+URL" in line, f"{path}: {line}"

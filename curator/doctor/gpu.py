@@ -9,10 +9,11 @@ from curator.doctor.driver import Driver, cuda_words, driver_rows, find_driver, 
 from curator.doctor.host import Answer, Host
 from curator.doctor.packages import ask_all, torch_build_words, torch_cuda_build
 from curator.doctor.probe_process import DECODERS
+from curator.errors import install_extra
 
 _DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-dali-cuda110")
 _CODEC = "PyNvVideoCodec"
-_EXTRA = "uv pip install 'curate-video[gpu]'"
+_EXTRA = install_extra("gpu")
 
 _FIRST_DRIVER = {13: "580", 12: "525", 11: "450"}
 """First driver for each major version of CUDA; within one, all are compatible. Source: NVIDIA's

@@ -7,6 +7,7 @@ from functools import partial
 from curator.doctor.diagnosis import Group, Needs, Row, State
 from curator.doctor.host import Answer, Host
 from curator.doctor.probe_process import DECODERS
+from curator.errors import install_extra
 
 ASKED = ("faiss", "ray", "boto3", "others", "cv2", "pyarrow", "onnxruntime", "av")
 """Questions about packages that every installation has, the slowest first."""
@@ -140,7 +141,7 @@ def torch_build_words(build: str | None) -> str:
 
 def _others(answer: Answer) -> Row:
     if answer.facts is None:
-        again = "uv pip install --reinstall curate-video"
+        again = "uv pip install --reinstall . in the checkout of this package"
         return _row("other packages", State.BROKEN, answer.error, again)
     return _row("other packages", State.OK, "numpy, pydantic, PyYAML, orjson, rich, pillow")
 
@@ -153,6 +154,6 @@ def _open_clip(host: Host, needs: Needs) -> Row:
         "open_clip",
         State.MISSING if needs.clip else State.NOT_NEEDED,
         "not installed",
-        "uv pip install 'curate-video[clip]'" + ("" if needs.clip else ", for recipes with CLIP"),
+        install_extra("clip") + ("" if needs.clip else ", for recipes with CLIP"),
         needed=needs.clip,
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from curator.errors import StorageError, UsageError
+from curator.errors import StorageError, UsageError, install_extra
 from curator.export.exporter import Exporter, ExporterOptions
 from curator.export.job import Job
 from curator.stages.shard.tar_reader import Shard
@@ -77,9 +77,9 @@ def _writer_class() -> Any:  # noqa: ANN401 - of a package that may be missing
         from streaming import MDSWriter
     except ImportError as error:
         raise UsageError(
-            f"the format mds needs the package mosaicml-streaming ({error}): pip install "
-            "'curate-video[mds]', best in an environment of its own, because it holds numpy below "
-            "2.2"
+            f"the format mds needs the package mosaicml-streaming ({error}): "
+            f"{install_extra('mds')}, best in an environment of its own, because it holds numpy "
+            "below 2.2"
         ) from error
     return MDSWriter
 

@@ -19,12 +19,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import UsageError
+from curator.errors import UsageError, install_extra
 
 Picture = NDArray[np.uint8]
 """A picture or video frame: uint8 RGB, height x width x 3."""
 
-_REMEDY = "install it with: pip install 'curate-video[demo]'"
+_REMEDY = f"install it with: {install_extra('demo')}"
 _GRAIN_MARGIN_PX = 64
 _OVERSAMPLING = 1.5
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
-from curator.errors import UsageError
+from curator.errors import UsageError, install_extra
 from curator.loading.dataset import ClipDataset
 from curator.storage import Store
 
@@ -101,7 +101,7 @@ def _started_ray() -> Any:  # noqa: ANN401
     except ImportError as error:
         raise UsageError(
             f"preprocessing on other machines needs Ray Data ({error}): "
-            "`pip install 'curate-video[loading-ray]'`"
+            f"{install_extra('loading-ray')}"
         ) from error
     if not ray.is_initialized():
         raise UsageError(

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import orjson
 
-from curator.errors import ShardError, UsageError
+from curator.errors import ShardError, UsageError, install_extra
 from curator.storage import Store, open_store
 
 FOLDER = "shards/"
@@ -242,9 +242,7 @@ class SampleReader:
         try:
             from webdataset.tariterators import group_by_keys, tar_file_iterator
         except ImportError as error:
-            raise UsageError(
-                "loading needs webdataset: `pip install 'curate-video[loading]'`"
-            ) from error
+            raise UsageError(f"loading needs webdataset: {install_extra('loading')}") from error
         self._members, self._grouped = tar_file_iterator, group_by_keys
         self._store = store
         self._suffixes = frozenset(suffixes)

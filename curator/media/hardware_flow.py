@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import CuratorError
+from curator.errors import CuratorError, install_extra
 
 GRID_PX = 4
 """Pixels from one vector to the next, which every generation of the engine supports."""
@@ -46,8 +46,7 @@ class HardwareFlow:
             found = self.between(*_known_pair())
         except ImportError as error:
             raise CuratorError(
-                "flow on the GPU needs DALI: `pip install 'curate-video[gpu]'`, or set "
-                "analyze.flow to dis"
+                f"flow on the GPU needs DALI: {install_extra('gpu')}, or set analyze.flow to dis"
             ) from error
         except RuntimeError as error:
             line = " ".join(str(error).split())[:200]

@@ -36,7 +36,7 @@ from av.bitstream import BitStreamFilterContext
 from av.packet import Packet
 from numpy.typing import NDArray
 
-from curator.errors import CuratorError
+from curator.errors import CuratorError, install_extra
 from curator.media.container import quarter_turns_deg
 from curator.media.decode import HDR_TRANSFERS, DeviceFrame, FrameReader
 from curator.media.decoder_cache import KeptDecoders
@@ -444,7 +444,7 @@ def _import_module() -> Any:  # noqa: ANN401
     except ImportError as error:
         raise CuratorError(
             f"decoding on the GPU needs PyNvVideoCodec ({_line(error)}): "
-            "`pip install 'curate-video[gpu]'`, or set analyze.device to cpu"
+            f"{install_extra('gpu')}, or set analyze.device to cpu"
         ) from error
     except Exception as error:
         raise CuratorError(

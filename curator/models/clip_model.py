@@ -27,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError, one_line
+from curator.errors import ModelError, install_extra, one_line
 from curator.models.catalogue import ModelEntry
 
 BATCH = 8
@@ -43,7 +43,7 @@ _STD = (0.26862954, 0.26130258, 0.27577711)
 def check_open_clip() -> None:
     """Raises ModelError if the package is not installed; imports nothing."""
     if importlib.util.find_spec("open_clip") is None:
-        raise ModelError("CLIP needs open-clip-torch: `pip install 'curate-video[clip]'`")
+        raise ModelError(f"CLIP needs open-clip-torch: {install_extra('clip')}")
 
 
 class ClipEncoder:

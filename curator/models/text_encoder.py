@@ -29,7 +29,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.errors import ModelError, one_line
+from curator.errors import ModelError, install_extra, one_line
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
 
@@ -54,7 +54,7 @@ def check_transformers() -> None:
     """Raises ModelError if the package is not installed; imports nothing."""
     if importlib.util.find_spec("transformers") is None:
         raise ModelError(
-            "embeddings of captions need transformers: `pip install 'curate-video[captions-local]'`"
+            f"embeddings of captions need transformers: {install_extra('captions-local')}"
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO
 
-from curator.errors import UsageError
+from curator.errors import UsageError, install_extra
 from curator.storage.base import STALE_AFTER_S, Store, checked_key
 from curator.storage.bucket_store import BucketStore
 from curator.storage.local_store import AppendFile
@@ -40,7 +40,7 @@ try:
     from obstore.store import AzureStore, GCSStore
 except ImportError as error:
     raise UsageError(
-        "gs:// and az:// need the package obstore: pip install 'curate-video[cloud]'"
+        f"gs:// and az:// need the package obstore: {install_extra('cloud')}"
     ) from error
 
 if TYPE_CHECKING:

@@ -80,7 +80,7 @@ def test_open_clip_is_for_recipes_with_clip() -> None:
     assert rows_of(FakeHost())["open_clip"].state == State.NOT_NEEDED
     row = rows_of(FakeHost(), Needs(clip=True))["open_clip"]
     assert row.stops
-    assert row.remedy == "uv pip install 'curate-video[clip]'"
+    assert row.remedy == "uv pip install '.[clip]' in the checkout of this package"
 
 
 def test_the_build_of_torch() -> None:

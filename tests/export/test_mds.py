@@ -37,7 +37,7 @@ def test_without_the_package_the_remedy_is_said(
 ) -> None:
     monkeypatch.setitem(sys.modules, "streaming", None)
     assert main(["export", str(out), str(tmp_path / "to"), "--format", "mds"]) == EXIT_USAGE
-    assert "pip install 'curate-video[mds]'" in capsys.readouterr().err
+    assert "uv pip install '.[mds]'" in capsys.readouterr().err
     assert not (tmp_path / "to").exists()
 
 

@@ -57,7 +57,7 @@ def test_photographs_are_in_the_wheel(name: str) -> None:
 def test_missing_scikit_image_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     scenes.photograph.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'curate-video\[demo\]'"):
+    with pytest.raises(UsageError, match=r"uv pip install '\.\[demo\]'"):
         photograph("cat")
 
 

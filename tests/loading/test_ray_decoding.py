@@ -100,5 +100,5 @@ def test_without_ray_data_the_remedy_is_said(
     """Pins the name of the extra."""
     out = write_shards(tmp_path / "out", [(A, "train", made_clips(tmp_path, 2))])
     monkeypatch.setitem(sys.modules, "ray.data", None)
-    with pytest.raises(UsageError, match=r"pip install 'curate-video\[loading-ray\]'"):
+    with pytest.raises(UsageError, match=r"uv pip install '\.\[loading-ray\]'"):
         ray_clips(ClipDataset(str(out), frames=2))

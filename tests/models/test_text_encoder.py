@@ -209,7 +209,7 @@ def test_a_missing_package_is_named_with_the_remedy(
     store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("curator.models.text_encoder.importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ModelError, match=r"pip install 'curate-video\[captions-local\]'"):
+    with pytest.raises(ModelError, match=r"uv pip install '\.\[captions-local\]'"):
         embed_captions(TEXTS, store.catalogue.find("tiny-t5"), store)
 
 

@@ -108,9 +108,9 @@ def test_without_the_package_the_error_names_the_extra(
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.delitem(sys.modules, "curator.storage.cloud_service", raising=False)
     service_named.cache_clear()
-    with pytest.raises(UsageError, match=r"pip install 'curate-video\[cloud\]'"):
+    with pytest.raises(UsageError, match=r"uv pip install '\.\[cloud\]'"):
         open_store("gs://films/out")
-    with pytest.raises(SourceError, match=r"curate-video\[cloud\]"):
+    with pytest.raises(SourceError, match=r"\.\[cloud\]"):
         stat_source("az://films/a.mp4")
     assert scheme_of("gs://films/a") == "gs"
     assert scheme_of("https://films/a") is None

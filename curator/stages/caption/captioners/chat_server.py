@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from curator.errors import ServerError, UsageError
+from curator.errors import ServerError, UsageError, install_extra
 from curator.json_bounds import load_bounded
 from curator.stages.caption.caption_records import (
     Frames,
@@ -419,7 +419,7 @@ class ServerCaptioner(Captioner):
         except ImportError as error:
             raise UsageError(
                 f"caption.captioner is openai, which needs the package {error.name}; "
-                "`pip install 'curate-video[captions]'`"
+                f"{install_extra('captions')}"
             ) from error
         if trial is not None:
             asyncio.run(self._run(lambda client: client.check(trial)))

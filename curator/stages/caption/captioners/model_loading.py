@@ -11,14 +11,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-from curator.errors import ModelError
+from curator.errors import ModelError, install_extra
 from curator.models.transnet import has_fast_bfloat16
 from curator.stages.caption.captioners.chat_tensors import Chat
 from curator.stages.caption.config import ModelConfig
 
 Device = Literal["auto", "cpu", "cuda"]
 
-INSTALL = "`pip install 'curate-video[captions-local]'`"
+INSTALL = install_extra("captions-local")
 LEAST_VERSION = (5, 23)
 """Processors of earlier versions work differently; the extra `mds` requires a version below 5."""
 
