@@ -184,9 +184,10 @@ def test_parquet_and_sidecars(place: Place) -> None:
 def test_the_first_mention_of_a_source_counts(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (place.folder / "in" / "m.csv").write_text(HEADER + "0.mp4,1,a,,,\n0.mp4,2,b,,,\n")
+    others = "".join(f"{number}.mp4,,,,,\n" for number in (1, 2))
+    (place.folder / "in" / "m.csv").write_text(HEADER + "0.mp4,1,a,,,\n0.mp4,2,b,,,\n" + others)
     place.run("m.csv")
-    assert [row["meta.rating"] for row in place.rows("clips")] == [1]
+    assert [row["meta.rating"] for row in place.rows("clips")] == [1, None, None]
     assert "named more than once, such as " in caplog.text
 
 
