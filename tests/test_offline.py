@@ -133,3 +133,20 @@ def test_older_platforms_are_taken_too() -> None:
     assert {"manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64"} <= set(tags)
     with pytest.raises(SystemExit, match="expected one such as"):
         fetch.platform_tags("linux")
+
+
+def test_a_wheel_with_another_hash_is_not_sent(tmp_path: Path) -> None:
+    """Pins that versions of the project must have its hashes; others, and own builds, have none."""
+    fetch = script("fetch")
+    made = wheel(tmp_path, "some_name", 10)
+    digest = hashlib.sha256(made.read_bytes()).hexdigest()
+    right = (
+        f"a==2 \\\n    --hash=sha256:{'1' * 64}\nsome-name==1.0 \\\n    --hash=sha256:{digest}\n"
+    )
+    fetch.refuse_others([made], right, set())
+    wrong = right.replace(digest, "0" * 64)
+    with pytest.raises(SystemExit, match=f"has SHA-256 {digest}, which constraints.txt does not"):
+        fetch.refuse_others([made], wrong, set())
+    fetch.refuse_others([made], wrong, {"some-name"})
+    fetch.refuse_others([made], wrong.replace("1.0", "1.1"), set())
+    fetch.refuse_others([], (fetch.PROJECT / "constraints.txt").read_text(), set())

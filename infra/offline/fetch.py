@@ -9,7 +9,8 @@ What is needed is resolved for the other machine by `uv`, with the versions of `
 for what is there already, and downloaded by pip from the index that pip is set up with. LIST says
 what is there: the output of `pip list --format=freeze`, or names alone, one a line. Versions that
 stand there are held to; where the project needs another one, uv says so, and `--replace` sends
-that. `install.py` puts the pieces together over there; both need Python 3.11 alone.
+that. A wheel of a version of `constraints.txt` must have one of the hashes that stand there.
+`install.py` puts the pieces together over there; both need Python 3.11 alone.
 """
 
 import argparse
@@ -128,6 +129,24 @@ def downloaded(
     for path in folder.glob("*.whl"):
         if canonical(path.name.split("-")[0]) in built and not path.name.endswith("-none-any.whl"):
             sys.exit(f"{path.name} was built for this machine; it does not run on another")
+
+
+def refuse_others(wheels: Iterable[Path], constraints: str, built: set[str]) -> None:
+    """Exits if a wheel of a version in `constraints.txt` has none of the hashes there."""
+    blocks = re.split(r"^(?=[a-z0-9])", constraints, flags=re.MULTILINE)
+    known = {
+        f"{canonical(block.partition('==')[0])}-{re.split(r'==|[ ;]', block)[1]}": set(
+            re.findall(r"sha256:([0-9a-f]{64})", block)
+        )
+        for block in blocks
+        if "==" in block
+    }
+    for wheel in wheels:
+        key = _key(wheel)
+        if key in known and canonical(wheel.name.split("-")[0]) not in built:
+            found = _sha256(wheel)
+            if found not in known[key]:
+                sys.exit(f"{wheel.name} has SHA-256 {found}, which constraints.txt does not name")
 
 
 def packed(
@@ -267,6 +286,7 @@ def main() -> None:
         )
         keys = {name.replace("==", "-") for name in names}
         wheels = sorted(path for path in folder.glob("*.whl") if _key(path) in keys)
+        refuse_others(wheels, (PROJECT / "constraints.txt").read_text(), options.build)
         pieces = packed(
             wheels, options.to, round(options.piece_mib * MIB), is_squeezed=options.squeeze
         )

@@ -9,7 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK
 from curator.errors import UsageError
 from curator.stages.caption.dialogs.sidecar_values import count_problems
 from curator.stages.caption.sidecar_table import sidecars_table
@@ -136,3 +140,20 @@ def test_a_manifest_on_this_machine_names_files_and_objects(tmp_path: Path) -> N
     assert [uri for uri, _ in manifest_rows(str(path))] == [
         "/other/a.mp4", "s3://bucket/b.mp4", str(tmp_path.parent / "c.mp4"),
     ]  # fmt: skip
+
+
+def test_a_run_ends_well_and_holds_nothing_of_a_linked_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pins `curate run` with metadata of sidecars: a warning, and no byte of the secret in OUT."""
+    (tmp_path / "secret.json").write_text(json.dumps({"token": "hunter2"}))
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write_video(folder / "v.mp4", moving_texture(30, width_px=160, height_px=120, seed=1))
+    (folder / "v.json").symlink_to("../secret.json")
+    command = ["run", str(folder), str(tmp_path / "out"), "--set", "scan.sidecar_meta=true"]
+    assert main([*command, "--set", "analyze.text=false"]) == EXIT_OK
+    assert "outside the folder of its source" in caplog.text
+    for path in (tmp_path / "out").rglob("*"):
+        assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
+    assert pq.read_table(next((tmp_path / "out" / "sources").glob("*.parquet"))).num_rows == 1
