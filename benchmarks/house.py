@@ -42,6 +42,7 @@ RENAMED = {"loudness_db": "audio_rms_db"}
 
 NOT_COMPARED = {
     "cut_fingerprint": "names settings and version of the cut, and is derived in another way",
+    "version": "a file's version has its size, both times and inode, and not one time alone",
 }
 """Columns and keys whose values may differ, and why."""
 
