@@ -188,6 +188,7 @@ class Engine:
     def _start(self) -> RayCluster:
         if self._cluster is None:
             self._child.stop()
+            process_box().stop()
             cluster = RayCluster(self._address, self._workers)
             cluster.start()
             self._cluster = cluster
