@@ -4,6 +4,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 from botocore.exceptions import (
@@ -100,7 +101,8 @@ class S3Service(ObjectService):
 
 def _body(answer: dict[str, Any], expected: str) -> ObjectRange:
     version = bare(answer.get("ETag"))
-    with answer["Body"] as body:
+    # `with` on the body itself gives the stream below it, whose errors are not those of botocore.
+    with closing(answer["Body"]) as body:
         # A server that ignores conditions must not mix two objects.
         if expected and version and version != expected:
             raise ObjectChangedError("the object was replaced while it was read")
