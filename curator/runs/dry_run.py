@@ -89,6 +89,6 @@ def dry_run(
     text += "".join(f"\n  clips would leave the shards: {one}" for one in lost)
     problem = losses.problem(lost, unlisted)
     if problem is not None and unread:
-        text += f"\n  {problem}, unless the {len(unread)} sources that nobody has read hold them"
+        text += f"\n  {problem}; unless sources that no run has read hold them: {len(unread)}"
         problem = None
     return text, problem

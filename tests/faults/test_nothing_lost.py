@@ -142,6 +142,12 @@ def test_a_dry_run_prints_what_a_run_would_remove(
     said = capsys.readouterr().out
     assert "clips would leave the shards: 1 clip (0.000278 h of 1 source, such as" in said
     assert f"{settled.film('b')}) whose sources still exist and are not in this run" in said
+    settled.film("c").touch()
+    manifest.write_text(f"{settled.film('c')}\n")
+    assert settled.code("--dry-run", sources=str(manifest)) == EXIT_OK
+    said = capsys.readouterr().out
+    assert "11 of 15 clips would leave the shards" in said
+    assert "unless sources that no run has read hold them: 1" in said
 
 
 def _deleted(path: Path) -> None:
