@@ -40,14 +40,18 @@ class ParentReader(io.RawIOBase):
         box: Whose parent it is.
         uri: Name for messages.
         expected_version: As `open_source` takes it.
+        checks: As `open_source` takes it.
     """
 
-    def __init__(self, box: "BoxProcess", uri: str, expected_version: str | None) -> None:
+    def __init__(
+        self, box: "BoxProcess", uri: str, expected_version: str | None, checks: bool
+    ) -> None:
         super().__init__()
         self._box = box
         self.name = uri
         self._position = 0
-        self._handle, self.size = pickle.loads(box.ask("open", uri, expected_version))
+        opened = pickle.loads(box.ask("open", uri, expected_version, checks))
+        self._handle, self.size, self.stored_md5 = opened
 
     @property
     def expected_end(self) -> int | None:
@@ -148,8 +152,8 @@ class BoxProcess:
                 case "release" if self._stage is not None:
                     self._stage.release()
 
-    def _open(self, uri: str, expected_version: str | None) -> BinaryIO:
-        return io.BufferedReader(ParentReader(self, uri, expected_version), BUFFER_BYTES)
+    def _open(self, uri: str, expected_version: str | None, checks: bool) -> BinaryIO:
+        return io.BufferedReader(ParentReader(self, uri, expected_version, checks), BUFFER_BYTES)
 
     def _set_up(self, stage: bytes, readable: tuple[str, ...], locks: bool) -> None:
         """Loads a stage; before the first one sees a source, this process is locked."""

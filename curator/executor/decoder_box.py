@@ -6,7 +6,7 @@ Messages to the box are pickled, because it trusts its parent; messages from it 
     to the box                             from the box
     load     modules                       ready
     stage    stage, readable, locks        set_up, or refused class, message
-    item     item, cpu_s, n_bytes          open uri, version       -> handle, size
+    item     item, cpu_s, n_bytes          open uri, version, checks -> handle, size, MD5
     release                                read handle, at, n      -> bytes
                                            end handle, at; close handle
                                            done result or failure, CPU-seconds, counts
@@ -31,6 +31,7 @@ from curator.records.sources import Failure
 from curator.stage import Stage
 from curator.storage import expect_end, open_source
 from curator.storage.scratch import ScratchFolder
+from curator.storage.source_reader import stored_md5
 
 KEPT_VARIABLES = (
     "PATH", "LANG", "LC_", "TZ", "PYTHON", "LD_LIBRARY_PATH", "OMP_", "OPENBLAS_", "MKL_", "ATEN_",
@@ -218,13 +219,15 @@ class Box:
         except CuratorError as error:
             return b"\1" + pickle.dumps(error)
 
-    def _opened(self, uri: str, version: str | None, *, allowed: str) -> tuple[int, int]:
+    def _opened(
+        self, uri: str, version: str | None, checks: bool, *, allowed: str
+    ) -> tuple[int, int, str | None]:
         if uri != allowed:
             raise CuratorError(f"a decoder asked for {uri!r} while it worked on {allowed!r}")
-        reader = open_source(uri, expected_version=version)
+        reader = open_source(uri, expected_version=version, checks=checks)
         handle = max(self._readers, default=0) + 1
         self._readers[handle] = reader
-        return handle, reader.seek(0, os.SEEK_END)
+        return handle, reader.seek(0, os.SEEK_END), stored_md5(reader)
 
     def _take(
         self, begun_s: float, ended_s: float, cpu_s: dict[str, float], counts: dict[str, int]

@@ -8,6 +8,7 @@ from curator.storage.block_reader import open_blocks
 from curator.storage.content_id import NO_HASHES, ContentHashes, HashingReader, content_id
 from curator.storage.local_store import LocalStore
 from curator.storage.object_service import ADDRESSES, service_of, split_uri
+from curator.storage.proven_reader import read_proven
 from curator.storage.source_reader import expect_end, open_source, stat_source
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "open_blocks",
     "open_source",
     "open_store",
+    "read_proven",
     "stat_source",
 ]
 

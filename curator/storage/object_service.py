@@ -76,6 +76,11 @@ class ObjectService(ABC):
     scheme: str
     errors: tuple[type[Exception], ...]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether requests go over plain HTTP, where nothing proves that bytes came unchanged."""
+        return False
+
     @abstractmethod
     def store(self, bucket: str, prefix: str) -> Store:
         """Returns the store below a prefix; creates and checks nothing."""

@@ -5,14 +5,20 @@ a jump is small (256 KiB). Each fetch that continues the previous one is four ti
 8 MiB; from the third in a row on, a thread fetches the next one ahead. Thus probing a header or
 sampling a large object moves little, and sequential reading runs at the connection's speed. Two
 positions read in turn (an MP4 with separate audio) each keep their blocks and their growth.
+
+Over plain HTTP nothing protects the bytes but TCP's weak sum. There each range is read until two
+reads agree, or all bytes have the MD5 that is the object's ETag, unless the caller compares what it
+reads with a hash of its own.
 """
 
+import hashlib
 import io
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from curator.errors import CuratorError
@@ -27,6 +33,8 @@ from curator.storage.object_service import (
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+AGREEING_READS = 6
+"""Reads of a range after which no two agreed."""
 FIRST_BYTES = 256 << 10
 BLOCK_BYTES = 8 << 20
 CACHED_BLOCKS = 3
@@ -55,6 +63,7 @@ class RangeReader(io.RawIOBase):
         failure: Makes the error for a failed request.
         expected_version: ETag that the object must have; otherwise that of the first answer.
         expected_bytes: Size that it must have; None for any.
+        checks: Whether the caller compares the bytes with a hash.
         probe: Which end of the object the first request fetches.
         first_bytes: Size of the first fetch, and of one after a jump.
         block_bytes: Largest fetch. At most `CACHED_BLOCKS` times this is held.
@@ -70,6 +79,7 @@ class RangeReader(io.RawIOBase):
         failure: Callable[[Exception, str], CuratorError],
         expected_version: str | None = None,
         expected_bytes: int | None = None,
+        checks: bool = False,
         probe: Literal["head", "tail"] = "head",
         first_bytes: int = FIRST_BYTES,
         block_bytes: int = BLOCK_BYTES,
@@ -83,6 +93,7 @@ class RangeReader(io.RawIOBase):
         service = service_of(uri)
         assert service is not None, uri
         self._service = service
+        self._agrees = service.is_plain and not checks
         self._first_bytes = first_bytes
         self._block_bytes = block_bytes
         self._position = 0
@@ -100,6 +111,13 @@ class RangeReader(io.RawIOBase):
                 )
         except self._service.errors as error:
             raise failure(error, uri) from error
+
+    @property
+    def stored_md5(self) -> str | None:
+        """See `source_reader.stored_md5`."""
+        if not self._service.is_plain:
+            return None
+        return self.version if is_md5(self.version) else ""
 
     def readable(self) -> bool:
         """True."""
@@ -237,7 +255,32 @@ class RangeReader(io.RawIOBase):
         return _Block(start=start, data=found.data, run=run)
 
     def _get(self, start: int, end: int) -> ObjectRange:
-        return self._service.get_range(self._bucket, self._key, start, end, self.version)
+        get = partial(self._service.get_range, self._bucket, self._key, start, end, self.version)
+        return _agreed(get) if self._agrees else get()
+
+
+def _agreed(get: Callable[[], ObjectRange]) -> ObjectRange:
+    seen: list[ObjectRange] = []
+    for _ in range(AGREEING_READS):
+        found = get()
+        if found in seen or _has_md5(found):
+            return found
+        seen.append(found)
+    raise OSError(
+        f"{AGREEING_READS} reads of the same bytes all differ, so that the network changes them: "
+        "use https, or repair it"
+    )
+
+
+def _has_md5(found: ObjectRange) -> bool:
+    if len(found.data) != found.size or not is_md5(found.version):
+        return False
+    return hashlib.md5(found.data, usedforsecurity=False).hexdigest() == found.version
+
+
+def is_md5(etag: str) -> bool:
+    """Returns whether an ETag may be the MD5 of the object; that of parts has a dash."""
+    return len(etag) == 32 and all(digit in "0123456789abcdef" for digit in etag)
 
 
 def open_object(
@@ -246,6 +289,7 @@ def open_object(
     failure: Callable[[Exception, str], CuratorError],
     expected_version: str | None = None,
     expected_bytes: int | None = None,
+    checks: bool = False,
     probe: Literal["head", "tail"] = "head",
     first_bytes: int = FIRST_BYTES,
 ) -> io.BufferedReader:
@@ -255,6 +299,7 @@ def open_object(
         failure=failure,
         expected_version=expected_version,
         expected_bytes=expected_bytes,
+        checks=checks,
         probe=probe,
         first_bytes=first_bytes,
     )

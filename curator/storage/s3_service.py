@@ -41,6 +41,11 @@ class S3Service(ObjectService):
     scheme = "s3"
     errors = S3Errors
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the server's address begins with http://."""
+        return str(s3_client.client().meta.endpoint_url).startswith("http://")
+
     def store(self, bucket: str, prefix: str) -> Store:
         """The store below a prefix."""
         from curator.storage.s3_store import S3Store

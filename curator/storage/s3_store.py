@@ -1,5 +1,7 @@
 """A store under a prefix of an S3 bucket."""
 
+import base64
+import hashlib
 import io
 import logging
 import time
@@ -14,7 +16,7 @@ from botocore.exceptions import ClientError
 from curator.storage.base import STALE_AFTER_S, checked_key
 from curator.storage.bucket_store import SINGLE_REQUEST_BYTES, BucketStore
 from curator.storage.object_service import Cause
-from curator.storage.s3_client import S3Errors, client, explain
+from curator.storage.s3_client import ATTEMPTS, S3Errors, client, explain
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -24,6 +26,8 @@ PART_BYTES = 16 << 20
 
 _DELETE_BATCH = 1000
 _BUFFER_BYTES = 256 << 10
+_FLIPPED = frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch"})
+"""Codes of a server that got other bytes than were sent; boto3 does not send them again."""
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +109,7 @@ class S3Store(BucketStore):
 
     def _put(self, key: str, data: bytes) -> None:
         try:
-            client().put_object(Bucket=self.bucket, Key=self._full(key), Body=data)
+            _sent(client().put_object, data, Bucket=self.bucket, Key=self._full(key))
         except S3Errors as error:
             raise self._failure("write", key, error) from error
 
@@ -131,6 +135,20 @@ class S3Store(BucketStore):
         for refused in answer.get("Errors", ()):
             if refused.get("Code") != "NoSuchKey":
                 raise ClientError({"Error": refused}, "DeleteObjects")
+
+
+def _sent(
+    request: Callable[..., dict[str, Any]], body: bytes | bytearray, **options: object
+) -> dict[str, Any]:
+    """Sends bytes with their MD5, which every server checks; again where it got others."""
+    md5 = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return request(Body=body, ContentMD5=md5, **options)
+        except ClientError as error:
+            if attempt == ATTEMPTS or error.response.get("Error", {}).get("Code") not in _FLIPPED:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 class _Upload(io.RawIOBase):
@@ -192,12 +210,13 @@ class _Upload(io.RawIOBase):
             if self._upload_id is None:
                 begun = client().create_multipart_upload(Bucket=self._store.bucket, Key=self._full)
                 self._upload_id = begun["UploadId"]
-            answer = client().upload_part(
+            answer = _sent(
+                client().upload_part,
+                self._part,
                 Bucket=self._store.bucket,
                 Key=self._full,
                 UploadId=self._upload_id,
                 PartNumber=number,
-                Body=self._part,
             )
         except S3Errors as error:
             raise self._store._failure("write", self._key, error) from error

@@ -35,7 +35,7 @@ RACY_NS = 2_000_000_000
 BUFFER_BYTES = 64 << 10
 
 
-Opener = Callable[[str, str | None], BinaryIO]
+Opener = Callable[[str, str | None, bool], BinaryIO]
 _opener: Opener | None = None
 
 
@@ -45,19 +45,21 @@ def open_through(opener: Opener) -> None:
     _opener = opener
 
 
-def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
+def open_source(uri: str, *, expected_version: str | None = None, checks: bool = False) -> BinaryIO:
     """Opens a source, a path or `scheme://bucket/key`, as a buffered, seekable stream.
 
     Args:
         uri: An absolute path, or `scheme://bucket/key`.
         expected_version: From `stat_source` or the listing; None accepts any.
+        checks: Whether the caller compares the bytes with a hash; else they are read twice over
+            plain HTTP.
 
     Raises:
         SourceError: VANISHED, UNREADABLE or CHANGED; here, and from every read of the stream, which
             notices a replaced object at once and a changed file at its end.
     """
     if _opener is not None:
-        return _opener(uri, expected_version)
+        return _opener(uri, expected_version, checks)
     if _service(uri) is not None:
         size, _, etag = (expected_version or "").partition("-")
         return open_object(
@@ -65,6 +67,7 @@ def open_source(uri: str, *, expected_version: str | None = None) -> BinaryIO:
             failure=_object_failure,
             expected_version=etag,
             expected_bytes=int(size) if size else None,
+            checks=checks,
         )
     _refuse_kinds(uri, _stat(uri))
     try:
@@ -112,6 +115,18 @@ def is_racy(uri: str, version: str, since_ns: int) -> bool:
     mtime_ns, ctime_ns = (int(field) for field in version.split("-")[1:3])
     oldest_ns = since_ns - RACY_NS
     return ctime_ns > oldest_ns or oldest_ns < mtime_ns <= time.time_ns() + RACY_NS
+
+
+def stored_md5(reader: BinaryIO) -> str | None:
+    """Returns the MD5 under which an object is stored that came over plain HTTP.
+
+    Args:
+        reader: From `open_source`.
+
+    Returns:
+        The MD5 in hex, empty if it is not known; None for what needs no proof.
+    """
+    return getattr(getattr(reader, "raw", None), "stored_md5", None)
 
 
 def expect_end(reader: BinaryIO, end: int) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import BinaryIO
 
 from curator.errors import ErrorCode, SourceError
@@ -25,7 +26,7 @@ from curator.stages.analyze.families import DECODE_VERSION, families_of, tracks_
 from curator.stages.analyze.instruments import instruments_of
 from curator.stages.analyze.measurer import Instruments
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
-from curator.storage import ContentHashes, HashingReader, open_source
+from curator.storage import ContentHashes, HashingReader, open_source, read_proven
 from curator.tables.track_parts import AnalyzeItem, HashItem, JoinItem, SegmentItem, SourceItem
 
 Analyzed = Track | Failure | WholeReason | ContentHashes
@@ -124,14 +125,14 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
         before = self._instruments.n_halved()
         try:
             source = unit.source
-            with open_source(source.uri, expected_version=source.version) as reader:
-                match unit:
-                    case SourceItem():
-                        return self._whole(unit, reader)
-                    case SegmentItem():
+            match unit:
+                case SourceItem():
+                    return read_proven(source.uri, source.version, partial(self._whole, unit))
+                case SegmentItem():
+                    with open_source(source.uri, expected_version=source.version) as reader:
                         return self._segment(unit, reader)
-                    case HashItem():
-                        return self._hash(reader)
+                case HashItem():
+                    return read_proven(source.uri, source.version, self._hash)
         finally:
             self.counts["gpu_batches_halved"] += self._instruments.n_halved() - before
 
@@ -192,9 +193,13 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
 
     def _hash(self, reader: BinaryIO) -> ContentHashes:
         begun_s = time.thread_time()
-        hashes = HashingReader(reader).finish()
+        hashes = _hashes(reader)
         self.cpu_s["hash"] += time.thread_time() - begun_s
         return hashes
+
+
+def _hashes(reader: BinaryIO) -> ContentHashes:
+    return HashingReader(reader, closes=False).finish()
 
 
 class PlanStage(Stage[AnalyzeConfig, SourceItem, Plan]):
@@ -256,8 +261,8 @@ class HashStage(Stage[AnalyzeConfig, HashItem, tuple[SourceRef, str | Failure]])
     def process(self, unit: HashItem) -> tuple[SourceRef, str]:
         """Reads a source whole."""
         source = unit.source
-        with open_source(source.uri, expected_version=source.version) as reader:
-            return source, HashingReader(reader).finish().sha256
+        hashes = read_proven(source.uri, source.version, _hashes)
+        return source, hashes.sha256
 
     def failed(self, unit: HashItem, failure: Failure) -> tuple[SourceRef, Failure]:
         """Returns why a source cannot be read."""

@@ -164,7 +164,7 @@ class SourceStage(Stage[CutStageConfig, CutItem, ResultT]):
             self.release()
             stack = ExitStack()
             reader = open_blocks(
-                partial(open_source, source.uri, expected_version=source.version),
+                partial(open_source, source.uri, expected_version=source.version, checks=True),
                 source.uri,
                 n_bytes=source.n_bytes,
                 hashes=unit.track.block_hashes,

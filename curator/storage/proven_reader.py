@@ -1,0 +1,111 @@
+"""Reads all of a source; over plain HTTP only bytes that are proven to be the object's.
+
+Bytes that are read in order are hashed, and at the end compared with the MD5 that the storage
+stored the object under: they cross the network once. Bytes that are read out of order, such as an
+index at the end of a file, are read until two reads agree. Where the MD5 differs, or is not known,
+everything is read that way.
+"""
+
+import hashlib
+import io
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+from curator.errors import SourceError
+from curator.storage.source_reader import open_source, stored_md5
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_BUFFER_BYTES = 64 << 10
+_CHUNK_BYTES = 1 << 20
+
+logger = logging.getLogger(__name__)
+
+_Made = TypeVar("_Made")
+
+
+def read_proven(uri: str, version: str, use: Callable[[BinaryIO], _Made]) -> _Made:
+    """Gives a source to what reads all of it, and returns what that makes of the right bytes.
+
+    Args:
+        uri: Its address.
+        version: As it was listed.
+        use: Called again where the first bytes were not those of the object.
+
+    Raises:
+        SourceError: As `open_source` and `use` do.
+    """
+    with open_source(uri, expected_version=version, checks=True) as reader:
+        md5 = stored_md5(reader)
+        if md5 is None:
+            return use(reader)
+        if md5:
+            try:
+                with _ProvenReader(reader, uri, version) as raw:
+                    made = use(io.BufferedReader(raw, _BUFFER_BYTES))
+                    if raw.md5() == md5:
+                        return made
+            except SourceError as error:
+                logger.warning("%s; its bytes are not proven, and are read again", error)
+            else:
+                logger.warning("%r was changed on its way here, over http://: read again", uri)
+    with open_source(uri, expected_version=version) as agreeing:
+        return use(agreeing)
+
+
+class _ProvenReader(io.RawIOBase):
+    def __init__(self, in_order: BinaryIO, uri: str, version: str) -> None:
+        super().__init__()
+        self.name = uri
+        self._in_order = in_order
+        self._agreeing = open_source(uri, expected_version=version)
+        self._digest = hashlib.md5(usedforsecurity=False)
+        self._hashed_bytes = 0
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        if whence == io.SEEK_CUR:
+            offset, whence = self._position + offset, io.SEEK_SET
+        self._position = self._agreeing.seek(offset, whence)
+        return self._position
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        target = memoryview(buffer).cast("B")
+        if self._position == self._hashed_bytes:
+            data = self._next(len(target))
+        else:
+            # What is hashed is not read again beyond its end, so that the rest stays in order.
+            ahead = self._hashed_bytes - self._position
+            self._agreeing.seek(self._position)
+            data = self._agreeing.read(min(len(target), ahead) if ahead > 0 else len(target))
+        target[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def md5(self) -> str:
+        """Reads the rest, and returns the MD5 of all bytes."""
+        while self._next(_CHUNK_BYTES):
+            pass
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._agreeing.close()
+        super().close()
+
+    def _next(self, n_bytes: int) -> bytes:
+        data = self._in_order.read(n_bytes)
+        self._digest.update(data)
+        self._hashed_bytes += len(data)
+        return data
