@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import SourceError, StorageError, UsageError
+from curator.number_text import amount, length
 from curator.records.clips import Reason
 from curator.stages.shard.shard_index import DATASET
 from curator.storage import Store
@@ -68,10 +69,8 @@ class Lost:
     example: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.n_clips} clip{_s(self.n_clips)} ({self.seconds / 3600:.3g} h of "
-            f"{self.n_sources} source{_s(self.n_sources)}, such as {self.example}) {self.why}"
-        )
+        clips, sources = amount(self.n_clips, "clip"), amount(self.n_sources, "source")
+        return f"{clips} ({length(self.seconds)} of {sources}, such as {self.example}) {self.why}"
 
 
 class Losses:
@@ -282,7 +281,3 @@ def _standing(
 
 def _without(table: pa.Table, column: str, values: pa.ChunkedArray) -> pa.Table:
     return table.filter(pc.invert(pc.is_in(table[column], value_set=values.combine_chunks())))
-
-
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"

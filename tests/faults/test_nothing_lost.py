@@ -115,20 +115,20 @@ def test_fewer_sources_need_prune_and_a_few_clips_do_not(
         assert settled.code(*more, sources=str(settled.film("a"))) == EXIT_USAGE
         error = capsys.readouterr().err.splitlines()[-1]
         assert "5 of 15 clips would leave the shards" in error
-        assert "5 clips (0.00139 h of 2 sources, such as" in error
+        assert "5 clips (5.0 s of 2 sources, such as" in error
         assert "whose sources still exist and are not in this run" in error
         assert "nothing was removed, and all work is kept" in error
         assert "--prune" in error
         assert settled.objects() == before
     assert settled.code("--prune", sources=str(settled.film("a"))) == EXIT_OK
     assert settled.clips() == {"a": 10}
-    assert "5 clips (0.00139 h of 2 sources, such as" in caplog.text
+    assert "5 clips (5.0 s of 2 sources, such as" in caplog.text
     assert settled.code() == EXIT_OK
     assert settled.clips() == SECONDS
     caplog.clear()
     shutil.copy(settled.film("a"), settled.film("b"))
     assert settled.code() == EXIT_OK
-    assert "1 clip (0.000278 h of 1 source" in caplog.text
+    assert "1 clip (1.0 s of 1 source" in caplog.text
     assert "whose sources have other content now" in caplog.text
     assert settled.clips() == {"a": 10, "c": 4}
 
@@ -140,7 +140,7 @@ def test_a_dry_run_prints_what_a_run_would_remove(
     manifest.write_text(f"{settled.film('a')}\n{settled.film('c')}\n")
     assert settled.code("--dry-run", sources=str(manifest)) == EXIT_OK
     said = capsys.readouterr().out
-    assert "clips would leave the shards: 1 clip (0.000278 h of 1 source, such as" in said
+    assert "clips would leave the shards: 1 clip (1.0 s of 1 source, such as" in said
     assert f"{settled.film('b')}) whose sources still exist and are not in this run" in said
     settled.film("c").touch()
     manifest.write_text(f"{settled.film('c')}\n")
@@ -179,7 +179,7 @@ def test_other_content_at_an_address_needs_prune_above_a_tenth(
     write_film(settled.film("c"), 4, seed=9)
     assert settled.code() == EXIT_USAGE
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "4 clips (0.00111 h of 1 source" in error
+    assert "4 clips (4.0 s of 1 source" in error
     assert "whose sources have other content now" in error
     assert settled.code("--prune") == EXIT_OK
     assert settled.clips() == SECONDS
@@ -220,7 +220,7 @@ def test_what_the_recipe_rejects_is_printed_and_goes(
 ) -> None:
     assert settled.code("--set", "select.max_per_group=3", "--set", "select.by=[]") == EXIT_OK
     assert sum(settled.clips().values()) == 3
-    assert "12 clips (0.00333 h of" in caplog.text
+    assert "12 clips (12.0 s of" in caplog.text
     assert "which the recipe does not keep" in caplog.text
 
 
