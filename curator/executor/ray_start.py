@@ -14,6 +14,9 @@ from curator.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
 
+_LONGEST = 107 - len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+"""Most bytes of the path of Ray's folder."""
+
 
 def use_own_token() -> None:
     """Gives clusters of this process a separate token, unless the user set one.
@@ -35,10 +38,16 @@ def private_folder() -> Path:
     nor put a socket of theirs into the place of one of Ray's.
 
     Raises:
-        UsageError: The folder above it is someone else's, or open to others.
+        UsageError: The folder above it is someone else's, or open to others; or its path is too
+            long for sockets.
     """
     parent = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     folder = Path(parent) / f"curate-{os.getuid()}"
+    if len(os.fsencode(folder / "r")) > _LONGEST:
+        raise UsageError(
+            f"the temporary folder {parent} has too long a path for Ray's sockets, which may have "
+            "107 bytes in all; set RAY_TMPDIR to a shorter one, such as /tmp"
+        )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
@@ -47,7 +56,7 @@ def private_folder() -> Path:
             f"because Ray's sockets go there; it has mode {stat.S_IMODE(info.st_mode):04o} and "
             f"owner {info.st_uid}. Remove it, or set RAY_TMPDIR to another folder"
         )
-    return folder / "ray"
+    return folder / "r"
 
 
 @contextlib.contextmanager

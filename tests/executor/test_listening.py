@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -104,7 +106,11 @@ def test_a_ray_of_our_own_listens_on_loopback_and_asks_for_its_token() -> None:
 def test_sockets_and_logs_are_in_a_folder_of_this_user_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    short = Path(tempfile.mkdtemp(dir="/tmp"))
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("long" * 10)))
+    with pytest.raises(UsageError, match=r"too long a path for Ray's sockets.* set RAY_TMPDIR"):
+        private_folder()
+    monkeypatch.setenv("RAY_TMPDIR", str(short))
     folder = private_folder()
     assert folder.parent.stat().st_mode & 0o777 == 0o700
     assert private_folder() == folder
@@ -115,3 +121,4 @@ def test_sockets_and_logs_are_in_a_folder_of_this_user_alone(
     folder.parent.symlink_to(tmp_path)
     with pytest.raises(UsageError, match="must be a folder of this user"):
         private_folder()
+    shutil.rmtree(short)
