@@ -423,10 +423,11 @@ class Soak:
         check(n_left == 0, f"round {number}: {n_left} unfinished objects stay")
         if not self._compared(store, settings):
             return
-        left = sorted(p.name for p in self._temp.iterdir() if p.name not in ("ray", ".ses"))
+        of_ray = (f"curate-{os.getuid()}", ".ses")
+        left = sorted(p.name for p in self._temp.iterdir() if p.name not in of_ray)
         check(not left, f"round {number}: left in the temporary folder: {left[:5]}")
         # The last one stays, and one that was killed before Ray had started has no mark.
-        sessions = list((self._temp / "ray").glob("session_2*"))
+        sessions = list((self._temp / of_ray[0] / "r").glob("session_2*"))
         marked_ones = [path for path in sessions if (path / LOCK).exists()]
         check(len(marked_ones) <= 1, f"round {number}: {len(marked_ones)} Ray sessions stay")
         # Semaphores of Python's are other programs'.
