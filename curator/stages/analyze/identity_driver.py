@@ -54,8 +54,13 @@ def hash_parts(store: Store) -> Parts:
 def decided_sources(store: Store) -> pa.Table:
     """Returns rows of `HASHES_SCHEMA`, of all runs."""
     parts = hash_parts(store)
-    tables = [parts.read(name) for name in parts.names()]
-    return pa.concat_tables([HASHES_SCHEMA.empty_table(), *tables])
+    tables = [HASHES_SCHEMA.empty_table()]
+    for name in parts.names():
+        try:
+            tables.append(parts.read(name))
+        except StorageError as error:
+            logger.warning("%s; until then large sources may be hashed again", error)
+    return pa.concat_tables(tables)
 
 
 class Identifying:
