@@ -85,7 +85,9 @@ class ParentReader(io.RawIOBase):
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         """Gets bytes from the parent."""
         target = memoryview(buffer).cast("B")
-        data = self._box.ask("read", self._handle, self._position, len(target))
+        # A demuxer may have moved where no file system can.
+        at = min(self._position, self.size)
+        data = self._box.ask("read", self._handle, at, len(target))
         target[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -217,7 +219,9 @@ def _too_much(item: Any, n_bytes: int | None) -> str:  # noqa: ANN401
 
 def _limit(kind: int, value: int | None) -> None:
     _, hard = resource.getrlimit(kind)
-    resource.setrlimit(kind, (hard if value is None else value, hard))
+    if value is None or (hard != resource.RLIM_INFINITY and hard < value):
+        value = hard
+    resource.setrlimit(kind, (value, hard))
 
 
 def _data_bytes() -> int:

@@ -49,10 +49,11 @@ class Child:
         # The steps count its CPU time; it is not the engine's.
         environment = {name: value for name, value in os.environ.items() if name != MARK}
         environment = ONE_THREAD | environment
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         # Not multiprocessing's own start, which would run the caller's script again.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno())],
+            # -P: the folder in which the run was started may be one of strangers' files.
+            [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=environment,
             # An interrupt from the terminal goes to the driver, which ends this process.

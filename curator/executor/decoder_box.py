@@ -16,6 +16,8 @@ import contextlib
 import os
 import pickle
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -25,28 +27,44 @@ from typing import Any, BinaryIO
 
 from curator import errors
 from curator.errors import CuratorError, ErrorCode
-from curator.executor.cpu_accounting import MARK
 from curator.executor.plain_values import from_bytes
 from curator.records.sources import Failure
 from curator.stage import Stage
 from curator.storage import expect_end, open_source
 from curator.storage.scratch import ScratchFolder
-from curator.storage.source_reader import stored_md5
+from curator.storage.source_reader import local_failure, stored_md5
 
-KEPT_VARIABLES = (
-    "PATH", "LANG", "LC_", "TZ", "PYTHON", "LD_LIBRARY_PATH", "OMP_", "OPENBLAS_", "MKL_", "ATEN_",
-    "KMP_", "MALLOC_", "CUDA_", "NVIDIA_", "DNNL_", "TORCH_", "ORT_", "COVERAGE_",
+KEPT_VARIABLES = frozenset(
+    {
+        "PATH", "LANG", "TZ", "PYTHONHASHSEED", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE",
+        "PYTHONWARNINGS", "PYTHONHOME", "LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TF32_OVERRIDE",
+    }
 )  # fmt: skip
-"""Beginnings of the names of environment variables that a box gets: none holds a credential."""
+"""Environment variables that a box gets: none holds a credential."""
+KEPT_FAMILIES = (
+    "LC_", "OMP_", "OPENBLAS_", "MKL_", "ATEN_", "KMP_", "MALLOC_", "CUDA_", "DNNL_", "TORCH_",
+    "ORT_", "COVERAGE_",
+)  # fmt: skip
+"""Beginnings of names of further ones. `NVIDIA_` and `LANG` would let API keys of services pass."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """As Ray has it in its workers: small products of matrices on two threads mostly wait, busily."""
 WALL_PER_CPU = 6.0
 """Seconds that a box may take for each CPU-second that it is given: machines are shared."""
 _SLOW = "it took longer than its size allows"
-_MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError)
-"""Errors that an answer raises which no honest box gives."""
+_NONSENSE = (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, OSError)
+"""Errors that an answer raises which no honest box gives; `OSError` for one that is too long."""
 MAX_READ_BYTES = 16 << 20
 MAX_ANSWER_BYTES = 4 << 30
+MAX_OPEN = 16
+"""Readers of its source that a box may have; stages have one or two."""
+PIPE_WAIT_S = 600
+"""Seconds for which a box may neither take nor send on in the middle of a message."""
+MESSAGE_S = 1e-5
+END_WAIT_S = 10.0
+"""Seconds for a process that has closed its pipe to end: a core dump is not written."""
+MAX_SET_UP_S = 900.0
+"""Seconds for loading models."""
 
 
 class BoxDiedError(Exception):
@@ -60,6 +78,18 @@ class BoxDiedError(Exception):
     def __init__(self, why: str, *, is_slow: bool = False) -> None:
         super().__init__(why)
         self.is_slow = is_slow
+
+
+class SetUpError(Exception):
+    """A stage cannot be set up in a new box, so that no item can be processed.
+
+    Args:
+        cause: For users.
+    """
+
+    def __init__(self, cause: CuratorError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 class Box:
@@ -94,7 +124,7 @@ class Box:
 
         Raises:
             BoxDiedError: The process ended, and the next call starts another one.
-            CuratorError: The stage cannot be set up.
+            SetUpError: The stage cannot be set up.
         """
         try:
             self._use(stage)
@@ -103,8 +133,14 @@ class Box:
             return self._answer(item.uri, None if limit_s is None else limit_s * WALL_PER_CPU)
         except (BrokenPipeError, EOFError, ConnectionResetError) as error:
             raise self._died() from error
-        except _MALFORMED as error:
+        except BlockingIOError as error:
+            raise self._died(_SLOW) from error
+        except _NONSENSE as error:
             raise self._died(f"it answered nonsense ({error!r:.80})") from error
+        except BaseException:
+            # It may still wait for an answer, and would take the next item for that.
+            self.stop()
+            raise
 
     def take_cpu_s(self) -> tuple[float, float]:
         """Returns CPU-seconds between items, such as loading models, and of items, since then."""
@@ -135,25 +171,45 @@ class Box:
 
     def _start(self, modules: Sequence[str] = ()) -> None:
         self.stop()
+        try:
+            self._begin(modules)
+        except OSError as error:
+            self.stop()
+            raise SetUpError(
+                CuratorError(
+                    f"no process for decoding can be started: {error}; free memory, processes or "
+                    "room in the folder for temporary files, and run again"
+                )
+            ) from error
+
+    def _begin(self, modules: Sequence[str]) -> None:
         self._folder = ScratchFolder("curate-box-")
         ours, theirs = Pipe()
+        with socket.socket(fileno=os.dup(ours.fileno())) as wire:
+            wait = struct.pack("@ll", PIPE_WAIT_S, 0)
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
         environment = {
             name: value
             for name, value in os.environ.items()
-            if name.startswith(KEPT_VARIABLES) and name != MARK
+            if name in KEPT_VARIABLES or name.startswith(KEPT_FAMILIES)
         }
         folder = str(self._folder.path)
         environment = ONE_THREAD | environment | {"TMPDIR": folder, "HOME": folder}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         self._process = subprocess.Popen(
             [
-                sys.executable, "-m", "curator.executor.box_process",
+                # -P: the folder in which the run was started may be one of strangers' files.
+                sys.executable, "-P", "-m", "curator.executor.box_process",
                 str(theirs.fileno()), folder, *modules,
             ],
             pass_fds=[theirs.fileno()],
             env=environment,
-            # An interrupt from the terminal goes to the driver, which ends this process.
-            process_group=0,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            # An interrupt from the terminal goes to the driver, which ends this process, and this
+            # process can type nothing into the terminal.
+            start_new_session=True,
         )  # fmt: skip
         theirs.close()
         self._pipe = ours
@@ -161,18 +217,24 @@ class Box:
     def _use(self, stage: Stage[Any, Any, Any]) -> None:
         """Sets a stage up, in another process where this one may not read the stage's files."""
         if self._process is not None and self._process.poll() is not None:
-            raise EOFError
+            self.stop()
         if self._stage is stage:
             return
         readable = tuple(stage.files())
         is_locked_out = self._readable is not None and not set(readable) <= set(self._readable)
         if self._process is None or is_locked_out:
             self._start()
+        is_new = self._stage is None
         self._stage = None
         self._send("stage", pickle.dumps(stage), readable, stage.locks)
-        answer = self._answer("", None)
+        answer = self._answer("", MAX_SET_UP_S)
         if isinstance(answer, CuratorError):
-            raise answer
+            self.stop()
+            if is_new:
+                raise SetUpError(answer)
+            # This one has worked on items, and is not believed.
+            self._use(stage)
+            return
         self._stage, self._readable = stage, readable if stage.locks else None
 
     def _send(self, *message: object) -> None:
@@ -184,13 +246,15 @@ class Box:
         assert self._pipe is not None
         stage = self._stage
         records = (*stage.answers, Failure, ErrorCode) if stage is not None else ()
+        most_bytes = (stage.limit_bytes if stage is not None else None) or MAX_ANSWER_BYTES
         while True:
             asked_s = time.monotonic()
-            if not self._pipe.poll(wall_s):
+            if wall_s == 0 or not self._pipe.poll(wall_s):
                 raise self._died(_SLOW)
             if wall_s is not None:
-                wall_s = max(0.0, wall_s - (time.monotonic() - asked_s))
-            kind, *parts = from_bytes(self._pipe.recv_bytes(MAX_ANSWER_BYTES))
+                # Something for each message, so that no number of them holds its parent for ever.
+                wall_s = max(0.0, wall_s - max(MESSAGE_S, time.monotonic() - asked_s))
+            kind, *parts = from_bytes(self._pipe.recv_bytes(min(most_bytes, MAX_ANSWER_BYTES)))
             match kind:
                 case "set_up":
                     return None
@@ -213,17 +277,23 @@ class Box:
             if kind == "open":
                 return b"\0" + pickle.dumps(self._opened(*parts, allowed=uri))
             handle, at, n = parts
+            if n < 0:
+                raise ValueError(f"{n} bytes were asked for")
             reader = self._readers[handle]
             reader.seek(at)
             return b"\0" + reader.read(min(n, MAX_READ_BYTES))
         except CuratorError as error:
             return b"\1" + pickle.dumps(error)
+        except OSError as error:
+            return b"\1" + pickle.dumps(local_failure(uri, error))
 
     def _opened(
         self, uri: str, version: str | None, checks: bool, *, allowed: str
     ) -> tuple[int, int, str | None]:
         if uri != allowed:
             raise CuratorError(f"a decoder asked for {uri!r} while it worked on {allowed!r}")
+        if len(self._readers) >= MAX_OPEN:
+            raise ValueError(f"more than {MAX_OPEN} readers of one source")
         reader = open_source(uri, expected_version=version, checks=checks)
         handle = max(self._readers, default=0) + 1
         self._readers[handle] = reader
@@ -244,9 +314,11 @@ class Box:
     def _died(self, why: str | None = None) -> BoxDiedError:
         """Ends what is left of the process; `why` it has to end, or None where it ended itself."""
         assert self._process is not None
-        if why is not None:
+        try:
+            code = self._process.wait(0 if why is not None else END_WAIT_S)
+        except subprocess.TimeoutExpired:
             self._process.kill()
-        code = self._process.wait()
+            code = self._process.wait()
         self.stop()
         if code == -signal.SIGXCPU:
             why = _SLOW

@@ -56,7 +56,14 @@ def from_bytes(data: bytes, records: Sequence[type] = ()) -> Any:  # noqa: ANN40
             buffers.append(memoryview(data)[at : at + size])
             at += size
         return _value(head, buffers, {record.__name__: record for record in records})
-    except (struct.error, KeyError, TypeError, IndexError, RecursionError) as error:
+    except (
+        struct.error,
+        KeyError,
+        TypeError,
+        IndexError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise ValueError(f"no plain value: {type(error).__name__}: {error}") from error
 
 
@@ -112,6 +119,9 @@ def _value(
             # A copy: what is read may be written to.
             return np.frombuffer(buffers[parts[2]], dtype).reshape(parts[1]).copy()
         case "fraction":
+            if not all(type(part) is int for part in parts):
+                # Text such as 1e999999999 would take hours.
+                raise TypeError(f"a fraction of {parts!r:.40}")
             return Fraction(*parts)
         case "dict":
             return {_value(k, buffers, records): _value(v, buffers, records) for k, v in parts[0]}

@@ -1,8 +1,9 @@
 """Takes rights away from this process for good: files, network, other processes.
 
 Landlock (Linux 5.13; TCP from 6.7, signals from 6.12) leaves some folders to read and one to write.
-A seccomp filter refuses sockets, new programs and looking into other processes. Both need no
-privilege, hold for all threads that are started later, and cannot be undone.
+A seccomp filter refuses sockets, new programs, reaching other processes, keys and mounts.
+Capabilities of a superuser go. All need no privilege, hold for all threads that are started later,
+and cannot be undone.
 """
 
 import ctypes
@@ -10,7 +11,7 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 1, 38, 22, 2
@@ -23,18 +24,32 @@ _FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 1
 _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
 """Rights that a rule on a file, and not on a folder, may give."""
 
-_REFUSED = {
+_REFUSED_CALLS = {
     # connect, bind, listen, accept need a socket; socketpair stays.
-    "x86_64": (0xC000003E, (41, 59, 101, 310, 311, 321, 322, 304, 425, 434, 438)),
-    "aarch64": (0xC00000B7, (198, 221, 117, 270, 271, 280, 281, 265, 425, 434, 438)),
-}
-"""By machine: its number for seccomp, and its numbers of socket, execve, ptrace, process_vm_readv,
-process_vm_writev, bpf, execveat, open_by_handle_at, io_uring_setup, pidfd_open, pidfd_getfd."""
+    "socket": (41, 198), "execve": (59, 221), "execveat": (322, 281),
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "kill": (62, 129), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240), "pidfd_open": (434, 434), "pidfd_getfd": (438, 438),
+    "pidfd_send_signal": (424, 424), "shmget": (29, 194), "shmat": (30, 196),
+    "mq_open": (240, 180), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    "open_by_handle_at": (304, 265), "mount": (165, 40), "umount2": (166, 39),
+    "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97), "setns": (308, 268),
+    "bpf": (321, 280), "io_uring_setup": (425, 425), "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282), "init_module": (175, 105), "finit_module": (313, 273),
+    "kexec_load": (246, 104), "reboot": (169, 142),
+}  # fmt: skip
+"""System calls by name, with their numbers on x86_64 and on aarch64."""
+_MACHINES = {"x86_64": (0xC000003E, 0, 234), "aarch64": (0xC00000B7, 1, 131)}
+"""By machine: its number for seccomp, its place in `_REFUSED_CALLS`, and its number of tgkill."""
+_X32 = 0x40000000
+"""From here on the numbers of x86_64 are the same calls once more, for 32-bit pointers."""
 
 SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/opt", "/etc/ld.so.cache", "/sys")
 """Libraries and descriptions of the machine; nothing of users."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _PROC = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm")
+
+_CAPABILITY_VERSION, _DAC_OVERRIDE, _DAC_READ_SEARCH = 0x20080522, 1 << 1, 1 << 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -49,7 +64,7 @@ def landlock_version() -> int:
 
 def has_seccomp() -> bool:
     """Returns whether the filter of system calls is known for this machine."""
-    return sys.platform == "linux" and platform.machine() in _REFUSED
+    return sys.platform == "linux" and platform.machine() in _MACHINES
 
 
 def end_with_parent() -> None:
@@ -75,7 +90,9 @@ def lock(readable: Iterable[str], writable: str) -> None:
     if version:
         _restrict(version, _with_python(readable), writable)
     if has_seccomp():
-        _filter(*_REFUSED[platform.machine()])
+        machine, place, tgkill = _MACHINES[platform.machine()]
+        _filter(machine, [numbers[place] for numbers in _REFUSED_CALLS.values()], tgkill)
+    _drop_capabilities()
 
 
 def _with_python(readable: Iterable[str]) -> Iterator[str]:
@@ -116,16 +133,32 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         os.close(opened)
 
 
-def _filter(machine: int, refused: tuple[int, ...]) -> None:
-    """Refuses system calls with EPERM, and kills programs of another machine's numbering."""
-    load, equal, back = 0x20, 0x15, 0x06
+def _drop_capabilities() -> None:
+    """Gives up what a superuser may, except for reading the files of other users' installations."""
+    head = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
+    now = ctypes.create_string_buffer(24)
+    _checked(_libc.capget(head, now))
+    kept = struct.unpack("=6I", now.raw)[1] & (_DAC_OVERRIDE | _DAC_READ_SEARCH)
+    _checked(_libc.capset(head, struct.pack("=6I", kept, kept, 0, 0, 0, 0)))
+
+
+def _filter(machine: int, refused: Sequence[int], tgkill: int) -> None:
+    """Refuses system calls with EPERM, and kills programs of another machine's numbering.
+
+    `tgkill`, with which a process aborts, reaches this process alone.
+    """
+    load, equal, at_least, back = 0x20, 0x15, 0x35, 0x06
     allow, refuse, kill = 0x7FFF0000, 0x00050001, 0x80000000
     program = [
         (load, 0, 0, 4),  # The machine,
         (equal, 1, 0, machine),
         (back, 0, 0, kill),
         (load, 0, 0, 0),  # and the number of the call.
-        *((equal, len(refused) - at, 0, number) for at, number in enumerate(refused)),
+        (at_least, len(refused) + 4, 0, _X32),
+        *((equal, len(refused) + 3 - at, 0, number) for at, number in enumerate(refused)),
+        (equal, 0, 2, tgkill),
+        (load, 0, 0, 16),  # Its first argument.
+        (equal, 0, 1, os.getpid()),
         (back, 0, 0, allow),
         (back, 0, 0, refuse),
     ]

@@ -9,12 +9,12 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from curator.errors import CuratorError, ErrorCode, SourceError
 from curator.executor.attempts import MAX_ATTEMPTS, CpuClock, internal_failure
-from curator.executor.decoder_box import BoxDiedError, process_box
+from curator.executor.decoder_box import BoxDiedError, SetUpError, process_box
 from curator.executor.ledger import AttemptLedger
 from curator.records.sources import Failure
 from curator.stage import Stage
@@ -132,6 +132,8 @@ class UnitWorker:
                 if not died.is_slow:
                     continue
                 result = stage.failed(item, _failure(item, stage, ErrorCode.TOO_SLOW, _slow(item)))
+            except SetUpError as error:
+                raise error.cause from error
             except CuratorError as error:
                 code = error.code if isinstance(error, SourceError) else ErrorCode.INTERNAL
                 result = stage.failed(item, _failure(item, stage, code, str(error)))
@@ -146,7 +148,11 @@ class UnitWorker:
         if self._box is None:
             return self._stage.process(item)
         result = self._box.process(self._stage, item)
-        return self._stage.failed(item, result) if isinstance(result, Failure) else result
+        if not isinstance(result, Failure):
+            return result
+        # What names the item comes from here.
+        named = replace(result, uri=item.uri, stage=self._stage.name)
+        return self._stage.failed(item, named)
 
 
 _DIED = f"the worker died {MAX_ATTEMPTS} times while working on it"

@@ -1,22 +1,27 @@
 """The decoder box: what a stage may do in it, and how it ends."""
 
+import contextlib
 import ctypes
+import io
 import os
+import platform
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from curator.errors import ErrorCode
+from curator.errors import CuratorError, ErrorCode, ModelError
 from curator.executor import decoder_box
 from curator.executor.decoder_box import Box, BoxDiedError, process_box
+from curator.executor.plain_values import to_bytes
 from curator.executor.sandbox import has_seccomp, landlock_version
 from curator.executor.unit_worker import UnitWorker
 from curator.records.sources import Failure
@@ -38,7 +43,13 @@ class Item:
         return self.uri
 
 
-class Acting(Stage[StageConfig, Item, Any]):
+class ActingConfig(StageConfig):
+    """Whether setting up fails."""
+
+    fails: bool = False
+
+
+class Acting(Stage[ActingConfig, Item, Any]):
     """Does what an item says."""
 
     name, version, scope = "acting", 1, Scope.SOURCE
@@ -50,6 +61,10 @@ class Acting(Stage[StageConfig, Item, Any]):
 
     def limit_s(self, unit: Item) -> float:
         return 1.0
+
+    def setup(self) -> None:
+        if self.config.fails:
+            raise ModelError("no weights")
 
     def process(self, unit: Item) -> object:
         self.counts["acts"] += 1
@@ -72,6 +87,13 @@ def _refused(act: Callable[[], Any]) -> str:
         return type(error).__name__
 
 
+def _read_at(unit: Item, at: int) -> bytes:
+    with open_source(unit.uri) as reader:
+        raw = cast(io.BufferedReader, reader).raw
+        raw.seek(at)
+        return cast(bytes, raw.read(10))
+
+
 def _rights(unit: Item) -> dict[str, str]:
     return {
         "home": _refused(lambda: Path(unit.uri).read_bytes()),
@@ -81,12 +103,39 @@ def _rights(unit: Item) -> dict[str, str]:
         "kill": _refused(lambda: os.kill(os.getppid(), 0)),
         "socket": _refused(socket.socket),
         "program": _refused(lambda: subprocess.run(["/bin/true"], check=True)),
+        "mount": _refused(lambda: _called(165, 40)),
+        "keys": _refused(lambda: _called(250, 219)),
+        "namespace": _refused(lambda: _called(272, 97, 0x10000000)),
+        "signal": _refused(lambda: _called(234, 131, os.getppid(), os.getppid(), 0)),
+        "other numbers": _refused(lambda: _called(0x40000000 + 41, 198, 2, 1, 0)),
     }
+
+
+def _called(x86_64: int, aarch64: int, *arguments: int) -> int:
+    """A system call by its number."""
+    number = x86_64 if platform.machine() == "x86_64" else aarch64
+    libc = ctypes.CDLL(None, use_errno=True)
+    result: int = libc.syscall(number, *arguments, *[0] * (5 - len(arguments)))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+    return result
+
+
+def _capabilities() -> str:
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(line.split()[1] for line in status if line.startswith("CapEff:"))
 
 
 def _busy(unit: Item) -> None:
     while True:
         pass
+
+
+def _close_and_stay() -> None:
+    for number in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.close(number)
+    time.sleep(60)
 
 
 def _hungry(unit: Item) -> bytes:
@@ -102,7 +151,15 @@ ACTS: dict[str, Callable[[Item], Any]] = {
     "read": _read,
     "rights": _rights,
     "environment": lambda _: dict(os.environ),
-    "crash": lambda _: os.kill(os.getpid(), signal.SIGSEGV),
+    "crash": lambda _: signal.raise_signal(signal.SIGSEGV),
+    "capabilities": lambda _: int(_capabilities(), 16),
+    "terminal": lambda _: (
+        os.getsid(0) == os.getpid(),
+        os.fstat(0).st_rdev == os.stat("/dev/null").st_rdev,
+    ),
+    "far": lambda unit: _read_at(unit, 2**63 - 1),
+    "too far": lambda unit: _read_at(unit, 2**70),
+    "closes": lambda _: _close_and_stay(),
     "abort": lambda _: ctypes.CDLL(None).abort(),
     "busy": _busy,
     "sleep": lambda _: time.sleep(60),
@@ -127,7 +184,7 @@ def box() -> Iterator[Box]:
 
 
 def _run(film: str, *acts: str) -> list[Any]:
-    worker = UnitWorker(stage=Acting(StageConfig()))
+    worker = UnitWorker(stage=Acting(ActingConfig()))
     results: list[Any] = worker([Item(film, act) for act in acts]).results
     return results
 
@@ -153,7 +210,9 @@ def test_a_box_has_no_rights(film: str) -> None:
 
 def test_a_box_has_no_credentials(film: str, box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins that secrets of the environment stay outside, whatever their names."""
-    for name in ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "MY_KEY", "HF_TOKEN"):
+    secrets = ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "HF_TOKEN", "NVIDIA_API_KEY",
+               "LANGCHAIN_API_KEY", "PYTHONANYWHERE_TOKEN", "PATHWAY_LICENSE_KEY")  # fmt: skip
+    for name in secrets:
         monkeypatch.setenv(name, "secret")
     box.stop()
     (environment,) = _run(film, "environment")
@@ -202,9 +261,142 @@ def test_a_box_that_waits_for_nothing_ends(film: str, monkeypatch: pytest.Monkey
     assert failure.code == ErrorCode.TOO_SLOW
 
 
+@pytest.mark.usefixtures("box")
+def test_a_box_has_no_capabilities_and_no_terminal(film: str) -> None:
+    """Pins that a superuser's box is none, and that none can type into the user's terminal."""
+    capabilities, terminal = _run(film, "capabilities", "terminal")
+    assert capabilities & ~0b110 == 0
+    assert terminal == (True, True)
+
+
+@pytest.mark.usefixtures("box")
+def test_a_seek_to_nowhere_reads_nothing(film: str) -> None:
+    """Pins that an offset which no file system takes costs nothing, and results keep their items.
+
+    The parent raised an error that it did not answer; the next item was taken for the answer, and
+    got the failure of this one.
+    """
+    results = _run(film, "far", "too far", "read", "read")
+    assert results == [b"", b"", b"cde", b"cde"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("from a service"), OSError(5, "I/O error")])
+def test_an_error_of_the_parent_stays_with_its_item(
+    film: str, box: Box, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Pins that what opening a source raises, of whatever kind, is the outcome of that source."""
+    reads = iter((error, None, None))
+
+    def opened(uri: str, **options: Any) -> Any:  # noqa: ANN401
+        if (raised := next(reads)) is not None:
+            raise raised
+        return open_source(uri, **options)
+
+    monkeypatch.setattr(decoder_box, "open_source", opened)
+    failure, *after = _run(film, "read", "read", "read")
+    expected = ErrorCode.UNREADABLE if isinstance(error, OSError) else ErrorCode.INTERNAL
+    assert failure.code == expected
+    assert after == [b"cde", b"cde"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ("read", 1, 0, -1),
+        ("read", 1, 0, 10**30),
+        ("open", 7, None),
+        ("done", to_bytes(1), 0.0, 0.0, {"a": "b"}, {}),
+        ("done", b"", 0.0, 0.0, {}, {}),
+        ("unheard of",),
+        ("close", []),
+        (),
+    ],
+)
+def test_nonsense_ends_the_box_and_not_its_parent(
+    film: str, box: Box, message: tuple[object, ...]
+) -> None:
+    """Pins answers that only a taken-over box gives, and that the next item has a new box."""
+    stage = Acting(ActingConfig())
+    assert box.process(stage, Item(film)) == b"cde"
+    kept, before = box._pipe, box._process
+    ours, theirs = decoder_box.Pipe()
+    box._pipe = ours
+    box._readers[1] = io.BytesIO(b"abc")
+    for _ in range(2):
+        theirs.send_bytes(to_bytes(message))
+    with pytest.raises((BoxDiedError, CuratorError)):
+        box.process(stage, Item(film))
+    assert box._readers == {}
+    assert before is not None
+    assert before.poll() is not None
+    assert kept is not None
+    kept.close()
+    theirs.close()
+    assert box.process(stage, Item(film)) == b"cde"
+
+
+def test_too_long_an_answer_ends_the_box(film: str, box: Box) -> None:
+    """Pins the most memory that a box can take from its parent: what it may have itself."""
+    stage = Acting(ActingConfig())
+    assert box.process(stage, Item(film)) == b"cde"
+    kept = box._pipe
+    box._pipe, theirs = decoder_box.Pipe()
+    os.write(theirs.fileno(), struct.pack("!i", LIMIT_BYTES + 1))
+    with pytest.raises(BoxDiedError, match="nonsense"):
+        box.process(stage, Item(film))
+    assert kept is not None
+    kept.close()
+    assert box.process(stage, Item(film)) == b"cde"
+
+
+def test_a_box_that_closes_its_pipe_and_goes_on_is_ended(
+    film: str, box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that the parent does not wait for the exit of a process that has no need to end."""
+    monkeypatch.setattr(decoder_box, "END_WAIT_S", 0.2)
+    (failure,) = _run(film, "closes")
+    assert failure.code == ErrorCode.WORKER_DIED
+    box.stop()
+
+
+def test_limits_of_the_process_itself_are_kept(film: str) -> None:
+    """Pins that a hard limit below what an item may have is its limit, and breaks nothing."""
+    code = (
+        f"import resource, sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (60, 60))\n"
+        "import test_decoder_box as t\n"
+        "t.LIMIT_BYTES = 64 << 30\n"
+        "t.Acting.limit_s = lambda *_: 3600.0\n"
+        "t.Acting.limit_bytes = 64 << 30\n"
+        f"print(t._run({film!r}, 'read'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "[b'cde']\n", done.stderr
+
+
+def test_modules_of_the_folder_of_the_run_are_not_imported(
+    film: str, box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that a file named av.py in a folder of videos is no program, wherever one stands."""
+    (tmp_path / "curator").mkdir()
+    (tmp_path / "curator" / "__init__.py").write_text("raise SystemExit(9)")
+    box.stop()
+    monkeypatch.chdir(tmp_path)
+    assert _run(film, "read") == [b"cde"]
+
+
+def test_a_stage_that_cannot_be_set_up_ends_the_run(film: str, box: Box) -> None:
+    """Pins one error, such as of missing weights, and not a failure of each source."""
+    box.stop()
+    worker = UnitWorker(stage=Acting(ActingConfig(fails=True)))
+    with pytest.raises(CuratorError, match="no weights"):
+        worker([Item(film), Item(film)])
+
+
 def test_an_answer_that_is_no_plain_value_ends_the_box(film: str, box: Box) -> None:
     """Pins that a box that sends a pickle runs nothing in its parent."""
-    stage = Acting(StageConfig())
+    stage = Acting(ActingConfig())
     assert box.process(stage, Item(film)) == b"cde"
     ours, theirs = decoder_box.Pipe()
     theirs.send_bytes(b"\x80\x04cos\nsystem\n(S'exit 1'\ntR.")

@@ -99,27 +99,32 @@ class CutKeeper:
             clip, written, wish = result.clip, result.written, item.clip.wish
             if clip is None or written is None:
                 continue
-            rows.append(asdict(written) | {"clip_id": clip.clip_id, "mp4": clip.mp4})
+            # What names a clip is that of the unit, whatever a decoder answers.
+            clip_id = item.clip.clip_id
+            rows.append(asdict(written) | {"clip_id": clip_id, "mp4": clip.mp4})
             if clip.looked is not None and wish is not None:
                 taken.append(
-                    TakenFrames(
-                        clip_id=clip.clip_id, wish=wish, looked=clip.looked, written=written
-                    )
+                    TakenFrames(clip_id=clip_id, wish=wish, looked=clip.looked, written=written)
                 )
         # Frames first: a clip that is found written is not decoded again for them.
         frames = self._taker.store(taken) if self._taker is not None else []
         if rows:
             table = rows_to_table(rows, CUT_SCHEMA)
             self._parts.write(table, table["clip_id"].to_pylist(), one_row_groups=True)
-        return CutUnit(outcomes=[replace(result, clip=None) for result in results], frames=frames)
+        outcomes = [
+            replace(result, clip_id=item.clip.clip_id, clip=None)
+            for item, result in zip(unit, results, strict=True)
+        ]
+        return CutUnit(outcomes=outcomes, frames=frames)
 
 
 def keep_frames(
     taker: FrameTaker, unit: Sequence[CutItem], results: Sequence[TakenFrames | StoredFrames]
 ) -> list[StoredFrames]:
     """Stores frames of clips that are not written; failures come last."""
-    stored = taker.store([one for one in results if isinstance(one, TakenFrames)])
-    return [*stored, *(one for one in results if isinstance(one, StoredFrames))]
+    named = [replace(r, clip_id=i.clip.clip_id) for i, r in zip(unit, results, strict=True)]
+    stored = taker.store([one for one in named if isinstance(one, TakenFrames)])
+    return [*stored, *(one for one in named if isinstance(one, StoredFrames))]
 
 
 class Cutting:

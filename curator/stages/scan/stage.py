@@ -53,8 +53,11 @@ class ScanStage(Stage[ScanConfig, SourceRef, dict[str, Any]]):
 
     def failed(self, unit: SourceRef, failure: Failure) -> dict[str, Any]:
         """Returns the row of a source that cannot be probed."""
-        own = {"uri": unit.uri, "bytes": unit.n_bytes, "version": unit.version}
-        return own | failure_columns(failure)
+        return _identity(unit) | failure_columns(failure)
+
+
+def _identity(source: SourceRef) -> dict[str, Any]:
+    return {"uri": source.uri, "bytes": source.n_bytes, "version": source.version}
 
 
 class ProbeParts:
@@ -68,8 +71,12 @@ class ProbeParts:
         self._since_ns = time.time_ns()
 
     def __call__(self, unit: Sequence[SourceRef], rows: Sequence[dict[str, Any]]) -> pa.Table:
-        """Stores rows of `SCAN_SCHEMA`; returns them as a table."""
-        table = rows_to_table(rows, SCAN_SCHEMA)
+        """Stores rows of `SCAN_SCHEMA`; returns them as a table.
+
+        What names a source is that of the unit: a decoder must not make this process open another.
+        """
+        named = [row | _identity(source) for source, row in zip(unit, rows, strict=True)]
+        table = rows_to_table(named, SCAN_SCHEMA)
         done = [
             scan_key(source.uri, source.version)
             for source, row in zip(unit, rows, strict=True)
