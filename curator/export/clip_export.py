@@ -10,7 +10,6 @@ from curator.export.job import Job
 from curator.export.placement import Exported
 from curator.stages.shard.tar_reader import SPLITS, open_shards
 from curator.storage import open_store
-from curator.tables.parts import SUMMARY
 
 MAX_WORKERS = 16
 
@@ -53,12 +52,6 @@ def export(
     exporter_type, extension = load_format(format)
     exporter = exporter_type(checked_options(format, options or {}))
     shards = open_shards(out)
-    if shards.manifest is None and shards.prefix and not shards.store.exists(SUMMARY):
-        raise UsageError(
-            f"no run was finished in {shards.store.uri}: what lies there may be some of its shards "
-            f"alone. Run `curate run` again, or name {shards.uri('').rstrip('/')} itself to export "
-            "the tars that are there"
-        )
     store = open_store(destination)
     if store.uri == shards.store.uri:
         if not exporter.indexes_tars:

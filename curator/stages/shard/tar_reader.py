@@ -135,7 +135,7 @@ def open_shards(out: str) -> ShardSet:
     """Finds the shards of a run's output root, or of a folder with the contents of its `shards/`.
 
     Raises:
-        UsageError: It has neither.
+        UsageError: It has neither, or no run was finished there.
     """
     store = open_store(out)
     prefix = FOLDER
@@ -159,8 +159,9 @@ def open_shards(out: str) -> ShardSet:
     tars = sorted(name for name in sizes if name.endswith(".tar"))
     if prefix and MANIFEST not in sizes and not store.exists(SUMMARY):
         raise UsageError(
-            f"{store.uri} has no shards yet: its first run was broken off before it wrote "
-            f"{FOLDER}{MANIFEST}, and the same `curate run` goes on from what was done"
+            f"{store.uri} has no shards yet: no run was finished there, and the tars may be only "
+            "some of its shards; run `curate run` again, or name "
+            f"{store.uri}/{prefix.rstrip('/')} itself to take the tars that are there"
         )
     return ShardSet(
         store=store,
