@@ -136,17 +136,18 @@ class FaultProxy:
         parts = urlsplit(self.server)
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         try:
-            # A server answers HTTP/1.0 in one piece, and closes.
-            writer.write(head.replace(b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", 1) + body)
+            passed = re.sub(rb"(?i)\r\nconnection:[^\r]*", b"", head[:-4])
+            writer.write(passed + b"\r\nConnection: close\r\n\r\n" + body)
             await writer.drain()
             data = await reader.read(-1)
         finally:
             writer.close()
         answer, _, answered = data.partition(b"\r\n\r\n")
-        answer = re.sub(rb"^HTTP/1.[01]", b"HTTP/1.1", answer)
-        if answered and not _header(answer, "content-length"):
+        if _header(answer, "transfer-encoding"):
+            answer = re.sub(rb"(?i)\r\n(transfer-encoding|content-length):[^\r]*", b"", answer)
+            answered = _joined(answered)
             answer += f"\r\nContent-Length: {len(answered)}".encode()
-        return answer + b"\r\nConnection: close\r\n\r\n", answered
+        return re.sub(rb"^HTTP/1.0", b"HTTP/1.1", answer) + b"\r\n\r\n", answered
 
     def _flipped(self, data: bytes) -> bytes:
         at = self._draw.randrange(len(data))
@@ -170,6 +171,15 @@ async def _received(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 def _header(head: bytes, name: str) -> str:
     found = re.search(rf"(?im)^{name}:\s*([^\r]*)".encode(), head)
     return found[1].decode() if found else ""
+
+
+def _joined(chunked: bytes) -> bytes:
+    """Returns the body that came in chunks, each after its length."""
+    body, at = b"", 0
+    while n_bytes := int(chunked[at : (begin := chunked.index(b"\r\n", at) + 2)], 16):
+        body += chunked[begin : begin + n_bytes]
+        at = begin + n_bytes + 2
+    return body
 
 
 def _is_as_sent(request: _Request, body: bytes) -> bool:

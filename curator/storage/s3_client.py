@@ -15,13 +15,14 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 from botocore.exceptions import ConnectionError as NoConnectionError
+from botocore.parsers import ResponseParserError
 
 from curator.storage.object_service import Cause, ObjectChangedError
 
 ATTEMPTS = 6
 """Tries of one request, with growing pauses in between."""
 
-S3Errors = (BotoCoreError, ClientError, OSError, ValueError)
+S3Errors = (BotoCoreError, ClientError, ResponseParserError, OSError, ValueError)
 """What a call can raise; ValueError is a key that cannot be encoded, or a server
 without range requests."""
 

@@ -3,6 +3,7 @@
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -13,6 +14,7 @@ from botocore.exceptions import (
     IncompleteReadError,
     ResponseStreamingError,
 )
+from botocore.parsers import ResponseParserError
 
 from curator.storage import s3_client
 from curator.storage.base import Store
@@ -27,6 +29,7 @@ from curator.storage.object_service import (
 )
 from curator.storage.s3_client import S3Errors, bare
 
+_ANSWERS = 3
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -60,18 +63,19 @@ class S3Service(ObjectService):
 
     def list(self, bucket: str, prefix: str) -> Iterator[StoredObject]:
         """Yields the objects whose key starts with `prefix`, without the marks of folders."""
-        pages = s3_client.client().get_paginator("list_objects_v2")
-        for page in pages.paginate(Bucket=bucket, Prefix=prefix):
-            for item in page.get("Contents", ()):
-                if item["Size"] or not item["Key"].endswith("/"):
-                    version = bare(item.get("ETag"))
-                    yield StoredObject(key=item["Key"], bytes=item["Size"], version=version)
+        after, more = "", True
+        while more:
+            found, more = _listed(bucket, prefix, after, is_plain=self.is_plain)
+            last = found[-1].key if found else ""
+            if more and last.encode() <= after.encode():
+                raise ValueError(f"the server does not list on after the key {after!r}")
+            after = last
+            yield from (one for one in found if one.bytes or not one.key.endswith("/"))
 
     def page(self, bucket: str, prefix: str, after: str) -> tuple[dict[str, int], bool]:
         """Sizes by key of the next thousand keys at most, and whether more follow."""
-        page = s3_client.client().list_objects_v2(Bucket=bucket, Prefix=prefix, StartAfter=after)
-        sizes = {item["Key"]: int(item["Size"]) for item in page.get("Contents", ())}
-        return sizes, bool(page.get("IsTruncated"))
+        found, more = _listed(bucket, prefix, after, is_plain=self.is_plain)
+        return {one.key: one.bytes for one in found}, more
 
     def get_range(
         self, bucket: str, key: str, start: int, end: int, version: str = ""
@@ -102,6 +106,40 @@ class S3Service(ObjectService):
     def explain(self, error: Exception, bucket: str) -> tuple[Cause, str]:
         """Returns the cause of a failed call, and a message with its remedy."""
         return s3_client.explain(error, bucket)
+
+
+def _listed(
+    bucket: str, prefix: str, after: str, *, is_plain: bool
+) -> tuple[list[StoredObject], bool]:
+    """Lists the next objects.
+
+    Over plain HTTP bits may flip in names, sizes and marks too. There the listing is that of
+    two answers that are the same, or has what two of three answers have.
+    """
+    answers: list[tuple[list[StoredObject], bool]] = []
+    n_broken = 0
+    while len(answers) < _ANSWERS:
+        try:
+            page = s3_client.client().list_objects_v2(
+                Bucket=bucket, Prefix=prefix, StartAfter=after
+            )
+        except ResponseParserError:
+            n_broken += 1
+            if n_broken == s3_client.ATTEMPTS:
+                raise
+            continue
+        found = [
+            StoredObject(key=item["Key"], bytes=item["Size"], version=bare(item.get("ETag")))
+            for item in page.get("Contents", ())
+        ]
+        answer = found, bool(page.get("IsTruncated"))
+        if not is_plain or answer in answers:
+            return answer
+        answers.append(answer)
+    times = Counter(one for found, _ in answers for one in found)
+    agreed = (one for one, n_times in times.items() if 2 * n_times > _ANSWERS)
+    more = 2 * sum(more for _, more in answers) > _ANSWERS
+    return sorted(agreed, key=lambda one: one.key.encode()), more
 
 
 def _body(answer: dict[str, Any], expected: str) -> ObjectRange:

@@ -33,3 +33,15 @@ def test_bodies_that_break_off_are_read_again(proxy: FaultProxy, s3_bucket: str)
     found = service_named("s3").get_range(s3_bucket, "p/a", 7, 70_000)
     assert found.data == data[7:70_000]
     assert proxy.counts["cut"] > 2
+
+
+def test_a_listing_is_what_two_answers_say(proxy: FaultProxy, s3_bucket: str) -> None:
+    """Before: a flipped name or size was believed, and a flipped mark was a traceback."""
+    store = open_store(f"s3://{s3_bucket}/p")
+    for number in range(12):
+        store.write(f"{number:02}", bytes(number))
+    expected = list(store.list())
+    proxy.share, proxy.kinds = 0.25, ("flip",)
+    for _ in range(30):
+        assert list(store.list()) == expected
+    assert proxy.counts["flip"] > 10
