@@ -23,6 +23,10 @@ Refusal = Callable[[int, str, str], str | None]
 """Of number, method and path of a request: the code of S3 under which it is refused with 403."""
 
 
+def refuse_nothing(number: int, method: str, path: str) -> None:
+    """The `Refusal` of nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
     method: str
@@ -55,7 +59,7 @@ class FaultProxy:
     kinds: tuple[str, ...] = KINDS
     seed: int = 0
     checks: bool = False
-    refuse: Refusal = lambda number, method, path: None
+    refuse: Refusal = refuse_nothing
     slow_s: float = 2.0
     counts: Counter[str] = field(default_factory=Counter)
 

@@ -1,0 +1,262 @@
+"""Runs `curate` against an S3 server whose network fails, whose credentials end, and on full disks.
+
+    eval "$(SERVER)"      # AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY of any server
+    python benchmarks/s3_faults.py [--scenarios faults credentials "one object" disk]
+
+A proxy (`tests/fault_proxy.py`) is between all processes of a run and the server. Films that are
+made by code are in a bucket of their own, which is removed at the end; one is above 8 MiB, and its
+shard goes in parts. A run without faults says what must come out. Then:
+
+- faults: at 5% of the requests an error, a reset before or after the server has it, a cut or slow
+  body, or a flipped bit; `--rounds` runs, and a second one over each output;
+- credentials: from request N on all are refused with `ExpiredToken`, for some N of a whole run;
+- one object: 403 for one film, and for one kind of output;
+- disk: OUT, then TMPDIR, is a small tmpfs, which needs root.
+
+A run that must break off has to end with its documented code and one line, and the next one with 0
+and the same objects. What was found by it: benchmarks/results/robustness.md.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import tests_path  # noqa: F401
+from fault_proxy import FaultProxy
+from film_makers import write_video
+from film_shots import moving_texture
+from measure import machine
+
+from curator.footage.scenes import Picture
+from curator.storage import open_store
+from curator.storage.s3_client import client
+
+SETTINGS = (
+    "filters.short_side_px.min=60", "shard.resolutions=[64, 120, 480]", "propose.min_s=0.5",
+    "propose.max_s=1", "dedup.enabled=false", "filters.sharpness.min=0", "filters.noise.max=1000",
+    "shard.append=false",
+)  # fmt: skip
+COMPARED = ("shards", "sources", "clips", "shots", "embeddings")
+SCENARIOS = ("faults", "credentials", "one object", "disk")
+LIMIT_S = 600.0
+
+
+class Trial:
+    """Runs, and what was found wrong.
+
+    Args:
+        server: Address of the S3 server.
+        sources: Address of the films.
+    """
+
+    def __init__(self, server: str, sources: str) -> None:
+        self.server = server
+        self.sources = sources
+        self.wrong: list[str] = []
+        self.expected: dict[str, str] = {}
+
+    def run(self, out: str, *, url: str = "", **environment: str) -> tuple[int, str, float]:
+        """Exit code, words on standard error without progress, and seconds of a run."""
+        command = [sys.executable, "-m", "curator.cli", "run", self.sources, out]
+        command += [part for setting in SETTINGS for part in ("--set", setting)]
+        settings = os.environ | {"AWS_ENDPOINT_URL": url or self.server} | environment
+        start = time.monotonic()
+        done = subprocess.run(
+            command, env=settings, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("curate 0:")]
+        return done.returncode, "\n".join(lines), round(time.monotonic() - start, 1)
+
+    def check(self, holds: bool, text: str) -> None:
+        """Notes what does not hold."""
+        if not holds:
+            self.wrong.append(text)
+            print(f"WRONG {text}", file=sys.stderr, flush=True)
+
+    def whole(self, out: str, name: str, **environment: str) -> None:
+        """A run without faults over what is there must make the expected objects."""
+        code, said, wall_s = self.run(out, **environment)
+        self.check(code == 0, f"{name}: the next run ends with {code}: {said}")
+        self.same(out, name)
+        print(f"{name}: the next run took {wall_s} s", file=sys.stderr, flush=True)
+
+    def same(self, out: str, name: str) -> None:
+        """Compares what readers see."""
+        found = objects(out)
+        differ = sorted(key for key in found | self.expected
+                        if found.get(key) != self.expected.get(key))  # fmt: skip
+        self.check(not differ, f"{name}: {len(differ)} objects differ: {differ[:5]}")
+
+    def broken_off(self, name: str, code: int, said: str, words: str) -> None:
+        """Checks how a run ended that could not go on."""
+        print(f"{name}: exit {code}: {said}", file=sys.stderr, flush=True)
+        lines = [line for line in said.splitlines() if line.startswith("curate: ")]
+        self.check(code in (1, 2), f"{name}: ends with {code}")
+        self.check("Traceback" not in said, f"{name}: traceback: {said}")
+        self.check(bool(lines) and words in lines[-1], f"{name}: no line with {words!r}: {said}")
+
+
+def objects(out: str) -> dict[str, str]:
+    """Hashes of what must be the same."""
+    store = open_store(out)
+    return {
+        info.key: hashlib.sha256(store.read(info.key)).hexdigest()
+        for folder in COMPARED
+        for info in store.list(f"{folder}/")
+    }
+
+
+def faults(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, object]:
+    """First runs and reruns at 5%."""
+    results = []
+    for number in range(options.rounds):
+        with FaultProxy(server=trial.server, share=options.share, seed=number) as proxy:
+            for name in ("first run", "rerun"):
+                proxy.counts.clear()
+                code, said, wall_s = trial.run(f"{out}{number}", url=proxy.url)
+                name = f"faults, round {number}, {name}"
+                trial.check(code == 0, f"{name}: ends with {code}: {said}")
+                trial.same(f"{out}{number}", name)
+                results.append(dict(proxy.counts) | {"wall_s": wall_s})
+                print(f"{name}: {results[-1]} {said}", file=sys.stderr, flush=True)
+    return {"runs": results}
+
+
+def credentials(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, object]:
+    """Tokens that expire at some points of a run."""
+    with FaultProxy(server=trial.server, share=0) as proxy:
+        trial.run(f"{out}-whole", url=proxy.url)
+        n_requests = proxy.counts["requests"]
+        for share in (0.01, 0.3, 0.6, 0.95):
+            last = int(share * n_requests)
+            proxy.counts.clear()
+            proxy.refuse = lambda number, method, path, last=last: (
+                "ExpiredToken" if number > last else None
+            )
+            name = f"credentials, {last} of {n_requests} requests"
+            code, said, _ = trial.run(f"{out}{last}", url=proxy.url)
+            trial.broken_off(name, code, said, "AWS_")
+            trial.whole(f"{out}{last}", name)
+    return {"requests": n_requests}
+
+
+def one_object(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, object]:
+    """403 for one object."""
+    with FaultProxy(server=trial.server, share=0) as proxy:
+
+        def refuse(*parts: str) -> None:
+            proxy.refuse = lambda number, method, path: (
+                "AccessDenied" if method == parts[0] and all(p in path for p in parts[1:]) else None
+            )
+
+        refuse("GET", "/in/2.mp4")
+        code, said, _ = trial.run(f"{out}-film", url=proxy.url)
+        print(f"one film: exit {code}: {said}", file=sys.stderr, flush=True)
+        trial.check(code == 0 and "Traceback" not in said, f"one film: exit {code}: {said}")
+        trial.whole(f"{out}-film", "one film")
+        code, said, _ = trial.run(f"{out}-film", url=proxy.url)
+        trial.check(code == 0, f"one film, analyzed before: exit {code}: {said}")
+        trial.same(f"{out}-film", "one film, analyzed before")
+        for kind in ("/tracks/", "/shards/", "/summary.json"):
+            refuse("PUT", f"/{Path(out).name}-{kind[1:4]}", kind)
+            name = f"403 for writing {kind}"
+            code, said, _ = trial.run(f"{out}-{kind[1:4]}", url=proxy.url)
+            trial.broken_off(name, code, said, "s3:PutObject")
+            trial.whole(f"{out}-{kind[1:4]}", name)
+    return {}
+
+
+@contextmanager
+def small_disk(n_bytes: int) -> Iterator[str]:
+    """A folder that is full after so many bytes; to be remounted larger."""
+    with tempfile.TemporaryDirectory() as folder:
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "none", folder]
+        subprocess.run(mount, check=True)
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", "-l", folder], check=True)
+
+
+def disk(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, object]:
+    """OUT and TMPDIR on disks that are full at some point."""
+    for kib in (16, 160, 400, 12000):
+        name = f"OUT of {kib} KiB"
+        with small_disk(kib << 10) as folder:
+            code, said, _ = trial.run(f"{folder}/out")
+            trial.broken_off(name, code, said, "free some space")
+            subprocess.run(["mount", "-o", "remount,size=1G", folder], check=True)
+            trial.whole(f"{folder}/out", name)
+    for kib in (64, 4000):
+        name = f"TMPDIR of {kib} KiB"
+        with small_disk(kib << 10) as folder:
+            code, said, _ = trial.run(f"{out}-tmp{kib}", TMPDIR=folder)
+            if code:
+                trial.broken_off(name, code, said, "space")
+            trial.whole(f"{out}-tmp{kib}", name)
+    return {}
+
+
+def noisy(n_frames: int) -> Iterator[Picture]:
+    """A film that does not compress, so that few frames are many bytes."""
+    draw = np.random.default_rng(3)
+    for picture in moving_texture(n_frames, seed=3, width_px=640, height_px=480):
+        noise = draw.integers(-40, 40, picture.shape)
+        yield (picture + noise).clip(0, 255).astype(np.uint8)
+
+
+def films(bucket: str) -> str:
+    """Makes and stores the sources; returns their address."""
+    with tempfile.TemporaryDirectory() as temporary:
+        for number in (1, 2):
+            frames = moving_texture(50, seed=number, width_px=160, height_px=120)
+            write_video(Path(temporary, f"{number}.mp4"), frames, fps=Fraction(25))
+        options = {"preset": "ultrafast", "crf": "8"}
+        write_video(Path(temporary, "3.mp4"), noisy(100), fps=Fraction(25), gop=12, options=options)
+        for path in Path(temporary).iterdir():
+            client().upload_file(str(path), bucket, f"in/{path.name}")
+    return f"s3://{bucket}/in"
+
+
+def main() -> None:
+    """Does the scenarios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scenarios", nargs="+", default=SCENARIOS, choices=SCENARIOS)
+    parser.add_argument("--share", type=float, default=0.05, help="of faults (default: 0.05)")
+    parser.add_argument("--rounds", type=int, default=3, help="of faults (default: 3)")
+    options = parser.parse_args()
+    bucket = f"curate-faults-{secrets.token_hex(4)}"
+    client().create_bucket(Bucket=bucket)
+    try:
+        trial = Trial(os.environ["AWS_ENDPOINT_URL"], films(bucket))
+        code, said, wall_s = trial.run(f"s3://{bucket}/expected")
+        if code:
+            sys.exit(f"the run without faults ends with {code}: {said}")
+        trial.expected = objects(f"s3://{bucket}/expected")
+        results: dict[str, object] = {"without_faults_s": wall_s, "objects": len(trial.expected)}
+        table = {"faults": faults, "credentials": credentials, "one object": one_object,
+                 "disk": disk}  # fmt: skip
+        for name in options.scenarios:
+            results[name] = table[name](trial, f"s3://{bucket}/{name.split()[-1]}", options)
+    finally:
+        store = open_store(f"s3://{bucket}")
+        store.delete([info.key for info in store.list()])
+        store.clean_temporary(("expected", "faults0"), lambda key: True, older_than_s=0)
+        client().delete_bucket(Bucket=bucket)
+    print(json.dumps({"machine": machine(), "wrong": trial.wrong} | results))
+    sys.exit(bool(trial.wrong))
+
+
+if __name__ == "__main__":
+    main()
