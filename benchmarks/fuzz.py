@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import count
@@ -384,6 +384,18 @@ class MutateStep:
         )
 
 
+def attempts(
+    child: Any, step: Any, units: Iterable[Any]  # noqa: ANN401
+) -> Iterator[tuple[Any, Any]]:  # fmt: skip
+    """Each unit with the result of a step in a child process, or None where that died."""
+    from curator.executor.worker import pack_chain
+
+    chain = pack_chain((step,))
+    for unit in units:
+        answer = child._ask(chain, unit)
+        yield unit, answer[0] if answer is not None else None
+
+
 def cases(pool: Sequence[Path], seed: int, start: int) -> Iterator[tuple[str, str, bytes, int]]:
     """Endless mutants: name, what was done to which file, bytes and number of the recipe."""
     from fuzz import MutateStep
@@ -396,7 +408,7 @@ def cases(pool: Sequence[Path], seed: int, start: int) -> Iterator[tuple[str, st
     settings = {"pool": [str(path) for path in pool], "seed": seed}
     step = Step(make=MutateStep, settings=settings, resources=Resources())
     try:
-        for _, made in child.attempts(step, count(start)):
+        for _, made in attempts(child, step, count(start)):
             if made is not None:
                 yield made
     finally:
@@ -517,7 +529,7 @@ def fuzzed(
             case = Case(path=str(path), recipe=recipe, twice=twice)
             begun = time.monotonic()
             try:
-                ((_, outcome),) = child.attempts(step, [case])
+                ((_, outcome),) = attempts(child, step, [case])
             except CuratorError as error:
                 outcome = Outcome(code="raised", problems=[str(error)])
             if outcome is None:
