@@ -82,12 +82,13 @@ class SourceRef:
         return self.weight * max(0.5, (self.n_pixels or FULL_HD) / FULL_HD)
 
 
-LEAST_LIMIT_S = 120.0
+LEAST_LIMIT_S = 30.0
 BYTES_PER_LIMIT_S = 2e6
 PIXELS_PER_LIMIT_S = 2e7
 """A tenth of what one core decodes and measures."""
-PIXELS_PER_BYTE = (100.0, 50_000.0)
-"""Fewest that are allowed for, whatever a header claims, and most: a still picture has 10,000."""
+PIXELS_PER_BYTE = (100.0, 10_000.0)
+"""Fewest that are allowed for, whatever a header claims, and most: a film of a still picture has
+10,000. A hostile 100 KB gets 80 CPU-seconds by this."""
 
 
 def decode_limit_s(source: SourceRef) -> float:
