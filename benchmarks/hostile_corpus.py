@@ -19,9 +19,19 @@ from av.audio.frame import AudioFrame
 from hostile_films import black_png, box, chunk, film, with_fragment
 
 ANY_REFUSAL = frozenset(
-    {"not_a_video", "no_video_stream", "no_frames", "unsupported_codec", "too_large_to_probe",
-     "too_many_pixels", "too_slow", "too_long", "out_of_memory", "empty_file"}
-)  # fmt: skip
+    {
+        "not_a_video",
+        "no_video_stream",
+        "no_frames",
+        "unsupported_codec",
+        "too_large_to_probe",
+        "too_many_pixels",
+        "too_slow",
+        "too_long",
+        "out_of_memory",
+        "empty_file",
+    }
+)
 HARMLESS = ANY_REFUSAL | {"done"}
 BOMB_PX = 16_000
 
@@ -77,9 +87,11 @@ def corpus(work: Path, *, address: str, canary: Path) -> Iterator[Hostile]:
 def _covers() -> Iterator[Hostile]:
     png = black_png(BOMB_PX, BOMB_PX)
     yield Hostile(
-        name="covers.mp4", kind="5 covers of 256 million pixels", fits=frozenset({"done"}),
+        name="covers.mp4",
+        kind="5 covers of 256 million pixels",
+        fits=frozenset({"done"}),
         data=lambda path: film(path, (png,) * 5),
-    )  # fmt: skip
+    )
 
     def attached(path: Path) -> None:
         with av.open(path, "w") as container:
@@ -92,8 +104,9 @@ def _covers() -> Iterator[Hostile]:
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")))
             container.mux(stream.encode())
 
-    yield Hostile(name="attachments.mkv", kind="5 attached pictures of 256 million pixels",
-                  data=attached)  # fmt: skip
+    yield Hostile(
+        name="attachments.mkv", kind="5 attached pictures of 256 million pixels", data=attached
+    )
 
 
 def patched(data: bytes, kind: bytes, at: int, new: bytes) -> bytes:
@@ -107,43 +120,77 @@ def _boxes(good: bytes, work: Path) -> Iterator[Hostile]:
         film(path)
         with_fragment(path, 1 << 26)
 
-    yield Hostile(name="trun.mp4", kind="fragments of 2.7 billion samples in 6 KB", data=fragments,
-                  fits=frozenset({"too_large_to_probe"}))  # fmt: skip
+    yield Hostile(
+        name="trun.mp4",
+        kind="fragments of 2.7 billion samples in 6 KB",
+        data=fragments,
+        fits=frozenset({"too_large_to_probe"}),
+    )
     huge = struct.pack(">I", 0xFFFFFFF0)
-    for kind, at in ((b"stsz", 8), (b"stco", 4), (b"stts", 4), (b"stsc", 4), (b"stss", 4),
-                     (b"ctts", 4), (b"elst", 4), (b"dref", 4), (b"stsd", 4)):  # fmt: skip
+    for kind, at in (
+        (b"stsz", 8),
+        (b"stco", 4),
+        (b"stts", 4),
+        (b"stsc", 4),
+        (b"stss", 4),
+        (b"ctts", 4),
+        (b"elst", 4),
+        (b"dref", 4),
+        (b"stsd", 4),
+    ):
         if kind in good:
-            yield Hostile(name=f"{kind.decode()}.mp4", kind=f"{kind.decode()} of 4 billion entries",
-                          data=patched(good, kind, at, huge))  # fmt: skip
+            yield Hostile(
+                name=f"{kind.decode()}.mp4",
+                kind=f"{kind.decode()} of 4 billion entries",
+                data=patched(good, kind, at, huge),
+            )
     many = patched(good, b"stsz", 4, struct.pack(">II", 1, 0x7FFFFFF0))
     many = patched(many, b"stts", 4, struct.pack(">III", 1, 0x7FFFFFF0, 1))
     many = patched(many, b"stsc", 4, struct.pack(">IIII", 1, 1, 0x7FFFFFF0, 1))
-    yield Hostile(name="index of 2 billion.mp4", kind="an index of 2 billion samples that agrees",
-                  data=many)  # fmt: skip
+    yield Hostile(
+        name="index of 2 billion.mp4", kind="an index of 2 billion samples that agrees", data=many
+    )
     for depth in (1_000, 100_000):
         nested = b""
         for _ in range(depth):
             nested = struct.pack(">I4s", 8 + len(nested), b"moov") + nested
-        yield Hostile(name=f"nested {depth}.mp4", kind=f"{depth} boxes in each other",
-                      data=good[: good.index(b"moov") - 4] + nested)  # fmt: skip
+        yield Hostile(
+            name=f"nested {depth}.mp4",
+            kind=f"{depth} boxes in each other",
+            data=good[: good.index(b"moov") - 4] + nested,
+        )
     head = good.index(b"moov") - 4
     tag = box(b"udta", box(b"\xa9nam", struct.pack(">HH", 0xFFFF, 0), b"A" * (48 << 20)))
     moov = good[head:]
-    yield Hostile(name="tag of 48 MiB.mp4", kind="one tag of 48 MiB",
-                  data=_with_box(good, head, moov, tag))  # fmt: skip
+    yield Hostile(
+        name="tag of 48 MiB.mp4", kind="one tag of 48 MiB", data=_with_box(good, head, moov, tag)
+    )
     item = box(b"\xa9cmt", box(b"data", struct.pack(">II", 1, 0), b"B" * 8))
-    tags = box(b"udta", box(b"meta", bytes(4), box(b"hdlr", bytes(8), b"mdir", bytes(13)),
-                            box(b"ilst", *[item] * 200_000)))  # fmt: skip
+    tags = box(
+        b"udta",
+        box(
+            b"meta",
+            bytes(4),
+            box(b"hdlr", bytes(8), b"mdir", bytes(13)),
+            box(b"ilst", *[item] * 200_000),
+        ),
+    )
     yield Hostile(
         name="200000 tags.mp4", kind="200,000 tags", data=_with_box(good, head, moov, tags)
     )
     for size in (1 << 62, (1 << 64) - 1, 8, 15):
         large = struct.pack(">I4sQ", 1, b"moov", size)
-        yield Hostile(name=f"moov of {size}.mp4", kind="a 64-bit size that cannot be",
-                      data=good[:head] + large + moov[8:])  # fmt: skip
+        yield Hostile(
+            name=f"moov of {size}.mp4",
+            kind="a 64-bit size that cannot be",
+            data=good[:head] + large + moov[8:],
+        )
     offsets = good.replace(b"stco", b"co64")
-    yield Hostile(name="offsets.mp4", kind="64-bit offsets near the end of the world",
-                  data=patched(offsets, b"co64", 8, b"\x7f" + b"\xff" * 7))  # fmt: skip
+    yield Hostile(
+        name="offsets.mp4",
+        kind="64-bit offsets near the end of the world",
+        data=patched(offsets, b"co64", 8, b"\x7f" + b"\xff" * 7),
+    )
     ps = patched(good, b"avc1", 24, struct.pack(">HH", 0xFFFF, 0xFFFF))
     yield Hostile(name="65535 x 65535.mp4", kind="a header of 4 billion pixels", data=ps)
 
@@ -166,15 +213,25 @@ def _uint(number: bytes, value: int) -> bytes:
 
 EBML = element(b"\x1a\x45\xdf\xa3", element(b"\x42\x82", b"matroska"), _uint(b"\x42\x87", 4))
 CLUSTER, TRACKS, SEGMENT, TAGS = (
-    b"\x1f\x43\xb6\x75", b"\x16\x54\xae\x6b", b"\x18\x53\x80\x67", b"\x12\x54\xc3\x67",
-)  # fmt: skip
+    b"\x1f\x43\xb6\x75",
+    b"\x16\x54\xae\x6b",
+    b"\x18\x53\x80\x67",
+    b"\x12\x54\xc3\x67",
+)
 
 
 def track(number: int, codec: bytes, *more: bytes, kind: int = 1) -> bytes:
     """A track of a Matroska file."""
     size = element(b"\xe0", _uint(b"\xb0", 64), _uint(b"\xba", 48)) if kind == 1 else b""
-    return element(b"\xae", _uint(b"\xd7", number), _uint(b"\x73\xc5", number), _uint(b"\x83", kind),
-                   element(b"\x86", codec), size, *more)  # fmt: skip
+    return element(
+        b"\xae",
+        _uint(b"\xd7", number),
+        _uint(b"\x73\xc5", number),
+        _uint(b"\x83", kind),
+        element(b"\x86", codec),
+        size,
+        *more,
+    )
 
 
 def block(data: bytes, *, time: int = 0, flags: int = 0x80, number: int = 1) -> bytes:
@@ -190,39 +247,63 @@ def _matroska(work: Path) -> Iterator[Hostile]:
         nested = b""
         for _ in range(20_000):
             nested = inner + struct.pack(">Q", len(nested) | 1 << 56) + nested
-        yield Hostile(name=f"nested {name}.mkv", kind=f"20,000 {name} in each other",
-                      data=EBML + element(SEGMENT, tracks, element(outer, nested)))  # fmt: skip
+        yield Hostile(
+            name=f"nested {name}.mkv",
+            kind=f"20,000 {name} in each other",
+            data=EBML + element(SEGMENT, tracks, element(outer, nested)),
+        )
     vast = b"\x01" + b"\xff" * 6 + b"\xfe"
     for name, number in (("tags", TAGS), ("private", b"\x63\xa2"), ("block", b"\xa3")):
-        yield Hostile(name=f"vast {name}.mkv", kind="an element of 2^56 bytes",
-                      data=EBML + SEGMENT + vast + tracks + CLUSTER + vast + number + vast)  # fmt: skip
+        yield Hostile(
+            name=f"vast {name}.mkv",
+            kind="an element of 2^56 bytes",
+            data=EBML + SEGMENT + vast + tracks + CLUSTER + vast + number + vast,
+        )
     laced = block(b"\xff" + b"\x08\x00\x00\x01" * 255 + b"\0" * 4096, flags=0x86)
-    yield Hostile(name="laced.mkv", kind="2,000 blocks of 256 laced frames each",
-                  data=EBML + element(SEGMENT, tracks, element(CLUSTER, _uint(b"\xe7", 0),
-                                                               laced * 2000)))  # fmt: skip
-    yield Hostile(name="5000 tracks.mkv", kind="5,000 tracks",
-                  data=EBML + element(SEGMENT, element(TRACKS, *(track(n + 1, b"V_MJPEG")
-                                                                 for n in range(5000)))))  # fmt: skip
+    yield Hostile(
+        name="laced.mkv",
+        kind="2,000 blocks of 256 laced frames each",
+        data=EBML + element(SEGMENT, tracks, element(CLUSTER, _uint(b"\xe7", 0), laced * 2000)),
+    )
+    yield Hostile(
+        name="5000 tracks.mkv",
+        kind="5,000 tracks",
+        data=EBML
+        + element(SEGMENT, element(TRACKS, *(track(n + 1, b"V_MJPEG") for n in range(5000)))),
+    )
     packer = zlib.compressobj(9)
     packed = b"".join(packer.compress(bytes(1 << 20)) for _ in range(1500)) + packer.flush()
     packing = element(
         b"\x6d\x80", element(b"\x62\x40", element(b"\x50\x34", _uint(b"\x42\x54", 0)))
     )
     zipped = element(TRACKS, track(1, b"V_MJPEG", packing))
-    yield Hostile(name="packed block.mkv", kind="a block of 1.5 GB in 1.5 MB",
-                  data=EBML + element(SEGMENT, zipped, element(CLUSTER, _uint(b"\xe7", 0),
-                                                               block(packed))))  # fmt: skip
+    yield Hostile(
+        name="packed block.mkv",
+        kind="a block of 1.5 GB in 1.5 MB",
+        data=EBML + element(SEGMENT, zipped, element(CLUSTER, _uint(b"\xe7", 0), block(packed))),
+    )
     private = element(b"\x63\xa2", packed)
-    yield Hostile(name="packed private.mkv", kind="a codec's header of 1.5 GB in 1.5 MB",
-                  data=EBML + element(SEGMENT, element(TRACKS, track(1, b"V_MJPEG", private, packing)),
-                                      element(CLUSTER, _uint(b"\xe7", 0), block(b"x" * 64))))  # fmt: skip
+    yield Hostile(
+        name="packed private.mkv",
+        kind="a codec's header of 1.5 GB in 1.5 MB",
+        data=EBML
+        + element(
+            SEGMENT,
+            element(TRACKS, track(1, b"V_MJPEG", private, packing)),
+            element(CLUSTER, _uint(b"\xe7", 0), block(b"x" * 64)),
+        ),
+    )
     cluster = good.index(CLUSTER)
     cue = element(
         b"\xbb", _uint(b"\xb3", 1), element(b"\xb7", _uint(b"\xf7", 1), _uint(b"\xf1", 1))
     )
-    yield Hostile(name="cues.mkv", kind="an index of 200,000 entries before the pictures",
-                  data=EBML + element(SEGMENT, tracks, element(b"\x1c\x53\xbb\x6b", cue * 200_000))
-                  + good[cluster:])  # fmt: skip
+    yield Hostile(
+        name="cues.mkv",
+        kind="an index of 200,000 entries before the pictures",
+        data=EBML
+        + element(SEGMENT, tracks, element(b"\x1c\x53\xbb\x6b", cue * 200_000))
+        + good[cluster:],
+    )
 
 
 def _riff(kind: bytes, *parts: bytes) -> bytes:
@@ -242,27 +323,43 @@ def _others(work: Path) -> Iterator[Hostile]:
     avi = (work / "good.avi").read_bytes()
     index = avi.index(b"idx1")
     entry = avi[index + 8 : index + 24]
-    yield Hostile(name="index.avi", kind="an index of 2 million entries for one picture",
-                  data=avi[:index] + _riff(b"idx1", entry * 2_000_000))  # fmt: skip
+    yield Hostile(
+        name="index.avi",
+        kind="an index of 2 million entries for one picture",
+        data=avi[:index] + _riff(b"idx1", entry * 2_000_000),
+    )
     length = avi.index(b"strh") + 8 + 32
-    yield Hostile(name="length.avi", kind="4 billion frames, by the header",
-                  data=avi[:length] + b"\xff" * 4 + avi[length + 4 :])  # fmt: skip
-    super_index = _riff(b"indx", struct.pack("<HBBI4s12x", 4, 0, 0, 0x7FFFFFFF, b"00dc"),
-                        struct.pack("<QII", 100, 1 << 30, 1) * 4)  # fmt: skip
+    yield Hostile(
+        name="length.avi",
+        kind="4 billion frames, by the header",
+        data=avi[:length] + b"\xff" * 4 + avi[length + 4 :],
+    )
+    super_index = _riff(
+        b"indx",
+        struct.pack("<HBBI4s12x", 4, 0, 0, 0x7FFFFFFF, b"00dc"),
+        struct.pack("<QII", 100, 1 << 30, 1) * 4,
+    )
     at = avi.index(b"strf")
     at += 8 + struct.unpack_from("<I", avi, at + 4)[0]
-    yield Hostile(name="super index.avi", kind="an index of 2 billion indexes",
-                  data=avi[:at] + super_index + avi[at:])  # fmt: skip
+    yield Hostile(
+        name="super index.avi",
+        kind="an index of 2 billion indexes",
+        data=avi[:at] + super_index + avi[at:],
+    )
     start = avi.index(b"00dc") + 8
     sizes = avi.index(b"\xff\xc0", start) + 5
     for name, side in (("8K", 8192), ("60000", 60_000)):
         at = avi.index(b"\xff\xc0", avi.index(b"00dc", start + 2000)) + 5
         large = avi[:at] + struct.pack(">HH", side, side) + avi[at + 4 :]
-        yield Hostile(name=f"change to {name}.avi", kind=f"a picture of {side} px after small ones",
-                      data=large)  # fmt: skip
+        yield Hostile(
+            name=f"change to {name}.avi",
+            kind=f"a picture of {side} px after small ones",
+            data=large,
+        )
         first = avi[:sizes] + struct.pack(">HH", side, side) + avi[sizes + 4 :]
-        yield Hostile(name=f"first {name}.avi", kind=f"a picture of {side} px before small ones",
-                      data=first)  # fmt: skip
+        yield Hostile(
+            name=f"first {name}.avi", kind=f"a picture of {side} px before small ones", data=first
+        )
     programs = [(n % 0xFFFE + 1, 0x20 + n % 0x1F00) for n in range(250)]
     tables = b"".join(_table(0, number, programs) for number in range(64))
     streams = [(0x02, 0x100 + n % 0x1E00) for n in range(200)]
@@ -310,11 +407,16 @@ def _map(pid: int, number: int, streams: list[tuple[int, int]]) -> bytes:
 
 def _pictures() -> Iterator[Hostile]:
     """Many pixels in few bytes."""
-    for name, count in (("black 8K.webm", 3_000), ("black 8K, long.webm", 40_000)):
-        yield Hostile(name=name, kind=f"{count} black pictures of 8K",
-                      data=lambda path, count=count: black_film(path, 7680, 4320, count))  # fmt: skip
-    yield Hostile(name="black small.webm", kind="200,000 black pictures of 64 x 64",
-                  data=lambda path: black_film(path, 64, 64, 200_000))  # fmt: skip
+    yield Hostile(
+        name="black 8K.webm",
+        kind="600 black pictures of 8K in 100 KB",
+        data=lambda path: black_film(path, 7680, 4320, 600),
+    )
+    yield Hostile(
+        name="black small.webm",
+        kind="20,000 black pictures of 64 x 64",
+        data=lambda path: black_film(path, 64, 64, 20_000),
+    )
     png = black_png(8000, 8000)
     head, rest = png[:33], png[33:-12]
     control = chunk(b"acTL", struct.pack(">II", 0x7FFFFFFF, 0))
@@ -325,16 +427,30 @@ def _pictures() -> Iterator[Hostile]:
         for n in range(60)
     )
     first = chunk(b"fcTL", struct.pack(">I", 0) + place)
-    yield Hostile(name="pictures.apng", kind="60 pictures of 64 million pixels",
-                  data=head + control + first + rest + frames + chunk(b"IEND", b""))  # fmt: skip
-    yield Hostile(name="picture.apng", kind="an animated PNG of 2^31 pixels a side",
-                  data=head[:16] + struct.pack(">II", 0x7FFFFFFF, 0x7FFFFFFF) + head[24:] + control
-                  + first + rest + chunk(b"IEND", b""))  # fmt: skip
+    yield Hostile(
+        name="pictures.apng",
+        kind="60 pictures of 64 million pixels",
+        data=head + control + first + rest + frames + chunk(b"IEND", b""),
+    )
+    yield Hostile(
+        name="picture.apng",
+        kind="an animated PNG of 2^31 pixels a side",
+        data=head[:16]
+        + struct.pack(">II", 0x7FFFFFFF, 0x7FFFFFFF)
+        + head[24:]
+        + control
+        + first
+        + rest
+        + chunk(b"IEND", b""),
+    )
     for side in (8_000, 65_535):
         screen = b"GIF89a" + struct.pack("<HHBBB", side, side, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff"
         picture = b"!\xf9\x04\x04\x01\x00\x00\x00," + struct.pack("<HHHHB", 0, 0, side, side, 0)
-        yield Hostile(name=f"gif {side}.gif", kind=f"5,000 pictures of {side} px a side",
-                      data=screen + (picture + b"\x02\x02\x4c\x01\x00") * 5000 + b";")  # fmt: skip
+        yield Hostile(
+            name=f"gif {side}.gif",
+            kind=f"5,000 pictures of {side} px a side",
+            data=screen + (picture + b"\x02\x02\x4c\x01\x00") * 5000 + b";",
+        )
 
 
 def black_film(path: Path, width: int, height: int, count: int) -> None:
@@ -342,8 +458,12 @@ def black_film(path: Path, width: int, height: int, count: int) -> None:
     with av.open(path, "w") as container:
         stream = container.add_stream("libvpx-vp9", rate=30)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.options = {"deadline": "realtime", "cpu-used": "8", "lag-in-frames": "0",
-                          "auto-alt-ref": "0"}  # fmt: skip
+        stream.options = {
+            "deadline": "realtime",
+            "cpu-used": "8",
+            "lag-in-frames": "0",
+            "auto-alt-ref": "0",
+        }
         packets = []
         for _ in range(3):
             frame = av.VideoFrame(width, height, "yuv420p")
@@ -361,10 +481,16 @@ def black_film(path: Path, width: int, height: int, count: int) -> None:
 def _times(good: bytes, work: Path) -> Iterator[Hostile]:
     late = patched(good, b"stts", 4, struct.pack(">III", 1, 50, 0x7FFFFFFF))
     yield Hostile(name="slow.mp4", kind="frames that stand for days", data=late)
-    yield Hostile(name="never.mp4", kind="a duration of 2^32 seconds",
-                  data=patched(good, b"mvhd", 12, struct.pack(">II", 1, 0xFFFFFFFF)))  # fmt: skip
-    yield Hostile(name="ticks.mp4", kind="a clock of one tick a second",
-                  data=patched(good, b"mdhd", 12, struct.pack(">II", 1, 0xFFFFFFFF)))  # fmt: skip
+    yield Hostile(
+        name="never.mp4",
+        kind="a duration of 2^32 seconds",
+        data=patched(good, b"mvhd", 12, struct.pack(">II", 1, 0xFFFFFFFF)),
+    )
+    yield Hostile(
+        name="ticks.mp4",
+        kind="a clock of one tick a second",
+        data=patched(good, b"mdhd", 12, struct.pack(">II", 1, 0xFFFFFFFF)),
+    )
     data = (work / "good.mkv").read_bytes()
     cluster = data.index(CLUSTER)
     rest = data[cluster:]
@@ -372,13 +498,19 @@ def _times(good: bytes, work: Path) -> Iterator[Hostile]:
     n = rest[time + 1] & 0x7F
     for name, value in (("2^63", (1 << 63) - 1), ("2^62", 1 << 62), ("-1", (1 << 64) - 1)):
         changed = rest[:time] + b"\xe7\x88" + struct.pack(">Q", value) + rest[time + 2 + n :]
-        yield Hostile(name=f"time {name}.mkv", kind=f"times at {name}",
-                      data=data[:cluster] + CLUSTER + b"\x01" + b"\xff" * 7 + changed[12:])  # fmt: skip
+        yield Hostile(
+            name=f"time {name}.mkv",
+            kind=f"times at {name}",
+            data=data[:cluster] + CLUSTER + b"\x01" + b"\xff" * 7 + changed[12:],
+        )
     scale = data.index(b"\x2a\xd7\xb1")
     n = data[scale + 3] & 0x7F
     for value in (0, 1, (1 << 8 * n) - 1):
-        yield Hostile(name=f"scale {value}.mkv", kind="ticks of nothing, or of hours",
-                      data=data[: scale + 4] + value.to_bytes(n, "big") + data[scale + 4 + n :])  # fmt: skip
+        yield Hostile(
+            name=f"scale {value}.mkv",
+            kind="ticks of nothing, or of hours",
+            data=data[: scale + 4] + value.to_bytes(n, "big") + data[scale + 4 + n :],
+        )
 
 
 def _sounds(work: Path) -> Iterator[Hostile]:
@@ -397,17 +529,33 @@ def _sounds(work: Path) -> Iterator[Hostile]:
     data = (work / "sound.mov").read_bytes()
     at = data.index(b"sowt") + 4 if b"sowt" in data else data.index(b"lpcm") + 4
     for name, place, new in (
-        ("channels", 20, b"\xff\xff"), ("bits", 22, b"\xff\xff"), ("rate", 28, b"\xff\xff\xff\xff"),
-    ):  # fmt: skip
-        yield Hostile(name=f"{name}.mov", kind=f"sound of 65,535 {name}",
-                      data=data[: at + place - 4] + new + data[at + place - 4 + len(new) :])  # fmt: skip
+        ("channels", 20, b"\xff\xff"),
+        ("bits", 22, b"\xff\xff"),
+        ("rate", 28, b"\xff\xff\xff\xff"),
+    ):
+        yield Hostile(
+            name=f"{name}.mov",
+            kind=f"sound of 65,535 {name}",
+            data=data[: at + place - 4] + new + data[at + place - 4 + len(new) :],
+        )
     huge = (1 << 24) - 1
-    audio = element(b"\xe1", _uint(b"\x9f", 65_535), element(b"\xb5", struct.pack(">d", 1e15)),
-                    _uint(b"\x62\x64", 32))  # fmt: skip
+    audio = element(
+        b"\xe1",
+        _uint(b"\x9f", 65_535),
+        element(b"\xb5", struct.pack(">d", 1e15)),
+        _uint(b"\x62\x64", 32),
+    )
     tracks = element(TRACKS, track(1, b"V_MJPEG"), track(2, b"A_PCM/INT/LIT", audio, kind=2))
-    yield Hostile(name="65535 channels.mkv", kind="sound of 65,535 channels in blocks of 16 MB",
-                  data=EBML + element(SEGMENT, tracks, element(CLUSTER, _uint(b"\xe7", 0),
-                                      block(bytes(huge), number=2) * 2, block(b"x" * 64))))  # fmt: skip
+    yield Hostile(
+        name="65535 channels.mkv",
+        kind="sound of 65,535 channels in blocks of 16 MB",
+        data=EBML
+        + element(
+            SEGMENT,
+            tracks,
+            element(CLUSTER, _uint(b"\xe7", 0), block(bytes(huge), number=2) * 2, block(b"x" * 64)),
+        ),
+    )
 
 
 def _holes(good: bytes) -> Iterator[Hostile]:
@@ -418,19 +566,33 @@ def _holes(good: bytes) -> Iterator[Hostile]:
 
         return make
 
-    yield Hostile(name="holes 128 GiB.mp4", kind="a film, and 128 GiB of holes",
-                  data=sparse(128 << 30, good), fits=frozenset({"too_large_to_probe"}))  # fmt: skip
-    yield Hostile(name="holes 1 GiB.mp4", kind="a film, and 1 GiB of holes",
-                  data=sparse(1 << 30, good))  # fmt: skip
+    yield Hostile(
+        name="holes 128 GiB.mp4",
+        kind="a film, and 128 GiB of holes",
+        data=sparse(128 << 30, good),
+        fits=frozenset({"too_large_to_probe"}),
+    )
+    yield Hostile(
+        name="holes 1 GiB.mp4", kind="a film, and 1 GiB of holes", data=sparse(1 << 30, good)
+    )
     for suffix in ("mkv", "ts", "avi", "h264"):
-        yield Hostile(name=f"only holes.{suffix}", kind="512 MiB of holes",
-                      data=sparse(512 << 20, b""), fits=ANY_REFUSAL)  # fmt: skip
+        yield Hostile(
+            name=f"only holes.{suffix}",
+            kind="512 MiB of holes",
+            data=sparse(512 << 20, b""),
+            fits=ANY_REFUSAL,
+        )
 
 
 def _references(good: bytes, address: str, canary: Path) -> Iterator[Hostile]:
     """Files that name others: a listener, a metadata service, a file of the user."""
-    targets = [f"http://{address}/seen", f"tcp://{address}", canary.as_uri(), str(canary),
-               f"{os.path.relpath(canary, canary.parent.parent / 'corpus')}"]  # fmt: skip
+    targets = [
+        f"http://{address}/seen",
+        f"tcp://{address}",
+        canary.as_uri(),
+        str(canary),
+        f"{os.path.relpath(canary, canary.parent.parent / 'corpus')}",
+    ]
     forms = {
         "m3u8": "#EXTM3U\n#EXT-X-VERSION:4\n#EXT-X-TARGETDURATION:5\n"
         '#EXT-X-KEY:METHOD=AES-128,URI="{0}"\n#EXTINF:5,\n{0}\n#EXT-X-ENDLIST\n',
@@ -438,13 +600,13 @@ def _references(good: bytes, address: str, canary: Path) -> Iterator[Hostile]:
         "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\na=tool:{0}\n"
         "m=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n",
         "mpd": '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY e SYSTEM "{0}">]>'
-        '<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" profiles="urn:mpeg:dash:profile:isoff-main:2011"'
+        '<MPD xmlns="urn:mpeg:dash:schema:mpd:2011"'
         ' type="static"><Period><AdaptationSet mimeType="video/mp4"><Representation id="1">'
         "<BaseURL>{0}</BaseURL></Representation></AdaptationSet></Period>&e;</MPD>",
         "svg": '<svg xmlns="http://www.w3.org/2000/svg"><image href="{0}"/></svg>',
         "asx": '<asx version="3.0"><entry><ref href="{0}"/></entry></asx>',
         "pls": "[playlist]\nFile1={0}\nNumberOfEntries=1\n",
-        "idx": "# VobSub index file, v7\nid: en, index: 0\ntimestamp: 00:00:00:000, filepos: 0\n{0}",
+        "idx": "# VobSub index file, v7\nid: en\ntimestamp: 00:00:00:000, filepos: 0\n{0}",
         "srt": "1\n00:00:00,000 --> 00:00:05,000\n<img src='{0}'>\n",
         "ass": "[Script Info]\n[Fonts]\nfontname: {0}\n",
         "avs": 'AviSource("{0}")\n',
@@ -454,23 +616,35 @@ def _references(good: bytes, address: str, canary: Path) -> Iterator[Hostile]:
     }
     for form, text in forms.items():
         for number, target in enumerate(targets):
-            yield Hostile(name=f"{form} {number}.mp4", kind=f"a {form} that names another file",
-                          data=text.format(target).encode(), fits=ANY_REFUSAL)  # fmt: skip
+            yield Hostile(
+                name=f"{form} {number}.mp4",
+                kind=f"a {form} that names another file",
+                data=text.format(target).encode(),
+                fits=ANY_REFUSAL,
+            )
     for number, target in enumerate(targets):
         url = box(
             b"rdrf", struct.pack(">I4sI", 0, b"url ", len(target) + 1), target.encode(), b"\0"
         )
         movie = box(b"moov", box(b"rmra", box(b"rmda", url)))
-        yield Hostile(name=f"rdrf {number}.mov", kind="a film that refers to another",
-                      data=box(b"ftyp", b"qt  \0\0\0\0") + movie, fits=ANY_REFUSAL)  # fmt: skip
+        yield Hostile(
+            name=f"rdrf {number}.mov",
+            kind="a film that refers to another",
+            data=box(b"ftyp", b"qt  \0\0\0\0") + movie,
+            fits=ANY_REFUSAL,
+        )
         at = good.index(b"dref") - 4
         size = struct.unpack_from(">I", good, at)[0]
-        for kind, body in ((b"url ", bytes(4) + target.encode() + b"\0"),
-                           (b"alis", bytes(4) + _alias(target))):  # fmt: skip
+        for kind, body in (
+            (b"url ", bytes(4) + target.encode() + b"\0"),
+            (b"alis", bytes(4) + _alias(target)),
+        ):
             entry = box(b"dref", struct.pack(">II", 0, 1), box(kind, body))
-            yield Hostile(name=f"dref {kind.decode().strip()} {number}.mp4",
-                          kind="pictures in another file",
-                          data=_replaced(good, at, size, entry))  # fmt: skip
+            yield Hostile(
+                name=f"dref {kind.decode().strip()} {number}.mp4",
+                kind="pictures in another file",
+                data=_replaced(good, at, size, entry),
+            )
 
 
 def _alias(target: str) -> bytes:
@@ -498,11 +672,24 @@ def _replaced(data: bytes, at: int, size: int, new: bytes) -> bytes:
 def _names(good: bytes, address: str) -> Iterator[Hostile]:
     done = frozenset({"done"})
     for name in (
-        "new\nline.mp4", "\u202egpj.mp4", "$(touch owned).mp4", "; touch owned;.mp4", "-rf.mp4",
-        "`touch owned`.mp4", "'\"<script>alert(1)</script>.mp4".replace("/", "\u2215"), "%05d.mp4",
-        "concat:a|b.mp4", "data:text,x.mp4", f"http:/{address}/x.mp4", "\x1b[2J\x07.mp4",
-        "n" * 251 + ".mp4", b"\xff\xfe bytes.mp4", "tab\t.mp4", "..mp4.mp4", "{0.__class__}.mp4",
-    ):  # fmt: skip
+        "new\nline.mp4",
+        "\u202egpj.mp4",
+        "$(touch owned).mp4",
+        "; touch owned;.mp4",
+        "-rf.mp4",
+        "`touch owned`.mp4",
+        "'\"<script>alert(1)</script>.mp4".replace("/", "\u2215"),
+        "%05d.mp4",
+        "concat:a|b.mp4",
+        "data:text,x.mp4",
+        f"http:/{address}/x.mp4",
+        "\x1b[2J\x07.mp4",
+        "n" * 251 + ".mp4",
+        b"\xff\xfe bytes.mp4",
+        "tab\t.mp4",
+        "..mp4.mp4",
+        "{0.__class__}.mp4",
+    ):
         kind = f"a film named {name!r:.40}"
         yield Hostile(name=name, kind=kind, data=good + os.urandom(16), fits=done)
 
@@ -513,9 +700,14 @@ def sidecars(folder: Path, secret: Path) -> None:
     good = (folder / "seed.mp4").read_bytes()
     (folder / "seed.mp4").unlink()
     bodies = (
-        b"[" * 100_000, b'{"a":' * 60 + b"1" + b"}" * 60, b'{"a": "' + b"x" * (8 << 20) + b'"}',
-        b'{"n": ' + b"9" * 100_000 + b"}", b'{"a": 1e999}', b"\xff\xfe{", b'{"__class__": "os"}',
-    )  # fmt: skip
+        b"[" * 100_000,
+        b'{"a":' * 60 + b"1" + b"}" * 60,
+        b'{"a": "' + b"x" * (8 << 20) + b'"}',
+        b'{"n": ' + b"9" * 100_000 + b"}",
+        b'{"a": 1e999}',
+        b"\xff\xfe{",
+        b'{"__class__": "os"}',
+    )
     for number, body in enumerate(bodies):
         (folder / f"{number}.mp4").write_bytes(good + bytes([number]))
         (folder / f"{number}.json").write_bytes(body)
