@@ -487,7 +487,7 @@ def worker(folder: Path) -> dict[str, Any]:
 def command(folder: Path, name: str) -> dict[str, Any]:
     """One of the commands, as users call it."""
     from curator.storage import open_store
-    from curator.tables.parts import read_parquet
+    from curator.tables.checksums import read_parquet
 
     out, target = folder / "out", folder / "exported"
     store = open_store(str(out))

@@ -18,7 +18,7 @@ from curator.commands.arguments import (
     EXIT_USAGE,
 )
 from curator.commands.late_parser import LateParser
-from curator.errors import CuratorError, RecipeError, UsageError
+from curator.errors import CuratorError, DamagedError, RecipeError, UsageError
 from curator.executor.termination import Terminated, end_process
 
 COMMANDS = (
@@ -51,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print("curate: stopped; the same command goes on from what was done", file=sys.stderr)
         return EXIT_TERMINATED if isinstance(stop, Terminated) else EXIT_INTERRUPTED
+    except DamagedError as error:
+        print(f"curate: {error}", file=sys.stderr)
+        return EXIT_BROKEN_OFF
     except CuratorError as error:
         print(f"curate: {error}; the same command goes on from what was done", file=sys.stderr)
         return EXIT_BROKEN_OFF

@@ -68,6 +68,27 @@ class StorageError(CuratorError):
     """An object under the output root, or a listing, cannot be read or written."""
 
 
+class DamagedError(StorageError):
+    """An object that a run stored is missing, cut off or changed; `curate run` makes it again.
+
+    Args:
+        root: Address of the output root.
+        name: The object under it.
+        why: What was found.
+    """
+
+    def __init__(self, root: str, name: str, why: str) -> None:
+        super().__init__(
+            f"{root}/{name} is damaged ({why[:200]}); `curate run SOURCE... OUT` with the sources "
+            "of the last run makes it again"
+        )
+        self.root, self.name, self.why = root, name, why
+
+    def __reduce__(self) -> tuple[type["DamagedError"], tuple[str, str, str]]:
+        """Pickles with its arguments, so that the error crosses processes."""
+        return type(self), (self.root, self.name, self.why)
+
+
 class SourceError(CuratorError):
     """A source cannot be used.
 

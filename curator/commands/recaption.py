@@ -48,6 +48,7 @@ def main(options: argparse.Namespace) -> int:
     """Annotates anew, and prints the outcome."""
     from curator.executor.engine import Engine
     from curator.executor.progress import Progress
+    from curator.runs.healing import CACHES, healed
     from curator.runs.preflight import check_captions, check_shared, check_writable
     from curator.runs.recaptioning import Recaption
     from curator.storage import open_store
@@ -63,7 +64,7 @@ def main(options: argparse.Namespace) -> int:
         recaption = Recaption(store, options.overrides, engine, progress)
         check_writable(store)
         check_captions(recaption.recipe, asks_server=False)
-        summary = recaption.execute()
+        summary = healed(store, recaption.execute, CACHES)
     print(outcome_text(summary, store.uri))
     return windows_exit_code(summary["work"], options.max_failed)
 

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from curator.errors import UsageError
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.shard.tar_reader import ShardSet
-from curator.tables.parts import SUMMARY, read_parquet
+from curator.tables.checksums import read_json, read_parquet
+from curator.tables.parts import SUMMARY
 
 COLUMNS = (
     "clip_id", "source_id", "window", "start_frame", "end_frame", "shown", "model", "prompt",
@@ -31,7 +31,7 @@ class ClipAnnotations:
                 f"{store.uri} has no summary.json; expected OUT of a finished `curate run`, whose "
                 "tables say what was asked and answered"
             )
-        summary = orjson.loads(store.read(SUMMARY))
+        summary = read_json(store, SUMMARY)
         parts = summary["tables"].get("annotations")
         if not parts:
             raise UsageError(

@@ -113,17 +113,21 @@ def read_buckets(
 
 def _manifest_of_table(store: Store) -> str:
     """Returns the manifest that goes with the table; during a commit it may be the next one."""
+    from curator.tables.checksums import opened_json
+
     if store.exists(NEXT_MANIFEST) and store.exists(TABLE):
-        files = orjson.loads(store.read(NEXT_MANIFEST)).get("files", {})
+        files = opened_json(store.read(NEXT_MANIFEST)).get("files", {})
         if files.get(TABLE, {}).get("sha256") == hashlib.sha256(store.read(TABLE)).hexdigest():
             return NEXT_MANIFEST
     return MANIFEST
 
 
 def _from_manifest(store: Store, split: str) -> dict[str, LoadedBucket]:
+    from curator.tables.checksums import opened_json
+
     where = f"{store.uri}/{MANIFEST}"
     try:
-        manifest = orjson.loads(store.read(_manifest_of_table(store)))
+        manifest = opened_json(store.read(_manifest_of_table(store)))
         version = manifest["version"]
         listed = [
             (str(row["bucket"]), Shard(name=str(row["name"]), n_samples=int(row["samples"])))
@@ -131,7 +135,9 @@ def _from_manifest(store: Store, split: str) -> dict[str, LoadedBucket]:
             if row["split"] == split
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ShardError(f"{where} is not a manifest of shards ({error!r}); run again") from error
+        raise ShardError(
+            f"{where} is not a manifest of shards ({error!r}); `curate run` makes it again"
+        ) from error
     if version != 1:
         raise ShardError(f"{where} is of version {version!r}, this reads 1; install a newer curate")
     shards: dict[str, list[Shard]] = {}
@@ -148,7 +154,9 @@ def _from_manifest(store: Store, split: str) -> dict[str, LoadedBucket]:
 
 def _least_of_table(store: Store, split: str) -> dict[str, tuple[int, int, int]]:
     """Returns smallest height, width and number of frames by bucket."""
-    import pyarrow.parquet as pq
+    import pyarrow.compute as pc
+
+    from curator.tables.checksums import read_rows
 
     names = ["height", "width", "num_frames"]
     if not store.exists(TABLE):
@@ -156,8 +164,9 @@ def _least_of_table(store: Store, split: str) -> dict[str, tuple[int, int, int]]
             f"{store.uri} has {MANIFEST} and no {TABLE}, which says how large the clips are; copy "
             "it too, or remove the manifest and give allow_incomplete=True"
         )
-    with store.open(TABLE) as stream:
-        table = pq.read_table(stream, columns=["bucket", *names], filters=[("split", "=", split)])
+    columns = ["bucket", "split", *names]
+    table = read_rows(store, TABLE, lambda file: file.read(columns))
+    table = table.filter(pc.equal(table["split"], split))
     least = table.group_by("bucket").aggregate([(name, "min") for name in names]).to_pylist()
     return {
         row["bucket"]: (row["height_min"], row["width_min"], row["num_frames_min"]) for row in least

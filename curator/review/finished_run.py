@@ -15,8 +15,8 @@ from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.propose.candidate_store import read_pictures
 from curator.storage import Store, open_store
 from curator.storage.metadata_columns import is_metadata
+from curator.tables.checksums import read_parquet
 from curator.tables.output_format import read_current_summary
-from curator.tables.parts import read_parquet
 from curator.tables.schemas import clips_schema, metadata_fields
 
 

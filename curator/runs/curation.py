@@ -44,11 +44,12 @@ from curator.stages.scan.source_listing import (
     list_sources,
 )
 from curator.stages.shard.shard_driver import Sharding
+from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.clip_locations import Location
 from curator.tables.clip_vectors import Vectors
-from curator.tables.output_format import log_older, read_summary
+from curator.tables.output_format import earlier_state, existing, log_older
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
 from curator.tables.track_parts import LoadTracks
@@ -76,7 +77,8 @@ class Run:
         self._engine, self._progress = engine, progress
         self._semantics = semantics_of(recipe)
         self._graph = graph_of(recipe)
-        self._previous = read_summary(store)
+        self._previous = earlier_state(store)
+        self._standing = StandingShards(store, self._previous)
         log_older(store, self._previous)
         self._log = RunLog(progress=progress)
         self._sources = SourceTable()
@@ -265,6 +267,7 @@ class Run:
             min_s=self._recipe.propose.min_s,
             buckets=self._recipe.shard,
             previous=self._previous,
+            standing=lambda: self._standing.sizes,
         )
 
     def _caption(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
@@ -283,7 +286,7 @@ class Run:
             self._corpus.clips,
             checks=bool(self._previous),
             pixels=self._graph.pixels_stamp(),
-            annotations=self._previous.get("tables", {}).get("annotations", ()),
+            annotations=existing(self._store, self._previous, "annotations"),
         )
         if not stage.config.decides:
             return
@@ -339,7 +342,7 @@ class Run:
                 stage.config,
                 fingerprint(recipe.model_dump(mode="json")),
                 self._engine,
-                previous=self._previous,
+                standing=self._standing,
             )
             vectors = None
             if recipe.shard.embedding != "none":

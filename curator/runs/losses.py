@@ -23,9 +23,9 @@ from curator.records.clips import Reason
 from curator.stages.shard.shard_index import DATASET
 from curator.storage import Store
 from curator.storage.source_reader import stat_source
+from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import MANIFEST, SHARDS
-from curator.tables.parts import read_parquet
 from curator.tables.source_table import SourceTable
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from curator.storage import Store, open_store
 from curator.storage.base import has_scheme
 from curator.storage.file_walk import is_pattern
 from curator.storage.object_service import scheme_of
-from curator.tables.out_layout import CONFIG, OWN_FOLDERS, foreign_objects
+from curator.tables.out_layout import CONFIG, OWN_FOLDERS, foreign_objects, has_results
 from curator.tables.parts import SUMMARY
 
 
@@ -138,7 +138,7 @@ def _check_foreign(sources: Sequence[str], store: Store) -> None:
 
 
 def _is_ours(store: Store, name: str, key: str) -> bool:
-    """Whether an object that a run writes is there.
+    """Whether an object that a run writes is there; one between results of runs may be damaged.
 
     Raises:
         UsageError: It is there, and is not of a run.
@@ -149,7 +149,7 @@ def _is_ours(store: Store, name: str, key: str) -> bool:
         value = json.loads(store.read(name))
     except ValueError:
         value = None
-    if not isinstance(value, dict) or key not in value:
+    if (not isinstance(value, dict) or key not in value) and not has_results(store):
         raise UsageError(
             f"OUT {store.uri!r} has a {name} that curate did not write, and that a run would write "
             "over: choose another OUT, or move it elsewhere"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 import curator
 from curator.errors import UsageError
@@ -42,13 +41,15 @@ from curator.stages.commit.commit_run import (
 from curator.stages.cut.cut_driver import cut_facts
 from curator.stages.propose.candidate_store import read_pictures
 from curator.stages.shard.shard_driver import Sharding
+from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
+from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import Vectors
 from curator.tables.out_layout import SHARDS, leftovers
 from curator.tables.output_format import read_current_summary
-from curator.tables.parts import read_parquet, write_table, write_tables
+from curator.tables.parts import write_table, write_tables
 from curator.tables.schemas import (
     ANNOTATIONS_SCHEMA,
     SIDECARS_SCHEMA,
@@ -93,6 +94,7 @@ class Recaption:
                 )
         self._store, self._engine, self._progress = store, engine, progress
         self._previous = read_current_summary(store)
+        self._standing = StandingShards(store, self._previous)
         self.recipe = with_changes(recipe_used(self._previous, store.uri), changes)
         caption = self.recipe.caption
         unasked = [c for c in changes if c.split("=")[0].strip().split(".")[-1] not in UNASKED]
@@ -128,7 +130,7 @@ class Recaption:
             self._graph["shard"].config,
             fingerprint(self.recipe.model_dump(mode="json")),
             self._engine,
-            previous=self._previous,
+            standing=self._standing,
         )
         embedded = text_vectors_of(
             self.recipe.caption.embedding,
@@ -158,7 +160,7 @@ class Recaption:
         return ClipRows(table.select(there), clips_schema())
 
     def _locations(self, clips: ClipRows) -> Locations:
-        standing = {info.key for info in self._store.list(f"{SHARDS}/")}
+        standing = self._standing.sizes
         columns = ("clip_id", "shard", "mp4_offset", "mp4_bytes", "decision")
         table = pa.table({name: clips.column(name) for name in columns})
         table = table.filter(pc.equal(table["decision"], "kept"))
@@ -166,7 +168,7 @@ class Recaption:
         gone = table.filter(pc.invert(there)).slice(0, 1).to_pylist()
         if gone:
             raise UsageError(
-                f"{self._store.uri}/{gone[0]['shard']} is gone, which has clip "
+                f"{self._store.uri}/{gone[0]['shard']} is missing or damaged, which has clip "
                 f"{gone[0]['clip_id']}; `curate run` cuts it again, `curate verify` tells more"
             )
         return Locations(
@@ -226,10 +228,9 @@ class Recaption:
         columns = ["clip_id", *(f"clip_{name}" for name in SPAN)]
         tables = []
         for name in self._previous["tables"].get("annotations", ()):
-            with self._store.open(name) as reader:
-                file = pq.ParquetFile(reader)
-                if set(columns) <= set(file.schema_arrow.names):
-                    tables.append(file.read(columns))
+            table = read_parquet(self._store, name, columns)
+            if set(columns) <= set(table.column_names):
+                tables.append(table)
         return CaptionedSpans(tables)
 
     def _vectors(self, wanted: str) -> Vectors | None:

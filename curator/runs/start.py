@@ -7,6 +7,7 @@ from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, load_recipe
+from curator.runs.healing import ALL, healed
 from curator.runs.preflight import check_captions, check_measured, check_models, preflight
 from curator.storage import Store
 from curator.tables.parts import SUMMARY
@@ -63,4 +64,7 @@ def start_run(
         engine.preload(("curator.stages.scan.stage",))
     from curator.runs.curation import Run
 
-    return Run(store, recipe, engine, progress).execute(sources, limit=limit, prune=prune)
+    def run() -> dict[str, Any]:
+        return Run(store, recipe, engine, progress).execute(sources, limit=limit, prune=prune)
+
+    return healed(store, run, ALL)

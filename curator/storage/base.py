@@ -25,8 +25,8 @@ class ObjectInfo:
     Attributes:
         key: Path relative to the store's root, with `/` between its segments.
         bytes: Size.
-        version: Changes whenever the content is replaced: the ETag on S3, the modification time
-            in nanoseconds on a file system.
+        version: Changes whenever the content is replaced: the ETag on S3, size, times and inode on
+            a file system.
     """
 
     key: str

@@ -20,6 +20,7 @@ from curator.storage.base import (
     checked_key,
     is_temporary,
 )
+from curator.storage.source_reader import file_version
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -53,7 +54,7 @@ class LocalStore(Store):
                 continue
             with suppress(FileNotFoundError):
                 info = os.stat(path)
-                yield ObjectInfo(key=key, bytes=info.st_size, version=str(info.st_mtime_ns))
+                yield ObjectInfo(key=key, bytes=info.st_size, version=file_version(info))
 
     def read(self, key: str) -> bytes:
         """Returns the whole file."""

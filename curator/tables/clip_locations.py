@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curator.storage import Store
+from curator.tables.checksums import read_rows
 from curator.tables.key_index import hashes
 
 
@@ -27,12 +27,13 @@ class Location:
 
 def clip_bytes(store: Store, where: Location) -> bytes:
     """Reads the MP4 of a written clip from a part of `cuts` or a tar."""
+    if where.row is not None:
+        row = where.row
+        table = read_rows(store, where.name, lambda file: file.read_row_group(row, ["mp4"]))
+        mp4: bytes = table["mp4"][0].as_py()
+        return mp4
+    assert where.offset is not None
     with store.open(where.name) as reader:
-        if where.row is not None:
-            table = pq.ParquetFile(reader).read_row_group(where.row, columns=["mp4"])
-            mp4: bytes = table["mp4"][0].as_py()
-            return mp4
-        assert where.offset is not None
         reader.seek(where.offset)
         return reader.read(where.n_bytes)
 

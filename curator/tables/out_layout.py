@@ -186,5 +186,12 @@ def foreign_objects(store: Store) -> list[str]:
     return keys
 
 
+def has_results(store: Store) -> bool:
+    """Whether a run has written anything under an output root."""
+    return any(
+        _HASHED.fullmatch(info.key) for folder in OWN_FOLDERS for info in store.list(f"{folder}/")
+    )
+
+
 def _has_hidden_name(key: str) -> bool:
     return is_hidden(key.rpartition("/")[2])

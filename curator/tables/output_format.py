@@ -11,13 +11,14 @@ Objects of an older version are never converted:
 An output of a newer version is refused.
 """
 
-import json
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 from curator.errors import UsageError
 from curator.storage import Store
+from curator.tables.checksums import read_json
+from curator.tables.out_layout import CONFIG, MANIFEST, NEXT_MANIFEST, TABLES
 from curator.tables.parts import SUMMARY
 
 logger = logging.getLogger(__name__)
@@ -34,13 +35,50 @@ def read_summary(store: Store) -> dict[str, Any]:
     """
     if not store.exists(SUMMARY):
         return {}
-    summary: dict[str, Any] = json.loads(store.read(SUMMARY))
+    summary = read_json(store, SUMMARY)
     if _format(summary) > FORMAT:
         raise UsageError(
             f"{_made_by(store, summary)}; this version reads up to {FORMAT}: update curate, or "
             "name another OUT"
         )
     return summary
+
+
+def earlier_state(store: Store) -> dict[str, Any]:
+    """Reads what a run goes on from: the summary of the last finished run, empty without a run.
+
+    Where the summary is lost and the shards are not, the settings of that run and the tables that
+    are there take its place.
+
+    Raises:
+        UsageError: A newer version wrote it.
+    """
+    summary = read_summary(store)
+    if summary or not store.exists(MANIFEST):
+        return summary
+    if not store.exists(NEXT_MANIFEST):
+        logger.warning(
+            "%s/%s is missing: the run goes on from its shards and tables", store.uri, SUMMARY
+        )
+    settings = read_json(store, CONFIG) if store.exists(CONFIG) else {}
+    tables = {name: [info.key for info in store.list(f"{name}/")] for name in TABLES}
+    return {"format": FORMAT, "fingerprints": {}, **settings, "tables": tables}
+
+
+def existing(store: Store, previous: Mapping[str, Any], table: str) -> list[str]:
+    """Returns the parts of a table of the last finished run that are there; warns of others."""
+    there = {info.key for info in store.list(f"{table}/")}
+    named = previous.get("tables", {}).get(table, ())
+    lost = [name for name in named if name not in there]
+    if lost:
+        logger.warning(
+            "missing parts of the table %s: %d, such as %s/%s; what they said is made again",
+            table,
+            len(lost),
+            store.uri,
+            lost[0],
+        )
+    return [name for name in named if name in there]
 
 
 def read_current_summary(store: Store) -> dict[str, Any]:

@@ -7,20 +7,18 @@ work. A table is for readers: each finished run rewrites it whole.
 
 import gc
 import hashlib
-import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curator.errors import StorageError
 from curator.storage import Store
+from curator.tables.checksums import read_footer, read_parquet, read_rows, sealed_parquet
 
 SUMMARY = "summary.json"
 """Written last: it makes a run a finished one."""
@@ -111,10 +109,13 @@ class Parts:
         """Reads a part's rows.
 
         Raises:
-            StorageError: It is damaged.
+            DamagedError: It is missing, cut off or changed.
         """
-        with self._readable(name):
-            return read_parquet(self.store, name, columns)
+        return read_parquet(self.store, name, columns)
+
+    def read_columns(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """Reads some columns of a part that holds much in others; else as `read`."""
+        return read_rows(self.store, name, lambda file: file.read(list(columns)))
 
     def keys(self, name: str) -> list[str]:
         """Returns the keys that a part completes, from its footer."""
@@ -124,22 +125,11 @@ class Parts:
         """Returns the keys that a part completes, and those of them that failed permanently.
 
         Raises:
-            StorageError: It is damaged.
+            DamagedError: It is missing, cut off, or its footer changed.
         """
-        with self._readable(name), self.store.open(name) as reader:
-            metadata = pq.read_metadata(reader).metadata or {}
-        keys, failed = (json.loads(metadata.get(key, b"[]")) for key in (KEYS, FAILED))
+        values = read_footer(self.store, name)
+        keys, failed = (json.loads(values.get(key, b"[]")) for key in (KEYS, FAILED))
         return keys, failed
-
-    @contextmanager
-    def _readable(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowInvalid, OSError) as error:
-            raise StorageError(
-                f"{self.store.uri}/{name} is no readable Parquet object ({error}); delete it "
-                "and run again, its sources will be redone"
-            ) from error
 
 
 def to_parquet(
@@ -152,25 +142,21 @@ def to_parquet(
         one_row_groups: See `Parts.write`.
         rows_per_group: Rows that can be read without the others; by default the whole object.
     """
-    sink = io.BytesIO()
-    pq.write_table(
-        table,
-        sink,
+    rows = 1 if one_row_groups else rows_per_group or _ROWS_PER_GROUP
+    return sealed_parquet(
+        lambda writer: writer.write_table(table, row_group_size=rows),
+        table.schema,
         compression="none" if one_row_groups else "zstd",
-        row_group_size=1 if one_row_groups else rows_per_group or _ROWS_PER_GROUP,
         use_dictionary=not one_row_groups,
         write_statistics=not one_row_groups,
     )
-    return sink.getvalue()
 
 
 def tables_to_parquet(tables: Iterable[pa.Table], schema: pa.Schema) -> bytes:
     """Returns Parquet bytes of concatenated tables of one schema; holds few rows at a time."""
-    sink = io.BytesIO()
-    waiting: list[pa.Table] = []
-    with pq.ParquetWriter(
-        sink, schema, compression="zstd", use_dictionary=True, write_statistics=True
-    ) as writer:
+
+    def write(writer: pq.ParquetWriter) -> None:
+        waiting: list[pa.Table] = []
         n_written = 0
         for table in tables:
             waiting.append(table)
@@ -183,13 +169,10 @@ def tables_to_parquet(tables: Iterable[pa.Table], schema: pa.Schema) -> bytes:
         rest = pa.concat_tables([schema.empty_table(), *waiting]).combine_chunks()
         if rest.num_rows or not n_written:
             writer.write_table(rest, row_group_size=_ROWS_PER_GROUP)
-    return sink.getvalue()
 
-
-def read_parquet(store: Store, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Reads a Parquet object under a root."""
-    with store.open(name) as reader:
-        return pq.read_table(reader, columns=list(columns) if columns is not None else None)
+    return sealed_parquet(
+        write, schema, compression="zstd", use_dictionary=True, write_statistics=True
+    )
 
 
 def write_table(store: Store, name: str, table: pa.Table) -> list[str]:
@@ -228,7 +211,7 @@ def write_table_part(store: Store, name: str, number: int, rows: pa.Table) -> st
     """
     data = to_parquet(rows)
     part = f"{name}/part-{number:05d}-{hashlib.sha256(data).hexdigest()[:12]}.parquet"
-    if not store.exists(part):
+    if not store.exists(part) or store.read(part) != data:
         store.write(part, data)
     return part
 

@@ -1,7 +1,6 @@
 """Runs all checks in threads; memory holds facts and at most one clip per thread."""
 
 import hashlib
-import json
 import os
 import random
 from collections import Counter
@@ -23,6 +22,7 @@ from curator.stages.shard.tar_reader import (
     ShardSet,
     open_shards,
 )
+from curator.tables.checksums import opened_json
 from curator.tables.parts import SUMMARY
 from curator.verify.findings import RERUN, Code, Finding, Findings
 from curator.verify.index_check import (
@@ -152,10 +152,7 @@ def _summary(shards: ShardSet, findings: Findings) -> dict[str, Any] | None:
     where = f"{shards.store.uri}/{SUMMARY}"
     try:
         if shards.store.exists(SUMMARY):
-            summary = json.loads(shards.store.read(SUMMARY))
-            if isinstance(summary, dict):
-                return summary
-            raise ValueError("no object")
+            return opened_json(shards.store.read(SUMMARY))
         if shards.following is not None:
             return None
         found = "missing"

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from curator.errors import CuratorError, ErrorCode, SourceError
 from curator.stages.shard.tar_reader import ShardSet
 from curator.storage import HashingReader, open_source
-from curator.tables.parts import read_parquet
+from curator.tables.checksums import read_parquet
 from curator.verify.findings import Code, Findings
 
 _RESTORE = (

@@ -287,6 +287,7 @@ def test_without_a_summary_the_table_of_the_shards_says_what_they_hold(
     assert "5 of 15 clips would leave the shards" in capsys.readouterr().err
     table = settled.out / "shards" / "dataset.parquet"
     table.write_bytes(table.read_bytes()[:100])
+    shutil.rmtree(settled.out / "clips")
     before = settled.objects()
     assert settled.code() == EXIT_USAGE
     error = capsys.readouterr().err.splitlines()[-1]

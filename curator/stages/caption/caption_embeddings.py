@@ -81,7 +81,7 @@ class TextVectors:
         return self._known.get(text_hash(caption))
 
     def _know(self, part: str) -> None:
-        rows = self._parts.read(part, ("text_hash", "n_bytes")).to_pylist()
+        rows = self._parts.read_columns(part, ("text_hash", "n_bytes")).to_pylist()
         for number, row in enumerate(rows):
             self._known[row["text_hash"]] = TextVector(
                 name=part,

@@ -13,9 +13,8 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from curator.errors import CuratorError, CutError
+from curator.errors import CuratorError, CutError, DamagedError
 from curator.fingerprints import fingerprint
 from curator.media.frame_tap import (
     FrameTaker,
@@ -36,6 +35,7 @@ from curator.stages.caption.caption_records import Frames, Task
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, frames_fingerprint
 from curator.stages.caption.windows import windows_of
 from curator.storage import Store
+from curator.tables.checksums import read_rows
 from curator.tables.clip_locations import Location, clip_bytes
 from curator.tables.parts import Parts, rows_to_table
 from curator.tables.schemas import CROP_COLUMNS
@@ -152,7 +152,7 @@ class FrameParts:
         names = self._parts.names()
         with ThreadPoolExecutor(_READERS) as pool:
             keys = pool.map(self._parts.keys, names)
-            tables = pool.map(partial(self._parts.read, columns=_FACTS), names)
+            tables = pool.map(partial(self._parts.read_columns, columns=_FACTS), names)
             for name, its_keys, table in zip(names, keys, tables, strict=True):
                 for row, (key, facts) in enumerate(zip(its_keys, table.to_pylist(), strict=True)):
                     found[key] = StoredFrames(part=name, row=row, **facts)
@@ -195,8 +195,9 @@ class FrameParts:
         return row.result()
 
     def _loaded(self, part: str, number: int) -> dict[str, Any]:
-        with self._parts.store.open(part) as reader:
-            table = pq.ParquetFile(reader).read_row_group(number, columns=["frames", "jpegs"])
+        table = read_rows(
+            self._parts.store, part, lambda f: f.read_row_group(number, ["frames", "jpegs"])
+        )
         row: dict[str, Any] = table.to_pylist()[0]
         return row
 
@@ -239,6 +240,8 @@ class ReadClips:
     def _read(self, location: Location) -> bytes | str:
         try:
             return clip_bytes(self.store, location)
+        except DamagedError:
+            raise
         except CuratorError as error:
             return str(error)
 

@@ -28,6 +28,7 @@ from curator.stages.caption.captioners.captioner_list import outside_version
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.storage import Store
+from curator.tables.checksums import read_rows
 from curator.tables.disk_records import Keyed
 from curator.tables.parts import columns_to_rows
 
@@ -72,15 +73,9 @@ class PreviousAnnotations:
         self._rows = Keyed(self._read)
         keys = []
         for name in names:
-            with store.open(name) as reader:
-                file = pq.ParquetFile(reader)
-                if not set(_COLUMNS) <= set(file.schema_arrow.names):
-                    # An older version wrote it.
-                    continue
-                for group in range(file.num_row_groups):
-                    table = file.read_row_group(group, ["annotation_key", "failure"])
-                    keys.append(table.filter(_lasts(table))["annotation_key"].to_pylist())
-                    self._groups.append((name, group))
+            found = read_rows(store, name, _keys)
+            self._groups += [(name, group) for group in range(len(found))]
+            keys += found
         self._rows.expect_all(keys)
 
     def find(self, task: Task, stamp: str) -> Annotation | None:
@@ -109,12 +104,20 @@ class PreviousAnnotations:
 
     def _read(self, number: int) -> Iterator[tuple[str, bytes]]:
         name, group = self._groups[number]
-        with self._store.open(name) as reader:
-            file = pq.ParquetFile(reader)
-            for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=_COLUMNS):
-                table = pa.Table.from_batches([batch])
-                for row in columns_to_rows(table.filter(_lasts(table))):
-                    yield row["annotation_key"], orjson.dumps(row)
+        table = read_rows(self._store, name, lambda file: file.read_row_group(group, _COLUMNS))
+        for start in range(0, table.num_rows, _ROWS_AT_ONCE):
+            some = table.slice(start, _ROWS_AT_ONCE)
+            for row in columns_to_rows(some.filter(_lasts(some))):
+                yield row["annotation_key"], orjson.dumps(row)
+
+
+def _keys(file: pq.ParquetFile) -> list[list[str]]:
+    """Returns the keys of each row group; none of a table of an older version."""
+    if not set(_COLUMNS) <= set(file.schema_arrow.names):
+        return []
+    groups = range(file.num_row_groups)
+    tables = (file.read_row_group(group, ["annotation_key", "failure"]) for group in groups)
+    return [table.filter(_lasts(table))["annotation_key"].to_pylist() for table in tables]
 
 
 def _lasts(table: pa.Table) -> pa.ChunkedArray:

@@ -20,8 +20,9 @@ from curator.stages.caption.captioners.captioner_list import outside_version
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.caption.dialogs.prompt_files import load_prompt
 from curator.storage import Store
+from curator.tables.checksums import read_json, read_parquet, sealed_json
 from curator.tables.disk_records import Keyed
-from curator.tables.parts import columns_to_rows, read_parquet, to_parquet
+from curator.tables.parts import columns_to_rows, to_parquet
 
 REPLIES = "replies"
 PACK_FROM = 512
@@ -121,29 +122,17 @@ class Replies(Mapping[str, Reply]):
             if name.endswith(_PART):
                 keys: list[str] = read_parquet(self.store, name, ["key"])["key"].to_pylist()
                 return keys
-            row: dict[str, Any] = orjson.loads(self.store.read(name))
+            row = read_json(self.store, name)
             _reply(row)
             return {"key": row["key"], **row}
         except StorageError:
             if self.store.exists(name):
                 raise
             return None
-        except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
-            raise self._broken(name, error) from error
 
     def _rows(self, number: int) -> Iterator[tuple[str, bytes]]:
-        name = self._parts[number]
-        try:
-            rows = columns_to_rows(read_parquet(self.store, name, REPLY_SCHEMA.names))
-        except (pa.ArrowInvalid, KeyError) as error:
-            raise self._broken(name, error) from error
+        rows = columns_to_rows(read_parquet(self.store, self._parts[number], REPLY_SCHEMA.names))
         return ((row["key"], orjson.dumps(row)) for row in rows)
-
-    def _broken(self, name: str, error: Exception) -> StorageError:
-        return StorageError(
-            f"{self.store.uri}/{name} is no stored reply ({error}); delete it, its "
-            "requests are made again"
-        )
 
     def keep(self, key: str, reply: Reply) -> None:
         """Stores a reply: after the return, no later run repeats its request."""
@@ -193,7 +182,7 @@ class UnitReplies(Mapping[str, Reply]):
         if key not in self._known and self._rereads:
             name = loose_name(self._stamp, key)
             if self._store.exists(name):
-                self._known[key] = _reply(orjson.loads(self._store.read(name)))
+                self._known[key] = _reply(read_json(self._store, name))
         return self._known[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -215,7 +204,7 @@ def loose_name(stamp: str, key: str) -> str:
 
 def store_reply(store: Store, stamp: str, key: str, reply: Reply) -> None:
     """Stores a reply as an object of its own."""
-    store.write(loose_name(stamp, key), orjson.dumps(_row(key, reply)))
+    store.write(loose_name(stamp, key), sealed_json(_row(key, reply), orjson.dumps))
 
 
 def _row(key: str, reply: Reply) -> dict[str, object]:

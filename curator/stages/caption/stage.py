@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from curator.errors import CuratorError, ModelError
+from curator.errors import CuratorError, DamagedError, ModelError
 from curator.executor.attempts import MAX_ATTEMPTS
 from curator.executor.ledger import AttemptLedger
 from curator.media.frame_tap import StoredFrames
@@ -182,6 +182,8 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     def _frames(self, task: Task, where: StoredFrames) -> Frames | None:
         try:
             return self._parts.frames(where, task)
+        except DamagedError:
+            raise
         except CuratorError:
             return None
 

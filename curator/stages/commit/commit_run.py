@@ -17,6 +17,7 @@ import curator
 from curator.errors import StorageError
 from curator.report import render_report, shown_clips
 from curator.storage import Store
+from curator.tables.checksums import sealed_json
 from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import (
     CONFIG,
@@ -149,9 +150,9 @@ def publish(
     """
     store.write("report/index.html", report.encode())
     used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
-    store.write(CONFIG, to_json(used))
+    store.write(CONFIG, sealed_json(used, to_json))
     write_shard_files(store, shard_files)
-    store.write(SUMMARY, to_json(summary))
+    store.write(SUMMARY, sealed_json(summary, to_json))
     remove(store, [NEXT_MANIFEST, *old])
 
 

@@ -35,6 +35,7 @@ from curator.stages.cut.stage import (
 from curator.storage import Store
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
 from curator.tables.clip_rows import ClipRow, ClipRows, reject
+from curator.tables.output_format import existing
 from curator.tables.parts import Parts, column_values, columns_to_rows, rows_to_table
 from curator.tables.schemas import CUT_SCHEMA, clips_schema
 from curator.tables.track_table import table_to_timeline
@@ -135,6 +136,7 @@ class Cutting:
         min_s: `propose.min_s`.
         buckets: Section `shard`.
         previous: Summary of the last finished run.
+        standing: Gives the bytes of each object of the shards that is what was written.
     """
 
     def __init__(
@@ -148,6 +150,7 @@ class Cutting:
         min_s: float,
         buckets: BucketClasses,
         previous: Mapping[str, Any],
+        standing: Callable[[], Mapping[str, int]],
     ) -> None:
         self._config = config
         self._pixels = pixels
@@ -157,6 +160,7 @@ class Cutting:
         self._engine = engine
         self._progress = progress
         self._previous = previous
+        self._standing = standing
         self.stamp = CutStage(config, pixels).fingerprint({})
         self.n_cut = 0
         """Clips that had to be cut."""
@@ -305,13 +309,15 @@ class Cutting:
     def _find_written(self, written: "_WrittenClips") -> None:
         """Finds written clips: in parts of `cuts`, or in shards of the last run."""
         self._find_cut(written)
-        standing = {info.key: info.bytes for info in self._store.list("shards/")}
         columns = ("clip_id", *CUT_FACTS, "shard", "mp4_offset", "cut_fingerprint")
         if self._previous.get("fingerprints", {}).get("cuts") != self.stamp:
             # Written with other settings, and perhaps before these columns existed.
             return
-        for name in self._previous.get("tables", {}).get("clips", []):
+        standing = self._standing()
+        for name in existing(self._store, self._previous, "clips"):
             table = Parts(self._store, "clips", "").read(name, columns)
+            if not set(columns) <= set(table.column_names):
+                continue
             # A tar may have been removed or damaged since.
             sizes = [standing.get(shard, -1) for shard in column_values(table["shard"])]
             ends = pc.add(table["mp4_offset"], table["mp4_bytes"])
@@ -327,7 +333,7 @@ class Cutting:
 
         parts = Parts(self._store, "cuts", self.stamp)
         for name in parts.names():
-            table = parts.read(name, ("clip_id", *CUT_FACTS))
+            table = parts.read_columns(name, ("clip_id", *CUT_FACTS))
             numbers = pa.array(range(table.num_rows), pa.int64())
             names = pa.array([name] * table.num_rows, pa.string())
             written.add(table, holds, name=names, row=numbers)

@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 from curator.stages.dedup.similar_pairs import AlikePairs, no_pairs
 from curator.stages.dedup.stage import DedupStage, DedupUnit
 from curator.storage import Store
+from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRows
-from curator.tables.parts import read_parquet, to_parquet
+from curator.tables.parts import to_parquet
 
 FOLDER = "alike"
 _LISTS = [("near", pa.list_(pa.int32())), ("cosine", pa.list_(pa.float64()))]

@@ -15,8 +15,10 @@ source's frames is there with the same size; else the source's clips are propose
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +28,14 @@ import pyarrow.parquet as pq
 from curator.executor.packing import pack
 from curator.stages.propose.stage import ProposedUnit
 from curator.storage import Store
+from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.clip_vectors import like_vectors
-from curator.tables.parts import read_parquet, to_parquet
+from curator.tables.parts import to_parquet
 from curator.tables.schemas import PICTURES_SCHEMA, SOURCES_SCHEMA
 from curator.tables.track_parts import TRACKS
 from curator.tables.track_table import FRAMES
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "candidates"
 FLUSH_CLIPS = 50_000
@@ -74,11 +79,9 @@ class Candidates:
         Returns:
             Their rows, under these addresses; None if nothing is stored.
         """
-        prefix = f"{FOLDER}/sources/"
-        stored = [info.key for info in self._store.list(f"{prefix}{self.stamp}-")]
-        if not stored or not uris:
+        self._parts = self._whole_parts()
+        if not self._parts or not uris:
             return None
-        self._parts = [key.removeprefix(prefix) for key in stored]
         sizes = self._track_sizes()
         seen: set[str] = set()
         units: dict[str, ProposedUnit] = {}
@@ -131,6 +134,28 @@ class Candidates:
     def names(self) -> set[str]:
         """Objects that count."""
         return {f"{FOLDER}/{kind}/{part}" for part in self._parts for kind in self._kinds}
+
+    def _whole_parts(self) -> list[str]:
+        """Returns the names of the parts of which the objects of all kinds are there."""
+        there = {info.key for info in self._store.list(f"{FOLDER}/")}
+        prefix = f"{FOLDER}/sources/{self.stamp}-"
+        stored = [self.stamp + "-" + k.removeprefix(prefix) for k in there if k.startswith(prefix)]
+        lost = [
+            name
+            for part in stored
+            for name in (f"{FOLDER}/{kind}/{part}" for kind in self._kinds)
+            if name not in there
+        ]
+        if lost:
+            logger.warning(
+                "missing objects of stored candidates: %d, such as %s/%s; the clips of their "
+                "sources are proposed again",
+                len(lost),
+                self._store.uri,
+                min(lost),
+            )
+        gone = {name.rpartition("/")[2] for name in lost}
+        return sorted(part for part in stored if part not in gone)
 
     def _track_sizes(self) -> dict[str, int]:
         return {i.key: i.bytes for i in self._store.list(f"{TRACKS}/{FRAMES}/")}
@@ -189,15 +214,19 @@ def read_pictures(store: Store, names: Sequence[str], clip_ids: Iterable[str]) -
     for name in names:
         if not missing:
             break
-        with store.open(name) as reader:
-            file = pq.ParquetFile(reader)
-            ids = file.read(["clip_id"])["clip_id"]
-            rows = pc.indices_nonzero(pc.is_in(ids, value_set=pa.array(sorted(missing))))
-            groups = np.unique(rows.to_numpy() // PICTURES_PER_GROUP)
-            for table in (file.read_row_group(int(group)) for group in groups):
-                pairs = zip(table["clip_id"].to_pylist(), table["jpeg"], strict=True)
-                found |= {clip_id: jpeg.as_py() for clip_id, jpeg in pairs if clip_id in missing}
+        found |= read_rows(store, name, partial(_pictures, missing))
         missing -= found.keys()
+    return found
+
+
+def _pictures(missing: Collection[str], file: pq.ParquetFile) -> dict[str, bytes]:
+    ids = file.read(["clip_id"])["clip_id"]
+    rows = pc.indices_nonzero(pc.is_in(ids, value_set=pa.array(sorted(missing))))
+    groups = np.unique(rows.to_numpy() // PICTURES_PER_GROUP)
+    found: dict[str, bytes] = {}
+    for table in (file.read_row_group(int(group)) for group in groups):
+        pairs = zip(table["clip_id"].to_pylist(), table["jpeg"], strict=True)
+        found |= {clip_id: jpeg.as_py() for clip_id, jpeg in pairs if clip_id in missing}
     return found
 
 

@@ -5,8 +5,7 @@ name only when it is whole, and after its index and metadata; the commit writes 
 describe all tars, the manifest last.
 """
 
-import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import curator
@@ -16,15 +15,15 @@ from curator.executor.worker import Step
 from curator.records.clips import Clip
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
-from curator.stages.shard.shard_index import Shard, ShardFacts, known_facts, set_files
+from curator.stages.shard.shard_index import Shard, ShardFacts, set_files
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout, plan_shards, tar_layout
 from curator.stages.shard.stage import ShardStage, ShardUnit, object_names
+from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import TextVector, Vectors
-from curator.tables.out_layout import MANIFEST, SHARDS
-from curator.tables.parts import Parts, column_values
+from curator.tables.out_layout import SHARDS
 from curator.tables.spill_file import Spill
 
 COPIED_HERE_BYTES = 256 << 20
@@ -45,13 +44,13 @@ class Sharding:
         stamp: str,
         engine: Engine,
         *,
-        previous: Mapping[str, Any],
+        standing: StandingShards,
     ) -> None:
         self._store = store
         self._config = config
         self._stamp = stamp
         self._engine = engine
-        self._previous = previous
+        self._standing = standing
         self.n_written = 0
         """Tars that had to be written."""
         self.summary: list[dict[str, Any]] = []
@@ -83,11 +82,9 @@ class Sharding:
             annotation_of=annotation_of,
             spill=Spill(),
         )
-        sizes = {info.key: info.bytes for info in self._store.list(f"{SHARDS}/")}
-        plans = plan_shards(samples, self._config, self._standing(sizes))
+        sizes, known = self._standing.sizes, self._standing.facts
+        plans = plan_shards(samples, self._config, self._standing.keys())
         layouts = {plan.name: tar_layout(plan) for plan in plans}
-        has_manifest = self._store.exists(MANIFEST)
-        known = known_facts(json.loads(self._store.read(MANIFEST))) if has_manifest else {}
         facts: dict[str, ShardFacts] = {}
         units = []
         for plan in plans:
@@ -103,7 +100,12 @@ class Sharding:
             Shard(plan=plan, layout=layouts[plan.name], facts=facts[plan.name]) for plan in plans
         ]
         place_samples([(shard.plan, shard.layout) for shard in shards], clips)
-        self.summary = [shard_facts(shard.plan, shard.layout.n_bytes) for shard in shards]
+        versions = {info.key: info.version for info in self._store.list(f"{SHARDS}/")}
+        self.summary = [
+            shard_facts(shard.plan, shard.layout.n_bytes)
+            | {"versions": {name: versions.get(name) for name in object_names(shard.plan)}}
+            for shard in shards
+        ]
         made_by = f"curate {curator.__version__}"
         self.files = set_files(shards, seed=self._config.seed, stamp=self._stamp, made_by=made_by)
         self.names = {*self.files} | {name for plan in plans for name in object_names(plan)}
@@ -116,17 +118,6 @@ class Sharding:
         is_worth_it = self._engine.is_started and n_bytes > COPIED_HERE_BYTES
         run = self._engine.run if is_worth_it else self._engine.run_here
         return run([step], units)
-
-    def _standing(self, sizes: Mapping[str, int]) -> Mapping[str, Collection[str]]:
-        """Returns sample keys of each tar of the last finished run that still exists."""
-        standing: dict[str, list[str]] = {}
-        for name in self._previous.get("tables", {}).get("clips", []):
-            table = Parts(self._store, "clips", "").read(name, ["clip_id", "shard"])
-            shards, keys = (column_values(table[column]) for column in ("shard", "clip_id"))
-            for shard, key in zip(shards, keys, strict=True):
-                if shard in sizes:
-                    standing.setdefault(shard, []).append(key)
-        return standing
 
 
 def _missing(plan: ShardPlan, layout: TarLayout, sizes: Mapping[str, int]) -> frozenset[str]:

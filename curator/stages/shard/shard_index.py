@@ -20,6 +20,7 @@ import pyarrow as pa
 from curator.stages.shard.dataset_card import CARD, dataset_card
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout
 from curator.stages.shard.tar_reader import SPLITS, Split
+from curator.tables.checksums import sealed_json
 from curator.tables.out_layout import MANIFEST, SHARDS
 from curator.tables.parts import rows_to_table, tables_to_parquet
 
@@ -122,7 +123,7 @@ def set_files(shards: Sequence[Shard], *, seed: int, stamp: str, made_by: str) -
         },
     }
     named = {f"{SHARDS}/{name}": data for name, data in files.items()}
-    return named | {MANIFEST: _json(manifest)}
+    return named | {MANIFEST: sealed_json(manifest, _json)}
 
 
 def known_facts(manifest: Mapping[str, Any]) -> dict[str, ShardFacts]:

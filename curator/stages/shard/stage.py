@@ -3,9 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 
-import pyarrow.parquet as pq
-
-from curator.errors import ShardError
+from curator.errors import DamagedError, ShardError
 from curator.stage import Resources, Scope, Stage
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
@@ -13,6 +11,7 @@ from curator.stages.shard.shard_index import ShardFacts, index_bytes, meta_lines
 from curator.stages.shard.shard_plan import SHARD_VERSION, ShardPlan, tar_layout, write_shard
 from curator.stages.shard.tar_reader import index_name, meta_name
 from curator.storage import Store
+from curator.tables.checksums import read_rows
 from curator.tables.clip_locations import clip_bytes
 from curator.tables.clip_vectors import TextVector
 
@@ -106,22 +105,21 @@ class ShardStage(Stage[ShardConfig, ShardUnit, tuple[str, ShardFacts]]):
         return tar, facts
 
     def _read_vector(self, vector: TextVector) -> bytes:
-        with self._store.open(vector.name) as reader:
-            table = pq.ParquetFile(reader).read_row_group(vector.row, columns=["npy"])
+        table = read_rows(
+            self._store, vector.name, lambda file: file.read_row_group(vector.row, ["npy"])
+        )
         npy: bytes = table["npy"][0].as_py()
-        if len(npy) != vector.n_bytes:
-            raise ShardError(
-                f"{self._store.uri}/{vector.name}: row {vector.row} has {len(npy)} bytes, "
-                f"{vector.n_bytes} were written; delete the object and run again"
-            )
         return npy
 
     def _read(self, sample: Sample) -> bytes:
         where = sample.location
         mp4 = clip_bytes(self._store, where)
         if len(mp4) != sample.mp4_bytes or hashlib.sha256(mp4).hexdigest() != sample.mp4_sha256:
+            if where.row is not None:
+                raise DamagedError(self._store.uri, where.name, f"of its clip {sample.key}")
             raise ShardError(
                 f"{self._store.uri}/{where.name}: clip {sample.key} has {len(mp4)} bytes that are "
-                f"not those written (sha256 {sample.mp4_sha256}); delete the object and run again"
+                f"not those written (sha256 {sample.mp4_sha256}); move the object away and run "
+                "again, its clips are cut again"
             )
         return mp4

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import orjson
-
 from curator.errors import ShardError, UsageError
 from curator.storage import Store, open_store
+from curator.tables.checksums import opened_json
 from curator.tables.parts import SUMMARY
 
 FOLDER = "shards/"
@@ -204,9 +203,9 @@ def _manifest(
     if kind not in sizes:
         return None, "there is none"
     try:
-        manifest = orjson.loads(store.read(prefix + kind))
-    except orjson.JSONDecodeError as error:
-        return None, f"it is no JSON ({error})"
+        manifest = opened_json(store.read(prefix + kind))
+    except ValueError as error:
+        return None, f"it is damaged ({error})"
     if not isinstance(manifest, dict) or not isinstance(manifest.get("shards"), list):
         return None, "it has no list `shards`"
     for facts in manifest["shards"]:

@@ -54,5 +54,5 @@ def test_replies_of_workers_become_parts_before_the_run_ends(tmp_path: Path) -> 
 def test_a_broken_object_is_named_with_the_remedy(tmp_path: Path, suffix: str) -> None:
     store = open_store(str(tmp_path))
     store.write(f"{module.REPLIES}/stamp-x.{suffix}", b"torn")
-    with pytest.raises(StorageError, match=rf"stamp-x\.{suffix} is no stored reply .*; delete it"):
+    with pytest.raises(StorageError, match=rf"stamp-x\.{suffix} is damaged .* makes it again"):
         Replies(store, "stamp").load()

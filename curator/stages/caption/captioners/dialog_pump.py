@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from curator.errors import CuratorError
+from curator.errors import CuratorError, DamagedError
 from curator.stages.caption.caption_records import (
     Annotation,
     Frames,
@@ -289,6 +289,8 @@ class Pump:
     async def _ask(self, job: _Job, request: Request) -> Reply:
         try:
             frames = await self._frames(job)
+        except DamagedError:
+            raise
         except (CuratorError, OSError) as error:
             return Reply(failure=Unanswered.NO_FRAMES, detail=str(error), n_tries=0)
         self.counts["asked"] += 1

@@ -1,0 +1,172 @@
+"""Damages each object of a finished output in turn, and runs commands over it.
+
+Every object under OUT is deleted, emptied, cut to half, and has one bit flipped in the middle and
+near its end, each alone. Before the next run `verify`, `tune`, `explain`, `recaption` and `export`
+are called, none of which may show a traceback; then `curate run` must end with 0 and byte-identical
+shards, or with one clear line.
+
+    python benchmarks/damage.py [--only TEXT] [--commands]
+
+prints a row per kind of object and damage, and JSON as its last line.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import re
+import shutil
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import tests_path  # noqa: F401
+from captioned import Captioned
+from damages import DAMAGES, damage, objects, shards
+from films import write_film
+from served import FakeServer
+
+from curator.cli import main
+from curator.executor.engine import Engine
+
+FILMS = {"2.mkv": 80, "5.mp4": 60}
+"""Frames of each."""
+
+
+class Output:
+    """A finished run over two small films, and the server that described its clips."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sources, self.out = folder / "in", folder / "out"
+        self.sources.mkdir(parents=True)
+        self.server = FakeServer(folder).start(captions=True)
+        for name, n_frames in FILMS.items():
+            write_film(self.sources / name, int(name[0]), n_frames)
+        # A source that was written a moment ago is not stored as scanned.
+        time.sleep(3)
+        settings = Captioned(self.sources, self.out, self.server).settings
+        more = ("cut.mode=encode", "shard.embedding=descriptor")
+        sets = [part for one in (*settings, *more) for part in ("--set", one)]
+        self.clip = ""
+        """Id of a clip."""
+        self.run = ["run", str(self.sources), str(self.out), *sets]
+        code, said = called(self.run)
+        assert code == 0, said
+        code, said = called(self.run)
+        assert code == 0, said
+        (table,) = self.out.glob("clips/*.parquet")
+        self.clip = pq.read_table(table)["clip_id"][0].as_py()
+
+    def commands(self, scratch: Path) -> dict[str, list[str]]:
+        """Commands that read an output, by name; none has to end with 0."""
+        out = str(self.out)
+        return {
+            "verify": ["verify", out],
+            "explain": ["explain", out, self.clip],
+            "tune": ["tune", out, "filters.motion.min=0.01", "--html", str(scratch / "tune.html")],
+            "dry run": [*self.run, "--dry-run"],
+            "export": ["export", out, str(scratch / "export"), "--format", "conversations"],
+            "recaption": ["recaption", out, "--set", "caption.text=short"],
+        }
+
+
+def _run_here(self: Engine, steps: Any, units: Any, *, small: bool) -> Any:  # noqa: ANN401
+    return self.run_here(steps, units)
+
+
+def called(arguments: list[str]) -> tuple[int, str]:
+    """Calls a command in this process; returns its exit code and what it and its log print."""
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    logging.getLogger().addHandler(handler)
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            code = main(arguments)
+    except SystemExit as error:
+        code = int(error.code or 0)
+    except Exception as error:  # noqa: BLE001 - what a user would see as a traceback
+        said.write(f"Traceback: {type(error).__name__}: {error}\n")
+        code = -1
+    finally:
+        logging.getLogger().removeHandler(handler)
+    return code, said.getvalue()
+
+
+def words(said: str) -> str:
+    """The last line that is no progress."""
+    lines = [line for line in said.splitlines() if not re.match(r"curate \d+:\d\d:", line)]
+    return lines[-1][:200] if lines else ""
+
+
+def kind_of(name: str) -> str:
+    """A name without hashes."""
+    return re.sub(r"[0-9a-f]{16}-[0-9a-f]{16}|[0-9a-f]{8,12}(?=\.)", "*", name)
+
+
+def measured(folder: Path, only: str, with_commands: bool) -> list[dict[str, object]]:
+    """Damages every object in every way."""
+    output = Output(folder)
+    pristine, before = folder / "pristine", shards(output.out)
+    shutil.copytree(output.out, pristine)
+    rows: list[dict[str, object]] = []
+    for name in objects(pristine):
+        for how in DAMAGES:
+            if only not in f"{name} {how}" or not (output.out / name).exists():
+                continue
+            row: dict[str, object] = {"object": kind_of(name), "damage": how}
+            scratch = folder / "scratch"
+            scratch.mkdir(exist_ok=True)
+            for command, arguments in output.commands(scratch).items() if with_commands else ():
+                shutil.rmtree(output.out)
+                shutil.copytree(pristine, output.out)
+                damage(output.out / name, how)
+                code, said = called(arguments)
+                row[command] = "TRACEBACK " + words(said) if "Traceback" in said else code
+                shutil.rmtree(scratch)
+                scratch.mkdir()
+            if with_commands:
+                shutil.rmtree(output.out)
+                shutil.copytree(pristine, output.out)
+            damage(output.out / name, how)
+            begun = time.monotonic()
+            code, said = called(output.run)
+            is_same = shards(output.out) == before
+            outcome = "identical" if code == 0 and is_same else f"ends with {code}"
+            if "Traceback" in said or (code == 0 and not is_same):
+                outcome = "WRONG"
+            row |= {
+                "outcome": outcome,
+                "line": words(said),
+                "s": round(time.monotonic() - begun, 1),
+            }
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+            if outcome != "identical":
+                shutil.rmtree(output.out)
+                shutil.copytree(pristine, output.out)
+            elif name in objects(output.out):
+                continue
+            else:
+                # Made again under another name, as parts of other units are.
+                shutil.rmtree(output.out)
+                shutil.copytree(pristine, output.out)
+    output.server.kill()
+    return rows
+
+
+if __name__ == "__main__":
+    # A process for each run would take most of the time.
+    Engine.run = _run_here  # type: ignore[method-assign]
+    Engine.ledger = lambda self, *, small=False: None  # type: ignore[method-assign,assignment]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="", help="part of `<object> <damage>`")
+    parser.add_argument("--commands", action="store_true", help="call the other commands, too")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        found = measured(Path(name), options.only, options.commands)
+    print(Counter(str(row["outcome"]) for row in found))
+    print(json.dumps({"cases": len(found), "outcomes": Counter(str(r["outcome"]) for r in found)}))

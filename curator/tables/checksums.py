@@ -1,0 +1,216 @@
+"""Checksums in the objects that runs read back, and readers that find damage by them.
+
+A Parquet object carries SHA-256 of its body and of its footer as a value in its footer, an object
+of JSON SHA-256 of its bytes as the field `checksum`. Each digest is of the bytes with zeros in its
+own place, so that all readers of Parquet and JSON open these objects. Objects of older versions
+have none and are read as they are.
+
+Rows that are read singly, such as encoded video, are covered by the checksums of Parquet's pages.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curator.errors import DamagedError, StorageError
+from curator.storage import Store
+
+T = TypeVar("T")
+
+CHECKSUM = b"curate.checksum"
+"""Key of the value in a Parquet footer."""
+FIELD = "checksum"
+"""Field of an object of JSON."""
+TRIES = 3
+"""Reads of an object before it counts as damaged: over plain HTTP bits may flip on the way."""
+_HALF = 32
+_NOT_YET = "0" * 2 * _HALF
+_MAGIC = b"PAR1"
+_END = 8
+"""Bytes behind a Parquet footer: its length, and a mark."""
+
+
+def sealed_parquet(
+    write: Callable[[pq.ParquetWriter], object], schema: pa.Schema, **options: object
+) -> bytes:
+    """Returns Parquet bytes with a checksum.
+
+    Args:
+        write: Writes the rows.
+        schema: Of the rows.
+        options: As `pyarrow.parquet.ParquetWriter`.
+    """
+    # Rows that were read bring the checksum of where they were.
+    own = {key: value for key, value in (schema.metadata or {}).items() if key != CHECKSUM}
+    sink = pa.BufferOutputStream()
+    schema = schema.with_metadata(own or None)
+    with pq.ParquetWriter(sink, schema, write_page_checksum=True, **options) as writer:
+        write(writer)
+        writer.add_key_value_metadata({CHECKSUM: _NOT_YET})
+    data: bytes = sink.getvalue().to_pybytes()
+    start = len(data) - _footer_bytes(data[-_END:])
+    return data[:start] + _sealed(data[start:], hashlib.sha256(data[:start]))
+
+
+def sealed_json(value: Mapping[str, Any], dump: Callable[[dict[str, Any]], bytes]) -> bytes:
+    """Returns an object of JSON with a checksum, as `dump` encodes it."""
+    return _sealed(dump({**value, FIELD: _NOT_YET}), hashlib.sha256())
+
+
+def read_json(store: Store, name: str) -> dict[str, Any]:
+    """Reads an object of JSON, without its checksum.
+
+    Raises:
+        DamagedError: It is missing, cut off or changed.
+    """
+    return _tried(store, name, lambda: opened_json(store.read(name)))
+
+
+def opened_json(data: bytes) -> dict[str, Any]:
+    """Returns an object of JSON without its checksum.
+
+    Raises:
+        ValueError: It is cut off or changed.
+    """
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object, found {type(value).__name__}")
+    checksum = value.pop(FIELD, _NOT_YET)
+    if checksum != _NOT_YET:
+        _check(data, str(checksum).encode(), hashlib.sha256())
+    return value
+
+
+def read_parquet(store: Store, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Reads a Parquet object whole, and returns some columns.
+
+    Raises:
+        DamagedError: It is missing, cut off or changed.
+    """
+    wanted = list(columns) if columns is not None else None
+
+    def read() -> pa.Table:
+        data = store.read(name)
+        _check_whole(data)
+        return pq.read_table(pa.BufferReader(data), columns=wanted)
+
+    return _tried(store, name, read)
+
+
+def read_rows(store: Store, name: str, read: Callable[[pq.ParquetFile], T]) -> T:
+    """Reads some rows or columns of a Parquet object, whose pages are checked as they are read.
+
+    Raises:
+        DamagedError: It is missing, or what was read is cut off or changed.
+    """
+
+    def opened() -> T:
+        with store.open(name) as stream:
+            metadata = _metadata(_footer(stream))
+            stream.seek(0)
+            file = pq.ParquetFile(stream, metadata=metadata, page_checksum_verification=True)
+            return read(file)
+
+    return _tried(store, name, opened)
+
+
+def read_footer(store: Store, name: str) -> dict[bytes, bytes]:
+    """Reads the values in the footer of a Parquet object.
+
+    Raises:
+        DamagedError: It is missing, cut off, or its footer changed.
+    """
+
+    def read() -> dict[bytes, bytes]:
+        with store.open(name) as stream:
+            values: dict[bytes, bytes] = _metadata(_footer(stream)).metadata or {}
+            return values
+
+    return _tried(store, name, read)
+
+
+def is_damaged(store: Store, name: str) -> bool:
+    """Returns whether an object of Parquet or JSON is missing, cut off or changed."""
+    try:
+        if name.endswith(".json"):
+            read_json(store, name)
+        else:
+            _tried(store, name, lambda: _check_whole(store.read(name)))
+    except DamagedError:
+        return True
+    return False
+
+
+def _tried(store: Store, name: str, read: Callable[[], T]) -> T:
+    """Calls `read` until what it reads is what was written; some times."""
+    for _ in range(TRIES):
+        try:
+            return read()
+        except StorageError as error:
+            if isinstance(error, DamagedError) or store.exists(name):
+                raise
+            raise DamagedError(store.uri, name, "it is missing") from error
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            why = " ".join(str(error).split()) or type(error).__name__
+    raise DamagedError(store.uri, name, why)
+
+
+def _sealed(part: bytes, body: Any) -> bytes:  # noqa: ANN401 - a hash of hashlib
+    """Returns the footer or the JSON with the digests of body and part."""
+    empty = _NOT_YET.encode()
+    if part.count(empty) != 1:
+        # Some value looks like it: rather none than a wrong one.
+        return part
+    part = part.replace(empty, body.hexdigest()[:_HALF].encode() + empty[_HALF:])
+    at = part.index(empty[_HALF:], part.index(body.hexdigest()[:_HALF].encode()) + _HALF)
+    digest = hashlib.sha256(part).hexdigest()[:_HALF].encode()
+    return part[:at] + digest + part[at + _HALF :]
+
+
+def _check(part: bytes, checksum: bytes, body: Any) -> None:  # noqa: ANN401
+    """Checks the footer or the JSON, and the body before it; None for a body that is not read."""
+    at = part.find(checksum) + _HALF
+    zeros = b"0" * _HALF
+    digest = hashlib.sha256(part[:at] + zeros + part[at + _HALF :]).hexdigest()[:_HALF].encode()
+    is_whole = at >= _HALF and len(checksum) == 2 * _HALF and checksum[_HALF:] == digest
+    if not is_whole or (body is not None and checksum[:_HALF] != body.hexdigest()[:_HALF].encode()):
+        raise ValueError("its checksum is another")
+
+
+def _check_whole(data: bytes) -> None:
+    start = len(data) - _footer_bytes(data[-_END:])
+    if start < len(_MAGIC):
+        raise ValueError("its footer is cut off")
+    _metadata(data[start:], lambda: hashlib.sha256(memoryview(data)[:start]))
+
+
+def _metadata(footer: bytes, body: Callable[[], Any] | None = None) -> pq.FileMetaData:
+    """Parses a footer with the 8 bytes behind it, and checks it."""
+    metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
+    checksum = (metadata.metadata or {}).get(CHECKSUM, _NOT_YET.encode())
+    if checksum != _NOT_YET.encode():
+        _check(footer, checksum, body() if body is not None else None)
+    return metadata
+
+
+def _footer(stream: BinaryIO) -> bytes:
+    size = stream.seek(0, 2)
+    stream.seek(max(0, size - _END))
+    n_bytes = _footer_bytes(stream.read(_END))
+    if n_bytes > size - len(_MAGIC):
+        raise ValueError("its footer is cut off")
+    stream.seek(size - n_bytes)
+    return stream.read(n_bytes)
+
+
+def _footer_bytes(end: bytes) -> int:
+    """Returns the length of a footer with the 8 bytes behind it, which are `end`."""
+    if len(end) < _END or end[4:] != _MAGIC:
+        raise ValueError("it does not end as Parquet does")
+    return int.from_bytes(end[:4], "little") + _END
