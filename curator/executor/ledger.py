@@ -6,6 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from curator.storage.scratch import full_disk_named
+
 _DONE = "done"
 
 
@@ -18,14 +20,14 @@ class FileLedger:
 
     def begin(self, key: str) -> int:
         """Notes that work on a key begins; returns the number of this attempt, from 1."""
-        with self._file(key).open("ab") as file:
+        with full_disk_named(), self._file(key).open("ab") as file:
             file.write(b".")
             return file.tell()
 
     def end(self, key: str, seconds: float) -> None:
         """Notes that work on a key ended, with the seconds of video in it."""
         self._file(key).unlink(missing_ok=True)
-        with (self._folder / _DONE).open("a") as file:
+        with full_disk_named(), (self._folder / _DONE).open("a") as file:
             file.write(f"{seconds}\n")
 
     def progress(self) -> tuple[int, float]:

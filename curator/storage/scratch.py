@@ -4,6 +4,7 @@ A file that only FFmpeg and this process use has no name. Folders are locked by 
 made them; the next process that makes one of that kind removes those of ended processes.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -14,6 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Self
+
+import av.error
+
+from curator.errors import StorageError
 
 LOCK = "curate.lock"
 """File in a folder; locked as long as the process that made it lives."""
@@ -26,13 +31,37 @@ def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
     """Opens a temporary file, and returns it with a path for this process.
 
     On Linux it has no name in any folder, so that it vanishes however the process ends.
+
+    Raises:
+        StorageError: The disk is full, whatever wrote there.
     """
-    if sys.platform == "linux":
-        with tempfile.TemporaryFile() as file:
-            yield f"/proc/self/fd/{file.fileno()}", file
-    else:
-        with tempfile.NamedTemporaryFile(suffix=suffix) as named:
-            yield named.name, named
+    with full_disk_named():
+        if sys.platform == "linux":
+            with tempfile.TemporaryFile() as file:
+                yield f"/proc/self/fd/{file.fileno()}", file
+        else:
+            with tempfile.NamedTemporaryFile(suffix=suffix) as named:
+                yield named.name, named
+
+
+@contextmanager
+def full_disk_named() -> Iterator[None]:
+    """Says where temporary files are when their disk is full.
+
+    Otherwise FFmpeg's error would count as one of the film.
+
+    Raises:
+        StorageError: The disk is full.
+    """
+    try:
+        yield
+    except (OSError, av.error.FFmpegError) as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise StorageError(
+            f"cannot write temporary files in {tempfile.gettempdir()!r}: {error.strerror}; free "
+            "some space, or set TMPDIR to a folder on a larger disk"
+        ) from error
 
 
 class ScratchFolder:

@@ -14,6 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import av
 import pytest
 from fault_proxy import KINDS, FaultProxy, refuse_nothing
 from film_makers import write_video
@@ -21,10 +22,13 @@ from film_shots import moving_texture
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
+from curator.errors import StorageError
 from curator.executor.engine import Engine
+from curator.executor.ledger import FileLedger
 from curator.storage import local_store, open_store
 from curator.storage.object_service import service_named
 from curator.storage.s3_client import client
+from curator.storage.scratch import unnamed_file
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -194,3 +198,26 @@ def test_a_full_disk_ends_the_run_with_the_remedy(
             assert "No space left on device; free some space" in said
             assert "Traceback" not in said
     runs.goes_on(out)
+
+
+def test_a_full_disk_of_temporary_files_is_no_error_of_a_film(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: a clip was encoded that would have been copied, or a traceback ended the run."""
+    words = "cannot write temporary files in .*: No space left on device.* set TMPDIR"
+    with pytest.raises(StorageError, match=words), unnamed_file(".mp4"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(StorageError, match=words), unnamed_file(".mp4"):
+        mux_to("/dev/full")
+    full = Path("/dev/full").open("ab")  # noqa: SIM115 - the ledger closes it
+    monkeypatch.setattr(Path, "open", lambda self, mode: full)
+    with pytest.raises(StorageError, match=words):
+        FileLedger(tmp_path).begin("key")
+
+
+def mux_to(path: str) -> None:
+    with av.open(path, "w", format="mpegts") as output:
+        stream = output.add_stream("mpeg2video", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        for packet in (*stream.encode(av.VideoFrame(64, 64)), *stream.encode()):
+            output.mux(packet)
