@@ -2,7 +2,10 @@
 
 import time
 
+import pytest
+
 from curator.executor.attempts import CpuClock
+from curator.executor.cpu_accounting import MARK
 
 
 def spend(seconds: float) -> None:
@@ -11,8 +14,9 @@ def spend(seconds: float) -> None:
         pass
 
 
-def test_each_step_has_a_start_up_of_its_own() -> None:
+def test_each_step_has_a_start_up_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pins that models which a process loads after it has scanned count as start-up."""
+    monkeypatch.delenv(MARK, raising=False)
     scan, analyze = CpuClock(), CpuClock()
     assert "start_up" in scan.end(scan.begin(), rest="scan")
     spend(0.05)

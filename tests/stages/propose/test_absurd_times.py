@@ -78,10 +78,10 @@ def test_what_proposing_raises_ends_in_the_row_of_its_source(
     families = families_of(AnalyzeConfig())
     parts = TrackParts(open_store(str(tmp_path)), families)
     sources = {
-        name: SourceRef(uri=f"{name}.mp4", n_bytes=1, version="1", source_id=name)
+        name: SourceRef(uri=f"{name}.mp4", n_bytes=1, version="1-1-1-1", source_id=name)
         for name in ("good", "odd")
     }
-    tracks = [(name, made_track(90, source_id=name)) for name in sources]
+    tracks = [(source, made_track(90, source_id=name)) for name, source in sources.items()]
     stored = parts.write(tracks, [family.name for family in families])
 
     def refuse(track: Track, *_: object) -> list[Span]:
