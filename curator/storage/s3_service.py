@@ -114,7 +114,8 @@ def _listed(
     """Lists the next objects.
 
     Over plain HTTP bits may flip in names, sizes and marks too. There the listing is that of
-    two answers that are the same, or has what two of three answers have.
+    two answers that are the same, or has what two of three answers have. An answer that makes no
+    sense is asked for again.
     """
     answers: list[tuple[list[StoredObject], bool]] = []
     n_broken = 0
@@ -123,15 +124,16 @@ def _listed(
             page = s3_client.client().list_objects_v2(
                 Bucket=bucket, Prefix=prefix, StartAfter=after
             )
-        except ResponseParserError:
+            found = [
+                StoredObject(key=item["Key"], bytes=item["Size"], version=bare(item.get("ETag")))
+                for item in page.get("Contents", ())
+            ]
+        except (ResponseParserError, ValueError, KeyError):
+            # Of a mark, of a number or a time, and of the name of a mark.
             n_broken += 1
             if n_broken == s3_client.ATTEMPTS:
                 raise
             continue
-        found = [
-            StoredObject(key=item["Key"], bytes=item["Size"], version=bare(item.get("ETag")))
-            for item in page.get("Contents", ())
-        ]
         answer = found, bool(page.get("IsTruncated"))
         if not is_plain or answer in answers:
             return answer

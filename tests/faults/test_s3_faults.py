@@ -136,7 +136,7 @@ def test_a_listing_is_what_two_answers_say(proxy: FaultProxy, runs: Runs) -> Non
         store.write(f"{number:02}", bytes(number))
     expected = list(store.list())
     proxy.share, proxy.kinds = 0.25, ("flip",)
-    for _ in range(30):
+    for _ in range(100):
         assert list(store.list()) == expected
     assert proxy.counts["flip"] > 10
 
