@@ -50,7 +50,7 @@ def hashed(path: Path, *, blocks: bool) -> None:
     """Reads a film as the analysis does."""
     reader = HashingReader(path.open("rb"))
     if not blocks:
-        reader._blocks = _NoHashes()  # type: ignore[assignment]
+        vars(reader)["_blocks"] = _NoHashes()
     while reader.read(1 << 18):
         pass
     reader.finish()

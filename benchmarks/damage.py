@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow.parquet as pq
 import tests_path  # noqa: F401
@@ -159,14 +160,16 @@ def measured(folder: Path, only: str, with_commands: bool) -> list[dict[str, obj
 
 
 if __name__ == "__main__":
-    # A process for each run would take most of the time.
-    Engine.run = _run_here  # type: ignore[method-assign]
-    Engine.ledger = lambda self, *, small=False: None  # type: ignore[method-assign,assignment]
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="part of `<object> <damage>`")
     parser.add_argument("--commands", action="store_true", help="call the other commands, too")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        # A process for each run would take most of the time.
+        patch.object(Engine, "run", _run_here),
+        patch.object(Engine, "ledger", lambda _, *, small=False: None),
+    ):
         found = measured(Path(name), options.only, options.commands)
     print(Counter(str(row["outcome"]) for row in found))
     print(json.dumps({"cases": len(found), "outcomes": Counter(str(r["outcome"]) for r in found)}))

@@ -325,16 +325,16 @@ def _alone(one: Hostile, path: Path, tried: Alone, listener: Listener, canary: C
 
 def _texts(work: Path, canary: Path) -> list[str]:
     """Runs sidecars, a recipe and manifests: texts of strangers that no decoder reads."""
-    beside = work / "beside"
-    beside.mkdir()
-    sidecars(beside, canary)
+    described = work / "described"
+    described.mkdir()
+    sidecars(described, canary)
     (work / "bomb.yaml").write_text(aliases())
     (work / "rows.parquet").write_bytes(long_manifest())
     (work / "line.csv").write_bytes(b"uri\n" + b"x" * (100 << 20))
-    (work / "others.txt").write_text(f"http://127.0.0.1:1/x.mp4\n{beside}/0.mp4\n")
-    good = beside / "0.mp4"
+    (work / "others.txt").write_text(f"http://127.0.0.1:1/x.mp4\n{described}/0.mp4\n")
+    good = described / "0.mp4"
     cases = (
-        ("sidecars", [beside], (0,)),
+        ("sidecars", [described], (0,)),
         ("bomb.yaml", [good, "--recipe", work / "bomb.yaml"], (2,)),
         ("rows.parquet", [work / "rows.parquet", "--limit", "100"], (0, 1, 2)),
         ("line.csv", [work / "line.csv"], (0, 1, 2)),

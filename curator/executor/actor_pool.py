@@ -8,7 +8,7 @@ from curator.executor.ray_cluster import RayCluster, largest
 from curator.executor.worker import Chain, pack_chain
 
 UNITS_AHEAD = 2
-"""Units of a worker: one is worked on, and the next is there when nobody looks at results."""
+"""Units of a worker: it works on one, and begins the next before the driver takes the result."""
 
 
 class Pool:

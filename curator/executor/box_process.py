@@ -23,6 +23,7 @@ from curator.executor.plain_values import to_bytes
 from curator.executor.sandbox import end_with_parent, lock
 from curator.records.sources import Failure
 from curator.stage import Stage
+from curator.storage.seekable_reader import SeekableReader
 from curator.storage.source_reader import BUFFER_BYTES, open_through
 from curator.tables.parts import leave_pandas_out
 
@@ -33,7 +34,7 @@ IS_LINUX = sys.platform == "linux"
 """Elsewhere the kernel does not count what `RLIMIT_DATA` limits."""
 
 
-class ParentReader(io.RawIOBase):
+class ParentReader(SeekableReader):
     """A source that the parent has opened; any thread may read, one at a time.
 
     Args:
@@ -46,12 +47,10 @@ class ParentReader(io.RawIOBase):
     def __init__(
         self, box: "BoxProcess", uri: str, expected_version: str | None, checks: bool
     ) -> None:
-        super().__init__()
-        self._box = box
-        self.name = uri
-        self._position = 0
         opened = pickle.loads(box.ask("open", uri, expected_version, checks))
-        self._handle, self.size, self.stored_md5 = opened
+        self._handle, size, self.stored_md5 = opened
+        super().__init__(uri, size)
+        self._box = box
 
     @property
     def expected_end(self) -> int | None:
@@ -61,26 +60,6 @@ class ParentReader(io.RawIOBase):
     @expected_end.setter
     def expected_end(self, end: int | None) -> None:
         self._box.tell("end", self._handle, end)
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
-
-    def tell(self) -> int:
-        """Returns the position."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Moves; nothing is read."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
-        if base + offset < 0:
-            raise ValueError(f"cannot seek to {base + offset}: before the start of {self.name!r}")
-        self._position = base + offset
-        return self._position
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         """Gets bytes from the parent."""

@@ -126,9 +126,9 @@ class Box:
             BoxDiedError: The process ended, and the next call starts another one.
             SetUpError: The stage cannot be set up.
         """
+        limit_s = stage.limit_s(item)
         try:
             self._use(stage)
-            limit_s = stage.limit_s(item)
             self._send("item", item, limit_s, stage.limit_bytes)
             return self._answer(item.uri, None if limit_s is None else limit_s * WALL_PER_CPU)
         except (BrokenPipeError, EOFError, ConnectionResetError) as error:
@@ -220,13 +220,13 @@ class Box:
             self.stop()
         if self._stage is stage:
             return
-        readable = tuple(stage.files())
+        readable, packed = _sendable(stage)
         is_locked_out = self._readable is not None and not set(readable) <= set(self._readable)
         if self._process is None or is_locked_out:
             self._start()
         is_new = self._stage is None
         self._stage = None
-        self._send("stage", pickle.dumps(stage), readable, stage.locks)
+        self._send("stage", packed, readable, stage.locks)
         answer = self._answer("", MAX_SET_UP_S)
         if isinstance(answer, CuratorError):
             self.stop()
@@ -323,6 +323,21 @@ class Box:
         if code == -signal.SIGXCPU:
             why = _SLOW
         return BoxDiedError(why or f"its decoder ended with {_words(code)}", is_slow=why == _SLOW)
+
+
+def _sendable(stage: Stage[Any, Any, Any]) -> tuple[tuple[str, ...], bytes]:
+    """Returns the files that a stage reads, and the stage as bytes."""
+    try:
+        return tuple(stage.files()), pickle.dumps(stage)
+    except CuratorError as error:
+        raise SetUpError(error) from error
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise SetUpError(
+            CuratorError(
+                f"stage {stage.name} cannot be sent to the process that decodes: {error}; keep no "
+                "open files, locks or functions without a name in it before `setup`"
+            )
+        ) from error
 
 
 def _words(code: int) -> str:

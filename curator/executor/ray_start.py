@@ -52,7 +52,7 @@ def private_folder() -> Path:
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise UsageError(
-            f"{folder} must be a folder of this user that nobody else can enter (mode 0700), "
+            f"{folder} must be a folder of this user with mode 0700, "
             f"because Ray's sockets go there; it has mode {stat.S_IMODE(info.st_mode):04o} and "
             f"owner {info.st_uid}. Remove it, or set RAY_TMPDIR to another folder"
         )

@@ -43,8 +43,7 @@ _SETTING = "caption.read_text"
 LONG_SIDE_PX = 960
 """Longer side of the picture in which lines are looked for; analyze looks at 640 px, many more
 pictures. Lines are cut out of the picture itself."""
-# Looser than analyze's, which has nobody to ask whether a car or a face is text: what reads lines
-# does not find letters in them.
+# Looser than analyze's, where no reader of lines follows: that finds no letters in cars and faces.
 _LINE_PROBABILITY = 0.5
 _MOST_HEIGHT = 0.6
 _HEIGHT_PX = 48

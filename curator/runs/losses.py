@@ -1,4 +1,4 @@
-"""Clips that a run would take out of the shards: said before it, and refused where nobody asked.
+"""Finds the clips that a run would take out of the shards; logs them, and refuses without `prune`.
 
 What the shards hold comes from the tables of the last finished run, or, where its summary is lost,
 from `shards/dataset.parquet`. A source counts as still there if its content is in the run, under
@@ -222,7 +222,7 @@ class Losses:
                 return HELD_SCHEMA.empty_table()
             raise UsageError(
                 f"{self._store.uri}/{SHARDS} has {len(tars)} tars, and neither the tables of the "
-                f"run that wrote them nor {INDEXES[0]} can be read ({error}), so that nobody knows "
+                f"run that wrote them nor {INDEXES[0]} can be read ({error}), so it is unknown "
                 "which of their clips this run would remove: name another OUT, or add --prune to "
                 "keep the clips of this run alone"
             ) from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from curator.errors import ErrorCode, SourceError
 from curator.storage.content_id import BLOCK_BYTES, BLOCK_HASH_BYTES, block_hash
+from curator.storage.seekable_reader import SeekableReader
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -34,38 +35,19 @@ def open_blocks(
     return io.BufferedReader(_BlockReader(reopen, uri, n_bytes, hashes), _BUFFER_BYTES)
 
 
-class _BlockReader(io.RawIOBase):
+class _BlockReader(SeekableReader):
     def __init__(
         self, reopen: Callable[[], BinaryIO], uri: str, n_bytes: int, hashes: bytes
     ) -> None:
-        super().__init__()
-        self.name = uri
-        self._n_bytes = n_bytes
+        super().__init__(uri, n_bytes)
         self._hashes = hashes
-        self._position = 0
         self._blocks: OrderedDict[int, memoryview] = OrderedDict()
         self._reopen = reopen
         self._reader = reopen()
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._n_bytes}[whence]
-        if base + offset < 0:
-            raise ValueError(f"cannot seek to {base + offset}: before the start of {self.name!r}")
-        self._position = base + offset
-        return self._position
-
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         target = memoryview(buffer).cast("B")
-        if self._position >= self._n_bytes or not len(target):
+        if self._position >= self.size or not len(target):
             return 0
         number, offset = divmod(self._position, BLOCK_BYTES)
         found = self._block(number)[offset : offset + len(target)]
@@ -104,4 +86,4 @@ class _BlockReader(io.RawIOBase):
 
     def _load(self, number: int) -> bytes:
         self._reader.seek(number * BLOCK_BYTES)
-        return self._reader.read(min(BLOCK_BYTES, self._n_bytes - number * BLOCK_BYTES))
+        return self._reader.read(min(BLOCK_BYTES, self.size - number * BLOCK_BYTES))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from curator.errors import SourceError
+from curator.storage.seekable_reader import SeekableReader
 from curator.storage.source_reader import open_source, stored_md5
 
 if TYPE_CHECKING:
@@ -55,30 +56,13 @@ def read_proven(uri: str, version: str, use: Callable[[BinaryIO], _Made]) -> _Ma
         return use(agreeing)
 
 
-class _ProvenReader(io.RawIOBase):
+class _ProvenReader(SeekableReader):
     def __init__(self, in_order: BinaryIO, uri: str, version: str) -> None:
-        super().__init__()
-        self.name = uri
-        self._in_order = in_order
         self._agreeing = open_source(uri, expected_version=version)
+        super().__init__(uri, self._agreeing.seek(0, io.SEEK_END))
+        self._in_order = in_order
         self._digest = hashlib.md5(usedforsecurity=False)
         self._hashed_bytes = 0
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        if whence == io.SEEK_CUR:
-            offset, whence = self._position + offset, io.SEEK_SET
-        self._position = self._agreeing.seek(offset, whence)
-        return self._position
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         target = memoryview(buffer).cast("B")

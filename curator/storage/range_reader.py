@@ -29,6 +29,7 @@ from curator.storage.object_service import (
     service_of,
     split_uri,
 )
+from curator.storage.seekable_reader import SeekableReader
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -55,7 +56,7 @@ class _Block:
         return self.start + len(self.data)
 
 
-class RangeReader(io.RawIOBase):
+class RangeReader(SeekableReader):
     """The raw stream; `open_object` wraps it with a buffer.
 
     Args:
@@ -84,10 +85,8 @@ class RangeReader(io.RawIOBase):
         first_bytes: int = FIRST_BYTES,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
-        super().__init__()
-        self.name = uri
+        super().__init__(uri)
         self.version = expected_version or ""
-        self.size = 0
         self._failure = failure
         self._bucket, self._key = split_uri(uri)
         service = service_of(uri)
@@ -96,7 +95,6 @@ class RangeReader(io.RawIOBase):
         self._agrees = service.is_plain and not checks
         self._first_bytes = first_bytes
         self._block_bytes = block_bytes
-        self._position = 0
         self._blocks: OrderedDict[int, _Block] = OrderedDict()
         self._ahead: tuple[int, int, Future[_Block]] | None = None
         self.expected_end: int | None = None
@@ -118,26 +116,6 @@ class RangeReader(io.RawIOBase):
         if not self._service.is_plain:
             return None
         return self.version if is_md5(self.version) else ""
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
-
-    def tell(self) -> int:
-        """Returns the position."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Moves; nothing is fetched until the next read."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
-        if base + offset < 0:
-            raise ValueError(f"cannot seek to {base + offset}: before the start of {self.name!r}")
-        self._position = base + offset
-        return self._position
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         """Copies bytes of the block at the position, and fetches it if necessary."""

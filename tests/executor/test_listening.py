@@ -1,4 +1,4 @@
-"""A Ray of our own listens on loopback alone, and answers nobody without its token."""
+"""A Ray of our own listens on loopback alone, and refuses clients without its token."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A rerun takes no clip out of the shards without a word, and what nobody allowed not at all.
+"""A rerun logs each clip that it takes out of the shards, and refuses losses without `--prune`.
 
 Fails where a run over fewer sources removes the tars of the others and ends with 0.
 """
@@ -291,7 +291,7 @@ def test_without_a_summary_the_table_of_the_shards_says_what_they_hold(
     before = settled.objects()
     assert settled.code() == EXIT_USAGE
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "nobody knows which of their clips this run would remove" in error
+    assert "it is unknown which of their clips this run would remove" in error
     assert settled.objects() == before
     assert settled.code("--prune") == EXIT_OK
     assert settled.clips() == SECONDS

@@ -41,7 +41,7 @@ def probed(path: Path) -> dict[str, object]:
 
 
 def test_covers_are_not_decoded_to_open_a_container(tmp_path: Path) -> None:
-    """Pins five covers of 256 million pixels beside a film: they cost no memory, and it is good."""
+    """Pins that five covers of 256 million pixels cost no memory, and that their film is used."""
     path = tmp_path / "covers.mp4"
     film(path, (black_png(COVER_PX, COVER_PX),) * 5)
     assert path.stat().st_size < 10 << 20

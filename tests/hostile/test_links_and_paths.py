@@ -1,4 +1,4 @@
-"""Links beside sources and paths in manifests reach no file that the user did not name."""
+"""Sidecars that are links, and paths in manifests, reach only files that the user named."""
 
 import csv
 import io

@@ -1,7 +1,8 @@
 """Families: columns of a track that one measure makes of the decoded frames.
 
 Each family has a fingerprint and objects of its own, so that a run measures the families that its
-recipe needs and nobody has stored. `frames` has what all others are placed by, and the failures.
+recipe needs and that are not stored yet. `frames` has what all others are placed by, and the
+failures.
 """
 
 from collections.abc import Sequence

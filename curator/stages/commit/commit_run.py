@@ -62,7 +62,7 @@ class Commit:
     annotations: Iterable[pa.Table] | None = None
     """Rows of `annotations`, some at a time; None where no model was asked."""
     sidecars: pa.Table | None = None
-    """Rows of `sidecars`; None where nobody was told what they say."""
+    """Rows of `sidecars`; None where captions use no sidecars."""
     pictures: Callable[[Iterable[str]], Mapping[str, bytes]]
     """Gives thumbnails by the ids of clips."""
     candidates: Set[str]
