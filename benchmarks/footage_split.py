@@ -1,0 +1,72 @@
+"""Which footage a shot head is trained on, tuned on and judged by: split by repository.
+
+The split was made before anything was fitted. Several clips may come of one recording, and clips of
+one repository look alike, so that a repository is in one part only. The blind part is scored once a
+release (`shots_held_out.py`); nothing is chosen by it.
+"""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Part = Literal["train", "tune", "blind"]
+
+TUNE = {
+    "microsoft/AirSim", "aigc-apps/EasyAnimate", "google/mediapipe", "facebookresearch/habitat-lab",
+    "Wan-Video/Wan2.2", "NVlabs/BundleSDF", "dmlc/decord",
+}  # fmt: skip
+BLIND = {
+    "openvinotoolkit/open_model_zoo", "ali-vilab/VACE", "facebookresearch/AnimatedDrawings",
+    "kkroening/ffmpeg-python", "w3c/web-platform-tests", "yformer/EfficientTAM",
+    "ifzhang/ByteTrack", "microsoft/playwright", "facebookresearch/pytorchvideo",
+    "modelscope/DiffSynth-Studio", "zju3dv/GVHMR", "DepthAnything/Video-Depth-Anything",
+}  # fmt: skip
+
+_NOT_ONE_SHOT = ("rooms switch", "window content changes", "TransNet up to")
+"""Notes of clips that may hold a boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A clip of one shot.
+
+    Attributes:
+        path: The file.
+        repository: Where it comes from; clips of one repository are in one part.
+        recording: Repository and path there; several clips may come of one.
+        kind: What it shows, as its index says.
+        fps: Frames per second.
+        n_frames: Frames.
+    """
+
+    path: Path
+    repository: str
+    recording: str
+    kind: str
+    fps: float
+    n_frames: int
+
+
+def part_of(repository: str) -> Part:
+    """Returns the part that a repository is in."""
+    return "tune" if repository in TUNE else "blind" if repository in BLIND else "train"
+
+
+def recordings(footage: Path, part: Part) -> list[Recording]:
+    """Returns the clips of a part, in the order of the index, without edited and doubtful ones."""
+    with (footage / "index.csv").open(newline="") as file:
+        return [
+            Recording(
+                path=footage / row["file"],
+                repository=row["repo"],
+                recording=f"{row['repo']}/{row['path']}",
+                kind=row["kind"],
+                fps=float(row["fps"]),
+                n_frames=int(row["frames"]),
+            )
+            for row in csv.DictReader(file)
+            if part_of(row["repo"]) == part
+            and row["kind"] != "edited"
+            and not any(words in row["note"] for words in _NOT_ONE_SHOT)
+        ]
