@@ -6,7 +6,6 @@ the pixels.
 """
 
 from math import log2
-from typing import Any
 
 import numpy as np
 from av.sidedata.encparams import VideoEncParams, VideoEncParamsType
@@ -14,6 +13,7 @@ from av.sidedata.sidedata import Type
 from av.video.frame import VideoFrame
 
 from curator.measures.measure_contract import ScoreSpec
+from curator.media.decode import side_data_of
 
 FAMILY = "quality"
 
@@ -30,9 +30,7 @@ def quantizer_signals(frame: VideoFrame) -> dict[str, float]:
         frame: From a decoder that was opened with `DECODER_OPTIONS`; NaN where that does not say
             it: it does for H.264, VP9, MPEG-1, 2 and 4.
     """
-    # PyAV's annotation calls it a mapping of strings.
-    attached: Any = frame.side_data
-    found = attached.get(Type.VIDEO_ENC_PARAMS)
+    found = side_data_of(frame, Type.VIDEO_ENC_PARAMS)
     if found is None:
         return {"quantizer": float("nan")}
     return {"quantizer": _mean_qp(frame, found, memoryview(found))}

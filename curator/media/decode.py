@@ -16,6 +16,7 @@ import av.error
 import av.video.frame
 import av.video.stream
 from av.packet import Packet
+from av.sidedata.sidedata import SideDataContainer, Type
 
 from curator.errors import DecodeError, ErrorCode
 from curator.media.audio_level import LevelMeter
@@ -70,6 +71,17 @@ class DecodeReport:
     def is_damaged(self) -> bool:
         """Whether frames are missing or concealed; decoder threads then change the frames."""
         return self.ended_early or self.n_errors + self.n_concealed + self.n_lost_at_end > 0
+
+
+def side_data_of(picture: av.video.frame.VideoFrame, kind: Type) -> Any:  # noqa: ANN401
+    """Returns what a decoder attached to a frame; None without it.
+
+    `picture.side_data` would refer to the frame that keeps it, so that the pixels stay until the
+    garbage collector comes: 1.3 GB of an 8K film.
+    """
+    # PyAV's annotations do not know its arguments.
+    attached: Any = SideDataContainer
+    return attached(picture).get(kind)
 
 
 HDR_TRANSFERS = (16, 18)

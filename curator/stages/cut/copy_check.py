@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from curator.errors import DecodeError
 from curator.media.container import pixel_aspect_of
-from curator.media.decode import FrameReader
+from curator.media.decode import FrameReader, side_data_of
 from curator.media.frame_tap import Tap
 from curator.media.packet_copy import CannotCopyError, PacketSpan
 from curator.models.shot_pictures import needs_smoothing, tiny_luma, tiny_scaler
@@ -122,7 +122,7 @@ def _checked_luma(
         is_right &= frame.index > 0 or bool(picture.key_frame)
         if not is_right:
             raise CannotCopyError(NotCopied.CHECK_FAILED)
-        if picture.side_data.get(SideData.DISPLAYMATRIX.name) is not None:
+        if side_data_of(picture, SideData.DISPLAYMATRIX) is not None:
             # A mirrored picture has one, though its rotation is 0.
             raise CannotCopyError(NotCopied.SHAPE)
         if frame.index in edges:
