@@ -724,7 +724,7 @@ def aliases() -> str:
 
 
 def long_manifest() -> bytes:
-    """A Parquet file of a few KB with 200 million rows of one address."""
+    """A Parquet file of 0.7 MB with 200 million rows of one address."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

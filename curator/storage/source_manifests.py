@@ -24,6 +24,7 @@ from curator.storage.source_reader import open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 Row = tuple[str, Mapping[str, Any]]
 """A URI, and metadata of the source by column."""
@@ -33,6 +34,9 @@ SUFFIXES = (".txt", ".csv", ".parquet")
 COLUMN = "uri"
 _LINE_BYTES = 64 << 10
 _BATCH_ROWS = 8192
+_ROWS_PER_BYTE = 100
+"""Most rows of a Parquet file for each of its bytes. A million numbered names in Parquet's densest
+encoding and compression have 20; where there are more, most rows repeat others."""
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -148,6 +152,7 @@ def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
 
     try:
         table = pq.ParquetFile(stream)
+        _check_rows(table.metadata, stream.seek(0, os.SEEK_END), manifest)
         schema = table.schema_arrow
         if COLUMN not in schema.names:
             raise _no_column(manifest, schema.names)
@@ -170,6 +175,17 @@ def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
             first += len(uris)
     except pa.ArrowException as error:
         raise UsageError(f"manifest {manifest!r}: not valid Parquet: {error}") from error
+
+
+def _check_rows(footer: "pq.FileMetaData", n_bytes: int, manifest: str) -> None:
+    # Not the total that the footer names, which readers do not use.
+    n_rows = sum(footer.row_group(at).num_rows for at in range(footer.num_row_groups))
+    if n_rows > _ROWS_PER_BYTE * n_bytes:
+        raise UsageError(
+            f"manifest {manifest!r} promises {n_rows} rows in {n_bytes} bytes; expected at most "
+            f"{_ROWS_PER_BYTE} rows for each byte, because so many rows must repeat others: write "
+            "a manifest that names each source once"
+        )
 
 
 def _plain_type(kind: "pa.DataType") -> "pa.DataType | None":
