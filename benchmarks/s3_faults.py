@@ -202,8 +202,7 @@ def disk(trial: Trial, out: str, options: argparse.Namespace) -> dict[str, objec
         name = f"TMPDIR of {kib} KiB"
         with small_disk(kib << 10) as folder:
             code, said, _ = trial.run(f"{out}-tmp{kib}", TMPDIR=folder)
-            if code:
-                trial.broken_off(name, code, said, "space")
+            trial.broken_off(name, code, said, "TMPDIR")
             trial.whole(f"{out}-tmp{kib}", name)
     return {}
 

@@ -68,6 +68,25 @@ class StorageError(CuratorError):
     """An object under the output root, or a listing, cannot be read or written."""
 
 
+class FullDiskError(StorageError):
+    """Temporary files cannot be written: no fault of what was worked on, so that it ends the run.
+
+    Args:
+        folder: Where they are.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"cannot write temporary files in {folder!r}: no space left on its disk; free some, or "
+            "set TMPDIR to a folder on a larger disk"
+        )
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[type["FullDiskError"], tuple[str]]:
+        """Pickles with its argument, so that the error crosses processes."""
+        return type(self), (self.folder,)
+
+
 class DamagedError(StorageError):
     """An object that a run stored is missing, cut off or changed; `curate run` makes it again.
 

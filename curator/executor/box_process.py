@@ -17,7 +17,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from curator.errors import CuratorError, ErrorCode, SourceError
+from curator.errors import CuratorError, ErrorCode, FullDiskError, SourceError
 from curator.executor.attempts import internal_failure
 from curator.executor.plain_values import to_bytes
 from curator.executor.sandbox import end_with_parent, lock
@@ -165,6 +165,9 @@ class BoxProcess:
             result = to_bytes(stage.process(item))
         except MemoryError:
             failure = _failure(item, stage, stage.memory_code, _too_much(item, n_bytes))
+        except FullDiskError:
+            self.tell("full")
+            return
         except CuratorError as error:
             code = error.code if isinstance(error, SourceError) else ErrorCode.INTERNAL
             failure = _failure(item, stage, code, str(error))

@@ -10,6 +10,7 @@ Messages to the box are pickled, because it trusts its parent; messages from it 
     release                                read handle, at, n      -> bytes
                                            end handle, at; close handle
                                            done result or failure, CPU-seconds, counts
+                                           full (no space for temporary files)
 """
 
 import contextlib
@@ -20,13 +21,14 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, BinaryIO
 
 from curator import errors
-from curator.errors import CuratorError, ErrorCode
+from curator.errors import CuratorError, ErrorCode, FullDiskError
 from curator.executor.plain_values import from_bytes
 from curator.records.sources import Failure
 from curator.stage import Stage
@@ -125,6 +127,7 @@ class Box:
         Raises:
             BoxDiedError: The process ended, and the next call starts another one.
             SetUpError: The stage cannot be set up.
+            FullDiskError: Temporary files cannot be written.
         """
         limit_s = stage.limit_s(item)
         try:
@@ -264,6 +267,8 @@ class Box:
                     result, *spent = parts
                     self._take(*spent)
                     return from_bytes(result, records)
+                case "full":
+                    raise FullDiskError(tempfile.gettempdir())
                 case "open" | "read":
                     self._pipe.send_bytes(self._served(kind, parts, uri))
                 case "end":

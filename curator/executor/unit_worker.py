@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from curator.errors import CuratorError, DamagedError, ErrorCode, SourceError
+from curator.errors import CuratorError, DamagedError, ErrorCode, FullDiskError, SourceError
 from curator.executor.attempts import MAX_ATTEMPTS, CpuClock, internal_failure
 from curator.executor.decoder_box import BoxDiedError, SetUpError, process_box
 from curator.executor.ledger import AttemptLedger
@@ -134,8 +134,8 @@ class UnitWorker:
                 result = stage.failed(item, _failure(item, stage, ErrorCode.TOO_SLOW, _slow(item)))
             except SetUpError as error:
                 raise error.cause from error
-            except DamagedError:
-                # No fault of the item: the run makes the object again.
+            except (DamagedError, FullDiskError):
+                # No fault of the item: the run makes the object again, or ends.
                 raise
             except CuratorError as error:
                 code = error.code if isinstance(error, SourceError) else ErrorCode.INTERNAL

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.storage.scratch import ScratchFolder
+from curator.storage.scratch import ScratchFolder, full_disk_named
 
 PQ, HLG = 16, 18
 """Transfer characteristics of ITU-T H.273."""
@@ -71,8 +71,9 @@ def _written(primaries: int, transfer: int) -> str:
     coded = np.stack([reds, greens, blues], axis=-1).reshape(-1, 3)
     table = to_bt709(coded, primaries, transfer)
     rows = "\n".join(f"{red:.6f} {green:.6f} {blue:.6f}" for red, green, blue in table.tolist())
-    path: Path = _folder().path / f"{primaries}-{transfer}.cube"
-    path.write_text(f"LUT_3D_SIZE {_EDGE}\n{rows}\n")
+    with full_disk_named():
+        path: Path = _folder().path / f"{primaries}-{transfer}.cube"
+        path.write_text(f"LUT_3D_SIZE {_EDGE}\n{rows}\n")
     return str(path)
 
 

@@ -18,12 +18,14 @@ from typing import BinaryIO, Self
 
 import av.error
 
-from curator.errors import StorageError
+from curator.errors import FullDiskError
 
 LOCK = "curate.lock"
 """File in a folder; locked as long as the process that made it lives."""
 STALE_AFTER_S = 86_400.0
 """Age at which a folder without a lock goes: one that is being made has none for a moment."""
+ROOM_BYTES = 64 << 20
+"""Free space from which a disk does not count as full: some file systems keep a little."""
 
 
 @contextmanager
@@ -33,7 +35,7 @@ def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
     On Linux it has no name in any folder, so that it vanishes however the process ends.
 
     Raises:
-        StorageError: The disk is full, whatever wrote there.
+        FullDiskError: The disk is full, whatever wrote there.
     """
     with full_disk_named():
         if sys.platform == "linux":
@@ -51,17 +53,21 @@ def full_disk_named() -> Iterator[None]:
     Otherwise FFmpeg's error would count as one of the film.
 
     Raises:
-        StorageError: The disk is full.
+        FullDiskError: The disk is full.
     """
     try:
         yield
     except (OSError, av.error.FFmpegError) as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        # A film must not end the run by an error of FFmpeg that has the same number.
+        if error.errno != errno.EDQUOT and (error.errno != errno.ENOSPC or _has_room()):
             raise
-        raise StorageError(
-            f"cannot write temporary files in {tempfile.gettempdir()!r}: {error.strerror}; free "
-            "some space, or set TMPDIR to a folder on a larger disk"
-        ) from error
+        raise FullDiskError(tempfile.gettempdir()) from error
+
+
+def _has_room() -> bool:
+    disk = os.statvfs(tempfile.gettempdir())
+    has_names = disk.f_files == 0 or disk.f_favail > 0
+    return has_names and disk.f_bavail * disk.f_frsize >= ROOM_BYTES
 
 
 class ScratchFolder:

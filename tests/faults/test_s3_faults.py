@@ -25,7 +25,7 @@ from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
 from curator.errors import StorageError
 from curator.executor.engine import Engine
 from curator.executor.ledger import FileLedger
-from curator.storage import local_store, open_store
+from curator.storage import local_store, open_store, scratch
 from curator.storage.object_service import service_named
 from curator.storage.s3_client import client
 from curator.storage.scratch import unnamed_file
@@ -204,7 +204,8 @@ def test_a_full_disk_of_temporary_files_is_no_error_of_a_film(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before: a clip was encoded that would have been copied, or a traceback ended the run."""
-    words = "cannot write temporary files in .*: No space left on device.* set TMPDIR"
+    words = "cannot write temporary files in .*: no space left on its disk.* set TMPDIR"
+    monkeypatch.setattr(scratch, "ROOM_BYTES", 1 << 62)
     with pytest.raises(StorageError, match=words), unnamed_file(".mp4"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with pytest.raises(StorageError, match=words), unnamed_file(".mp4"):

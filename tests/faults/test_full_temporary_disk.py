@@ -1,0 +1,77 @@
+"""A full disk of temporary files ends the run with the remedy; it is no fault of a film or a clip.
+
+Before, the clips that did not fit were `cut_failed`, with exit code 0.
+"""
+
+import errno
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curator.errors import ErrorCode, FullDiskError
+from curator.executor.decoder_box import process_box
+from curator.executor.unit_worker import UnitWorker
+from curator.records.sources import Failure
+from curator.stage import Scope, Stage, StageConfig
+from curator.storage import scratch
+
+
+@dataclass(frozen=True)
+class Item:
+    """A clip; its file fits on a disk with `room_bytes` that count as free space, or more."""
+
+    uri: str
+    room_bytes: int
+
+    @property
+    def key(self) -> str:
+        return self.uri
+
+
+class Writing(Stage[StageConfig, Item, Any]):
+    """Writes a temporary file for which there is no space."""
+
+    name, version, scope = "writing", 1, Scope.CLIP
+    boxed = True
+
+    def process(self, unit: Item) -> str:
+        scratch.ROOM_BYTES = unit.room_bytes
+        if unit.room_bytes == 0:
+            return "fits"
+        with scratch.unnamed_file(".mp4"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def failed(self, unit: Item, failure: Failure) -> Failure:
+        return failure
+
+
+@pytest.mark.parametrize("boxed", [True, False])
+def test_it_ends_the_run_and_not_the_clip(
+    boxed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scratch, "ROOM_BYTES", 0)
+    monkeypatch.setattr(Writing, "boxed", boxed)
+    worker = UnitWorker(stage=Writing(StageConfig()))
+    full, fits = Item(str(tmp_path), 1 << 62), Item(str(tmp_path), 0)
+    words = f"{tempfile.gettempdir()}': no space left on its disk; .* set TMPDIR"
+    try:
+        assert worker([fits]).results == ["fits"]
+        with pytest.raises(FullDiskError, match=words):
+            worker([fits, full])
+        assert worker([fits]).results == ["fits"]
+    finally:
+        process_box().stop()
+
+
+def test_a_film_cannot_end_the_run_with_the_same_number(tmp_path: Path) -> None:
+    """Pins that the disk is looked at: FFmpeg gives the error of a full disk for other things."""
+    worker = UnitWorker(stage=Writing(StageConfig()))
+    try:
+        (failure,) = worker([Item(str(tmp_path), 1)]).results
+    finally:
+        process_box().stop()
+    assert failure.code == ErrorCode.INTERNAL
