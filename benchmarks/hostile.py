@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import resource
 import select
 import shutil
@@ -41,6 +42,7 @@ from curator.tables.parts import rows_to_table
 MOST_BYTES, MOST_S = 1 << 30, 60.0
 _BOX, _EVERY_S = b"curator.executor.box_process", 0.02
 _IN_OPEN = 0x20
+_STARTED = re.compile(r"^(?:<\.\.\. )?(?:clone3?|v?fork)\b.* = (\d+)$")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,8 +98,9 @@ def run(words: Sequence[str | Path], out: Path, *, trace: Path | None = None) ->
     """Runs `curate run`, and measures its process and its boxes."""
     command = [sys.executable, "-m", "curator.cli", "run", *map(str, words), str(out)]
     if trace is not None:
-        calls = "trace=open,openat,openat2,connect,execve,socket"
-        command = ["strace", "-f", "-qq", "-o", str(trace), "-e", calls, *command]
+        calls = "trace=open,openat,openat2,connect,execve,socket,clone,clone3,fork,vfork"
+        strace = ["strace", "-f", "--seccomp-bpf", "-qq", "-s", "4096"]
+        command = [*strace, "-o", str(trace), "-e", calls, *command]
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, cwd=out.parent)
@@ -178,19 +181,31 @@ def show(name: str, kind: str, n_bytes: int, one: Measured) -> None:
     )
 
 
-def strange_opens(trace: Path, allowed: Sequence[Path]) -> list[str]:
-    """Returns what a run opened outside of the system, Python and its own folders."""
+def strange_opens(trace: Path, allowed: Sequence[Path]) -> dict[str, list[str]]:
+    """Returns what boxes and other processes tried outside of the system, Python and own folders.
+
+    Threads and children of a box count as the box. Ray's connections on this machine are left out.
+    """
     inside = (*map(str, allowed), "/usr", "/lib", "/etc", "/proc", "/sys", "/dev", "/opt",
               sys.prefix, sys.base_prefix, *filter(None, sys.path), "/tmp/curate-")  # fmt: skip
-    found = set()
+    boxes: set[str] = set()
+    found: dict[str, set[str]] = {"box": set(), "others": set()}
     for line in trace.read_text(errors="replace").splitlines():
-        if "connect(" in line and "AF_UNIX" not in line:
-            found.add(line.partition(" ")[2])
-        parts = line.split('"')
-        path = parts[1] if len(parts) > 1 else ""
-        if "open" in line and path.startswith("/") and not path.startswith(inside):
-            found.add(path)
-    return sorted(found)
+        number, _, call = line.partition(" ")
+        call = call.strip()
+        if call.startswith("execve(") and _BOX.decode() in call:
+            boxes.add(number)
+        if number in boxes and (started := _STARTED.search(call)):
+            boxes.add(started[1])
+        kind = "box" if number in boxes else "others"
+        if call.startswith(("connect(", "socket(")) and "AF_UNIX" not in call:
+            if kind == "box" or (call.startswith("connect(") and "127.0.0.1" not in call):
+                found[kind].add(call)
+        elif call.startswith("open"):
+            path = call.split('"')[1] if '"' in call else ""
+            if path.startswith("/") and not path.startswith(inside):
+                found[kind].add(call)
+    return {kind: sorted(calls) for kind, calls in found.items()}
 
 
 def main() -> None:
@@ -236,8 +251,11 @@ def attacked(work: Path, options: argparse.Namespace) -> list[str]:
             whole.problems.append(f"{row['uri']!r} is {code}")
     if trace is not None:
         opened = strange_opens(trace, [work])
-        print("opened besides:", opened)
-        whole.problems += opened
+        for kind, calls in opened.items():
+            print(f"{kind} besides:", *calls, sep="\n    ")
+        # What failed was refused by the box; O_PATH names folders for its own rules.
+        strange = [one for one in opened["box"] if "O_PATH" not in one and " = -1 E" not in one]
+        whole.problems += strange
     whole.problems += [f"the listener saw {one}" for one in listener.seen]
     if canary.was_opened():
         whole.problems.append("the canary was opened")

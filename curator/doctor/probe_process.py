@@ -6,6 +6,7 @@ the answer `error`.
 
 import ctypes
 import json
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -82,6 +83,7 @@ def faiss_gpus() -> dict[str, Any]:
 
 def onnxruntime() -> dict[str, Any]:
     """Returns the execution providers of onnxruntime."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime as package
 
     return {"providers": list(package.get_available_providers())}

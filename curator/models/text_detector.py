@@ -10,6 +10,7 @@ CPU-seconds, of which its detector needs only the model file.
 
 import hashlib
 import logging
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,8 @@ def checked_model(path: Path, sha256: str, *, setting: str = "analyze.text") -> 
 
 def text_session(weights: bytes, providers: list[str]) -> Any:  # noqa: ANN401
     """A session of onnxruntime for a network, on one thread, by the first provider that can."""
+    # Since 1.29 it writes an id into the user's home and reports sessions to its makers.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     # Imported here: 0.2 CPU-seconds that runs without text detection do not need.
     import onnxruntime
 

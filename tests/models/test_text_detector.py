@@ -1,6 +1,8 @@
 """The text detector: the real network of the installed wheel."""
 
+import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -127,3 +129,13 @@ def test_unsure_and_huge_cores_are_no_lines() -> None:
     huge[20:80, 50:150] = 0.9
     assert len(lines_of(unsure)) == 0
     assert len(lines_of(huge)) == 0
+
+
+def test_onnxruntime_reports_nothing_to_its_makers(tmp_path: Path) -> None:
+    """Pins that its telemetry is off: it begins by writing an id into the user's home."""
+    load = "from curator.models.text_detector import TextDetector; TextDetector(on_gpu=False)"
+    environment = {name: value for name, value in os.environ.items() if name != "CI"}
+    environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    environment.pop("ORT_DISABLE_TELEMETRY", None)
+    subprocess.run([sys.executable, "-c", load], env=environment, check=True)
+    assert not list(tmp_path.rglob("*"))
