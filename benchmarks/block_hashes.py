@@ -30,7 +30,7 @@ from curator.stages.cut.clip_cutter import ClipCutter
 from curator.stages.cut.config import CutConfig
 from curator.storage import HashingReader, content_id, open_blocks, open_source
 from curator.storage.source_reader import stat_source
-from curator.tables.track_parts import SourceItem
+from curator.tables.track_items import SourceItem
 
 CLIPS, CLIP_FRAMES = 2, 25
 

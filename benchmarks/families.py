@@ -115,7 +115,7 @@ class Place:
 
     def missing(self, parts: Any, names: set[str], sources: list[Any]) -> list[Any]:  # noqa: ANN401
         """The sources that lack families, as a run finds them."""
-        from curator.tables.track_parts import SourceItem
+        from curator.tables.track_items import SourceItem
 
         stored, _ = parts.stored()
         items = []

@@ -142,9 +142,11 @@ class FuzzStep:
             from curator.stages.cut.stage import CutStage, CutStageConfig
             from curator.stages.propose.stage import KeepProposed, ProposeStage
             from curator.stages.scan.config import ScanConfig
-            from curator.stages.scan.stage import ProbeParts, ScanStage
+            from curator.stages.scan.probe_parts import ProbeParts
+            from curator.stages.scan.stage import ScanStage
             from curator.storage import open_store
-            from curator.tables.track_parts import KeepTracks, LoadTracks, SourceItem, TrackParts
+            from curator.tables.track_items import SourceItem
+            from curator.tables.track_parts import KeepTracks, LoadTracks, TrackParts
 
             recipe = load_recipe("quickstart", RECIPES[number])
             store = open_store(f"{self._folder}/out{number}-{os.getpid()}")

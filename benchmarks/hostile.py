@@ -36,7 +36,7 @@ from measure import machine
 
 from curator.executor.decoder_box import process_box
 from curator.records.sources import SourceRef
-from curator.stages.scan.probe import SCAN_SCHEMA
+from curator.stages.scan.probe_parts import SCAN_SCHEMA
 from curator.tables.parts import rows_to_table
 
 MOST_BYTES, MOST_S = 1 << 30, 60.0
@@ -288,7 +288,7 @@ class Alone:
         """Tries a file."""
         from curator.storage import stat_source
         from curator.tables.source_table import SourceTable
-        from curator.tables.track_parts import SourceItem
+        from curator.tables.track_items import SourceItem
 
         box = process_box()
         if box._process is not None:

@@ -60,7 +60,7 @@ def links(folder: Path, n: int) -> Path:
 def store_probes(sources: Path, out: Path) -> None:
     """Writes the probes of all sources as parts of `scan`."""
     from curator.stages.scan.config import ScanConfig
-    from curator.stages.scan.probe import SCAN_SCHEMA, scan_key
+    from curator.stages.scan.probe_parts import SCAN_SCHEMA, scan_key
     from curator.stages.scan.source_listing import ListedSource, list_sources
     from curator.stages.scan.stage import ScanStage
     from curator.storage import open_store

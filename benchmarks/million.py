@@ -137,7 +137,7 @@ def made_chunk(first: int, n: int, uris: Sequence[str]) -> pa.Table:
 def store_scan(sources: Path, out: Path) -> list[str]:
     """Writes probes of all sources; returns their addresses in order."""
     from curator.stages.scan.config import ScanConfig
-    from curator.stages.scan.probe import SCAN_SCHEMA, scan_key
+    from curator.stages.scan.probe_parts import SCAN_SCHEMA, scan_key
     from curator.stages.scan.source_listing import ListedSource, list_sources
     from curator.stages.scan.stage import ScanStage
     from curator.storage import open_store

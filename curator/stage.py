@@ -16,16 +16,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from curator.errors import CuratorError, ErrorCode
 from curator.fingerprints import fingerprint
 from curator.records.sources import Failure
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # noqa: F401 - named in a string: decoder boxes need no Arrow
 
 WORKER_BYTES = 2 << 30
 """Memory that a worker may need: torch and the network 1.0 GB, with 1080p 1.4, with 8K 1.7."""
@@ -76,6 +78,8 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
         boxed: Whether units name bytes of strangers: `process` then runs in a decoder box, where
             only the unit's own source can be opened.
         answers: Data classes and enumerations that results of a boxed stage are made of.
+        imports: Modules that a box imports before it is locked, so that Python may keep their
+            bytecode.
         memory_code: Outcome of a unit that asks for more memory than `limit_bytes`.
     """
 
@@ -89,6 +93,7 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
     config_type: ClassVar[type[BaseModel]] = StageConfig
     boxed: ClassVar[bool] = False
     answers: ClassVar[tuple[type, ...]] = ()
+    imports: ClassVar[tuple[str, ...]] = ()
     memory_code: ClassVar[ErrorCode] = ErrorCode.OUT_OF_MEMORY
 
     def __init__(self, config: ConfigT) -> None:
@@ -205,7 +210,7 @@ class Rejection:
     detail: str | None = None
 
 
-class ClipFilter(Stage[ConfigT, pa.Table, Iterable[Rejection]]):
+class ClipFilter(Stage[ConfigT, "pa.Table", Iterable[Rejection]]):
     """A stage of a user's own that rejects clips, out of the columns of all kept ones.
 
     `process` takes the rows of `clips` that are kept so far. It runs before `select` unless the

@@ -13,6 +13,7 @@ from judged import decide
 from curator.measures.score_list import SCORES
 from curator.models.perceptual import CLIP_DIM
 from curator.recipe import Recipe
+from curator.records.cuts import CROP_COLUMNS
 from curator.stages.commit.commit_run import Commit, commit_run
 from curator.stages.dedup.pair_store import remove_duplicates
 from curator.stages.dedup.stage import DedupStage
@@ -25,7 +26,6 @@ from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import vectors_table
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import (
-    CROP_COLUMNS,
     PICTURES_SCHEMA,
     SHOTS_SCHEMA,
     candidates_schema,

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from curator.measures.change import CHANGES
 from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS
 from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
+from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE
 from curator.measures.overlay_text import TEXT_COLUMNS
 from curator.measures.sample_signals import SIGNALS
 from curator.media.nvdec import Nvdec
@@ -17,7 +18,6 @@ from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
 from curator.stages.analyze.measurer import Instruments
-from curator.tables.track_table import FULL_FRAME_NOISE, NATIVE_NOISE
 
 
 class StillStream:

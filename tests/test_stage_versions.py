@@ -48,7 +48,7 @@ from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, candidates_table
 from curator.tables.clip_vectors import vectors_table
 from curator.tables.schemas import clips_schema
-from curator.tables.track_parts import SourceItem, TrackItem
+from curator.tables.track_items import SourceItem, TrackItem
 from curator.tables.track_table import tracks_to_table
 
 CONFIG = AnalyzeConfig(shot_precision="float32", device="cpu")

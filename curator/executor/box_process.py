@@ -4,6 +4,7 @@ It has no credentials, opens no file of users and no connection: its parent read
 `decoder_box` is the parent's side, and has the list of messages.
 """
 
+import gc
 import importlib
 import io
 import logging
@@ -13,7 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -25,7 +27,6 @@ from curator.records.sources import Failure
 from curator.stage import Stage
 from curator.storage.seekable_reader import SeekableReader
 from curator.storage.source_reader import BUFFER_BYTES, open_through
-from curator.tables.parts import leave_pandas_out
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -124,8 +125,7 @@ class BoxProcess:
                 return
             match kind:
                 case "load":
-                    for name in parts[0]:
-                        importlib.import_module(name)
+                    _load(*parts)
                 case "stage":
                     self._set_up(*parts)
                 case "item":
@@ -136,14 +136,20 @@ class BoxProcess:
     def _open(self, uri: str, expected_version: str | None, checks: bool) -> BinaryIO:
         return io.BufferedReader(ParentReader(self, uri, expected_version, checks), BUFFER_BYTES)
 
-    def _set_up(self, stage: bytes, readable: tuple[str, ...], locks: bool) -> None:
+    def _set_up(
+        self, stage: bytes, imports: tuple[str, ...], readable: tuple[str, ...], locks: bool
+    ) -> None:
         """Loads a stage; before the first one sees a source, this process is locked."""
         try:
             if locks and not self._is_locked:
+                # What is missing is named by the stage.
+                with suppress(ImportError):
+                    _load(imports)
                 lock(readable, self._folder)
                 self._is_locked = True
-            self._stage = pickle.loads(stage)
-            self._stage.setup()
+            with _no_collection():
+                self._stage = pickle.loads(stage)
+                self._stage.setup()
         except CuratorError as error:
             self.tell("refused", type(error).__name__, str(error))
         except Exception as error:
@@ -180,6 +186,23 @@ class BoxProcess:
         stage.cpu_s.clear()
         stage.counts.clear()
         self.tell("done", result if failure is None else to_bytes(failure), *spent)
+
+
+def _load(modules: Sequence[str]) -> None:
+    with _no_collection():
+        for name in modules:
+            importlib.import_module(name)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Looks for no garbage meanwhile: torch alone makes a million objects that stay."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _failure(
@@ -226,9 +249,7 @@ def main(number: str, folder: str, *modules: str) -> None:
     end_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     tempfile.tempdir = folder
-    leave_pandas_out()
-    for name in modules:
-        importlib.import_module(name)
+    _load(modules)
     BoxProcess(Connection(int(number)), folder).serve()
 
 

@@ -5,7 +5,8 @@ Messages to the box are pickled, because it trusts its parent; messages from it 
 
     to the box                             from the box
     load     modules                       ready
-    stage    stage, readable, locks        set_up, or refused class, message
+    stage    stage, imports, readable,     set_up, or refused class, message
+                 locks
     item     item, cpu_s, n_bytes          open uri, version, checks -> handle, size, MD5
     release                                read handle, at, n      -> bytes
                                            end handle, at; close handle
@@ -199,6 +200,8 @@ class Box:
         }
         folder = str(self._folder.path)
         environment = ONE_THREAD | environment | {"TMPDIR": folder, "HOME": folder}
+        # OpenBLAS starts its threads when it is imported, and they would not be locked.
+        environment["OPENBLAS_NUM_THREADS"] = "1"
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         self._process = subprocess.Popen(
             [
@@ -229,7 +232,7 @@ class Box:
             self._start()
         is_new = self._stage is None
         self._stage = None
-        self._send("stage", packed, readable, stage.locks)
+        self._send("stage", packed, stage.imports, readable, stage.locks)
         answer = self._answer("", MAX_SET_UP_S)
         if isinstance(answer, CuratorError):
             self.stop()

@@ -82,9 +82,13 @@ def lock(readable: Iterable[str], writable: str) -> None:
 
     Raises:
         OSError: The kernel offers a protection and refuses to switch it on.
+        RuntimeError: The process has other threads, which would keep their rights.
     """
     if sys.platform != "linux":
         return
+    names = [(thread / "comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()]
+    if len(names) > 1:
+        raise RuntimeError(f"threads that run already cannot be locked: {', '.join(names)}")
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     version = landlock_version()
     if version:

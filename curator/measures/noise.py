@@ -2,6 +2,8 @@
 
 # ruff: noqa: N803 - shape letters: N lines, L their length
 
+from collections.abc import Mapping
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +12,8 @@ from curator.measures.measure_contract import ScoreSpec
 from curator.measures.strips import STRIP_PX
 
 FAMILY = "quality"
+NATIVE_NOISE, FULL_FRAME_NOISE = "native_noise", "full_frame_noise"
+"""Signals that the signal `noise` is made of: of one picture, and of the difference of two."""
 
 _Blocks = NDArray[np.float32]
 _IMMERKAER = np.array([[1, -2, 1], [-2, 4, -2], [1, -2, 1]], np.float32)
@@ -106,3 +110,11 @@ SCORES = {
         aggregate="median",
     )
 }
+
+
+def with_noise(signals: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """Adds `noise`, where both signals that it is made of exist."""
+    if NATIVE_NOISE not in signals or FULL_FRAME_NOISE not in signals:
+        return dict(signals)
+    native, full = signals[NATIVE_NOISE], signals[FULL_FRAME_NOISE]
+    return {**signals, "noise": np.where(full > 0, np.fmax(native, full), native)}

@@ -9,7 +9,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.records.clips import Coding, Length, Size
+from curator.records.clips import Borders, Coding, Length, Size
+from curator.records.columns import field_names
 
 
 class NotCopied(StrEnum):
@@ -58,6 +59,15 @@ class Crop:
     y: int
     width: int
     height: int
+
+
+CROP_COLUMNS = field_names(Borders)
+"""Columns of `clips`, each `crop_` and a field of `Crop`."""
+
+
+def crop_columns(crop: Crop | None) -> dict[str, int | None]:
+    """Returns the values of `CROP_COLUMNS`."""
+    return {name: getattr(crop, name.removeprefix("crop_"), None) for name in CROP_COLUMNS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from curator.runs.losses import Losses, by_source
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.identity_driver import decided_sources
 from curator.stages.scan.config import ScanConfig
-from curator.stages.scan.probe import scan_key
+from curator.stages.scan.probe_parts import scan_key
 from curator.stages.scan.source_listing import ListedSource, SkippedName, list_sources
 from curator.stages.scan.stage import ScanStage
 from curator.storage import Store

@@ -7,14 +7,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pyarrow as pa
 
 from curator.measures.score_list import SCORES
-from curator.records.clips import Borders, Candidate, Clip, Written
-from curator.records.columns import field_names
-from curator.records.cuts import Crop
+from curator.records.clips import Candidate, Clip, Written
 from curator.records.sources import Source
 from curator.storage.metadata_columns import PREFIX
 
-CROP_COLUMNS = field_names(Borders)
-"""Columns of `clips`, each `crop_` and a field of `records.cuts.Crop`."""
 _TYPES = {
     str: pa.string(),
     int: pa.int64(),
@@ -22,11 +18,6 @@ _TYPES = {
     bool: pa.bool_(),
     list[str]: pa.list_(pa.string()),
 }
-
-
-def crop_columns(crop: Crop | None) -> dict[str, int | None]:
-    """Returns the values of `CROP_COLUMNS`."""
-    return {name: getattr(crop, name.removeprefix("crop_"), None) for name in CROP_COLUMNS}
 
 
 def metadata_fields(schema: pa.Schema) -> list[pa.Field]:

@@ -11,7 +11,7 @@ decode have the same hash. A source that failed permanently is in `frames` alone
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,111 +20,28 @@ import pyarrow.compute as pc
 
 from curator.errors import RETRIED, ErrorCode
 from curator.fingerprints import fingerprint
-from curator.media.source_segments import Segment, WholeReason
+from curator.media.source_segments import WholeReason
 from curator.records.sources import Failure, SourceRef
 from curator.records.tracks import Track
 from curator.storage import ContentHashes, Store
 from curator.storage.source_reader import is_racy
 from curator.tables.out_layout import is_own
 from curator.tables.parts import Parts
-from curator.tables.track_table import FRAMES, ORIGIN, PLACES, table_to_tracks, tracks_to_table
+from curator.tables.track_items import (
+    FRAMES,
+    AnalyzeItem,
+    HashItem,
+    JoinItem,
+    PartsByFamily,
+    SegmentItem,
+    SourceItem,
+    StoredFamily,
+    TrackItem,
+)
+from curator.tables.track_table import ORIGIN, PLACES, table_to_tracks, tracks_to_table
 
 TRACKS, SEGMENTS = "tracks", "segments"
 _CHECKED = ("frame_pts", "frame_bytes")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFamily:
-    """A stored family of columns.
-
-    Attributes:
-        folder: Its folder under `tracks/`.
-    """
-
-    name: str
-    folder: str
-    stamp: str
-    columns: tuple[str, ...]
-
-
-PartsByFamily = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceItem:
-    """A source to analyze.
-
-    Attributes:
-        parts: Parts of the other families.
-    """
-
-    source: SourceRef
-    families: frozenset[str]
-    parts: PartsByFamily = field(default_factory=dict)
-
-    @property
-    def key(self) -> str:
-        """Name under which attempts are counted."""
-        return f"analyze {self.source.uri}"
-
-    @property
-    def uri(self) -> str:
-        """For messages."""
-        return self.source.uri
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentItem:
-    """One segment of a source to analyze."""
-
-    source: SourceRef
-    segment: Segment
-    families: frozenset[str]
-
-    @property
-    def key(self) -> str:
-        """Key under which it counts as done."""
-        return f"{self.source.source_id} {self.source.version} {self.segment.key}"
-
-    @property
-    def uri(self) -> str:
-        """For messages."""
-        return self.source.uri
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HashItem:
-    """A source in segments, whose hashes no segment can compute by itself."""
-
-    source: SourceRef
-
-    @property
-    def key(self) -> str:
-        """Name under which attempts are counted."""
-        return f"hash {self.source.uri}"
-
-    @property
-    def uri(self) -> str:
-        """For messages."""
-        return self.source.uri
-
-
-AnalyzeItem = SourceItem | SegmentItem | HashItem
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinItem(SourceItem):
-    """A source whose segments are complete; `tracks` are filled in once `segments` are read.
-
-    Attributes:
-        segments: Their parts, in order.
-        hashes: Of the whole source; empty where they are known.
-        tracks: Measurements of each segment.
-    """
-
-    segments: tuple[str, ...]
-    hashes: ContentHashes
-    tracks: tuple[Track, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,29 +75,6 @@ class AnalyzedUnit:
     tracks: tuple[StoredTrack, ...] = ()
     failed: tuple[tuple[SourceRef, Failure], ...] = ()
     segments: tuple[SegmentDone, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackItem:
-    """A track, or the failure in its place.
-
-    Attributes:
-        frames_part: The part of its family `frames`; None for a failure that is not stored.
-    """
-
-    source: SourceRef
-    track: Track | Failure
-    frames_part: str | None
-
-    @property
-    def key(self) -> str:
-        """Name under which attempts are counted."""
-        return f"propose {self.source.uri}"
-
-    @property
-    def uri(self) -> str:
-        """For messages."""
-        return self.source.uri
 
 
 class TrackParts:

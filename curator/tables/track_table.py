@@ -10,22 +10,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from curator.errors import ErrorCode
 from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS
 from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
+from curator.measures.noise import with_noise
 from curator.measures.overlay_text import TEXT_COLUMNS
 from curator.models.perceptual import DIM
 from curator.records.sources import Failure, Note
 from curator.records.tracks import Timeline, Track
+from curator.tables.track_items import CHANGE
 
-FRAMES = "frames"
-"""The family whose rows have the failures too, and the fields of a `Timeline`."""
 ORIGIN = ("uri", "version")
 """Columns of the family `frames` that say what was read; no fields of a track."""
-NATIVE_NOISE, FULL_FRAME_NOISE = "native_noise", "full_frame_noise"
-"""Signals that the signal `noise` is made of: of one picture, and of the difference of two."""
 PLACES = (
     "sha256", "time_base", "end_pts", "width", "height", "rotation_deg", "pixel_aspect",
     "is_interlaced", "is_hdr", "notes", "n_decode_errors", "frame_pts", "frame_bytes",
@@ -76,7 +73,6 @@ _WIDE: dict[str, tuple[pa.DataType, int]] = {
 _ROWS_OF = {"descriptor": "sample_frame", "clip_embedding": "clip_frame"}
 """Column with as many entries as an array has rows, where a model says how wide these are."""
 _FAILURE = [(name, pa.string()) for name in ("error_stage", "error_code", "error_message")]
-_CHANGE = "change_"
 _AUDIO_NOTES = frozenset(note for note in Note if note.startswith("audio_"))
 _DECODE_NOTES = frozenset(
     (
@@ -84,11 +80,6 @@ _DECODE_NOTES = frozenset(
         Note.SIZE_CHANGES,
     )
 )  # fmt: skip
-
-
-def change_column(name: str) -> str:
-    """Returns the column of one of `CHANGES`."""
-    return f"{_CHANGE}{name}"
 
 
 def track_schema(columns: Iterable[str]) -> pa.Schema:
@@ -137,8 +128,8 @@ def _value(track: Track, name: str) -> object:
         return str(getattr(track, name))
     if name in _WIDE:
         return getattr(track, name).astype(_WIDE[name][0].to_pandas_dtype()).ravel()
-    if name.startswith(_CHANGE):
-        return track.changes[name.removeprefix(_CHANGE)]
+    if name.startswith(CHANGE):
+        return track.changes[name.removeprefix(CHANGE)]
     return track.signals[name] if name in track.signals else getattr(track, name)
 
 
@@ -230,7 +221,7 @@ def _joined_notes(notes: Sequence[str], of_audio: Sequence[str]) -> tuple[Note, 
 
 def _track(source_id: str, values: Mapping[str, Any]) -> Track:
     made = _fields(values)
-    changes = {n.removeprefix(_CHANGE): made.pop(n) for n in values if n.startswith(_CHANGE)}
+    changes = {n.removeprefix(CHANGE): made.pop(n) for n in values if n.startswith(CHANGE)}
     signals = {name: made.pop(name) for name in list(made) if name not in _TRACK_FIELDS}
     return Track(
         source_id=source_id,
@@ -243,11 +234,3 @@ def _track(source_id: str, values: Mapping[str, Any]) -> Track:
 
 
 _TRACK_FIELDS = frozenset(Track.__dataclass_fields__)
-
-
-def with_noise(signals: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """Adds `noise`, where both signals that it is made of exist."""
-    if NATIVE_NOISE not in signals or FULL_FRAME_NOISE not in signals:
-        return dict(signals)
-    native, full = signals[NATIVE_NOISE], signals[FULL_FRAME_NOISE]
-    return {**signals, "noise": np.where(full > 0, np.fmax(native, full), native)}

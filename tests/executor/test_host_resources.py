@@ -17,7 +17,7 @@ from curator.stages.analyze import stage
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.measurer import Instruments
 from curator.storage.source_reader import stat_source
-from curator.tables.track_parts import SourceItem
+from curator.tables.track_items import SourceItem
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from curator.runs.curation import Run
 from curator.stages.analyze import analysis_driver as analyzing
 from curator.stages.analyze.stage import Analyzed, AnalyzeStage
 from curator.storage import open_store
-from curator.tables.track_parts import AnalyzeItem
+from curator.tables.track_items import AnalyzeItem
 
 
 class DyingAnalyzeStage(AnalyzeStage):

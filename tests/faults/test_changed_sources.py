@@ -19,7 +19,7 @@ from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.cut.config import CutConfig
 from curator.stages.cut.stage import ClipToCut, CutItem, CutStage, CutStageConfig
 from curator.storage import stat_source
-from curator.tables.track_parts import SourceItem
+from curator.tables.track_items import SourceItem
 
 
 def film(path: Path, seed: int) -> SourceRef:

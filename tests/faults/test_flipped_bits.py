@@ -34,7 +34,7 @@ from curator.storage import (
     stat_source,
 )
 from curator.storage.range_reader import AGREEING_READS
-from curator.tables.track_parts import HashItem, SourceItem
+from curator.tables.track_items import HashItem, SourceItem
 
 
 @pytest.fixture

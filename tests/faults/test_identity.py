@@ -19,7 +19,7 @@ from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.identity_driver import Identifying, hash_parts
-from curator.stages.scan.probe import SCAN_SCHEMA
+from curator.stages.scan.probe_parts import SCAN_SCHEMA
 from curator.storage import Store, content_id, open_source, open_store, source_reader, stat_source
 from curator.storage.content_id import full_content_id
 from curator.tables.source_table import SourceTable

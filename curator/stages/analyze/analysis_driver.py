@@ -26,20 +26,22 @@ from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of, tracks_fingerprint
 from curator.stages.analyze.stage import AnalyzeStage, JoinStage, Plan, PlanStage
 from curator.storage import NO_HASHES, ContentHashes, Store
-from curator.tables.track_parts import (
-    AnalyzedUnit,
+from curator.tables.track_items import (
+    FRAMES,
     AnalyzeItem,
     HashItem,
     JoinItem,
+    SegmentItem,
+    SourceItem,
+)
+from curator.tables.track_parts import (
+    AnalyzedUnit,
     KeepTracks,
     LoadSegments,
     SegmentDone,
-    SegmentItem,
-    SourceItem,
     StoredTrack,
     TrackParts,
 )
-from curator.tables.track_table import FRAMES
 
 INLINE_UNITS = 64
 """Units of stored tracks up to which arithmetic runs in the driver: cheaper than starting Ray."""

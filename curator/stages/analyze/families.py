@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from curator.fingerprints import fingerprint
 from curator.measures.change import CHANGES
 from curator.measures.measure_contract import Measure, registered_measures
+from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE
 from curator.measures.sample_signals import PAIR_SIGNALS, SIGNALS
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
 from curator.models.text_detector import TEXT_MODEL
 from curator.models.transnet import transnet_model_name
 from curator.stages.analyze.config import AnalyzeConfig
-from curator.tables.track_parts import StoredFamily
-from curator.tables.track_table import FRAMES, FULL_FRAME_NOISE, NATIVE_NOISE, change_column
+from curator.tables.track_items import FRAMES, StoredFamily, change_column
 
 DECODE_VERSION = 1
 """Raised when a decode would give other frames or other pixels: all families are measured anew."""

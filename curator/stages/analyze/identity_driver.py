@@ -30,7 +30,8 @@ from curator.storage.content_id import full_content_id
 from curator.storage.source_reader import is_racy
 from curator.tables.parts import Parts, rows_to_table
 from curator.tables.source_table import SourceTable
-from curator.tables.track_parts import HashItem, track_origins
+from curator.tables.track_items import HashItem
+from curator.tables.track_parts import track_origins
 
 logger = logging.getLogger(__name__)
 

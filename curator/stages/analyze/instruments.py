@@ -1,10 +1,8 @@
 """Loads what a worker measures with."""
 
 import ctypes
-import gc
 import platform
-from collections.abc import Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Set
 
 from curator.measures.measure_contract import registered_measures
 from curator.measures.motion import Flow
@@ -54,8 +52,7 @@ def instruments_of(
             clip, models.find(clip), precision=config.clip_precision, device=device
         )
     if "shots" in families:
-        with _no_collection():
-            network = ShotNetwork(precision=config.shot_precision, device=device)
+        network = ShotNetwork(precision=config.shot_precision, device=device)
     measures = {measure_family(measure): measure for measure in registered_measures()}
     measures = {name: measure for name, measure in measures.items() if name in families}
     for measure in measures.values():
@@ -89,16 +86,3 @@ def keep_freed_memory() -> None:
         # Where this is more than it takes, the other alone would do harm.
         if libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES):
             libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Looks for no garbage while torch is imported, which makes a million objects that stay."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if was_on:
-            gc.enable()

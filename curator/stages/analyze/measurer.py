@@ -24,7 +24,7 @@ from curator.measures.camera_fit import SURE_SHARE, fitted_flow
 from curator.measures.change import ChangeStream
 from curator.measures.measure_contract import Measure, SamplePictures
 from curator.measures.motion import DenseFlow, Flow, motion_signals
-from curator.measures.noise import full_frame_noise
+from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE, full_frame_noise, with_noise
 from curator.measures.sample_signals import picture_signals
 from curator.measures.stillness import change_signals
 from curator.media.decode import DecodedFrame, DecodeReport, DeviceFrame, upright_size
@@ -38,7 +38,7 @@ from curator.models.transnet import ShotNetwork
 from curator.stages.analyze.families import SIGNALS_OF
 from curator.stages.analyze.frame_views import Sizes, Views, views_of
 from curator.stages.analyze.overlay_samples import Looks
-from curator.tables.track_table import FRAMES, FULL_FRAME_NOISE, NATIVE_NOISE, with_noise
+from curator.tables.track_items import FRAMES
 
 AnyFrame = DecodedFrame | DeviceFrame
 

@@ -27,7 +27,7 @@ from curator.stages.analyze.instruments import instruments_of
 from curator.stages.analyze.measurer import Instruments
 from curator.stages.analyze.segment_join import OVERLAP, analyze_segment, join_segments
 from curator.storage import ContentHashes, HashingReader, open_source, read_proven
-from curator.tables.track_parts import AnalyzeItem, HashItem, JoinItem, SegmentItem, SourceItem
+from curator.tables.track_items import AnalyzeItem, HashItem, JoinItem, SegmentItem, SourceItem
 
 Analyzed = Track | Failure | WholeReason | ContentHashes
 """What was measured, or why not; why a source must be analyzed whole; or its hashes."""
@@ -62,6 +62,7 @@ class AnalyzeStage(Stage[AnalyzeConfig, AnalyzeItem, Analyzed]):
     config_type = AnalyzeConfig
     boxed = True
     answers = (Track, Note, WholeReason, ContentHashes)
+    imports = ("torch", "cv2")
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ from curator.media.frame_tap import (
     look_at_clip,
 )
 from curator.records.clips import Clip, Written
-from curator.records.cuts import Looked
+from curator.records.cuts import CROP_COLUMNS, Looked
 from curator.records.sources import Failure
 from curator.stage import Scope, Stage
 from curator.stages.caption.caption_records import Frames, Task
@@ -38,7 +38,6 @@ from curator.storage import Store
 from curator.tables.checksums import read_rows
 from curator.tables.clip_locations import Location, clip_bytes
 from curator.tables.parts import Parts, rows_to_table
-from curator.tables.schemas import CROP_COLUMNS
 
 FRAMES = "frames"
 FRAMES_SCHEMA = pa.schema(

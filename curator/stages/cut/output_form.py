@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 from fractions import Fraction
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from curator.buckets import BucketClasses, bucket_of, bucket_size
 from curator.cut_requests import frame_plan
 from curator.records.cuts import ClipForm, CutRequest
 from curator.stages.cut.config import CutConfig
-from curator.tables.clip_rows import ClipRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def formed(request: CutRequest, form: ClipForm | None) -> CutRequest:
@@ -44,13 +45,18 @@ def _first_frames(request: CutRequest, n_frames: int) -> CutRequest:
     )
 
 
-def as_written(clips: pa.Table, cut: CutConfig, shard: BucketClasses) -> pa.Table:
+def as_written(clips: "pa.Table", cut: CutConfig, shard: BucketClasses) -> "pa.Table":
     """Returns candidates with the size, rate and number of frames that they would be written with.
 
     Rules still judge the source's picture; buckets are those of the written clip.
     """
     if not cut.has_form:
         return clips
+    # A decoder box imports this module, and needs no Arrow.
+    import pyarrow as pa
+
+    from curator.tables.clip_rows import ClipRows
+
     sizes, counts, rates = [], [], []
     for clip in ClipRows(clips, clips.schema):
         rate, n_frames = Fraction(clip.fps_fraction), clip.n_frames

@@ -12,7 +12,15 @@ import av
 from curator.cut_requests import cut_request
 from curator.media.frame_tap import FrameTaker, FrameWish, MakeTap, StoredFrames, TakenFrames
 from curator.records.clips import Span, Written
-from curator.records.cuts import ClipForm, Crop, CutClip, CutRequest, Looked, NotCopied
+from curator.records.cuts import (
+    ClipForm,
+    Crop,
+    CutClip,
+    CutRequest,
+    Looked,
+    NotCopied,
+    crop_columns,
+)
 from curator.records.sources import Failure, SourceRef, decode_limit_s
 from curator.records.tracks import Timeline
 from curator.stage import PixelStage, Scope, Stage, StageConfig
@@ -21,7 +29,6 @@ from curator.stages.cut.config import CutConfig
 from curator.stages.cut.output_form import formed
 from curator.stages.cut.pixel_stages import pixel_stamps
 from curator.storage import open_blocks, open_source
-from curator.tables.schemas import crop_columns
 
 
 class CutStageConfig(StageConfig):

@@ -10,9 +10,9 @@ from curator.measures.score_list import score_clip
 from curator.media.decode import upright_size
 from curator.models.embedding_heads import Heads
 from curator.records.clips import Candidate, Span
+from curator.records.cuts import crop_columns
 from curator.records.tracks import Track
 from curator.stages.propose.clip_spans import clip_id
-from curator.tables.schemas import crop_columns
 
 
 def candidate_of(

@@ -32,8 +32,8 @@ from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.clip_vectors import like_vectors
 from curator.tables.parts import to_parquet
 from curator.tables.schemas import PICTURES_SCHEMA, SOURCES_SCHEMA
+from curator.tables.track_items import FRAMES
 from curator.tables.track_parts import TRACKS
-from curator.tables.track_table import FRAMES
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from curator.tables.clip_vectors import vectors_table
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import PICTURES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
 from curator.tables.source_table import MEASURED_SCHEMA
-from curator.tables.track_parts import TrackItem
+from curator.tables.track_items import TrackItem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,46 +4,13 @@ from fractions import Fraction
 from typing import Any, BinaryIO
 
 import numpy as np
-import pyarrow as pa
 
 from curator.errors import ErrorCode, SourceError
 from curator.media.container import open_container, pixel_aspect_of, video_stream
 from curator.media.decode import HDR_TRANSFERS
 from curator.media.rotation import header_rotation_deg
-from curator.records.sources import Failure
+from curator.records.sources import Failure, SourceRef
 from curator.storage import content_id, open_source
-
-SCAN_SCHEMA = pa.schema(
-    [
-        ("uri", pa.string()),
-        ("bytes", pa.int64()),
-        ("version", pa.string()),
-        ("source_id", pa.string()),
-        ("container", pa.string()),
-        ("codec", pa.string()),
-        ("pixel_format", pa.string()),
-        ("width", pa.int32()),
-        ("height", pa.int32()),
-        ("rotation_deg", pa.int16()),
-        ("pixel_aspect", pa.string()),
-        ("time_base", pa.string()),
-        ("fps", pa.string()),
-        ("is_vfr", pa.bool_()),
-        ("header_duration_s", pa.float64()),
-        ("header_n_frames", pa.int64()),
-        ("has_audio", pa.bool_()),
-        ("is_hdr", pa.bool_()),
-        ("error_stage", pa.string()),
-        ("error_code", pa.string()),
-        ("error_message", pa.string()),
-    ]
-)
-"""Row of `scan`: a probe, or the error that stands in its place."""
-
-
-def scan_key(uri: str, version: str) -> str:
-    """Returns the key of a finished probe: another version is another key."""
-    return f"{version}\t{uri}"
 
 
 def scan_source(uri: str, n_bytes: int, version: str) -> dict[str, object]:
@@ -66,6 +33,11 @@ def scan_source(uri: str, n_bytes: int, version: str) -> dict[str, object]:
         for name, value in facts.items()
         if value is not None
     }
+
+
+def identity_columns(source: SourceRef) -> dict[str, Any]:
+    """Returns the columns that name a source."""
+    return {"uri": source.uri, "bytes": source.n_bytes, "version": source.version}
 
 
 def failure_columns(failure: Failure) -> dict[str, object]:

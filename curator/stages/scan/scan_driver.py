@@ -23,9 +23,9 @@ from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitWorker
 from curator.executor.worker import Step
 from curator.records.sources import SourceRef
-from curator.stages.scan.probe import SCAN_SCHEMA, scan_key
+from curator.stages.scan.probe_parts import SCAN_SCHEMA, ProbeParts, scan_key
 from curator.stages.scan.source_listing import Listed, ListedSource, SkippedName, UnlistedSource
-from curator.stages.scan.stage import ProbeParts, ScanStage
+from curator.stages.scan.stage import ScanStage
 from curator.storage import Store
 from curator.tables.key_index import KnownKeys
 from curator.tables.parts import Parts

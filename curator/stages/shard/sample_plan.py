@@ -13,6 +13,7 @@ from curator.buckets import Bucket, bucket_of
 from curator.models.perceptual import PERCEPTUAL_MODEL
 from curator.models.transnet import transnet_model_name
 from curator.records.clips import Clip, Reason
+from curator.records.cuts import CROP_COLUMNS
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout, split_of
@@ -20,7 +21,6 @@ from curator.stages.shard.tar_reader import Split
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, reject
 from curator.tables.clip_vectors import TextVector, Vectors
-from curator.tables.schemas import CROP_COLUMNS
 from curator.tables.spill_file import Spill
 
 _SAME = (

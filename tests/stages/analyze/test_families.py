@@ -36,18 +36,14 @@ from curator.storage import open_store
 from curator.storage.content_id import NO_HASHES
 from curator.storage.source_reader import stat_source
 from curator.tables.parts import Parts
+from curator.tables.track_items import FRAMES, HashItem, JoinItem, SegmentItem, SourceItem
 from curator.tables.track_parts import (
     AnalyzedUnit,
-    HashItem,
-    JoinItem,
     KeepTracks,
     LoadSegments,
-    SegmentItem,
-    SourceItem,
     StoredTrack,
     TrackParts,
 )
-from curator.tables.track_table import FRAMES
 
 FPS = 25
 CONFIG = AnalyzeConfig(clip="looker", clip_every_s=1.5)

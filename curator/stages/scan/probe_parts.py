@@ -1,0 +1,74 @@
+"""The stored probes of a run: a part per unit."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from curator.errors import RETRIED
+from curator.records.sources import SourceRef
+from curator.stages.scan.probe import identity_columns
+from curator.storage import Store
+from curator.storage.source_reader import is_racy
+from curator.tables.parts import Parts, rows_to_table
+
+SCAN_SCHEMA = pa.schema(
+    [
+        ("uri", pa.string()),
+        ("bytes", pa.int64()),
+        ("version", pa.string()),
+        ("source_id", pa.string()),
+        ("container", pa.string()),
+        ("codec", pa.string()),
+        ("pixel_format", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("rotation_deg", pa.int16()),
+        ("pixel_aspect", pa.string()),
+        ("time_base", pa.string()),
+        ("fps", pa.string()),
+        ("is_vfr", pa.bool_()),
+        ("header_duration_s", pa.float64()),
+        ("header_n_frames", pa.int64()),
+        ("has_audio", pa.bool_()),
+        ("is_hdr", pa.bool_()),
+        ("error_stage", pa.string()),
+        ("error_code", pa.string()),
+        ("error_message", pa.string()),
+    ]
+)
+"""Row of `scan`: a probe, or the error that stands in its place."""
+
+
+def scan_key(uri: str, version: str) -> str:
+    """Returns the key of a finished probe: another version is another key."""
+    return f"{version}\t{uri}"
+
+
+class ProbeParts:
+    """Stores the probes of a unit as one part.
+
+    The next run probes again what failed for the moment, and files that were being written.
+    """
+
+    def __init__(self, store: Store, stamp: str) -> None:
+        self._parts = Parts(store, "scan", stamp)
+        self._since_ns = time.time_ns()
+
+    def __call__(self, unit: Sequence[SourceRef], rows: Sequence[dict[str, Any]]) -> pa.Table:
+        """Stores rows of `SCAN_SCHEMA`; returns them as a table.
+
+        What names a source is that of the unit: a decoder must not make this process open another.
+        """
+        named = [row | identity_columns(source) for source, row in zip(unit, rows, strict=True)]
+        table = rows_to_table(named, SCAN_SCHEMA)
+        done = [
+            scan_key(source.uri, source.version)
+            for source, row in zip(unit, rows, strict=True)
+            if row.get("error_code") not in RETRIED
+            and not is_racy(source.uri, source.version, self._since_ns)
+        ]
+        if done:
+            self._parts.write(table, done)
+        return table

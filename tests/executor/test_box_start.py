@@ -1,0 +1,57 @@
+"""What the processes of a boxed stage import, and how many threads a box has when it is locked.
+
+Before this was pinned, a box imported Arrow, whose thread kept its rights, and cost 0.1 CPU-seconds
+more.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+STAGES = ("scan", "analyze", "cut")
+NOT_IN_BOX = ("pyarrow", "pandas", "ray", "boto3", "torch", "onnxruntime")
+
+
+def said(code: str, *arguments: str) -> list[str]:
+    """What a Python of its own prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+IMPORTED = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(*sys.modules)
+"""
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_box_begins_with_little(stage: str) -> None:
+    modules = said(IMPORTED, "curator.executor.box_process", f"curator.stages.{stage}.stage")
+    assert not set(NOT_IN_BOX).intersection(modules)
+
+
+LOCKED = """
+import os, sys, threading
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+from curator.executor import box_process, sandbox
+from curator.stages.analyze.stage import AnalyzeStage
+if not sys.argv[1:]:
+    box_process._load(AnalyzeStage.imports)
+else:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+try:
+    sandbox.lock((), "/tmp")
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux locks processes")
+def test_a_process_is_locked_before_it_has_threads() -> None:
+    assert said(LOCKED) == []
+    assert "threads that run already cannot be locked" in " ".join(said(LOCKED, "thread"))
