@@ -1,0 +1,271 @@
+"""Scores found shots and clips against labels, with the convention of `shots.py`.
+
+Shape letters: U units that are resampled, R resamples, K peaks.
+"""
+
+# ruff: noqa: N803, N806 - shape letters
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from shots import TOLERANCE_FRAMES, Label
+
+RESAMPLES = 1000
+LENGTHS = ((0, "cut"), (5, "1-5"), (10, "6-10"), (20, "11-20"), (40, "21-40"), (10**9, "41+"))
+"""Most frames of each class of lengths."""
+PEAK_FRAMES = 6
+"""Of two peaks of probability so close the higher counts."""
+LEAST_PEAK = 0.01
+"""Peaks of probability below are no forecast of a boundary."""
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A file with labels.
+
+    Attributes:
+        path: The file.
+        labels: Its boundaries, without those in an ignored range.
+        ignored: First and last frame of stretches that count neither way.
+        unit: What it is a part of; all files of one recording are drawn together.
+        duration_s: Its length.
+        rate: Frames per second, as it is shown in tables.
+        codec: Name of the codec, as it is shown in tables.
+    """
+
+    path: Path
+    labels: tuple[Label, ...]
+    ignored: tuple[Span, ...]
+    unit: str
+    duration_s: float
+    rate: str
+    codec: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a method finds in a file, in frames, half-open.
+
+    Attributes:
+        shots: Shots in order; between two lies a boundary, and all frames of a gradual one.
+        clips: Clips that are kept.
+        fps: Frames per second of clips.
+    """
+
+    shots: list[Span]
+    clips: list[Span]
+    fps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How a method does on a file.
+
+    Attributes:
+        spans: For each label the widest gap between shots that is found there; None if missed.
+        false: Boundaries that are none.
+        leaked_frames: Frames of labelled transitions that lie in kept clips.
+        clips: Kept clips.
+        dirty_clips: Those that hold a cut or a frame of a transition.
+        kept_s: Seconds of kept clips.
+    """
+
+    spans: list[Span | None]
+    false: int
+    leaked_frames: int
+    clips: int
+    dirty_clips: int
+    kept_s: float
+
+
+def tally(file: Labelled, found: Found) -> Tally:
+    """Compares a file's labels with what is found."""
+    gaps = [
+        (a[1], b[0])
+        for a, b in pairwise(sorted(found.shots))
+        if not _is_ignored((a[1] + b[0]) / 2, file.ignored)
+    ]
+    spans: list[Span | None] = []
+    used: set[Span] = set()
+    for label in file.labels:
+        low, high = label.start - TOLERANCE_FRAMES, label.end + TOLERANCE_FRAMES
+        hits = [gap for gap in gaps if low <= (gap[0] + gap[1]) / 2 <= high]
+        used.update(hits)
+        spans.append(max(hits, key=lambda gap: gap[1] - gap[0]) if hits else None)
+    return Tally(
+        spans=spans,
+        false=sum(gap not in used for gap in gaps),
+        leaked_frames=sum(
+            max(0, min(label.end, end) - max(label.start, start))
+            for label in file.labels
+            for start, end in found.clips
+        ),
+        clips=len(found.clips),
+        dirty_clips=sum(any(_holds(clip, label) for label in file.labels) for clip in found.clips),
+        kept_s=sum(end - start for start, end in found.clips) / found.fps,
+    )
+
+
+def _is_ignored(position: float, ignored: Sequence[Span]) -> bool:
+    return any(a - TOLERANCE_FRAMES <= position <= b + TOLERANCE_FRAMES for a, b in ignored)
+
+
+def _holds(clip: Span, label: Label) -> bool:
+    if label.start == label.end:
+        return clip[0] < label.start < clip[1]
+    return clip[0] < label.end and label.start < clip[1]
+
+
+def rates(found: float, missed: float, false: float) -> tuple[float, float, float]:
+    """Precision, recall and F1; 1 where there is nothing to find and nothing found."""
+    precision = found / (found + false) if found + false else 1.0
+    recall = found / (found + missed) if found + missed else 1.0
+    total = 2 * found + missed + false
+    return precision, recall, 2 * found / total if total else 1.0
+
+
+def summary(files: Sequence[Labelled], tallies: Sequence[Tally]) -> dict[str, Any]:
+    """Figures of a set of files."""
+    pairs = list(zip(files, tallies, strict=True))
+    labels = [
+        (file, label, span)
+        for file, done in pairs
+        for label, span in zip(file.labels, done.spans, strict=True)
+    ]
+    gradual = [(label, span) for _, label, span in labels if label.end > label.start]
+    marked = [(label, span) for label, span in gradual if span is not None and span[1] > span[0]]
+    n_found = sum(span is not None for *_, span in labels)
+    n_false = sum(done.false for done in tallies)
+    precision, recall, f1 = rates(n_found, len(labels) - n_found, n_false)
+    minutes = sum(file.duration_s for file in files) / 60
+    frames = sum(label.end - label.start for label, _ in gradual)
+    clips = sum(done.clips for done in tallies)
+    return {
+        "files": len(files),
+        "units": len({file.unit for file in files}),
+        "minutes": round(minutes, 2),
+        "found": n_found,
+        "missed": len(labels) - n_found,
+        "false": n_false,
+        "precision": precision,
+        "recall": recall,
+        "f1": f1,
+        **intervals(files, tallies),
+        "false_per_10_min": 10 * n_false / minutes,
+        "gradual": len(gradual),
+        "marked_share": len(marked) / len(gradual) if gradual else None,
+        "marked_iou": float(np.mean([iou(a, b) for a, b in marked])) if marked else None,
+        "leaked_share": sum(d.leaked_frames for d in tallies) / frames if frames else None,
+        "clips": clips,
+        "dirty_clips_share": sum(d.dirty_clips for d in tallies) / clips if clips else None,
+        "kept_s": sum(done.kept_s for done in tallies),
+        "by_type": _grouped(labels, lambda _, label: "gradual" if _wide(label) else "cut"),
+        "by_kind": _grouped(labels, lambda _, label: label.kind),
+        "by_frames": _grouped(labels, lambda _, label: _length(label)),
+        "by_rate": _grouped(labels, lambda file, _: file.rate, pairs, lambda file: file.rate),
+        "by_codec": _grouped(labels, lambda file, _: file.codec, pairs, lambda file: file.codec),
+    }
+
+
+def iou(label: Label, span: Span) -> float:
+    """Frames in both of two spans by frames in either."""
+    both = min(label.end, span[1]) - max(label.start, span[0])
+    return max(0, both) / (max(label.end, span[1]) - min(label.start, span[0]))
+
+
+def intervals(files: Sequence[Labelled], tallies: Sequence[Tally]) -> dict[str, Any]:
+    """95% intervals of F1 and of false boundaries per 10 minutes, by drawing units again."""
+    units = sorted({file.unit for file in files})
+    counts = np.zeros((len(units), 4))
+    for file, done in zip(files, tallies, strict=True):
+        n_found = sum(span is not None for span in done.spans)
+        row = n_found, len(done.spans) - n_found, done.false, file.duration_s / 600
+        counts[units.index(file.unit)] += row
+    drawn = np.random.default_rng(0).integers(0, len(units), (RESAMPLES, len(units)))
+    found_R, missed_R, false_R, tens_R = counts[drawn].sum(axis=1).T
+    total = 2 * found_R + missed_R + false_R
+    f1_R = np.where(total > 0, 2 * found_R / np.maximum(total, 1), 1.0)
+    return {
+        "f1_95": np.percentile(f1_R, [2.5, 97.5]).tolist(),
+        "false_per_10_min_95": np.percentile(false_R / tens_R, [2.5, 97.5]).tolist(),
+    }
+
+
+def _wide(label: Label) -> bool:
+    return label.end > label.start
+
+
+def _length(label: Label) -> str:
+    return next(name for most, name in LENGTHS if label.end - label.start <= most)
+
+
+def _grouped(
+    labels: Sequence[tuple[Labelled, Label, Span | None]],
+    name_of: Callable[[Labelled, Label], str],
+    pairs: Sequence[tuple[Labelled, Tally]] = (),
+    group_of: Callable[[Labelled], str] | None = None,
+) -> dict[str, dict[str, float]]:
+    """Labels found of all in each group; with false boundaries and F1 where files are grouped."""
+    groups: dict[str, dict[str, float]] = defaultdict(lambda: {"found": 0, "of": 0})
+    for file, label, span in labels:
+        group = groups[name_of(file, label)]
+        group["of"] += 1
+        group["found"] += span is not None
+    if group_of is not None:
+        for file, done in pairs:
+            group = groups[group_of(file)]
+            group["false"] = group.get("false", 0) + done.false
+        for group in groups.values():
+            group["f1"] = rates(group["found"], group["of"] - group["found"], group["false"])[2]
+    return dict(groups)
+
+
+def forecasts(
+    files: Sequence[Labelled], probability: Mapping[Path, NDArray[np.float32]]
+) -> NDArray[np.float64]:
+    """Peaks of a probability of each frame ending a shot: float64 [K, 2], value and rightness."""
+    rows: list[tuple[float, bool]] = []
+    for file in files:
+        values = probability[file.path].astype(np.float64)
+        taken: list[int] = []
+        for frame in np.argsort(-values, kind="stable").tolist():
+            if values[frame] < LEAST_PEAK:
+                break
+            if all(abs(frame - other) >= PEAK_FRAMES for other in taken):
+                taken.append(frame)
+        rows += [
+            (
+                values[frame],
+                any(
+                    label.start - TOLERANCE_FRAMES <= frame + 1 <= label.end + TOLERANCE_FRAMES
+                    for label in file.labels
+                ),
+            )
+            for frame in taken
+            if not _is_ignored(frame + 1, file.ignored)
+        ]
+    return np.array(rows, np.float64).reshape(-1, 2)
+
+
+def reliability(forecasts_K2: NDArray[np.float64]) -> dict[str, Any]:
+    """Ten bins of a forecast, with what came true, and the expected calibration error."""
+    value, right = forecasts_K2.T
+    number = np.minimum((value * 10).astype(int), 9)
+    bins = []
+    error = 0.0
+    for i in range(10):
+        within = number == i
+        row: dict[str, Any] = {"from": i / 10, "n": int(within.sum())}
+        if row["n"]:
+            row |= {"forecast": float(value[within].mean()), "true": float(right[within].mean())}
+            error += row["n"] * abs(row["forecast"] - row["true"])
+        bins.append(row)
+    return {"bins": bins, "ece": error / max(1, len(value))}
