@@ -36,7 +36,6 @@ from film_makers import write_video
 from film_shots import moving_texture
 from flipping_proxy import flipping_proxy
 from hostile import _descendants, _peak_bytes
-from hostile_corpus import aliases
 from hostile_films import black_png, film
 from s3_faults import noisy
 
@@ -343,7 +342,11 @@ def rest(trial: Trial) -> str:
     with s3() as (address, client):
         client.put_object(Bucket="films", Key="list.txt", Body=str(path).encode())  # type: ignore[attr-defined]
         named = trial.run("s3://films/list.txt", AWS_ENDPOINT_URL=address, AWS_REGION="us-east-1")
-    (trial.folder / "bomb.yaml").write_text(aliases())
+    lines = ["a0: &a0 {k: v}"]
+    for level in range(1, 9):
+        merged = ", ".join([f"*a{level - 1}"] * 9)
+        lines.append(f"a{level}: &a{level} {{<<: [{merged}]}}")
+    (trial.folder / "bomb.yaml").write_text("\n".join(lines))
     bomb = trial.run(None, "--recipe", trial.folder / "bomb.yaml")
     hashed = "--hash=" in (trial._tree / "constraints.txt").read_text()
     return (
