@@ -4,7 +4,6 @@ It has no credentials, opens no file of users and no connection: its parent read
 `decoder_box` is the parent's side, and has the list of messages.
 """
 
-import gc
 import importlib
 import io
 import logging
@@ -14,13 +13,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from curator.errors import CuratorError, ErrorCode, FullDiskError, SourceError
 from curator.executor.attempts import internal_failure
+from curator.executor.garbage import no_collection
 from curator.executor.plain_values import to_bytes
 from curator.executor.sandbox import end_with_parent, lock
 from curator.records.sources import Failure
@@ -147,7 +147,7 @@ class BoxProcess:
                     _load(imports)
                 lock(readable, self._folder)
                 self._is_locked = True
-            with _no_collection():
+            with no_collection():
                 self._stage = pickle.loads(stage)
                 self._stage.setup()
         except CuratorError as error:
@@ -189,20 +189,9 @@ class BoxProcess:
 
 
 def _load(modules: Sequence[str]) -> None:
-    with _no_collection():
+    with no_collection():
         for name in modules:
             importlib.import_module(name)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Looks for no garbage meanwhile: torch alone makes a million objects that stay."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _failure(

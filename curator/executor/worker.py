@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curator.errors import CuratorError
+from curator.executor.garbage import no_collection
 from curator.stage import Resources, Stage
 from curator.tables.parts import leave_pandas_out
 
@@ -65,7 +66,8 @@ def call_chain(packed: bytes, unit: bytes) -> bytes:
         if packed not in _kept:
             _kept.clear()
             leave_pandas_out()
-            _kept[packed] = [make(**settings) for make, settings in pickle.loads(packed)]
+            with no_collection():
+                _kept[packed] = [make(**settings) for make, settings in pickle.loads(packed)]
         result = pickle.loads(unit)
         for step in _kept[packed]:
             result = step(result)

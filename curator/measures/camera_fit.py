@@ -7,11 +7,11 @@ Legend: H, W picture; P places of the grid on which flow is looked at.
 
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.motion import Flow
+from curator.media.opencv import cv2
 
 GRID_STEP_PX = 10
 """Flow is looked at on a grid of this step: 32 x 18 places of a picture of 320 x 180."""

@@ -9,9 +9,10 @@ on no frame farther away than `REACH`.
 from collections import deque
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
+
+from curator.media.opencv import cv2
 
 CHANGES = ("step", "step_3", "step_13", "colour_13", "net_24")
 """Values of a frame, float32 each.
@@ -39,9 +40,9 @@ class _Seen(NamedTuple):
     """What is kept of a frame: its pixels, the range around each, its colours, its contrast."""
 
     rgb: NDArray[np.uint8]
-    high: cv2.typing.MatLike
-    low: cv2.typing.MatLike
-    colours: cv2.typing.MatLike
+    high: "cv2.typing.MatLike"
+    low: "cv2.typing.MatLike"
+    colours: "cv2.typing.MatLike"
     contrast: NDArray[np.float32]
 
 

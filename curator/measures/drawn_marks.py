@@ -8,13 +8,13 @@ stand still too, nothing can tell, and there is no score.
 
 # ruff: noqa: N803 - shape letters
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
 from curator.measures.look_maps import moved_of
 from curator.measures.measure_contract import ScoreSpec
+from curator.media.opencv import cv2
 
 FAMILY = "overlays"
 EDGE_SIDE = 72

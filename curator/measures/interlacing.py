@@ -2,11 +2,11 @@
 
 # ruff: noqa: N803 - shape letters: N lines, L their length
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.measure_contract import ScoreSpec
+from curator.media.opencv import cv2
 
 FAMILY = "quality"
 

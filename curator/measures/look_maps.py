@@ -6,9 +6,10 @@ An inset has straight sides that stand still whatever it shows, and its content 
 
 # ruff: noqa: N803 - shape letters
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
+
+from curator.media.opencv import cv2
 
 LINE_ACROSS = 256
 """Places of a line across its own direction: 2.5 px of the width of a 640 by 360 picture."""

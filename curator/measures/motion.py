@@ -2,12 +2,12 @@
 
 # ruff: noqa: N803 - shape letters
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.measure_contract import ScoreSpec
 from curator.media.hardware_flow import HardwareFlow
+from curator.media.opencv import cv2
 
 FAMILY = "motion"
 MIN_SIDE_PX = 16

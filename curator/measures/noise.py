@@ -4,12 +4,12 @@
 
 from collections.abc import Mapping
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.measure_contract import ScoreSpec
 from curator.measures.strips import STRIP_PX
+from curator.media.opencv import cv2
 
 FAMILY = "quality"
 NATIVE_NOISE, FULL_FRAME_NOISE = "native_noise", "full_frame_noise"
@@ -98,7 +98,7 @@ def full_frame_noise(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) 
     return deviation / 2**0.5 if _deviation(coarse) < _WHITE * deviation else 0.0
 
 
-def _deviation(picture_HW: cv2.typing.MatLike) -> float:
+def _deviation(picture_HW: "cv2.typing.MatLike") -> float:
     return float(cv2.meanStdDev(picture_HW)[1][0, 0])
 
 

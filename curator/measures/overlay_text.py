@@ -15,12 +15,12 @@ overlays lie, in the middle of the bottom or close to a corner.
 
 # ruff: noqa: N803 - shape letters
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
+from curator.media.opencv import cv2
 from curator.models.text_detector import BOX_COLUMNS
 
 FAMILY = "overlays"

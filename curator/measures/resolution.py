@@ -4,12 +4,12 @@
 
 from functools import cache
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.measure_contract import ScoreSpec
 from curator.measures.strips import STRIP_PX, at_most
+from curator.media.opencv import cv2
 
 FAMILY = "quality"
 

@@ -2,11 +2,11 @@
 
 # ruff: noqa: N803 - shape letters
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.measure_contract import ScoreSpec
+from curator.media.opencv import cv2
 
 FAMILY = "quality"
 
@@ -46,7 +46,7 @@ def sharpness(gray_HW: NDArray[np.uint8]) -> float:
     return min(1.0, float(np.quantile(steepest[has_edge] / contrast[has_edge], 0.9)))
 
 
-def _windows(filtered_HW: cv2.typing.MatLike, size: int) -> NDArray[np.uint8]:
+def _windows(filtered_HW: "cv2.typing.MatLike", size: int) -> NDArray[np.uint8]:
     """What a filter of even windows says at their middles."""
     return np.asarray(filtered_HW, np.uint8)[size // 2 :: size, size // 2 :: size]
 

@@ -2,12 +2,12 @@
 
 # ruff: noqa: N803 - shape letters
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
+from curator.media.opencv import cv2
 
 FAMILY = "quality"
 

@@ -4,11 +4,11 @@
 
 from functools import cache
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.measure_contract import ScoreSpec
+from curator.media.opencv import cv2
 
 FAMILY = "quality"
 

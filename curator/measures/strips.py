@@ -6,11 +6,11 @@ picture says as much as the whole. Shape letters: N lines, L their length.
 
 # ruff: noqa: N803 - shape letters
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.measures.borders import AnyLuma
+from curator.media.opencv import cv2
 
 STRIP_PX = 8
 _N_STRIPS = 16
@@ -31,11 +31,11 @@ def every_other_strip(lines_NL: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return halves.reshape(-1, lines_NL.shape[1])
 
 
-def at_most(lines_NL: cv2.typing.MatLike, level: int) -> NDArray[np.uint8]:
+def at_most(lines_NL: "cv2.typing.MatLike", level: int) -> NDArray[np.uint8]:
     """Levels, those above one cut down to it."""
     return np.asarray(cv2.threshold(lines_NL, level, level, cv2.THRESH_TRUNC)[1], np.uint8)
 
 
-def within(lines_NL: cv2.typing.MatLike, low: int, high: int) -> NDArray[np.uint8]:
+def within(lines_NL: "cv2.typing.MatLike", low: int, high: int) -> NDArray[np.uint8]:
     """255 where a level lies between two, both of them included, else 0."""
     return np.asarray(cv2.inRange(lines_NL, np.array([low]), np.array([high])), np.uint8)

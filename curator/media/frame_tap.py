@@ -13,12 +13,12 @@ from typing import Protocol
 import av
 import av.error
 import av.video.frame
-import cv2
 import numpy as np
 from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
 
 from curator.errors import CutError
+from curator.media.opencv import cv2
 from curator.media.scale import Scaler, fit_inside
 from curator.records.clips import Clip, Written
 from curator.records.cuts import Looked

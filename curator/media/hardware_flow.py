@@ -9,11 +9,11 @@ gives another flow than the CPU's method, so recipes name it (`analyze.flow`) an
 from importlib import import_module
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError, install_extra
+from curator.media.opencv import cv2
 
 GRID_PX = 4
 """Pixels from one vector to the next, which every generation of the engine supports."""

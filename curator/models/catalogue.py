@@ -7,7 +7,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from curator.errors import ModelError, unknown_key
-from curator.strict_yaml import StrictYamlError, load_yaml
 
 Kind = Literal["clip", "aesthetic", "shots", "text"]
 
@@ -142,6 +141,8 @@ def load_catalogue(added: str | None = None) -> Catalogue:
 
 
 def _entries(text: str) -> dict[str, ModelEntry]:
+    from curator.strict_yaml import StrictYamlError, load_yaml
+
     try:
         data = load_yaml(text) or {}
         if not isinstance(data, dict):

@@ -27,9 +27,10 @@ dimensions, S side of the square, M maps, K frequencies along one axis.
 """
 # ruff: noqa: N803, N806 - shape letters
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
+
+from curator.media.opencv import cv2
 
 PERCEPTUAL_MODEL = "curate/perceptual-1"
 """Name and version; embeddings of different versions are not comparable."""

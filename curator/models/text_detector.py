@@ -15,11 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from curator.errors import ModelError
+from curator.media.opencv import cv2
 
 logger = logging.getLogger(__name__)
 

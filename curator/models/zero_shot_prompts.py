@@ -5,7 +5,6 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from curator.errors import ModelError
-from curator.strict_yaml import StrictYamlError, load_yaml
 
 
 class Prompts(BaseModel):
@@ -43,6 +42,8 @@ def load_prompts(path: str | None = None) -> Prompts:
     Raises:
         ModelError: It cannot be read, or is of another form.
     """
+    from curator.strict_yaml import StrictYamlError, load_yaml
+
     file = Path(path) if path is not None else Path(__file__).parent / "content_types.yaml"
     try:
         return Prompts.model_validate(load_yaml(file.read_text(encoding="utf-8")))

@@ -15,7 +15,6 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,6 +28,7 @@ from curator.measures.sample_signals import picture_signals
 from curator.measures.stillness import change_signals
 from curator.media.decode import DecodedFrame, DecodeReport, DeviceFrame, upright_size
 from curator.media.nvdec import Nvdec
+from curator.media.opencv import cv2
 from curator.media.scale import fit_inside
 from curator.models.clip_model import ClipEncoder
 from curator.models.perceptual import DIM, describe

@@ -1,0 +1,22 @@
+"""OpenCV, imported where it is first used.
+
+Measures also say how scores are made of what is stored. The process that does that is not the one
+that sees pixels, and starts 0.07 CPU-seconds sooner without OpenCV.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["cv2"]
+
+if TYPE_CHECKING:
+    import cv2
+else:
+
+    class _OpenCV:
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+            found = getattr(importlib.import_module("cv2"), name)
+            setattr(self, name, found)
+            return found
+
+    cv2 = _OpenCV()
