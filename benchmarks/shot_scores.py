@@ -182,10 +182,15 @@ def iou(label: Label, span: Span) -> float:
 
 
 def intervals(files: Sequence[Labelled], tallies: Sequence[Tally]) -> dict[str, Any]:
-    """95% intervals of F1 and of false boundaries per 10 minutes, by drawing units again."""
+    """95% intervals of F1 and of false boundaries per 10 minutes, by drawing units again.
+
+    With them goes F1 where each unit counts once, however many files it has.
+    """
     units = sorted({file.unit for file in files})
     counts = np.zeros((len(units), 4))
+    n_files = np.zeros((len(units), 1))
     for file, done in zip(files, tallies, strict=True):
+        n_files[units.index(file.unit)] += 1
         n_found = sum(span is not None for span in done.spans)
         row = n_found, len(done.spans) - n_found, done.false, file.duration_s / 600
         counts[units.index(file.unit)] += row
@@ -193,7 +198,9 @@ def intervals(files: Sequence[Labelled], tallies: Sequence[Tally]) -> dict[str, 
     found_R, missed_R, false_R, tens_R = counts[drawn].sum(axis=1).T
     total = 2 * found_R + missed_R + false_R
     f1_R = np.where(total > 0, 2 * found_R / np.maximum(total, 1), 1.0)
+    found, missed, false = (counts / n_files).sum(axis=0)[:3]
     return {
+        "f1_units_once": rates(found, missed, false)[2],
         "f1_95": np.percentile(f1_R, [2.5, 97.5]).tolist(),
         "false_per_10_min_95": np.percentile(false_R / tens_R, [2.5, 97.5]).tolist(),
     }

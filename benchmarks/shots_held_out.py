@@ -312,11 +312,13 @@ def _table(figures: dict[str, dict[str, Any]]) -> str:
         ),
         "kept s": lambda f: f"{f['kept_s']:.0f}",
     }
+    repeats = first["units"] < first["files"]
     if n_labels:
         columns = {
             "precision": lambda f: f"{f['precision']:.3f}",
             "recall": lambda f: f"{f['recall']:.3f}",
             "F1": lambda f: f"{f['f1']:.3f} [{_pair(f['f1_95'], 3)}]",
+            **({"F1, recordings once": lambda f: f"{f['f1_units_once']:.3f}"} if repeats else {}),
             "cuts": lambda f: _of(f["by_type"].get("cut")),
             "gradual": lambda f: _of(f["by_type"].get("gradual")),
             "with extent": lambda f: _share(f["marked_share"]),

@@ -62,7 +62,9 @@ def test_intervals_draw_units_not_files(bench: Any) -> None:  # noqa: ANN401
     files = [labelled(bench, (100, 100)), labelled(bench, (100, 100))]
     shots = [found(bench, (0, 100), (100, 200)), found(bench, (0, 200))]
     tallies = [bench.tally(file, one) for file, one in zip(files, shots, strict=True)]
-    assert bench.intervals(files, tallies)["f1_95"] == pytest.approx([2 / 3, 2 / 3])
+    figures = bench.intervals(files, tallies)
+    assert figures["f1_95"] == pytest.approx([2 / 3, 2 / 3])
+    assert figures["f1_units_once"] == pytest.approx(2 / 3)
 
 
 def test_reliability_of_forecasts(bench: Any) -> None:  # noqa: ANN401
