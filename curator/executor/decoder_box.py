@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from curator import errors
@@ -53,7 +54,12 @@ KEPT_FAMILIES = (
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """As Ray has it in its workers: small products of matrices on two threads mostly wait, busily."""
 WALL_PER_CPU = 6.0
-"""Seconds that a box may take for each CPU-second that it is given: machines are shared."""
+"""Seconds that a box may take for each CPU-second that it is given: machines are shared.
+
+Where the machine is so busy that it gets less, it has as long again while it works at all.
+"""
+LEAST_SHARE = 0.01
+"""Share of a core below which a box does not work, but waits."""
 _SLOW = "it took longer than its size allows"
 _NONSENSE = (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, OSError)
 """Errors that an answer raises which no honest box gives; `OSError` for one that is too long."""
@@ -243,6 +249,16 @@ class Box:
             return
         self._stage, self._readable = stage, readable if stage.locks else None
 
+    def _used_s(self) -> float:
+        """CPU-seconds of the process so far, as the system counts them; 0 where it does not say."""
+        assert self._process is not None
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text("ascii", "replace")
+        except OSError:
+            return 0.0
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def _send(self, *message: object) -> None:
         assert self._pipe is not None
         self._pipe.send_bytes(pickle.dumps(message))
@@ -250,13 +266,18 @@ class Box:
     def _answer(self, uri: str, wall_s: float | None) -> Any:  # noqa: ANN401
         """Serves the box until it is done; time in which it waits for bytes does not count."""
         assert self._pipe is not None
-        stage = self._stage
+        stage, given_s, used_s = self._stage, wall_s or 0.0, self._used_s()
+        most_s = used_s + given_s / WALL_PER_CPU
         records = (*stage.answers, Failure, ErrorCode) if stage is not None else ()
         most_bytes = (stage.limit_bytes if stage is not None else None) or MAX_ANSWER_BYTES
         while True:
             asked_s = time.monotonic()
-            if wall_s == 0 or not self._pipe.poll(wall_s):
-                raise self._died(_SLOW)
+            while wall_s == 0 or not self._pipe.poll(wall_s):
+                before_s, used_s = used_s, self._used_s()
+                if used_s - before_s < LEAST_SHARE * given_s or used_s >= most_s:
+                    raise self._died(_SLOW)
+                wall_s = given_s
+                asked_s = time.monotonic()
             if wall_s is not None:
                 # Something for each message, so that no number of them holds its parent for ever.
                 wall_s = max(0.0, wall_s - max(MESSAGE_S, time.monotonic() - asked_s))

@@ -131,6 +131,14 @@ def _busy(unit: Item) -> None:
         pass
 
 
+def _work(unit: Item) -> bytes:
+    """Works for half a second of the processor's time."""
+    begun_s = time.process_time()
+    while time.process_time() < begun_s + 0.5:
+        pass
+    return b"worked"
+
+
 def _close_and_stay() -> None:
     for number in range(3, 64):
         with contextlib.suppress(OSError):
@@ -162,6 +170,7 @@ ACTS: dict[str, Callable[[Item], Any]] = {
     "closes": lambda _: _close_and_stay(),
     "abort": lambda _: ctypes.CDLL(None).abort(),
     "busy": _busy,
+    "work": _work,
     "sleep": lambda _: time.sleep(60),
     "hungry": _hungry,
     "other": _other_source,
@@ -259,6 +268,17 @@ def test_a_box_that_waits_for_nothing_ends(film: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(decoder_box, "WALL_PER_CPU", 2.0)
     (failure,) = _run(film, "sleep")
     assert failure.code == ErrorCode.TOO_SLOW
+
+
+@pytest.mark.usefixtures("box")
+def test_a_box_that_works_on_a_busy_machine_is_waited_for(
+    film: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that time without the processor is not held against a source; one that hangs ends."""
+    monkeypatch.setattr(decoder_box, "WALL_PER_CPU", 0.1)
+    worked, hung = _run(film, "work", "sleep")
+    assert worked == b"worked"
+    assert hung.code == ErrorCode.TOO_SLOW
 
 
 @pytest.mark.usefixtures("box")
