@@ -320,7 +320,7 @@ class Alone:
 
 
 def _watched(peaks: dict[str, int], ended: threading.Event) -> None:
-    """Reads the peak of this process's box until it is told to end."""
+    """Samples the peak memory of this process's box until `ended` is set, and once more then."""
     is_last = False
     while not is_last:
         is_last = ended.wait(_EVERY_S)

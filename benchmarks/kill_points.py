@@ -28,17 +28,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+import tests_path  # noqa: F401
+from faults.test_one_consistent_set import CHANGED, SETTINGS
 
 from curator.cli import main
 from curator.storage.local_store import LocalStore
 
-SETTINGS = (
-    "shard.resolutions=[64, 120]", "filters.short_side_px.min=60", "propose.min_s=0.5",
-    "propose.max_s=1", "dedup.enabled=false", "filters.sharpness.min=0", "shard.val_share=0.4",
-)  # fmt: skip
-CHANGED = ("shard.resolutions=[64]", "shard.max_bytes=65536", "select.max_per_group=3",
-           "select.by=[]")  # fmt: skip
 COMPARED = ("shards", "sources", "clips", "shots", "embeddings")
 PRELOADED = ["curator.cli", "curator.runs.curation", "curator.runs.recaptioning", "curator.verify"]
 

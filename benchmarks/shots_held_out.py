@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Judges shot boundaries on footage that nothing was fitted on, beside other detectors.
+"""Compares shot detectors on footage that none of them was fitted to.
 
     shots_held_out.py --footage FOOTAGE --work DIR [--part blind] [--sets kinds,edits,singles]
         [--media MEDIA] [--films FILMS ...] [--method 'NAME: KEY=VALUE ...']...

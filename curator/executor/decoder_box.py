@@ -51,8 +51,6 @@ KEPT_FAMILIES = (
     "ORT_", "COVERAGE_",
 )  # fmt: skip
 """Beginnings of names of further ones. `NVIDIA_` and `LANG` would let API keys of services pass."""
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""As Ray has it in its workers: small products of matrices on two threads mostly wait, busily."""
 WALL_PER_CPU = 6.0
 """Seconds that a box may take for each CPU-second that it is given: machines are shared.
 
@@ -205,9 +203,9 @@ class Box:
             if name in KEPT_VARIABLES or name.startswith(KEPT_FAMILIES)
         }
         folder = str(self._folder.path)
-        environment = ONE_THREAD | environment | {"TMPDIR": folder, "HOME": folder}
         # OpenBLAS starts its threads when it is imported, and they would not be locked.
-        environment["OPENBLAS_NUM_THREADS"] = "1"
+        environment |= {"TMPDIR": folder, "HOME": folder, "OPENBLAS_NUM_THREADS": "1"}
+        environment.setdefault("OMP_NUM_THREADS", "1")
         environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         self._process = subprocess.Popen(
             [

@@ -11,9 +11,11 @@ def no_collection() -> Iterator[None]:
 
     Imports make objects that stay, torch's a million: looking takes a fifth of its time.
     """
+    was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        gc.enable()
+        if was_on:
+            gc.enable()

@@ -198,7 +198,7 @@ class Recaption:
         # Imported here: measured captions need nothing of it.
         from curator.stages.caption.caption_driver import Captioning
 
-        beside = StoredSidecars(self._store, self._previous["tables"].get(SIDECARS))
+        sidecars = StoredSidecars(self._store, self._previous["tables"].get(SIDECARS))
         captioning = Captioning(
             self._store,
             self._graph["caption"].config,
@@ -209,7 +209,7 @@ class Recaption:
             pixels=self._graph.pixels_stamp(),
             annotations=self._previous["tables"].get("annotations", ()),
             captioned_before=self._captioned_before(),
-            read=beside.read,
+            read=sidecars.read,
         )
         with closing(captioning):
             captioning.after_cut(locations)
@@ -217,7 +217,7 @@ class Recaption:
             self._align(captioning, clips)
         self._cpu_s.update(captioning.cpu_s)
         self._sample = captioning.sample
-        kept = {"sidecars_of_the_run_before": beside.n_kept} if beside.n_kept else {}
+        kept = {"sidecars_of_the_run_before": sidecars.n_kept} if sidecars.n_kept else {}
         tables: _Annotated = {"annotations": (captioning.tables(), ANNOTATIONS_SCHEMA)}
         if captioning.sidecars is not None:
             tables[SIDECARS] = ((captioning.sidecars,), SIDECARS_SCHEMA)

@@ -38,7 +38,7 @@ SCAN_SCHEMA = pa.schema(
         ("error_message", pa.string()),
     ]
 )
-"""Row of `scan`: a probe, or the error that stands in its place."""
+"""Row of `scan`: the result of a probe, or its error."""
 
 
 def scan_key(uri: str, version: str) -> str:
