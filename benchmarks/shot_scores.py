@@ -238,28 +238,32 @@ def _grouped(
 def forecasts(
     files: Sequence[Labelled], probability: Mapping[Path, NDArray[np.float32]]
 ) -> NDArray[np.float64]:
-    """Peaks of a probability of each frame ending a shot: float64 [K, 2], value and rightness."""
+    """Peaks of a probability of each frame ending a shot: float64 [K, 2], value and rightness.
+
+    Of several in one transition the highest is its forecast, and the others are none.
+    """
     rows: list[tuple[float, bool]] = []
     for file in files:
         values = probability[file.path].astype(np.float64)
         taken: list[int] = []
+        found: set[Label] = set()
         for frame in np.argsort(-values, kind="stable").tolist():
             if values[frame] < LEAST_PEAK:
                 break
-            if all(abs(frame - other) >= PEAK_FRAMES for other in taken):
-                taken.append(frame)
-        rows += [
-            (
-                values[frame],
-                any(
-                    label.start - TOLERANCE_FRAMES <= frame + 1 <= label.end + TOLERANCE_FRAMES
-                    for label in file.labels
-                ),
-            )
-            for frame in taken
-            if not _is_ignored(frame + 1, file.ignored)
-        ]
+            if any(abs(frame - other) < PEAK_FRAMES for other in taken):
+                continue
+            taken.append(frame)
+            if _is_ignored(frame + 1, file.ignored):
+                continue
+            near = {label for label in file.labels if _is_near(label, frame + 1)}
+            if not near or near - found:
+                rows.append((values[frame], bool(near)))
+            found |= near
     return np.array(rows, np.float64).reshape(-1, 2)
+
+
+def _is_near(label: Label, position: int) -> bool:
+    return label.start - TOLERANCE_FRAMES <= position <= label.end + TOLERANCE_FRAMES
 
 
 def reliability(forecasts_K2: NDArray[np.float64]) -> dict[str, Any]:
