@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from curator.errors import CuratorError
 from curator.measures.borders import Crop, crop_of
 from curator.measures.clip_view import ClipView
-from curator.models.transnet import ShotNetwork
+from curator.models.transnet import ShotAnswers, ShotNetwork
 from curator.records.clips import Span
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
@@ -68,9 +68,9 @@ class NoShots:
         """Counts a frame."""
         self._n_frames += 1
 
-    def finish(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def finish(self) -> ShotAnswers:
         """Zeros, one for each frame."""
-        return np.zeros(self._n_frames, np.float32), np.zeros(self._n_frames, np.float32)
+        return ShotAnswers(*(np.zeros(self._n_frames, np.float32) for _ in ShotAnswers._fields))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,9 +26,9 @@ import cv2
 from measure import machine
 
 from curator.measures import sample_signals as quality
-from curator.measures.change import ChangeStream
 from curator.media.container import open_container, video_stream
 from curator.media.decode import FrameReader
+from curator.models.shot_head import HeadStream
 from curator.models.shot_pictures import needs_smoothing
 from curator.models.text_detector import TextDetector
 from curator.models.transnet import ShotNetwork
@@ -69,7 +69,7 @@ def put_timers() -> None:
         "motion": (measure, "motion_signals"),
         "quantiser, from the decoder": (views, "quantizer_signals"),
         "descriptor for duplicates": (measure, "describe"),
-        "change from frame to frame, for shots": (ChangeStream, "push"),
+        "the learned head, for shots": (HeadStream, "answer"),
         "logos, divided screens, text": (looks.Looks, "sample"),
         "  of these, text detection": (TextDetector, "boxes"),
     }

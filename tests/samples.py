@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from curator.measures.change import CHANGES
 from curator.measures.drawn_marks import EDGE_BYTES, LINE_COLUMNS
 from curator.measures.look_maps import LINE_BYTES, MOVED_BYTES
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE
@@ -14,6 +13,7 @@ from curator.measures.overlay_text import TEXT_COLUMNS
 from curator.measures.sample_signals import SIGNALS
 from curator.media.nvdec import Nvdec
 from curator.models.text_detector import TextDetector
+from curator.models.transnet import ShotAnswers
 from curator.records.tracks import Track
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.decode_source import analyze_source
@@ -33,9 +33,9 @@ class StillStream:
         assert frame_HWC.shape == (27, 48, 3)
         self._n_frames += 1
 
-    def finish(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def finish(self) -> ShotAnswers:
         """Zeros, one for each frame."""
-        return np.zeros(self._n_frames, np.float32), np.zeros(self._n_frames, np.float32)
+        return ShotAnswers(*(np.zeros(self._n_frames, np.float32) for _ in ShotAnswers._fields))
 
 
 class StillNetwork:
@@ -122,7 +122,8 @@ def made_track(n_frames: int = 300, **changes: object) -> Track:
         "transition_probability": np.zeros(n_frames, np.float32),
         "luma_mean": np.full(n_frames, 0.5, np.float32),
         "luma_spread": np.full(n_frames, 0.2, np.float32),
-        "changes": {name: np.zeros(n_frames, np.float32) for name in CHANGES},
+        "boundary_probability": np.zeros(n_frames, np.float32),
+        "inside_probability": np.zeros(n_frames, np.float32),
         "sample_frame": samples,
         "sample_pair_frame": samples + 3,
         "signals": made_signals(len(samples)),

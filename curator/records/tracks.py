@@ -121,8 +121,13 @@ class Track(Timeline):
         default_factory=_empty(np.float32), repr=False
     )
     """[F], TransNetV2's second head (`many_hot`): 1 on every frame of a transition."""
-    changes: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-    """[F] each, by the names of `CHANGES`."""
+    boundary_probability: NDArray[np.float32] = field(
+        default_factory=_empty(np.float32), repr=False
+    )
+    """[F], of `shot_head`: that the middle of a boundary is at the frame, a cut's the last frame
+    before it; calibrated where it has a peak."""
+    inside_probability: NDArray[np.float32] = field(default_factory=_empty(np.float32), repr=False)
+    """[F], of `shot_head`: that the frame is inside of a transition."""
     sample_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
     """[S], index of the sampled frame."""
     sample_pair_frame: NDArray[np.int32] = field(default_factory=_empty(np.int32), repr=False)
@@ -172,17 +177,17 @@ class Track(Timeline):
         Timeline.__post_init__(self)
         n_samples = len(self.sample_frame)
         heads = ("shot_probability", "transition_probability")
-        self.check_lengths(self.n_frames, *heads, may_lack=True)
+        learned = ("boundary_probability", "inside_probability")
+        self.check_lengths(self.n_frames, *heads, *learned, may_lack=True)
         self.check_lengths(n_samples, "sample_pair_frame")
         self.check_lengths(n_samples, "descriptor", may_lack=True)
         self.check_lengths(len(self.clip_frame), "clip_embedding")
         looks = ("look_next_frame", "look_edges", "look_lines", "look_standing", "look_moved")
         self.check_lengths(len(self.look_frame), *looks)
         self.check_lengths(len(self.text_frame), "text_line")
-        for columns, n in ((self.changes, self.n_frames), (self.signals, n_samples)):
-            for name, column in columns.items():
-                if len(column) != n:
-                    raise ValueError(f"track {self.source_id}: {name} has not {n} entries")
+        for name, column in self.signals.items():
+            if len(column) != n_samples:
+                raise ValueError(f"track {self.source_id}: {name} has not {n_samples} entries")
 
 
 STANDARD_FPS = (

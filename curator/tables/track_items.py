@@ -13,8 +13,6 @@ from curator.storage import ContentHashes
 
 FRAMES = "frames"
 """The family whose rows have the failures too, and the fields of a `Timeline`."""
-CHANGE = "change_"
-"""Beginning of the columns of changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +130,3 @@ class TrackItem:
     def uri(self) -> str:
         """For messages."""
         return self.source.uri
-
-
-def change_column(name: str) -> str:
-    """Returns the column of one of `CHANGES`."""
-    return f"{CHANGE}{name}"

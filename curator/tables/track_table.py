@@ -1,6 +1,6 @@
 """Tracks as Arrow rows: one row per source, in tables that each have some of the columns.
 
-The columns of a track are those of its fields, and one for each of its signals and changes. A track
+The columns of a track are those of its fields, and one for each of its signals. A track
 is made of rows of several tables, which have the columns of one family each.
 """
 
@@ -19,7 +19,6 @@ from curator.measures.overlay_text import TEXT_COLUMNS
 from curator.models.perceptual import DIM
 from curator.records.sources import Failure, Note
 from curator.records.tracks import Timeline, Track
-from curator.tables.track_items import CHANGE
 
 ORIGIN = ("uri", "version")
 """Columns of the family `frames` that say what was read; no fields of a track."""
@@ -128,8 +127,6 @@ def _value(track: Track, name: str) -> object:
         return str(getattr(track, name))
     if name in _WIDE:
         return getattr(track, name).astype(_WIDE[name][0].to_pandas_dtype()).ravel()
-    if name.startswith(CHANGE):
-        return track.changes[name.removeprefix(CHANGE)]
     return track.signals[name] if name in track.signals else getattr(track, name)
 
 
@@ -221,11 +218,9 @@ def _joined_notes(notes: Sequence[str], of_audio: Sequence[str]) -> tuple[Note, 
 
 def _track(source_id: str, values: Mapping[str, Any]) -> Track:
     made = _fields(values)
-    changes = {n.removeprefix(CHANGE): made.pop(n) for n in values if n.startswith(CHANGE)}
     signals = {name: made.pop(name) for name in list(made) if name not in _TRACK_FIELDS}
     return Track(
         source_id=source_id,
-        changes=changes,
         signals=with_noise(signals),
         has_text="text_frame" in made,
         has_audio_levels="audio_rms_db" in made,

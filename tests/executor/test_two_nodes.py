@@ -37,7 +37,7 @@ def test_a_cluster_reads_and_writes_object_storage(
     bucket = open_store(f"s3://{s3_bucket}")
     for number in range(3):
         path = tmp_path / f"{number}.mp4"
-        write_video(path, moving_texture(60, seed=number), fps=Fraction(25))
+        write_video(path, moving_texture(60, seed=3 + number), fps=Fraction(25))
         bucket.write(f"raw/film {number}.mp4", path.read_bytes())
     text_file(tmp_path / "text.mp4")
     bucket.write("raw/text.mp4", (tmp_path / "text.mp4").read_bytes())

@@ -28,6 +28,7 @@ banding: double; combing: double; true_resolution: double; stripes: double; froz
 double; black_fraction: double; content_area: double; text_area: double; overlay_text_area:
 double; logo_area: double; split_screen: double; picture_in_picture: double; aesthetic: double;
 content_probability: double; nsfw: double; consistency: double; layout_consistency: double;
+shot_doubt: double;
 content_type: string; decision: string; reason: string; reason_score: double; reason_threshold:
 double; reasons: list<item: string>; reason_detail: string; tags: list<item: string>;
 duplicate_of: string; duplicate_similarity: double; caption: string; caption_model: string;
@@ -50,6 +51,7 @@ banding: double; combing: double; true_resolution: double; stripes: double; froz
 double; black_fraction: double; content_area: double; text_area: double; overlay_text_area:
 double; logo_area: double; split_screen: double; picture_in_picture: double; aesthetic: double;
 content_probability: double; nsfw: double; consistency: double; layout_consistency: double;
+shot_doubt: double;
 content_type: string; tags: list<item: string>; seconds: double
 """
 CUTS = """

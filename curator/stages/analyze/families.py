@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from curator.fingerprints import fingerprint
-from curator.measures.change import CHANGES
 from curator.measures.measure_contract import Measure, registered_measures
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE
 from curator.measures.sample_signals import PAIR_SIGNALS, SIGNALS
 from curator.models.perceptual import DIM, PERCEPTUAL_MODEL
+from curator.models.shot_head import shot_head_name
 from curator.models.text_detector import TEXT_MODEL
 from curator.models.transnet import transnet_model_name
 from curator.stages.analyze.config import AnalyzeConfig
-from curator.tables.track_items import FRAMES, StoredFamily, change_column
+from curator.tables.track_items import FRAMES, StoredFamily
 
 DECODE_VERSION = 1
 """Raised when a decode would give other frames or other pixels: all families are measured anew."""
@@ -76,12 +76,13 @@ BUILT_IN = (
     ),
     Family(
         name="shots",
-        version=1,
+        version=2,
         columns=(
-            "shot_probability", "transition_probability", *(change_column(n) for n in CHANGES)
+            "shot_probability", "transition_probability", "boundary_probability",
+            "inside_probability",
         ),
         keys=("shot_precision",),
-        models=(transnet_model_name(),),
+        models=(transnet_model_name(), shot_head_name()),
     ),
     Family(
         name="pictures",

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from curator.measures.camera import camera_signals
 from curator.measures.camera_fit import SURE_SHARE, fitted_flow
-from curator.measures.change import ChangeStream
 from curator.measures.measure_contract import Measure, SamplePictures
 from curator.measures.motion import DenseFlow, Flow, motion_signals
 from curator.measures.noise import FULL_FRAME_NOISE, NATIVE_NOISE, full_frame_noise, with_noise
@@ -186,7 +185,6 @@ class Measurer:
         self._tick_s = float(time_base)
         self._thumbnail_every = thumbnail_every
         self._smooths_all = smooths_all
-        self._changes = ChangeStream()
         self._flow = instruments.flow or DenseFlow()
         self._views: Views | None = None
         self._anchor_pts = anchor_pts
@@ -233,7 +231,6 @@ class Measurer:
         if self._shots is not None:
             self._shots.push(tiny)
             scaled_s = time.thread_time()
-            self._changes.push(tiny)
         if FRAMES in self._families:
             self._luma.append(tiny_luma(tiny))
         self._measure_s += time.thread_time() - scaled_s
@@ -272,8 +269,8 @@ class Measurer:
             "signals": with_noise(self._signals()),
         }
         if self._shots is not None:
-            made["shot_probability"], made["transition_probability"] = self._shots.finish()
-            made["changes"] = self._changes.finish()
+            found = self._shots.finish()._asdict()
+            made |= {f"{name}_probability": values for name, values in found.items()}
         if "pictures" in self._families:
             made["descriptor"] = np.array(
                 [sample.descriptor for sample in self._samples], np.float32

@@ -32,10 +32,10 @@ OVERLAP = 2 * CONTEXT
 _LUMA_TOLERANCE = 1e-4
 """Mean luma of a frame moves by less when a GPU scales it beside others; on a CPU not at all."""
 
-_SIGNAL, _CHANGE = "signals.", "changes."
+_SIGNAL = "signals."
 _LOOKS = ("look_edges", "look_lines", "look_standing", "look_moved")
 _FRAMES = ("frame_pts", "frame_bytes", "frame_flags", "shot_probability", "transition_probability",
-           "luma_mean", "luma_spread")  # fmt: skip
+           "boundary_probability", "inside_probability", "luma_mean", "luma_spread")  # fmt: skip
 
 
 def analyze_segment(
@@ -158,7 +158,7 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
         header: What its container promises.
 
     Returns:
-        The track that `analyze_source` would give; probabilities within 0.0001.
+        The track that `analyze_source` would give; probabilities within 0.0005.
 
     Raises:
         NotInSegmentsError: INDEX_LIES, if neighbours did not decode the same frames.
@@ -176,7 +176,8 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
     columns: dict[str, Any] = {
         name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]
     }
-    changes, signals = (_taken(columns, prefix) for prefix in (_CHANGE, _SIGNAL))
+    names = [name for name in columns if name.startswith(_SIGNAL)]
+    signals = {name.removeprefix(_SIGNAL): columns.pop(name) for name in names}
     first, last = tracks[0], tracks[-1]
     audio_rms_first, audio_rms_db, is_proved = _audio_levels(tracks)
     joined = replace(
@@ -191,7 +192,6 @@ def join_segments(tracks: Sequence[Track], hashes: ContentHashes, header: Header
         audio_rms_db=audio_rms_db,
         thumbnails=tuple(t for track, begin, span in zip(tracks, begins, owned, strict=True)
                          for t in _thumbnails(track, begin, *span)),
-        changes=changes,
         signals=signals,
         **columns,
     )  # fmt: skip
@@ -235,7 +235,6 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
         **of_frames,
         "clip_frame": clip_frame[seen],
         "clip_embedding": track.clip_embedding[seen],
-        **{f"{_CHANGE}{name}": values[frames] for name, values in track.changes.items()},
         "look_frame": look_frame[looks],
         "look_next_frame": np.where(next_frame < 0, -1, next_frame + begin)[looks],
         **{name: getattr(track, name)[looks] for name in _LOOKS},
@@ -247,12 +246,6 @@ def _piece(track: Track, begin: int, start: int, end: int) -> dict[str, NDArray[
         "sample_pair_frame": (track.sample_pair_frame + begin)[samples],
         "thumbnail_frame": thumbnail_frame[shown],
     }
-
-
-def _taken(columns: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """Takes the columns with a prefix out of a dictionary; gives them without it."""
-    names = [name for name in columns if name.startswith(prefix)]
-    return {name.removeprefix(prefix): columns.pop(name) for name in names}
 
 
 def _thumbnails(track: Track, begin: int, start: int, end: int) -> list[bytes]:

@@ -12,17 +12,17 @@ class ProposeConfig(StageConfig):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    shots: Literal["fused", "network"] = Field("fused", json_schema_extra={"unit": "name"})
-    """what finds boundaries: the shot network and all that was measured of change, fused, or the
+    shots: Literal["head", "network"] = Field("head", json_schema_extra={"unit": "name"})
+    """what finds boundaries: the learned head over the shot network and its small pictures, or the
     network alone"""
     boundary_threshold: float = Field(0.5, gt=0, lt=1, json_schema_extra={"unit": "probability"})
-    """fused probability above which there is a boundary"""
+    """with shots=head: probability above which there is a boundary"""
     # 0.4: Cosmos WFM platform, arXiv 2501.03575 section 3.1 (the authors of TransNetV2 use 0.5).
     shot_threshold: float = Field(0.4, gt=0, lt=1, json_schema_extra={"unit": "probability"})
     """with shots=network: TransNetV2 probability above which a frame ends a shot"""
     # 0.5: the network's second head is trained with 0 and 1 for each frame of a transition.
     transition_threshold: float = Field(0.5, gt=0, lt=1, json_schema_extra={"unit": "probability"})
-    """probability of the second head above which a frame belongs to a transition"""
+    """probability above which a frame belongs to a transition"""
     # 0.2 s: a black frame or two between shots is their cut; more is a pause.
     flat_s: float = Field(0.2, gt=0, json_schema_extra={"unit": "s"})
     """a black or flat stretch at least this long belongs to no shot"""

@@ -70,6 +70,7 @@ def test_every_score_is_produced_and_is_what_the_track_says() -> None:
         "logo_area": 0.0,
         "split_screen": 0.0,
         "picture_in_picture": None,
+        "shot_doubt": 0.0,
         "layout_consistency": pytest.approx(1.0),
         **dict.fromkeys(NEEDS),
     }

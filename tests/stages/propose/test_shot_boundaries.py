@@ -1,14 +1,12 @@
-"""Shots from a track: conventions at every edge, and what the fusion takes for a boundary."""
+"""Shots from a track: conventions at every edge, by the network alone and by the learned head."""
 
 from itertools import pairwise
 
-import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from samples import made_track
 
-from curator.measures.change import ChangeStream
 from curator.records.clips import Shot
 from curator.records.tracks import Track
 from curator.stages.propose.clip_spans import propose_clips
@@ -140,89 +138,66 @@ def test_shots_are_disjoint_ordered_inside_and_not_empty(seed: int) -> None:
     assert {clip.shot for clip in clips} == set(range(len(shots)))
 
 
-def film(frames: list[NDArray[np.uint8]], peaks: dict[int, float] | None = None) -> Track:
-    """A track of pictures with the network's peaks, both heads alike, at 30 frames/s."""
-    stream = ChangeStream()
-    for frame in frames:
-        stream.push(frame)
-    n = len(frames)
-    single = np.full(n, 0.001, np.float32)
-    for frame_number, value in (peaks or {}).items():
-        single[frame_number] = value
+def learned(peaks: dict[int, float], inside: tuple[int, int] | None = None, n: int = F) -> Track:
+    """A track with the head's probabilities: of boundaries, and inside on an inclusive run."""
+    boundary, within = heads(peaks, inside, n)
     return made_track(
-        n, shot_probability=single, transition_probability=single, changes=stream.finish()
-    )
+        n, boundary_probability=boundary, inside_probability=within,
+        descriptor=np.zeros((0, 8), np.float32),
+    )  # fmt: skip
 
 
-def wall(figure_x: int, noise_seed: int = 0) -> NDArray[np.uint8]:
-    """A small figure before a plain wall."""
-    frame = np.full((27, 48, 3), 120, np.uint8)
-    frame[8:24, figure_x : figure_x + 6] = (90, 20, 40)
-    frame[6:9, figure_x + 1 : figure_x + 5] = (200, 160, 140)
-    noise = np.random.default_rng(noise_seed).integers(0, 2, frame.shape)
-    return np.asarray(frame + noise, np.uint8)
+HEAD = ProposeConfig()
 
 
-def scene(seed: int) -> NDArray[np.uint8]:
-    small = np.random.default_rng(seed).integers(0, 256, (5, 8, 3)).astype(np.uint8)
-    return np.asarray(np.kron(small, np.ones((6, 6, 1), np.uint8))[:27, :48])
+def test_a_peak_of_the_head_is_a_cut_after_its_frame() -> None:
+    assert spans(shots_of(learned({39: 0.9}), HEAD)) == [
+        (0, 40, "none", "cut"),
+        (40, F, "cut", "none"),
+    ]
 
 
-FUSED = ProposeConfig()
+@pytest.mark.parametrize("peak", [43, 45, 46])
+def test_what_the_head_marks_as_inside_belongs_to_no_shot(peak: int) -> None:
+    """Pins the whole run around the peak, where that is about its middle."""
+    assert spans(shots_of(learned({peak: 0.7}, (40, 50)), HEAD)) == [
+        (0, 40, "none", "gradual"),
+        (51, F, "gradual", "none"),
+    ]
 
 
-def cuts(track: Track, config: ProposeConfig = FUSED) -> list[int]:
-    return [shot.start_frame for shot in shots_of(track, config)][1:]
+@pytest.mark.parametrize(("peak", "gap"), [(40, (40, 44)), (50, (50, 51))])
+def test_a_run_that_goes_on_after_a_cut_is_a_fast_move(peak: int, gap: tuple[int, int]) -> None:
+    """Pins how far a run is followed beyond twice its other side and a frame."""
+    assert spans(shots_of(learned({peak: 0.7}, (40, 50)), HEAD)) == [
+        (0, gap[0], "none", "gradual"),
+        (gap[1], F, "gradual", "none"),
+    ]
 
 
-def test_a_jump_cut_before_a_plain_wall_is_found_without_the_network() -> None:
-    """Pins what the network misses; it alone finds nothing here."""
-    frames = [wall(10, n) for n in range(40)] + [wall(30, n) for n in range(40)]
-    assert cuts(film(frames)) == [40]
-    assert cuts(film(frames), ProposeConfig(shots="network")) == []
+def test_a_mixed_frame_after_the_peak_belongs_to_no_shot() -> None:
+    """Pins the cut of interlaced and of blended films, which leaves one frame of both shots."""
+    assert spans(shots_of(learned({39: 0.9}, (40, 40)), HEAD)) == [
+        (0, 40, "none", "gradual"),
+        (41, F, "gradual", "none"),
+    ]
 
 
-def test_a_figure_that_walks_makes_no_boundary() -> None:
-    assert cuts(film([wall(n // 3, n) for n in range(120)])) == []
+def test_a_run_without_a_peak_and_one_far_from_it_change_nothing() -> None:
+    assert len(shots_of(learned({}, (40, 50)), HEAD)) == 1
+    assert spans(shots_of(learned({30: 0.9}, (40, 50)), HEAD))[1][0] == 31
 
 
-def test_a_flash_is_no_boundary_though_the_network_fires() -> None:
-    frames = [scene(1)] * 80
-    frames[40:42] = [np.full_like(frames[0], 250)] * 2
-    track = film(frames, {39: 0.6, 41: 0.6})
-    assert cuts(track) == []
-    assert len(cuts(track, ProposeConfig(shots="network"))) == 2
+def test_of_peaks_close_by_the_likelier_stands() -> None:
+    """Pins that frames 6 apart are one boundary, and frames 7 apart two."""
+    assert [s.start_frame for s in shots_of(learned({39: 0.7, 45: 0.9}), HEAD)] == [0, 46]
+    assert [s.start_frame for s in shots_of(learned({39: 0.7, 46: 0.9}), HEAD)] == [0, 40, 47]
 
 
-def test_a_cut_that_the_network_half_sees_is_one() -> None:
-    """Pins that other colours and contrasts on both sides make a weak peak a boundary."""
-    frames = [scene(1)] * 40 + [scene(2)] * 40
-    assert cuts(film(frames, {38: 0.3})) == [40]
-
-
-def test_a_weak_peak_with_the_same_on_both_sides_is_none() -> None:
-    assert cuts(film([scene(1)] * 80, {38: 0.5})) == []
-
-
-def drifting(places: list[float]) -> list[NDArray[np.uint8]]:
-    """A wide picture that a camera of the network's size looks at from these places, in pixels."""
-    small = np.random.default_rng(5).integers(0, 256, (4, 40, 3)).astype(np.uint8)
-    wide = cv2.resize(small, (400, 27), interpolation=cv2.INTER_CUBIC)
-    matrices = [np.array([[1.0, 0, -place], [0, 1, 0]]) for place in places]
-    return [np.asarray(cv2.warpAffine(wide, matrix, (48, 27))) for matrix in matrices]
-
-
-def test_lost_frames_of_a_moving_camera_make_no_boundary() -> None:
-    """Pins that a step is one where the picture rests beside it, and none where it moves anyway."""
-    before, after = [0.3 * n for n in range(40)], [0.3 * n + 3.6 for n in range(40, 80)]
-    assert cuts(film(drifting(before + after))) == []
-    assert cuts(film(drifting([before[-1]] * 40 + [after[0]] * 40))) == [40]
-
-
-def test_the_threshold_of_the_fusion_is_the_recipe_s() -> None:
-    track = film([scene(1)] * 80, {38: 0.9})
-    assert cuts(track, ProposeConfig(boundary_threshold=0.01)) == [39]
-    assert cuts(track, ProposeConfig(boundary_threshold=0.99)) == []
+def test_the_threshold_of_the_head_is_the_recipe_s() -> None:
+    track = learned({38: 0.6})
+    assert len(shots_of(track, ProposeConfig(boundary_threshold=0.59))) == 2
+    assert len(shots_of(track, ProposeConfig(boundary_threshold=0.61))) == 1
 
 
 def test_black_and_flat_stretches_belong_to_no_shot() -> None:
@@ -231,35 +206,43 @@ def test_black_and_flat_stretches_belong_to_no_shot() -> None:
     luma_spread[60:75] = 0.005
     luma_spread[120:122] = 0.005
     luma_spread[180:] = 0.005
-    shots = shots_of(made_track(200, luma_spread=luma_spread), FUSED)
+    shots = shots_of(made_track(200, luma_spread=luma_spread), HEAD)
     assert spans(shots) == [
         (0, 60, "none", "gradual"),
         (75, 180, "gradual", "gradual"),
     ]
-    assert shots_of(made_track(200, luma_spread=np.zeros(200, np.float32)), FUSED) == []
+    assert shots_of(made_track(200, luma_spread=np.zeros(200, np.float32)), HEAD) == []
 
 
 def test_a_fade_to_black_goes_with_the_black() -> None:
-    """Pins that the second head's run widens a black stretch, small print in it or not."""
+    """Pins that frames inside of a transition widen a black stretch, small print in it or not."""
     luma_mean, luma_spread = np.full(200, 0.4, np.float32), np.full(200, 0.2, np.float32)
     luma_mean[100:120], luma_spread[100:120] = 0.005, 0.02
     fading = np.zeros(200, np.float32)
     fading[90:101] = 0.9
-    track = made_track(
-        200, luma_mean=luma_mean, luma_spread=luma_spread, transition_probability=fading
-    )
-    assert spans(shots_of(track, FUSED)) == [
+    track = made_track(200, luma_mean=luma_mean, luma_spread=luma_spread, inside_probability=fading)
+    assert spans(shots_of(track, HEAD)) == [
         (0, 90, "none", "gradual"),
         (120, 200, "gradual", "none"),
     ]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_fused_shots_are_disjoint_ordered_and_not_empty(seed: int) -> None:
+def test_shots_of_the_head_are_disjoint_ordered_and_not_empty(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 200))
-    frames = [scene(int(rng.integers(0, 3))) if rng.random() < 0.2 else scene(1) for _ in range(n)]
-    track = film(frames, {int(k): 0.9 for k in rng.integers(0, n, 5)})
-    shots = shots_of(track, FUSED)
+    inside = np.repeat(rng.random(n) < 0.2, int(rng.integers(1, 9)))[:n].astype(np.float32)
+    boundary = (rng.random(n) ** 8).astype(np.float32)
+    track = made_track(n, boundary_probability=boundary, inside_probability=inside)
+    shots = shots_of(track, HEAD)
     assert all(0 <= s.start_frame < s.end_frame <= n for s in shots)
     assert all(a.end_frame <= b.start_frame for a, b in pairwise(shots))
+
+
+def test_a_take_that_a_flash_parts_is_one_shot() -> None:
+    """Pins that both sides are compared: all samples of `made_track` are alike."""
+    flash = heads({39: 0.8})[0]
+    alike = made_track(F, boundary_probability=flash)
+    assert spans(shots_of(alike, HEAD)) == [(0, F, "none", "none")]
+    sure = made_track(F, boundary_probability=np.where(flash > 0, np.float32(0.9999), flash))
+    assert len(shots_of(sure, HEAD)) == 2

@@ -1,0 +1,497 @@
+#!/usr/bin/env python3
+"""Makes the weights of the shot head again, from footage and seeds.
+
+    train_shot_head.py --footage FOOTAGE --work DIR [--networks 6] [--out FILE]
+
+FOOTAGE is a folder of recordings of one shot with `index.csv` (`footage_split.py`). Films are made
+by `shot_films.py`, in `STYLES` of the train part and calm ones of the tune part; what the shot
+network and `shot_head.py` measure on them stays in DIR, so that a second call only fits. Networks
+are fitted on the train part; the tune part, whose films have no more distractors than edited ones,
+gives the calibration (Platt). `--without` leaves inputs out, `--share` takes a part of the films:
+for ablations.
+"""
+
+import argparse
+import json
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import machine
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from shot_films import Style, Takes, make_film
+from torch.nn.functional import dropout
+
+from curator.models import shot_head
+from curator.models.shot_head import (
+    DILATIONS,
+    HeadWeights,
+    head_weights,
+    log_odds,
+    pair_inputs,
+    run_head,
+    small_pictures,
+)
+from curator.models.transnet import ShotNetwork, ShotStream
+
+N_FEATURES, N_COMPONENTS = 1024, 128
+PROJECTED, CHANNELS = 16, 48
+DROP, DROP_FEATURES, WEIGHT_DECAY = 0.2, 0.3, 0.02
+TOLERANCE_FRAMES, NEAR_FRAMES = 2, 6
+STYLES: dict[Style, range] = {
+    "edited": range(300), "by_hand": range(1000, 1080), "studio": range(2000, 2050),
+    "short": range(3000, 3600),
+}  # fmt: skip
+"""Seeds of the films that networks are fitted on."""
+CALM, CALM_SHORT = range(5000, 5048), range(6000, 6120)
+"""Seeds of those that give the calibration."""
+
+
+class RawStream(ShotStream):
+    """Keeps the network's features, which the head of `no_head` passes through."""
+
+    def __init__(self, network: ShotNetwork) -> None:
+        super().__init__(network)
+        self.raw: list[NDArray[np.float32]] = []
+
+    def _answered(self, answers_FD: NDArray[np.float32]) -> None:  # noqa: N803
+        self.raw.append(answers_FD)
+
+
+def no_head() -> HeadWeights:
+    """Weights whose projection gives the features themselves."""
+    zeros = np.zeros((1, 1, 1))
+    return HeadWeights(
+        projection=np.eye(N_FEATURES, dtype=np.float32), projected=N_FEATURES, enter=zeros,
+        enter_bias=zeros, layers=(), layer_biases=(), leave=zeros, leave_bias=zeros,
+        calibration=(1.0, 0.0),
+    )  # fmt: skip
+
+
+@dataclass
+class Film:
+    """What is known of a film.
+
+    Attributes:
+        features: float16 [F, 1024], of the network; or float32 [F, 128], their components.
+        common: float32 [F, 2 + `N_PAIR_INPUTS`].
+        gaps: int64 [G, 2], half-open.
+        ignored: int64 [I, 2], half-open.
+        kinds: Of the gaps.
+    """
+
+    features: NDArray[Any]
+    common: NDArray[np.float32]
+    gaps: NDArray[np.int64]
+    ignored: NDArray[np.int64]
+    kinds: list[str]
+
+    @property
+    def n_frames(self) -> int:
+        """Number of frames."""
+        return len(self.features)
+
+
+def network_answers(network: ShotNetwork, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Both probabilities and the features of small frames [F, 27, 48, 3], float32 [F, 2 + 1024]."""
+    stream = RawStream(network)
+    for frame in frames:
+        stream.push(frame)
+    stream._end()
+    return np.concatenate(stream.raw)
+
+
+def common_inputs(
+    probabilities: NDArray[np.float32], frames: NDArray[np.uint8]
+) -> NDArray[np.float32]:
+    """What all networks of the head read but for the features, float32 [F, 2 + pair inputs]."""
+    pictures = small_pictures(frames)
+    pair = [
+        _pair_block(pictures, start, min(start + 256, len(pictures)))
+        for start in range(0, len(pictures), 256)
+    ]
+    return np.concatenate([log_odds(probabilities), np.concatenate(pair)], axis=1, dtype=np.float32)
+
+
+def _pair_block(pictures: NDArray[np.float32], first: int, last: int) -> NDArray[np.float64]:
+    low = max(0, first - shot_head.LOOK)
+    return pair_inputs(pictures[low : last + shot_head.LOOK], first - low, last - low)
+
+
+@cache
+def _network() -> ShotNetwork:
+    torch.set_num_threads(1)
+    return ShotNetwork(head=no_head())
+
+
+@cache
+def _takes(footage: Path, part: Any) -> Takes:  # noqa: ANN401
+    return Takes(footage, part)
+
+
+def measure_film(footage: Path, part: str, seed: int, style: Style, path: Path) -> Path:
+    """Makes and measures one film, unless it was."""
+    if not path.exists():
+        film = make_film(_takes(footage, part), seed, style)
+        raw = network_answers(_network(), film.frames)
+        temporary = path.with_suffix(".tmp.npz")
+        np.savez(
+            temporary, frames=film.frames, probabilities=raw[:, :2],
+            features=raw[:, 2:].astype(np.float16),
+            gaps=np.array([gap[:2] for gap in film.gaps], np.int64).reshape(-1, 2),
+            ignored=np.array(film.ignored, np.int64).reshape(-1, 2),
+            kinds=np.array([gap[2] for gap in film.gaps], "U24"),
+        )  # fmt: skip
+        temporary.rename(path)
+    return path
+
+
+def load(path: Path, basis: NDArray[np.float32] | None = None) -> Film:
+    """Reads a measured film, with the components of its features where a basis is given."""
+    with np.load(path) as stored:
+        values = dict(stored)
+    values["common"] = common_inputs(values.pop("probabilities"), values.pop("frames"))
+    if basis is not None:
+        values["features"] = values["features"].astype(np.float32) @ basis
+    return Film(**{**values, "kinds": values["kinds"].tolist()})
+
+
+def components(paths: list[Path]) -> NDArray[np.float32]:
+    """Principal components of features, of unit variance, float32 [1024, 128]."""
+    taken = []
+    for path in paths:
+        with np.load(path) as stored:
+            taken.append(stored["features"][::8].astype(np.float32))
+    values = np.concatenate(taken).astype(np.float64)
+    variances, vectors = np.linalg.eigh(np.cov(values.T))
+    largest = np.argsort(-variances)[:N_COMPONENTS]
+    return np.asarray(vectors[:, largest] / np.sqrt(variances[largest] + 1e-6), np.float32)
+
+
+def targets(film: Film) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """Middle, inside and weight of each frame."""
+    n = film.n_frames
+    middle, inside, weight = np.zeros(n), np.zeros(n), np.ones(n)
+    for start, end in film.ignored.tolist():
+        weight[max(0, start - 2) : end + 2] = 0
+    for start, end in film.gaps.tolist():
+        # The middle of a cut is the last frame before it.
+        centre = (start + max(start, end - 1)) / 2 - (start == end)
+        reach = 0.2 + (end - start) / 12
+        near = np.arange(max(0, int(centre - reach - 1)), min(n, int(centre + reach + 2)))
+        middle[near] = np.maximum(middle[near], np.clip(1 + reach - np.abs(near - centre), 0, 1))
+        inside[start:end] = 1
+    return (
+        middle.astype(np.float32),
+        inside.astype(np.float32),
+        weight.astype(np.float32),
+    )
+
+
+class Net(torch.nn.Module):
+    """The convolution of `shot_head.run_head`, in floating point."""
+
+    def __init__(self, mean: torch.Tensor, scale: torch.Tensor) -> None:
+        super().__init__()
+        self.mean, self.scale = mean, scale
+        self.project = torch.nn.Linear(N_COMPONENTS, PROJECTED, bias=False)
+        self.enter = torch.nn.Linear(PROJECTED + len(mean), CHANNELS)
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Conv1d(CHANNELS, CHANNELS, 3, dilation=d, padding=d) for d in DILATIONS
+        )
+        self.leave = torch.nn.Linear(CHANNELS, 2)
+
+    def forward(
+        self,
+        features: torch.Tensor,
+        common: torch.Tensor,
+        known: torch.Tensor,
+        *,
+        is_training: bool = False,
+    ) -> torch.Tensor:
+        """Log odds [B, F, 2], of components [B, F, 128] and common inputs [B, F, D].
+
+        `known` [B, F] is 1 at frames of the film and 0 beyond its end.
+        """
+        projected = self.project(features)
+        common = (common - self.mean) / self.scale
+        if is_training:
+            # Whole windows without one or the other: few recordings are soon known by heart.
+            n_windows = len(features)
+            projected = dropout(projected, DROP) * (torch.rand(n_windows, 1, 1) >= DROP_FEATURES)
+        h = torch.relu(self.enter(torch.cat([projected, common], dim=2))) * known[:, :, None]
+        h = h.transpose(1, 2)
+        for layer in self.layers:
+            step = torch.relu(layer(h)) * known[:, None]
+            h = h + (dropout(step, DROP) if is_training else step)
+        return torch.Tensor(self.leave(h.transpose(1, 2)))
+
+
+def fit(films: list[Film], seed: int, *, epochs: int, without: set[str], log: bool = True) -> Net:
+    """Fits one network on windows of the films."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    common = np.concatenate([film.common for film in films])
+    mean, deviation = common.mean(axis=0), common.std(axis=0) + 1e-3
+    keep = np.ones(len(mean), np.float32)
+    if "heads" in without:
+        keep[:2] = 0
+    if "pairs" in without:
+        keep[2:] = 0
+    net = Net(torch.from_numpy(mean), torch.from_numpy(deviation / np.maximum(keep, 1e-9)))
+    if "features" in without:
+        with torch.no_grad():
+            net.project.weight *= 0
+        net.project.weight.requires_grad_(False)
+    window, batch = 192, 24
+    labels = [np.stack(targets(film), axis=1) for film in films]
+    starts = [
+        (number, start)
+        for number, film in enumerate(films)
+        for start in range(0, max(1, film.n_frames - window + 1), window // 2)
+    ]
+    steps = epochs * (len(starts) // batch)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=WEIGHT_DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps + 1)
+    lost = torch.nn.functional.binary_cross_entropy_with_logits
+    done = 0
+    for epoch in range(epochs):
+        order = rng.permutation(len(starts))
+        total = 0.0
+        for first in range(0, len(order) - batch + 1, batch):
+            chosen = [starts[i] for i in order[first : first + batch]]
+            x, c, y, known = (np.zeros((batch, window, d), np.float32)
+                              for d in (N_COMPONENTS, common.shape[1], 3, 1))  # fmt: skip
+            for row, (number, start) in enumerate(chosen):
+                film = films[number]
+                start = max(0, min(start + int(rng.integers(-48, 49)), film.n_frames - window))
+                span = slice(start, start + window)
+                n = len(film.features[span])
+                x[row, :n], c[row, :n] = film.features[span], film.common[span]
+                y[row, :n], known[row, :n] = labels[number][span], 1
+            x_, c_, target, known_ = (torch.from_numpy(values) for values in (x, c, y, known))
+            out = net(x_, c_, known_[..., 0], is_training=True)
+            weight = target[..., 2]
+            per_frame = lost(out[..., 0], target[..., 0], reduction="none") * (
+                1 + 3 * target[..., 0]
+            ) + 0.3 * lost(out[..., 1], target[..., 1], reduction="none")
+            loss = (per_frame * weight).sum() / weight.sum()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+            if done < steps:
+                schedule.step()
+            done += 1
+            total += float(loss.detach())
+        if log and epoch % 4 == 3:
+            print(f"seed {seed} epoch {epoch + 1}: {total / max(1, len(order) // batch):.4f}",
+                  flush=True)  # fmt: skip
+    return net.eval()
+
+
+def exported(nets: list[Net], basis: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    """Weights as the package stores them, on the grid on which sums are exact."""
+
+    def array(tensor: torch.Tensor) -> NDArray[np.float64]:
+        return tensor.detach().double().numpy()
+
+    def grid(values: NDArray[np.float64]) -> NDArray[np.float32]:
+        return (np.round(np.clip(values, -8, 8) * 4096) / 4096).astype(np.float32)
+
+    stored: dict[str, NDArray[Any]] = {
+        "projection": np.concatenate(
+            [basis @ array(net.project.weight).T for net in nets], axis=1
+        ).astype(np.float16),
+        "calibration": np.array([1.0, 0.0], np.float32),
+    }
+    enters, biases = [], []
+    for net in nets:
+        weight = array(net.enter.weight).T
+        scaled = weight[PROJECTED:] / array(net.scale)[:, None]
+        biases.append(array(net.enter.bias) - array(net.mean) @ scaled)
+        enters.append(np.concatenate([weight[:PROJECTED], scaled]))
+    stored["enter"], stored["enter_bias"] = grid(np.stack(enters)), _bias(biases)
+    for number in range(len(DILATIONS)):
+        # Conv1d holds [out, in, 3]; rows are the frames before, at and after.
+        kernels = [array(net.layers[number].weight).transpose(2, 1, 0) for net in nets]
+        stored[f"layer_{number}"] = grid(np.stack([k.reshape(-1, CHANNELS) for k in kernels]))
+        stored[f"layer_{number}_bias"] = _bias([array(net.layers[number].bias) for net in nets])
+    stored["leave"] = grid(np.stack([array(net.leave.weight).T for net in nets]))
+    stored["leave_bias"] = _bias([array(net.leave.bias) for net in nets])
+    return stored
+
+
+def _bias(values: list[NDArray[np.float64]]) -> NDArray[np.float32]:
+    return (np.round(np.stack(values)[:, None] * 4096) / 4096).astype(np.float32)
+
+
+def save(stored: dict[str, NDArray[Any]], path: Path) -> HeadWeights:
+    """Writes weights, and reads them as the package does."""
+    save_file({name: np.ascontiguousarray(values) for name, values in stored.items()}, path)
+    head_weights.cache_clear()
+    return head_weights(path)
+
+
+def answers(weights: HeadWeights, film: Film) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Log odds of the middle and of inside, float64 [F] each, as the package computes them."""
+    projected = film.features.astype(np.float32) @ weights.projection
+    odds = film.common[:, :2].astype(np.float64)
+    raw = np.concatenate([1 / (1 + np.exp(-odds)), projected], axis=1).astype(np.float32)
+    return run_head(weights, raw, film.common[:, 2:].astype(np.float64))
+
+
+def peaks(score: NDArray[np.float64], least: float) -> list[int]:
+    """Frames of peaks above a score; of several within `NEAR_FRAMES` the highest."""
+    found: list[int] = []
+    used = np.zeros(len(score) + 2 * NEAR_FRAMES + 1, bool)
+    for frame in np.argsort(-score, kind="stable").tolist():
+        if score[frame] <= least:
+            break
+        if not used[frame : frame + 2 * NEAR_FRAMES + 1].any():
+            used[frame + NEAR_FRAMES] = True
+            found.append(frame)
+    return sorted(found)
+
+
+def gaps_at(film: Film, frame: int) -> list[int] | None:
+    """The gaps that a peak at a frame is right for; None in an ignored span."""
+    position = frame + 1
+    near = TOLERANCE_FRAMES
+    if any(a - near <= position <= b + near for a, b in film.ignored.tolist()):
+        return None
+    gaps = enumerate(film.gaps.tolist())
+    return [i for i, (a, b) in gaps if a - near <= position <= b + near]
+
+
+def judged(film: Film, found: list[int]) -> tuple[list[bool], list[bool]]:
+    """Whether each peak is right, and each gap found; peaks in ignored spans are left out."""
+    near = [gaps for frame in found if (gaps := gaps_at(film, frame)) is not None]
+    hit = {number for gaps in near for number in gaps}
+    return [bool(gaps) for gaps in near], [number in hit for number in range(len(film.gaps))]
+
+
+def calibration(weights: HeadWeights, films: list[Film]) -> tuple[float, float]:
+    """Slope and offset of log odds, fitted on peaks of films that no weight was fitted on."""
+    score: list[float] = []
+    right: list[bool] = []
+    for film in films:
+        middle, _ = answers(weights, film)
+        taken: set[int] = set()
+        for frame in sorted(peaks(middle, -6.0), key=lambda frame: -middle[frame]):
+            near = gaps_at(film, frame)
+            # Of the peaks in one gap the highest is the boundary; others are no second one.
+            if near is not None and not taken.intersection(near):
+                score.append(float(middle[frame]))
+                right.append(bool(near))
+                taken.update(near)
+    x = torch.tensor(score, dtype=torch.float64)
+    y = torch.tensor(right, dtype=torch.float64)
+    fitted = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([fitted], max_iter=100)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(x * fitted[0] + fitted[1], y)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    slope, offset = fitted.detach().tolist()
+    return float(slope), float(offset)
+
+
+def scores(weights: HeadWeights, films: list[Film], threshold: float) -> dict[str, Any]:
+    """Precision, recall and F1 of peaks above a probability, recall by kind, and extents."""
+    least = float(np.log(threshold / (1 - threshold)))
+    n_right = n_false = 0
+    by_kind: dict[str, list[int]] = {}
+    overlap: list[float] = []
+    for film in films:
+        middle, inside = answers(weights, film)
+        found = peaks(middle, least)
+        right, hit = judged(film, found)
+        n_false += len(right) - sum(right)
+        n_right += sum(right)
+        for kind, is_hit in zip(film.kinds, hit, strict=True):
+            count = by_kind.setdefault(kind, [0, 0])
+            count[0] += is_hit
+            count[1] += 1
+        for a, b in film.gaps.tolist():
+            if b - a >= 4:
+                marked = np.flatnonzero(inside > 0)
+                near = marked[(marked >= a - 8) & (marked < b + 8)]
+                both = ((near >= a) & (near < b)).sum()
+                overlap.append(float(both / (b - a + len(near) - both)))
+    n_hit = sum(count[0] for count in by_kind.values())
+    n_gaps = sum(count[1] for count in by_kind.values())
+    recall, precision = n_hit / max(1, n_gaps), n_right / max(1, n_right + n_false)
+    f1 = 2 * precision * recall / max(1e-9, precision + recall)
+    return {
+        "f1": round(f1, 4), "precision": round(precision, 4), "recall": round(recall, 4),
+        "n": n_gaps, "false": n_false, "iou": round(float(np.mean(overlap)), 3),
+        "kinds": {kind: f"{a}/{b}" for kind, (a, b) in sorted(by_kind.items())},
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Makes films, fits, calibrates, prints, and writes the weights."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--footage", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--networks", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=18)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--share", type=float, default=1.0, help="of the films that are fitted on")
+    parser.add_argument(
+        "--without", action="append", default=[], choices=["features", "heads", "pairs"]
+    )
+    parser.add_argument("--out", type=Path, help="weights; by default in DIR")
+    args = parser.parse_args()
+    begun = time.process_time()
+    args.work.mkdir(parents=True, exist_ok=True)
+    jobs = [
+        ("train", seed, style, args.work / f"train_{seed:04d}.npz")
+        for style, seeds in STYLES.items()
+        for seed in seeds[: round(len(seeds) * args.share)]
+    ]
+    jobs += [("tune", seed, "calm", args.work / f"tune_{seed:04d}.npz") for seed in CALM]
+    jobs += [("tune", seed, "short", args.work / f"tune_{seed:04d}.npz") for seed in CALM_SHORT]
+    with ProcessPoolExecutor(args.processes) as pool:
+        list(pool.map(measure_film, *zip(*[(args.footage, *job) for job in jobs], strict=True)))
+    paths = {part: [job[-1] for job in jobs if job[0] == part] for part in ("train", "tune")}
+    basis = components(paths["train"])
+    films = {
+        "train": [load(path, basis) for path in paths["train"]],
+        "tune": [load(path) for path in paths["tune"]],
+    }
+    n_frames = {part: sum(film.n_frames for film in films[part]) for part in films}
+    print(f"measured: {n_frames}, {time.process_time() - begun:.0f} CPU-s here", flush=True)
+    torch.set_num_threads(2)
+    nets = [
+        fit(films["train"], seed, epochs=args.epochs, without=set(args.without))
+        for seed in range(args.networks)
+    ]
+    stored = exported(nets, basis)
+    out = args.out or args.work / "shot_head.safetensors"
+    fitted = calibration(save(stored, out), films["tune"])
+    stored["calibration"] = np.array(fitted, np.float32)
+    weights = save(stored, out)
+    found = {
+        str(threshold): scores(weights, films["tune"], threshold)
+        for threshold in (0.3, 0.4, 0.5, 0.6, 0.7)
+    }
+    for threshold, row in found.items():
+        print(threshold, row, flush=True)
+    print(json.dumps({"machine": machine(), "calibration": fitted, "bytes": out.stat().st_size,
+                      "frames": n_frames, "tune": found}))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Boundaries that the shot head sees in a track, weighed by what both sides of each show.
+
+A boundary separates two pictures that have little in common: the cosine of their perceptual
+descriptors is below 0.4 at 19 of 20. What flashes, banners, insets and jumps of the exposure
+interrupt is alike on both sides, and one take. The slope was fitted on the tune part of the footage
+(`benchmarks/results/shots.md`).
+
+Shape letters: F frames, K boundaries.
+"""
+
+# ruff: noqa: N803 - shape letters
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from curator.records.tracks import Track
+
+NEAR_FRAMES = 6
+"""Two peaks within so many frames are one boundary; the likelier stands."""
+INSIDE, LEAST = 0.5, 0.01
+"""Probability above which a frame is inside of a transition, and a peak is looked at."""
+COMMON_COSINE, ODDS_SLOPE = 0.4, 8.0
+"""Above this cosine of both sides the log odds of a boundary fall, by so much for each unit."""
+REACH_S = 1.0
+"""Samples further away say nothing about a boundary."""
+
+
+class Boundary(NamedTuple):
+    """A place where a boundary may be.
+
+    Attributes:
+        frame: The last frame before a cut, or the middle of a gradual transition.
+        start: First frame inside of the transition; the first after the boundary at a cut.
+        end: Frame after its last one; equal to `start` at a cut.
+        probability: Of a boundary, with what both sides show.
+        likeness: Cosine of both sides; None where one says nothing.
+    """
+
+    frame: int
+    start: int
+    end: int
+    probability: float
+    likeness: float | None
+
+
+def boundary_peaks(probability_F: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Frames at which a boundary is likelier than at all within `NEAR_FRAMES`, int64 [K].
+
+    Of neighbours that are equally likely the first counts.
+    """
+    padded = np.pad(probability_F.astype(np.float64), NEAR_FRAMES, constant_values=-1.0)
+    windows = sliding_window_view(padded, 2 * NEAR_FRAMES + 1)
+    before, after = windows[:, :NEAR_FRAMES], windows[:, NEAR_FRAMES + 1 :]
+    here = padded[NEAR_FRAMES : len(padded) - NEAR_FRAMES]
+    is_peak = (here > before.max(axis=1)) & (here >= after.max(axis=1)) & (here > 0)
+    return np.flatnonzero(is_peak)
+
+
+def boundaries(
+    track: Track, span: slice = slice(None), *, inside: float = INSIDE
+) -> list[Boundary]:
+    """Boundaries in order, of a span of frames, that are likelier than `LEAST`.
+
+    Args:
+        track: The track.
+        span: Where their frames lie.
+        inside: Probability above which a frame is inside of a transition.
+    """
+    probability = track.boundary_probability[span]
+    peaks = boundary_peaks(probability)
+    first = span.start or 0
+    likely = peaks[probability[peaks] > LEAST] + first
+    return [_weighed(track, frame, inside) for frame in likely.tolist()]
+
+
+def _weighed(track: Track, frame: int, inside: float) -> Boundary:
+    start, end = _extent(track.inside_probability, frame, inside)
+    probability = float(track.boundary_probability[frame])
+    likeness = _likeness(track, start, end)
+    if likeness is not None and likeness > COMMON_COSINE:
+        probability = raised(probability, -ODDS_SLOPE * (likeness - COMMON_COSINE))
+    return Boundary(frame, start, end, probability, likeness)
+
+
+def raised(probability: float, log_odds: float) -> float:
+    """A probability whose log odds rise by a number."""
+    odds = probability / max(1 - probability, 1e-4) * math.exp(log_odds)
+    return odds / (1 + odds)
+
+
+def _extent(inside_F: NDArray[np.float32], frame: int, least: float) -> tuple[int, int]:
+    """The transition around a peak, half-open; empty at a cut.
+
+    A peak is in its middle: one side is at most twice as long as the other, and a frame. What is
+    left over is a fast move after a cut.
+    """
+    start = end = frame + 1
+    while start > 0 and inside_F[start - 1] > least:
+        start -= 1
+    while end < len(inside_F) and inside_F[end] > least:
+        end += 1
+    before, after = frame + 1 - start, end - frame - 1
+    return frame + 1 - min(before, 2 * after + 1), frame + 1 + min(after, 2 * before + 1)
+
+
+def _likeness(track: Track, start: int, end: int) -> float | None:
+    """Cosine of the descriptors of the samples next to a transition; None without one."""
+    before = int(np.searchsorted(track.sample_frame, start)) - 1
+    after = int(np.searchsorted(track.sample_frame, end))
+    if before < 0 or after >= len(track.descriptor):
+        return None
+    pts, limit = track.frame_pts, REACH_S / float(track.time_base)
+    one, other = int(track.sample_frame[before]), int(track.sample_frame[after])
+    if pts[min(start, len(pts) - 1)] - pts[one] > limit or pts[other] - pts[end - 1] > limit:
+        return None
+    pair = track.descriptor[[before, after]].astype(np.float64)
+    return float(pair[0] @ pair[1]) if pair.any(axis=1).all() else None

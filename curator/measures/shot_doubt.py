@@ -1,0 +1,40 @@
+"""Whether a clip may hold a boundary that was not taken for one."""
+
+from curator.measures.boundaries import NEAR_FRAMES, Boundary, boundaries, raised
+from curator.measures.clip_view import ClipView
+from curator.measures.measure_contract import ScoreSpec
+
+FAMILY = "consistency"
+
+UNLIKE_COSINE, UNLIKE_ODDS = 0.2, 1.5
+"""Below this cosine both sides have nothing in common, and the log odds of a doubt rise by so much.
+
+A pan has nothing in common with itself either, so that only doubts rise and no shot is cut for it.
+"""
+
+
+def _shot_doubt(clip: ClipView) -> float | None:
+    if not len(clip.track.boundary_probability):
+        return None
+    start, end = clip.span.start_frame, clip.span.end_frame
+    found = boundaries(clip.track, slice(max(0, start - NEAR_FRAMES), end + NEAR_FRAMES))
+    # A boundary at the last frame is the clip's own end.
+    return max((_doubt(one) for one in found if start <= one.frame < end - 1), default=0.0)
+
+
+def _doubt(one: Boundary) -> float:
+    is_unlike = one.likeness is not None and one.likeness < UNLIKE_COSINE
+    return raised(one.probability, UNLIKE_ODDS) if is_unlike else one.probability
+
+
+SCORES = {
+    "shot_doubt": ScoreSpec(
+        unit="probability",
+        range="0 to 1",
+        meaning="highest probability of a shot boundary within the clip, of those that were not "
+        "taken for one; more where both sides have nothing in common; 0.2 keeps only clips of "
+        "which the head is sure",
+        outside="shot_doubt",
+        of=_shot_doubt,
+    )
+}

@@ -1,0 +1,280 @@
+"""The head that finds shot boundaries in what the shot network and its small pictures show.
+
+For each frame it takes features of TransNetV2 (a projection of the 1,024 before its own heads, and
+both of those), and compares the pictures of 48x27 pixels at distances of up to 32 frames on either
+side: how unlike they are, whether the frame between is a mixture of both, and whether each of its
+pixels is of one of the two. A short temporal convolution makes two probabilities of these: that
+the middle of a boundary is at the frame, and that the frame lies inside of a transition. Several
+networks that differ in their seeds are averaged. `benchmarks/train_shot_head.py` fits the weights.
+
+Whole numbers are summed: pictures have 7 bits, activations are rounded to 1/65536 and weights to
+1/4096, so that every sum is exact in the type that it is computed in, whatever its order. The
+answer depends neither on chunks nor on the machine, but for what the shot network's own arithmetic
+moves.
+
+Shape letters: F frames, P pixels, D inputs, M networks.
+"""
+
+# ruff: noqa: N803 - shape letters
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+WEIGHTS = Path(__file__).with_name("shot_head.safetensors")
+
+HALF_WIDTHS = (1, 2, 4, 8, 16, 32)
+"""A frame's pictures are compared across so many frames before and after it."""
+SIDES = (1, 2, 4, 8, 16)
+"""Across which each side is compared with itself."""
+DILATIONS = (1, 2, 4, 8)
+REACH = sum(DILATIONS)
+"""Frames on each side that the convolutions see."""
+LOOK = HALF_WIDTHS[-1]
+"""Frames on each side whose pictures are compared."""
+N_PAIR_INPUTS = 2 * len(HALF_WIDTHS) + 3 * (len(HALF_WIDTHS) - 1) + 2 * len(SIDES) + 2
+BLOCK = 128
+"""Frames that are computed together; changes no result."""
+
+_GRID, _MOST = 65536, 64
+_LEAST_VARIANCE = 1.0
+"""Variance of a picture, in levels of 127, below which it shows nothing: noise is no content."""
+_MAX_LOGIT = 8.0
+
+Floats = NDArray[np.float64]
+Pictures = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadWeights:
+    """Weights of the head.
+
+    Attributes:
+        projection: float32 [1024, M * D], of the network's features.
+        projected: Their number a network, D.
+        enter: float64 [M, D + 2 + pair inputs, C], of the inputs.
+        enter_bias: float64 [M, 1, C].
+        layers: float64 [M, 3 * C, C] each, of the frames a dilation before, at and after.
+        layer_biases: float64 [M, 1, C] each.
+        leave: float64 [M, C, 2], to both answers.
+        leave_bias: float64 [M, 1, 2].
+        calibration: Slope and offset that make a probability of the first answer.
+    """
+
+    projection: NDArray[np.float32]
+    projected: int
+    enter: Floats
+    enter_bias: Floats
+    layers: tuple[Floats, ...]
+    layer_biases: tuple[Floats, ...]
+    leave: Floats
+    leave_bias: Floats
+    calibration: tuple[float, float]
+
+
+@cache
+def shot_head_name() -> str:
+    """Name under which its probabilities are stored: other weights have another."""
+    return f"shot_head/{hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()[:16]}"
+
+
+@cache
+def head_weights(path: Path = WEIGHTS) -> HeadWeights:
+    """Reads the weights that the package carries."""
+    from safetensors.numpy import load_file
+
+    stored = load_file(path)
+    double = {name: values.astype(np.float64) for name, values in stored.items()}
+    numbers = range(len(DILATIONS))
+    slope, offset = double["calibration"].tolist()
+    return HeadWeights(
+        projection=stored["projection"].astype(np.float32),
+        projected=stored["projection"].shape[1] // len(double["enter"]),
+        enter=double["enter"],
+        enter_bias=double["enter_bias"],
+        layers=tuple(double[f"layer_{number}"] for number in numbers),
+        layer_biases=tuple(double[f"layer_{number}_bias"] for number in numbers),
+        leave=double["leave"],
+        leave_bias=double["leave_bias"],
+        calibration=(slope, offset),
+    )
+
+
+def small_pictures(frames_FHWC: Pictures) -> NDArray[np.float32]:
+    """Pictures of half the size in 7 bits, float32 [F, P], of uint8 RGB [F, 27, 48, 3]."""
+    high, wide = frames_FHWC.shape[1] // 2 * 2, frames_FHWC.shape[2] // 2 * 2
+    cut = frames_FHWC[:, :high, :wide].astype(np.uint16)
+    total = cut[:, ::2, ::2] + cut[:, 1::2, ::2] + cut[:, ::2, 1::2] + cut[:, 1::2, 1::2]
+    n_pixels = high * wide * cut.shape[3] // 4
+    return np.ascontiguousarray((total >> 3).reshape(len(total), n_pixels), np.float32)
+
+
+def pair_inputs(pictures_FP: NDArray[np.float32], first: int, last: int) -> Floats:
+    """Compares the pictures around frames [first, last), float64 [last - first, `N_PAIR_INPUTS`].
+
+    Args:
+        pictures_FP: From `small_pictures`. Near its ends distances are shorter, so that nothing
+            beyond them is made up: repeated pictures would look like a still shot.
+        first: First frame.
+        last: End.
+    """
+    n_frames, n_pixels = pictures_FP.shape
+    # Products of 7 bits over fewer than 1,040 values are exact in float32.
+    gram = (pictures_FP @ pictures_FP.T).astype(np.float64)
+    means = pictures_FP.sum(axis=1, dtype=np.float64) / n_pixels
+    squares = np.diagonal(gram)
+    variances = np.maximum(squares / n_pixels - means * means, _LEAST_VARIANCE)
+    spreads = np.sqrt(variances)
+    t = np.arange(first, last)
+    before, after = t + 1, n_frames - 1 - t  # how many frames there are on each side
+
+    def at(frame: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.clip(frame, 0, n_frames - 1)
+
+    def within(distance: int, room: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.clip(room, 1, distance)
+
+    def apart(i: NDArray[np.int64], j: NDArray[np.int64]) -> Floats:
+        """Mean squared difference of two pictures."""
+        return np.asarray((squares[i] + squares[j] - 2 * gram[i, j]) / n_pixels)
+
+    values: list[Floats] = []
+    as_bytes = pictures_FP.astype(np.uint8)
+    now = as_bytes[t]
+    for distance in HALF_WIDTHS:
+        half = within(distance, np.minimum(before, after))
+        a, b = at(t + 1 - half), at(t + half)
+        ab = apart(a, b)
+        covariance = gram[a, b] / n_pixels - means[a] * means[b]
+        values += [np.sqrt(np.sqrt(ab)), 1 - covariance / (spreads[a] * spreads[b])]
+        if distance == 1:
+            continue
+        # The share of `a` with which a mixture of both comes closest to the frame.
+        along = (gram[t, a] - gram[t, b] - gram[a, b] + squares[b]) / n_pixels
+        share = np.clip(along / (ab + 1), -0.5, 1.5)
+        left = np.maximum(apart(t, b) - 2 * share * along + share * share * ab, 0)
+        one, other = as_bytes[a], as_bytes[b]
+        either = _levels(np.minimum(_distance(now, one), _distance(now, other)))
+        whole = _levels(_distance(one, other))
+        values += [share, np.sqrt(left / (ab + 1)), either / (whole + n_pixels / 4)]
+    for distance in SIDES:
+        left_half, right_half = within(distance, before // 2), within(distance, after // 2)
+        left_pair = at(t + 1 - 2 * left_half), at(t + 1 - left_half)
+        right_pair = at(t + right_half), at(t + 2 * right_half)
+        values += [np.sqrt(np.sqrt(apart(*pair))) for pair in (left_pair, right_pair)]
+    values += [means[t] / 32, spreads[t] / 16]
+    return np.stack(values, axis=1)
+
+
+def _distance(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.asarray(np.maximum(one, other) - np.minimum(one, other))
+
+
+def _levels(values_FP: NDArray[np.uint8]) -> Floats:
+    return np.asarray(values_FP.sum(axis=1, dtype=np.float64))
+
+
+def log_odds(probability: NDArray[np.floating]) -> Floats:
+    """Log odds of the network's probabilities, bounded."""
+    least = 1 / (1 + np.exp(_MAX_LOGIT))
+    clipped = np.clip(probability.astype(np.float64), least, 1 - least)
+    return np.asarray(np.log(clipped / (1 - clipped)))
+
+
+def run_head(
+    weights: HeadWeights, answers_FD: NDArray[np.float32], pair_FD: Floats
+) -> tuple[Floats, Floats]:
+    """Answers for a span of frames, of which the outer `REACH` hold only at the ends of a film.
+
+    Args:
+        weights: The weights.
+        answers_FD: float32 [F, 2 + M * D], the network's two probabilities and its projection.
+        pair_FD: float64 [F, `N_PAIR_INPUTS`].
+
+    Returns:
+        float64 [F] each, in log odds: the middle of a boundary, and inside of a transition.
+    """
+    n_frames, n_networks = len(answers_FD), len(weights.enter)
+    projected = answers_FD[:, 2:].reshape(n_frames, n_networks, weights.projected)
+    common = np.concatenate([log_odds(answers_FD[:, :2]), pair_FD], axis=1)
+    x = np.concatenate(
+        [projected.transpose(1, 0, 2), np.broadcast_to(common, (n_networks, *common.shape))], axis=2
+    )
+    h = _rounded(_on_grid(x) @ weights.enter + weights.enter_bias)
+    for layer, bias, dilation in zip(weights.layers, weights.layer_biases, DILATIONS, strict=True):
+        padded = np.pad(h, ((0, 0), (dilation, dilation), (0, 0)))
+        seen = [padded[:, :n_frames], h, padded[:, 2 * dilation :]]
+        h = _on_grid(h + _rounded(np.concatenate(seen, axis=2) @ layer + bias))
+    middle, inside = np.moveaxis((h @ weights.leave + weights.leave_bias).sum(axis=0), 1, 0)
+    slope, offset = weights.calibration
+    return np.asarray(middle / n_networks * slope + offset), np.asarray(inside / n_networks)
+
+
+def _on_grid(values: Floats) -> Floats:
+    return np.asarray(np.round(np.clip(values, -_MOST, _MOST) * _GRID) / _GRID)
+
+
+def _rounded(values: Floats) -> Floats:
+    return _on_grid(np.maximum(values, 0))
+
+
+class HeadStream:
+    """Runs the head while frames and the network's answers come, in bounded memory."""
+
+    def __init__(self, weights: HeadWeights) -> None:
+        self._weights = weights
+        self._pictures: list[NDArray[np.float32]] = []
+        self._answers: list[NDArray[np.float32]] = []
+        self._first_picture = self._first_answer = 0
+        """Frames of the film that the lists begin with."""
+        self._n_done = 0
+        self._done: list[Floats] = []
+
+    def push(self, frames_FHWC: Pictures) -> None:
+        """Takes the next frames, uint8 RGB [F, 27, 48, 3]."""
+        self._pictures += list(small_pictures(frames_FHWC))
+
+    def answer(self, answers_FD: NDArray[np.float32]) -> None:
+        """Takes the network's answers on the next frames, float32 [F, 2 + M * D]."""
+        self._answers += list(answers_FD)
+        n_pictures = self._first_picture + len(self._pictures)
+        n_answers = self._first_answer + len(self._answers)
+        while self._n_done + BLOCK + REACH <= min(n_answers, n_pictures - LOOK):
+            self._run(self._n_done + BLOCK, self._n_done + BLOCK + REACH)
+
+    def finish(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Ends the film.
+
+        Returns:
+            float32 [F] each, rounded to 0.0001: the probability that the middle of a boundary is at
+            a frame (a cut's is the last before it), and that a frame is inside of a transition.
+        """
+        n_frames = self._first_answer + len(self._answers)
+        while self._n_done < n_frames:
+            end = min(self._n_done + BLOCK, n_frames)
+            self._run(end, min(end + REACH, n_frames))
+        both = np.concatenate(self._done, axis=1) if self._done else np.zeros((2, 0))
+        middle, inside = np.round(1 / (1 + np.exp(-both)), 4).astype(np.float32)
+        return np.ascontiguousarray(middle), np.ascontiguousarray(inside)
+
+    def _run(self, end: int, seen: int) -> None:
+        """Answers for the frames up to `end`, of which those up to `seen` are needed."""
+        first = max(0, self._n_done - REACH)
+        of, to = first - self._first_picture, seen - self._first_picture
+        low = max(0, of - LOOK)
+        pictures = np.stack(self._pictures[low : to + LOOK])
+        pair = pair_inputs(pictures, of - low, to - low)
+        answers = np.stack(self._answers[first - self._first_answer : seen - self._first_answer])
+        found = run_head(self._weights, answers, pair)
+        self._done.append(np.stack([one[self._n_done - first : end - first] for one in found]))
+        self._n_done = end
+        drop = max(0, end - REACH - LOOK - self._first_picture)
+        del self._pictures[:drop]
+        self._first_picture += drop
+        drop = max(0, end - REACH - self._first_answer)
+        del self._answers[:drop]
+        self._first_answer += drop

@@ -1,0 +1,72 @@
+"""Boundaries of a track: peaks of the head, their extents, and what both sides show."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from samples import made_track
+
+from curator.measures.boundaries import boundaries, boundary_peaks
+
+
+def found(
+    probability: float, sides: float, *, at: int = 49, inside: tuple[int, int] = (0, 0)
+) -> list[tuple[int, int, int, float]]:
+    """Boundaries of a track with one peak whose two sides have this cosine."""
+    peak, marked = np.zeros(100, np.float32), np.zeros(100, np.float32)
+    peak[at] = probability
+    marked[slice(*inside)] = 0.9
+    track = made_track(
+        100, boundary_probability=peak, inside_probability=marked, descriptor=turned(sides, at + 1)
+    )
+    return [one[:4] for one in boundaries(track)]
+
+
+def turned(cosine: float, at: int) -> NDArray[np.float32]:
+    """Descriptors of a sample every 15 frames, of which those from a frame on have this cosine."""
+    other = np.float32([cosine, np.sqrt(1 - cosine**2)])
+    return np.stack([other if frame >= at else np.float32([1, 0]) for frame in range(0, 97, 15)])
+
+
+def test_of_equal_neighbours_the_first_is_the_peak() -> None:
+    flat = np.array([0, 0.5, 0.5, 0, 0, 0, 0, 0, 0, 0.2], np.float32)
+    assert boundary_peaks(flat).tolist() == [1, 9]
+
+
+def test_sides_that_differ_leave_the_probability_as_it_is() -> None:
+    for cosine in (-0.1, 0.0, 0.39):
+        assert found(0.7, cosine) == [(49, 50, 50, pytest.approx(0.7))]
+
+
+def test_sides_that_are_alike_join_what_a_flash_parts() -> None:
+    """Pins the odds at one value, and that of a sure boundary more is left than of a likely one."""
+    assert found(0.7, 0.8)[0][3] == pytest.approx(1 / (1 + 3 / 7 * np.exp(3.2)), abs=1e-6)
+    assert found(0.7, 0.8)[0][3] < 0.1 < 0.9 < found(0.9999, 0.8)[0][3]
+
+
+def test_the_samples_lie_outside_of_the_transition() -> None:
+    """Pins that a sample in the midst of a dissolve, which is like either side, does not count."""
+    peak, marked = np.zeros(100, np.float32), np.zeros(100, np.float32)
+    peak[47], marked[40:56] = 0.7, 0.9
+    sides = turned(0.0, 60)
+    assert 45 in range(0, 97, 15)
+    track = made_track(100, boundary_probability=peak, inside_probability=marked, descriptor=sides)
+    assert [one[:4] for one in boundaries(track)] == [(47, 40, 56, pytest.approx(0.7))]
+
+
+def test_samples_that_are_missing_flat_or_far_say_nothing() -> None:
+    peak = np.zeros(100, np.float32)
+    peak[49] = 0.7
+    alike = turned(1.0, 50)
+    blank = alike.copy()
+    blank[4] = 0
+    far = np.arange(100, dtype=np.int64) * 512
+    far[50:] += 2 * 15360
+    ends = made_track(100, boundary_probability=np.roll(peak, 48), descriptor=alike)
+    for track in (
+        made_track(100, boundary_probability=peak, descriptor=np.zeros((0, 2), np.float32)),
+        made_track(100, boundary_probability=peak, descriptor=blank),
+        made_track(100, boundary_probability=peak, descriptor=alike, frame_pts=far,
+                   end_pts=int(far[-1]) + 512),
+        ends,
+    ):  # fmt: skip
+        assert [one[3:] for one in boundaries(track)] == [(pytest.approx(0.7), None)]

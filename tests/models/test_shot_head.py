@@ -1,0 +1,141 @@
+"""The learned head: exact sums, streams, and what its weights see in made pictures."""
+
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+from film_shots import photograph, texture
+from numpy.typing import NDArray
+
+from curator.measures.boundaries import boundary_peaks
+from curator.models.shot_head import (
+    BLOCK,
+    LOOK,
+    N_PAIR_INPUTS,
+    REACH,
+    WEIGHTS,
+    HeadStream,
+    head_weights,
+    pair_inputs,
+    run_head,
+    small_pictures,
+)
+from curator.models.transnet import ShotAnswers, ShotNetwork
+
+Clip = NDArray[np.uint8]
+HEAD = head_weights()
+N_VALUES = 2 + HEAD.projection.shape[1]
+
+
+def noise(n_frames: int, seed: int = 0) -> tuple[Clip, NDArray[np.float32]]:
+    rng = np.random.default_rng(seed)
+    frames = rng.integers(0, 256, (n_frames, 27, 48, 3)).astype(np.uint8)
+    return frames, rng.random((n_frames, N_VALUES)).astype(np.float32)
+
+
+def streamed(frames: Clip, answers: NDArray[np.float32], step: int, late: int) -> NDArray:
+    """Both answers of a stream that gets `step` frames at a time, and answers `late` behind."""
+    stream = HeadStream(HEAD)
+    for start in range(0, len(frames) + late, step):
+        stream.push(frames[start : start + step])
+        stream.answer(answers[max(0, start - late) : max(0, start - late + step)])
+    return np.stack(stream.finish())
+
+
+@pytest.mark.parametrize("n_frames", [1, 14, BLOCK + REACH + LOOK, 700])
+def test_chunks_change_no_bit(n_frames: int) -> None:
+    frames, answers = noise(n_frames)
+    whole = streamed(frames, answers, n_frames, 0)
+    assert whole.shape == (2, n_frames)
+    for step, late in ((1, 40), (64, 75), (37, 200)):
+        np.testing.assert_array_equal(streamed(frames, answers, step, late), whole)
+
+
+def test_sums_do_not_depend_on_their_order() -> None:
+    """Pins that sums are exact: inputs and weights in another order give the same bits."""
+    frames, answers = noise(60, seed=1)
+    pair = pair_inputs(small_pictures(frames), 0, 60)
+    expected = run_head(HEAD, answers, pair)
+    order = np.random.default_rng(2).permutation(N_PAIR_INPUTS)
+    first = HEAD.enter.shape[1] - N_PAIR_INPUTS
+    enter = HEAD.enter.copy()
+    enter[:, first:] = HEAD.enter[:, first:][:, order]
+    shuffled = run_head(replace(HEAD, enter=enter), answers, pair[:, order])
+    for one, other in zip(shuffled, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_pair_inputs_see_mixtures_and_wipes() -> None:
+    """Pins what the inputs mean: share and rest of a mixture, and places of either picture."""
+    a, b = (cv2.resize(texture(seed), (48, 27)) for seed in (1, 2))
+    mixed = np.asarray(cv2.addWeighted(a, 0.5, b, 0.5, 0), np.uint8)
+    wiped = a.copy()
+    wiped[:, 24:] = b[:, 24:]
+    at = 2 * 2  # Inputs at 1 and at 2 frames: distances, then share, rest and places.
+    for middle, rest_low, places_low in ((mixed, True, False), (wiped, False, True)):
+        frames = np.stack([a, a, middle, b, b, b]).astype(np.uint8)
+        share, rest, places = pair_inputs(small_pictures(frames), 2, 3)[0][at : at + 3]
+        assert share == pytest.approx(0.5, abs=0.12)
+        assert (rest < 0.1) == rest_low
+        assert (places < 0.1) == places_low
+
+
+def test_the_weights_are_small_and_on_the_grid() -> None:
+    assert WEIGHTS.stat().st_size < 1 << 20
+    for values in (HEAD.enter, *HEAD.layers, HEAD.leave):
+        np.testing.assert_array_equal(values * 4096, np.round(values * 4096))
+
+
+NETWORK = ShotNetwork(precision="float32")
+
+
+def seen(frames: list[Clip]) -> ShotAnswers:
+    stream = NETWORK.stream()
+    for frame in frames:
+        stream.push(np.ascontiguousarray(cv2.resize(frame, (48, 27), interpolation=cv2.INTER_AREA)))
+    return stream.finish()
+
+
+def moving(name: str, n: int) -> list[Clip]:
+    """A camera that pans over a photograph."""
+    wide = cv2.resize(photograph(name), (600, 400), interpolation=cv2.INTER_AREA)
+    return [wide[90 : 90 + 216, i : i + 384] for i in range(n)]
+
+
+def boundaries(answers: ShotAnswers) -> list[int]:
+    peaks = boundary_peaks(answers.boundary)
+    return [int(frame) + 1 for frame in peaks if answers.boundary[frame] > 0.5]
+
+
+def test_a_cut_is_found_to_the_frame() -> None:
+    answers = seen([*moving("coffee", 60), *moving("astronaut", 60)])
+    assert boundaries(answers) == [60]
+    assert answers.inside[[40, 80]].max() < 0.5
+
+
+@pytest.mark.parametrize("kind", ["dissolve", "wipe"])
+def test_a_gradual_transition_is_found_with_its_extent(kind: str) -> None:
+    a, b = moving("coffee", 80), moving("astronaut", 80)
+    between = []
+    for i in range(20):
+        share = (i + 1) / 21
+        if kind == "dissolve":
+            between.append(cv2.addWeighted(a[60 + i], 1 - share, b[i], share, 0))
+        else:
+            edge = int(share * 384)
+            between.append(np.concatenate([b[i][:, :edge], a[60 + i][:, edge:]], axis=1))
+    answers = seen([*a[:60], *between, *b[20:]])
+    (found,) = boundaries(answers)
+    assert 60 <= found <= 80
+    marked = np.flatnonzero(answers.inside > 0.5)
+    around = marked[(marked >= 40) & (marked < 100)]
+    assert set(range(60, 80)) <= set(around.tolist())
+    assert len(around) <= 20 + 2 * 10
+
+
+def test_a_flash_and_a_pan_are_no_boundary() -> None:
+    frames = [frame.copy() for frame in moving("coffee", 120)]
+    for i in (60, 61):
+        frames[i] = np.clip(frames[i].astype(int) + 120, 0, 255).astype(np.uint8)
+    assert boundaries(seen(frames)) == []
