@@ -1,4 +1,4 @@
-"""What is no shot boundary and looks like one: applied to a shot's frames in place.
+"""What is no shot boundary and looks like one: put into a shot's frames, which may be written to.
 
 Light (flashes, strobes, bursts of colour, exposure), camera (whip pans, jolts), objects that pass
 close to the lens, overlays, screens whose content changes, a television within the picture, damage,
@@ -172,7 +172,7 @@ def _covered(rng: Rng, clip: Clip, other: Source) -> Clip:
     n = len(clip)
     start, stay = int(rng.integers(3, max(4, n - 20))), int(rng.integers(3, 60))
     enter = int(rng.integers(2, 10))
-    # What covers all of the picture for long is another shot to who sees no further.
+    # What covers all of the picture for long looks like another shot.
     covers = rng.uniform(0.4, 1.0 if stay < 12 else 0.8)
     sheet = np.full((HEIGHT, WIDTH, 3), rng.uniform(20, 240, 3), np.float32)
     if rng.random() < 0.6:

@@ -65,9 +65,6 @@ def _mixed(a_HWC: NDArray[np.uint8], b_HWC: NDArray[np.uint8], share: Map) -> ND
     return np.asarray(a + (b_HWC - a) * share[:, :, None], np.float32).round().astype(np.uint8)
 
 
-# Maps of when each place changes over, 0 first to 1 last.
-
-
 def _line(rng: Rng) -> Map:
     angle = rng.choice([0, 90, 180, 270, 45, 135, 225, 315, rng.uniform(0, 360)])
     turn = np.deg2rad(angle)
@@ -202,9 +199,6 @@ def _keyed(rng: Rng, A: Clip, B: Clip, maps: list[Map]) -> Clip:
     return out
 
 
-# Mixtures.
-
-
 def _dissolve(rng: Rng, A: Clip, B: Clip) -> Clip:
     out = np.empty_like(A)
     for i, p in enumerate(progress(rng, len(A))):
@@ -280,9 +274,6 @@ def _through_blur(rng: Rng, A: Clip, B: Clip) -> Clip:
         else:
             out[i] = _blurred(mixed, amount, amount if kind == "both" else 1)
     return out
-
-
-# Moves.
 
 
 def _pasted(

@@ -50,8 +50,11 @@ class Boundary(NamedTuple):
 def boundary_peaks(probability_F: NDArray[np.float32]) -> NDArray[np.int64]:
     """Frames at which a boundary is likelier than at all within `NEAR_FRAMES`, int64 [K].
 
-    Of neighbours that are equally likely the first counts.
+    Of neighbours that are equally likely the first counts. What is no peak for its neighbour is no
+    peak, even where the neighbour is none for another.
     """
+    if not len(probability_F):
+        return np.zeros(0, np.int64)
     padded = np.pad(probability_F.astype(np.float64), NEAR_FRAMES, constant_values=-1.0)
     windows = sliding_window_view(padded, 2 * NEAR_FRAMES + 1)
     before, after = windows[:, :NEAR_FRAMES], windows[:, NEAR_FRAMES + 1 :]
@@ -63,7 +66,7 @@ def boundary_peaks(probability_F: NDArray[np.float32]) -> NDArray[np.int64]:
 def boundaries(
     track: Track, span: slice = slice(None), *, inside: float = INSIDE
 ) -> list[Boundary]:
-    """Boundaries in order, of a span of frames, that are likelier than `LEAST`.
+    """Boundaries in order, of a span of frames, whose peaks are likelier than `LEAST`.
 
     Args:
         track: The track.
@@ -72,13 +75,20 @@ def boundaries(
     """
     probability = track.boundary_probability[span]
     peaks = boundary_peaks(probability)
-    first = span.start or 0
-    likely = peaks[probability[peaks] > LEAST] + first
-    return [_weighed(track, frame, inside) for frame in likely.tolist()]
+    frames = peaks[probability[peaks] > LEAST] + (span.start or 0)
+    # The frames outside of transitions nearest to each peak, before and after.
+    outside = np.flatnonzero(track.inside_probability <= inside)
+    place = np.searchsorted(outside, frames, side="right")
+    bounded = np.concatenate([[-1], outside, [track.n_frames]])
+    extents = zip(
+        frames.tolist(), bounded[place].tolist(), bounded[place + 1].tolist(), strict=True
+    )
+    return [_weighed(track, frame, low + 1, high) for frame, low, high in extents]
 
 
-def _weighed(track: Track, frame: int, inside: float) -> Boundary:
-    start, end = _extent(track.inside_probability, frame, inside)
+def _weighed(track: Track, frame: int, first: int, last: int) -> Boundary:
+    """A boundary at a peak in a run [first, last) of frames inside of a transition, or in none."""
+    start, end = _extent(frame, first, last)
     probability = float(track.boundary_probability[frame])
     likeness = _likeness(track, start, end)
     if likeness is not None and likeness > COMMON_COSINE:
@@ -92,18 +102,13 @@ def raised(probability: float, log_odds: float) -> float:
     return odds / (1 + odds)
 
 
-def _extent(inside_F: NDArray[np.float32], frame: int, least: float) -> tuple[int, int]:
+def _extent(frame: int, first: int, last: int) -> tuple[int, int]:
     """The transition around a peak, half-open; empty at a cut.
 
     A peak is in its middle: one side is at most twice as long as the other, and a frame. What is
     left over is a fast move after a cut.
     """
-    start = end = frame + 1
-    while start > 0 and inside_F[start - 1] > least:
-        start -= 1
-    while end < len(inside_F) and inside_F[end] > least:
-        end += 1
-    before, after = frame + 1 - start, end - frame - 1
+    before, after = frame + 1 - first, last - frame - 1
     return frame + 1 - min(before, 2 * after + 1), frame + 1 + min(after, 2 * before + 1)
 
 

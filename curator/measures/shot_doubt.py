@@ -1,4 +1,8 @@
-"""Whether a clip may hold a boundary that was not taken for one."""
+"""Whether a clip may hold a boundary that was not taken for one.
+
+Transitions are those at a probability of 0.5, whatever the recipe's bound; where the network alone
+finds the shots, any boundary of the head within the clip counts.
+"""
 
 from curator.measures.boundaries import NEAR_FRAMES, Boundary, boundaries, raised
 from curator.measures.clip_view import ClipView

@@ -12,7 +12,7 @@ Whole numbers are summed: pictures have 7 bits, activations are rounded to 1/655
 answer depends neither on chunks nor on the machine, but for what the shot network's own arithmetic
 moves.
 
-Shape letters: F frames, P pixels, D inputs, M networks.
+Shape letters: F frames, P pixels, D projections of a network, C channels, M networks.
 """
 
 # ruff: noqa: N803 - shape letters
@@ -117,8 +117,8 @@ def pair_inputs(pictures_FP: NDArray[np.float32], first: int, last: int) -> Floa
     """Compares the pictures around frames [first, last), float64 [last - first, `N_PAIR_INPUTS`].
 
     Args:
-        pictures_FP: From `small_pictures`. Near its ends distances are shorter, so that nothing
-            beyond them is made up: repeated pictures would look like a still shot.
+        pictures_FP: From `small_pictures`. Near its ends distances are shorter: repeated pictures
+            would look like a still shot. The last one is compared with itself.
         first: First frame.
         last: End.
     """

@@ -42,8 +42,8 @@ WIDTH, HEIGHT = 48, 27
 PADDING = 25
 """Copies of the first and of the last frame around a video (the authors')."""
 CONTEXT = 56 + REACH
-"""Frames on each side after which nothing further away moves a probability by 0.0001: 56 of the
-network (measured from 48 frames on; in theory 98: 48 through the six layers' dilations of up to 8,
+"""Frames on each side after which nothing further away moves a probability of the network by
+0.0001, or of the head by 0.0005: 56 of the network (measured from 48 frames on; in theory 98: 48 through the six layers' dilations of up to 8,
 and 50 through the comparison of a frame with its neighbours), and the reach of the head."""
 CHUNK = 64
 """Frames that pass through a layer at a time: long enough for full speed, and 0.1 GB of memory."""
@@ -88,7 +88,7 @@ class ShotNetwork:
 
     Args:
         precision: Arithmetic of the convolutions on a CPU; `auto` is bfloat16 where
-            `has_fast_bfloat16`. bfloat16 moves probabilities by up to 0.001 or so. A GPU works in
+            `has_fast_bfloat16`. bfloat16 moves probabilities by up to 0.01, those of the head by up to 0.05. A GPU works in
             float16 unless float32 is named.
         device: Where; torch's name of it.
         head: Weights of the head that reads the network's features; None for the package's own.
@@ -292,7 +292,7 @@ class ShotStream:
         self._answers: list[NDArray[np.float32]] = []
         self._head = HeadStream(network.head)
         self.cpu_s = 0.0
-        """CPU-seconds that the network has taken."""
+        """CPU-seconds that the network and the head have taken."""
 
     def push(self, frame_HWC: NDArray[np.uint8]) -> None:
         """Takes the next frame, uint8 RGB of shape [27, 48, 3]."""
@@ -309,9 +309,10 @@ class ShotStream:
             return ShotAnswers(*(np.zeros(0, np.float32) for _ in ShotAnswers._fields))
         self._end()
         single, many = np.round(np.concatenate(self._answers), 4).T
-        return ShotAnswers(
-            np.ascontiguousarray(single), np.ascontiguousarray(many), *self._head.finish()
-        )
+        begun_s = time.thread_time()
+        learned = self._head.finish()
+        self.cpu_s += time.thread_time() - begun_s
+        return ShotAnswers(np.ascontiguousarray(single), np.ascontiguousarray(many), *learned)
 
     def _end(self) -> None:
         for _ in range(PADDING):

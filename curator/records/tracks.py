@@ -179,6 +179,8 @@ class Track(Timeline):
         heads = ("shot_probability", "transition_probability")
         learned = ("boundary_probability", "inside_probability")
         self.check_lengths(self.n_frames, *heads, *learned, may_lack=True)
+        if len(self.boundary_probability) != len(self.inside_probability):
+            raise ValueError(f"track {self.source_id}: it has one of the head's probabilities only")
         self.check_lengths(n_samples, "sample_pair_frame")
         self.check_lengths(n_samples, "descriptor", may_lack=True)
         self.check_lengths(len(self.clip_frame), "clip_embedding")

@@ -1,6 +1,6 @@
 """Measures the frames of one source while they are decoded, and makes its track.
 
-Every frame: TransNetV2's two probabilities, what changed, luma mean and spread. On a grid of
+Every frame: probabilities of TransNetV2 and of the head over it, luma mean and spread. On a grid of
 samples: the signals of `signals.SIGNALS` and the perceptual descriptor. Memory does not grow with
 pixels times duration: full-size frames are dropped as they come, and what stays is a few numbers a
 frame.

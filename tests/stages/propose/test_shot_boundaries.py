@@ -230,10 +230,13 @@ def test_a_fade_to_black_goes_with_the_black() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_shots_of_the_head_are_disjoint_ordered_and_not_empty(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    n = int(rng.integers(1, 200))
+    n = int(rng.integers(1, 400))
     inside = np.repeat(rng.random(n) < 0.2, int(rng.integers(1, 9)))[:n].astype(np.float32)
     boundary = (rng.random(n) ** 8).astype(np.float32)
-    track = made_track(n, boundary_probability=boundary, inside_probability=inside)
+    blank = np.zeros((0, 8), np.float32)
+    track = made_track(
+        n, boundary_probability=boundary, inside_probability=inside, descriptor=blank
+    )
     shots = shots_of(track, HEAD)
     assert all(0 <= s.start_frame < s.end_frame <= n for s in shots)
     assert all(a.end_frame <= b.start_frame for a, b in pairwise(shots))
