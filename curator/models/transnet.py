@@ -43,8 +43,9 @@ PADDING = 25
 """Copies of the first and of the last frame around a video (the authors')."""
 CONTEXT = 56 + REACH
 """Frames on each side after which nothing further away moves a probability of the network by
-0.0001, or of the head by 0.0005: 56 of the network (measured from 48 frames on; in theory 98: 48 through the six layers' dilations of up to 8,
-and 50 through the comparison of a frame with its neighbours), and the reach of the head."""
+0.0001, or of the head by 0.0005: 56 of the network (measured from 48 frames on; in theory 98: 48
+through the six layers' dilations of up to 8, and 50 through the comparison of a frame with its
+neighbours), and the reach of the head."""
 CHUNK = 64
 """Frames that pass through a layer at a time: long enough for full speed, and 0.1 GB of memory."""
 GPU_CHUNK = 512
@@ -88,8 +89,8 @@ class ShotNetwork:
 
     Args:
         precision: Arithmetic of the convolutions on a CPU; `auto` is bfloat16 where
-            `has_fast_bfloat16`. bfloat16 moves probabilities by up to 0.01, those of the head by up to 0.05. A GPU works in
-            float16 unless float32 is named.
+            `has_fast_bfloat16`. bfloat16 moves probabilities by up to 0.01, and those of the head
+            by up to 0.05. A GPU works in float16 unless float32 is named.
         device: Where; torch's name of it.
         head: Weights of the head that reads the network's features; None for the package's own.
     """

@@ -35,7 +35,8 @@ def test_boundaries_at_the_ends_are_the_clip_s_own() -> None:
 
 
 def test_a_source_whose_shots_were_not_measured_has_none() -> None:
-    track = made_track(50, boundary_probability=np.zeros(0, np.float32))
+    empty = np.zeros(0, np.float32)
+    track = made_track(50, boundary_probability=empty, inside_probability=empty)
     assert (
         SCORES["shot_doubt"].of(ClipView(track, Span(start_frame=0, end_frame=9, shot=0))) is None
     )
