@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from footage_split import Part
 from measure import machine
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
@@ -131,11 +132,11 @@ def _network() -> ShotNetwork:
 
 
 @cache
-def _takes(footage: Path, part: Any) -> Takes:  # noqa: ANN401
+def _takes(footage: Path, part: Part) -> Takes:
     return Takes(footage, part)
 
 
-def measure_film(footage: Path, part: str, seed: int, style: Style, path: Path) -> Path:
+def measure_film(footage: Path, part: Part, seed: int, style: Style, path: Path) -> Path:
     """Makes and measures one film, unless it was."""
     if not path.exists():
         film = make_film(_takes(footage, part), seed, style)

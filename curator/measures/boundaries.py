@@ -2,8 +2,8 @@
 
 A boundary separates two pictures that have little in common: the cosine of their perceptual
 descriptors is below 0.4 at 19 of 20. What flashes, banners, insets and jumps of the exposure
-interrupt is alike on both sides, and one take. The slope was fitted on the tune part of the footage
-(`benchmarks/results/shots.md`).
+interrupt is alike on both sides, and one take. The slope was chosen by hand, on the tune part of
+the footage and on development media (`benchmarks/results/shots.md`).
 
 Shape letters: F frames, K boundaries.
 """
