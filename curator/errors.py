@@ -68,6 +68,10 @@ class StorageError(CuratorError):
     """An object under the output root, or a listing, cannot be read or written."""
 
 
+class UnconditionalStoreError(StorageError):
+    """The store cannot write on the condition that nobody else wrote in between."""
+
+
 class FullDiskError(StorageError):
     """Temporary files cannot be written: no fault of what was worked on, so that it ends the run.
 

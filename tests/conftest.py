@@ -3,8 +3,9 @@
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from hashlib import md5
 
 import pytest
 from fake_azure import azure_server
@@ -84,11 +85,29 @@ def gs_bucket(s3_bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
     answer = DomainDispatcherApplication.__call__
 
-    def with_name(self: object, environ: dict[str, str], *rest: object) -> object:
+    etags: dict[str, str] = {}
+
+    def with_name(self: object, environ: dict[str, str], begin: Callable[..., object]) -> object:
         if not environ.get("HTTP_AUTHORIZATION", "").startswith("AWS4"):
             scope = "test/20250101/us-east-1/s3/aws4_request"
             environ["HTTP_AUTHORIZATION"] = f"AWS4-HMAC-SHA256 Credential={scope}, Signature=0"
-        return answer(self, environ, *rest)
+        generation = environ.pop("HTTP_X_GOOG_IF_GENERATION_MATCH", None)
+        if generation == "0":
+            environ["HTTP_IF_NONE_MATCH"] = "*"
+        elif generation is not None:
+            environ["HTTP_IF_MATCH"] = etags[generation]
+
+        def with_generation(
+            status: str, headers: Iterable[tuple[str, str]], *rest: object
+        ) -> object:
+            found = list(headers)
+            for etag in [value for name, value in found if name.lower() == "etag"]:
+                number = str(int(md5(etag.encode()).hexdigest()[:12], 16))
+                etags[number] = etag
+                found.append(("x-goog-generation", number))
+            return begin(status, found, *rest)
+
+        return answer(self, environ, with_generation)
 
     monkeypatch.setattr(DomainDispatcherApplication, "__call__", with_name)
     service_named.cache_clear()

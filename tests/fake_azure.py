@@ -18,6 +18,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     blobs: dict[str, bytes]
     blocks: dict[tuple[str, str], bytes]
+    lock = threading.Lock()
 
     def do_PUT(self) -> None:
         key, query = self._asked()
@@ -30,8 +31,22 @@ class _Handler(BaseHTTPRequestHandler):
                 names = [part.partition("<")[0] for part in text.split("<Uncommitted>")[1:]]
                 self.blobs[key] = b"".join(self.blocks.pop((key, name)) for name in names)
             case _:
-                self.blobs[key] = body
+                with self.lock:
+                    code = self._refusal(key)
+                    if code is None:
+                        self.blobs[key] = body
+                if code is not None:
+                    self._answer(code)
+                    return
         self._answer(201, headers={"ETag": self._etag(self.blobs.get(key, b""))})
+
+    def _refusal(self, key: str) -> int | None:
+        """The code of a condition that does not hold."""
+        there = self.blobs.get(key)
+        if self.headers.get("If-None-Match") == "*" and there is not None:
+            return 409
+        wanted = self.headers.get("If-Match")
+        return 412 if wanted and (there is None or self._etag(there) != wanted) else None
 
     def do_HEAD(self) -> None:
         self._get()

@@ -79,6 +79,44 @@ class Store(ABC):
         """Writes a whole object; a reader sees the old or the new one."""
 
     @abstractmethod
+    def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
+        """Returns a whole small object with the version of these bytes; None if there is none."""
+
+    @abstractmethod
+    def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
+        """Writes a whole small object, unless there is one under the key.
+
+        Of several writers at once, in any processes on any machines, one succeeds.
+
+        Args:
+            key: Where to write.
+            data: No other writer may write the same: when a response was lost, the content is how a
+                writer finds out that the object is its own.
+
+        Returns:
+            The object that was written; None if there is one already, which is unchanged.
+
+        Raises:
+            UnconditionalStoreError: The store cannot do this.
+        """
+
+    @abstractmethod
+    def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
+        """Writes over a small object, if it still has a version.
+
+        Args:
+            key: Of the object.
+            data: As for `write_new`.
+            version: As `read_versioned`, `write_new` or `replace` returned it.
+
+        Returns:
+            The object that was written; None if the object has another version or is gone.
+
+        Raises:
+            UnconditionalStoreError: The store cannot do this.
+        """
+
+    @abstractmethod
     def create(self, key: str) -> AbstractContextManager[BinaryIO]:
         """Opens an append-only stream whose object appears when the block ends without error.
 

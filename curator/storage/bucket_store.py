@@ -15,7 +15,7 @@ from curator.storage.base import (
     checked_key,
     is_temporary,
 )
-from curator.storage.object_service import Cause, ObjectService, service_named
+from curator.storage.object_service import Cause, NoRangeError, ObjectService, service_named
 from curator.storage.range_reader import FIRST_BYTES, open_object
 
 SINGLE_REQUEST_BYTES = 64 << 20
@@ -77,6 +77,22 @@ class BucketStore(Store):
         except self.service.errors as error:
             raise self._failure("read", key, error) from error
 
+    def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
+        """Returns a whole small object by one request, and its version; None if there is none."""
+        full = self._full(checked_key(key))
+        try:
+            answer = self.service.get_range(self.bucket, full, 0, SINGLE_REQUEST_BYTES)
+        except NoRangeError:
+            # Another program left an empty object.
+            return ObjectInfo(
+                key=key, bytes=0, version=self.service.head(self.bucket, full).version
+            ), b""
+        except self.service.errors as error:
+            if self.service.explain(error, self.bucket)[0] is Cause.MISSING:
+                return None
+            raise self._failure("read", key, error) from error
+        return ObjectInfo(key=key, bytes=answer.size, version=answer.version), answer.data
+
     def exists(self, key: str) -> bool:
         """Returns whether there is an object under the key."""
         try:
@@ -97,6 +113,11 @@ class BucketStore(Store):
             self._remove(probe)
         except self.service.errors as error:
             raise self._failure("delete", probe, error) from error
+
+    def _own(self, key: str, data: bytes) -> ObjectInfo | None:
+        """What was written by a request whose repetition was refused; None if it is another's."""
+        found = self.read_versioned(key)
+        return found[0] if found is not None and found[1] == data else None
 
     @abstractmethod
     def _put(self, key: str, data: bytes) -> None:

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from curator.errors import UsageError, install_extra
-from curator.storage.base import STALE_AFTER_S, Store, checked_key
+from curator.storage.base import STALE_AFTER_S, ObjectInfo, Store, checked_key
 from curator.storage.bucket_store import BucketStore
 from curator.storage.local_store import AppendFile
 from curator.storage.object_service import (
@@ -31,6 +31,7 @@ from curator.storage.scratch import unnamed_file
 try:
     import obstore
     from obstore.exceptions import (
+        AlreadyExistsError,
         BaseError,
         NotFoundError,
         PermissionDeniedError,
@@ -44,7 +45,7 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
+    from obstore import ObjectMeta, UpdateVersion
     from obstore.store import ClientConfig
 
 _PAGE = 1000
@@ -175,6 +176,43 @@ class CloudStore(BucketStore):
     def write(self, key: str, data: bytes) -> None:
         """Puts a whole object; a large one in parts, which appear together."""
         self._put(checked_key(key), data)
+
+    def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
+        """Puts an object with the condition that there is none."""
+        return self._put_if(checked_key(key), data, "create")
+
+    def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
+        """Puts an object with the condition that Google's generation or Azure's ETag is as before.
+
+        Google has conditions on generations alone, so that the version is first looked up.
+        """
+        try:
+            found = obstore.head(self._client, self._full(checked_key(key)))
+        except FileNotFoundError:
+            return None
+        except self.service.errors as error:
+            raise self._failure("look up", key, error) from error
+        if _bare(found["e_tag"]) != version:
+            return self._own(key, data)
+        mode: UpdateVersion = {"e_tag": found["e_tag"]}
+        if found["version"] is not None:
+            mode["version"] = found["version"]
+        return self._put_if(key, data, mode)
+
+    def _put_if(
+        self, key: str, data: bytes, mode: "Literal['create'] | UpdateVersion"
+    ) -> ObjectInfo | None:
+        try:
+            answer = obstore.put(
+                self._client, self._full(key), data, mode=mode, use_multipart=False
+            )
+        except (AlreadyExistsError, PreconditionError):
+            return self._own(key, data)
+        except FileNotFoundError:
+            return None
+        except self.service.errors as error:
+            raise self._failure("write", key, error) from error
+        return ObjectInfo(key=key, bytes=len(data), version=_bare(answer["e_tag"]))
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:

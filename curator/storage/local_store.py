@@ -1,6 +1,7 @@
 """A store in a folder of this machine or of a network file system."""
 
 import errno
+import fcntl
 import io
 import os
 import secrets
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO
 
-from curator.errors import StorageError
+from curator.errors import StorageError, UnconditionalStoreError
 from curator.storage.base import (
     STALE_AFTER_S,
     TEMPORARY_PREFIX,
@@ -86,6 +87,59 @@ class LocalStore(Store):
         """Writes a temporary file, syncs it, and renames it into place."""
         with self.create(key) as stream:
             stream.write(data)
+
+    def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
+        """Returns a whole file and its version; None if there is none."""
+        path = self._path(key)
+        try:
+            with open(path, "rb") as stream:
+                data = stream.read()
+                return _info(key, stream.fileno()), data
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _failure("read", path, error) from error
+
+    def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
+        """Gives a finished temporary file its name by a hard link, which replaces no file.
+
+        Where the file system has no hard links (FAT, some network mounts), the name is taken by
+        exclusive creation and then written, so that for a moment a reader sees an unfinished
+        object, and a killed writer leaves it.
+        """
+        path = self._path(key)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with _temporary(path, data) as (temporary, descriptor):
+                try:
+                    is_new = _linked(temporary, path)
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                    return _written_exclusively(key, path, data)
+                # Each link is a change of status, and so of the version.
+                os.unlink(temporary)
+                return _info(key, descriptor) if is_new else None
+        except OSError as error:
+            raise _failure("write", path, error) from error
+
+    def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
+        """Compares and renames under a lock of the old file, which ends with its holder.
+
+        Who gets the lock after another writer holds a file that has lost its name, and gives up.
+        On a network mount the lock is as good as that mount's `flock`.
+        """
+        path = self._path(key)
+        try:
+            with _locked(path) as found:
+                if found is None or file_version(os.fstat(found)) != version:
+                    return None
+                with _temporary(path, data) as (temporary, descriptor):
+                    os.replace(temporary, path)
+                    _sync(os.path.dirname(path))
+                    return _info(key, descriptor)
+        except OSError as error:
+            raise _failure("write", path, error) from error
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
@@ -168,11 +222,15 @@ class AppendFile(io.FileIO):
             raise _failure("write", str(self.name), error) from error
 
 
+def _temporary_name(path: str) -> str:
+    return os.path.join(os.path.dirname(path), f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
+
+
 @contextmanager
 def _replacing(path: str) -> Iterator[BinaryIO]:
     """Opens a temporary file in the same folder, which replaces `path` unless an error occurs."""
     folder = os.path.dirname(path)
-    temporary = os.path.join(folder, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
+    temporary = _temporary_name(path)
     try:
         os.makedirs(folder, exist_ok=True)
         raw = AppendFile(temporary, "xb")
@@ -191,6 +249,84 @@ def _replacing(path: str) -> Iterator[BinaryIO]:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+@contextmanager
+def _temporary(path: str, data: bytes) -> Iterator[tuple[str, int]]:
+    """Gives name and descriptor of a synced file in the folder of `path`, for this block."""
+    temporary = _temporary_name(path)
+    with open(temporary, "xb") as stream:
+        try:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+            yield temporary, stream.fileno()
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+
+def _linked(temporary: str, path: str) -> bool:
+    """Links a file to a free name; returns whether it is there now."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        # A network mount may have lost the answer to a request that succeeded.
+        if os.stat(temporary).st_nlink != 2:
+            return False
+    _sync(os.path.dirname(path))
+    return True
+
+
+def _written_exclusively(key: str, path: str, data: bytes) -> ObjectInfo | None:
+    try:
+        with open(path, "xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+            return _info(key, stream.fileno())
+    except FileExistsError:
+        return None
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[int | None]:
+    """Opens and locks a file; gives None if there is none, or another one by now.
+
+    Raises:
+        UnconditionalStoreError: The file system has no locks.
+    """
+    try:
+        try:
+            # Network mounts grant an exclusive lock only to those who may write.
+            descriptor = os.open(path, os.O_RDWR)
+        except PermissionError:
+            descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise UnconditionalStoreError(
+                f"cannot lock {path!r} ({error.strerror}): expected a file system with flock; on "
+                "Lustre, mount it with -o flock"
+            ) from error
+        try:
+            is_same = os.path.samestat(os.stat(path), os.fstat(descriptor))
+        except FileNotFoundError:
+            is_same = False
+        yield descriptor if is_same else None
+    finally:
+        os.close(descriptor)
+
+
+def _info(key: str, descriptor: int) -> ObjectInfo:
+    info = os.fstat(descriptor)
+    return ObjectInfo(key=key, bytes=info.st_size, version=file_version(info))
 
 
 def _files(
@@ -245,6 +381,11 @@ def _sync(path: str) -> None:
     finally:
         os.close(descriptor)
 
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK})
+"""What file systems without hard links answer."""
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL})
+"""What file systems without locks answer."""
 
 _REMEDIES = {
     errno.EACCES: "grant this user the permission, or choose another output folder",

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from botocore.exceptions import ClientError
 
-from curator.storage.base import STALE_AFTER_S, checked_key
+from curator.errors import UnconditionalStoreError
+from curator.storage.base import STALE_AFTER_S, TEMPORARY_PREFIX, ObjectInfo, checked_key
 from curator.storage.bucket_store import SINGLE_REQUEST_BYTES, BucketStore
 from curator.storage.object_service import Cause
-from curator.storage.s3_client import ATTEMPTS, S3Errors, client, explain
+from curator.storage.s3_client import ATTEMPTS, S3Errors, bare, client, explain, words_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -28,6 +30,18 @@ _DELETE_BATCH = 1000
 _BUFFER_BYTES = 256 << 10
 _FLIPPED = frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch"})
 """Codes of a server that got other bytes than were sent; boto3 does not send them again."""
+
+_UNMET = frozenset({"412", "PreconditionFailed", "404", "NoSuchKey"})
+"""Codes of a condition that does not hold; the object that `If-Match` names may be gone."""
+_CONFLICT = frozenset({"409", "ConditionalRequestConflict", "OperationAborted"})
+_CONFLICT_PAUSE_S = 0.2
+_NO_CONDITIONS = frozenset({"501", "NotImplemented", "InvalidArgument", "InvalidRequest"})
+"""Codes of servers that refuse conditions."""
+_IF_NONE = {"IfNoneMatch": "*"}
+_FORMS = ('"{}"', "{}")
+"""ETags with quotes, as the standard has it, and without, as Ceph 16 compares them."""
+_forms: dict[tuple[object, str], str] = {}
+"""The accepted form by client and bucket, where conditional writes were checked."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +62,90 @@ class S3Store(BucketStore):
                 stream.write(data)
             return
         self._put(checked_key(key), data)
+
+    def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
+        """Puts an object with `If-None-Match: *`."""
+        self._form()
+        return self._put_if(checked_key(key), data, _IF_NONE)
+
+    def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
+        """Puts an object with `If-Match`."""
+        condition = {"IfMatch": self._form().format(version)}
+        return self._put_if(checked_key(key), data, condition)
+
+    def _put_if(self, key: str, data: bytes, condition: dict[str, str]) -> ObjectInfo | None:
+        try:
+            etag = self._etag_if(key, data, condition)
+        except S3Errors as error:
+            raise self._failure("write", key, error) from error
+        if etag is None:
+            return self._own(key, data)
+        return ObjectInfo(key=key, bytes=len(data), version=etag)
+
+    def _etag_if(self, key: str, data: bytes, condition: dict[str, str]) -> str | None:
+        """Puts an object on a condition; returns its ETag, or None if that does not hold.
+
+        A conflict is another write of the same key at the same time: it decides nothing.
+        """
+        target = {"Bucket": self.bucket, "Key": self._full(key)}
+        for attempt in range(ATTEMPTS):
+            try:
+                answer = _sent(client().put_object, data, **target, **condition)
+            except ClientError as error:
+                code = error.response.get("Error", {}).get("Code")
+                if code in _UNMET:
+                    return None
+                if code not in _CONFLICT or attempt == ATTEMPTS - 1:
+                    raise
+                time.sleep(_CONFLICT_PAUSE_S * (attempt + 1))
+            else:
+                return bare(answer.get("ETag"))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _form(self) -> str:
+        """How the server wants the ETag of `If-Match`; checked once by each process and bucket.
+
+        Raises:
+            UnconditionalStoreError: The server does not support conditional writes.
+        """
+        if (client(), self.bucket) not in _forms:
+            _forms[client(), self.bucket] = self._checked_form()
+        return _forms[client(), self.bucket]
+
+    def _checked_form(self) -> str:
+        """Checks on an object of its own that the server refuses what it should, and no more.
+
+        Servers that do not know a condition ignore it, and write over another's object.
+        """
+        probe = f"{TEMPORARY_PREFIX}check-{secrets.token_hex(8)}"
+        text = f"{probe}: written to see whether this server refuses to write over it\n".encode()
+
+        def accepts(condition: dict[str, str]) -> bool:
+            return self._etag_if(probe, text, condition) is not None
+
+        try:
+            try:
+                etag = self._etag_if(probe, text, _IF_NONE) or ""
+                broken = [
+                    *(["If-None-Match is ignored"] * accepts(_IF_NONE)),
+                    *(["If-Match is ignored"] * accepts({"IfMatch": f'"{"0" * 32}"'})),
+                ]
+                form = next((f for f in _FORMS if accepts({"IfMatch": f.format(etag)})), None)
+            finally:
+                with suppress(*S3Errors):
+                    self._remove(probe)
+        except S3Errors as error:
+            if getattr(error, "response", {}).get("Error", {}).get("Code") not in _NO_CONDITIONS:
+                raise self._failure("write", probe, error) from error
+            form, broken = None, [words_of(error)]
+        if form is None or broken:
+            raise UnconditionalStoreError(
+                f"the server of {self.uri} does not support conditional writes "
+                f"({', '.join(broken) or 'If-Match never holds'}): expected a PUT with "
+                "If-None-Match or If-Match to be refused where another object is there, as Amazon "
+                "S3, Cloudflare R2 and current versions of MinIO and Ceph do"
+            )
+        return form
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:

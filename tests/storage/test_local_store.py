@@ -1,5 +1,7 @@
 """What holds for folders alone: temporary files, modes, links and the words of errors."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -7,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from curator.errors import StorageError
+from curator.errors import StorageError, UnconditionalStoreError
 from curator.storage import open_store
 
 not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
@@ -46,6 +48,48 @@ def test_a_killed_writer_leaves_nothing_that_is_listed(tmp_path: Path) -> None:
     assert store.clean_temporary(("", "a"), bool) == 0
     assert store.clean_temporary(("", "a"), bool, older_than_s=0) == 1
     assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_without_hard_links_the_name_is_taken_by_exclusive_creation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    store = open_store(str(tmp_path))
+    first = store.write_new("a", b"first")
+    assert store.read_versioned("a") == (first, b"first")
+    assert store.write_new("a", b"second") is None
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_link_whose_answer_was_lost_counts_as_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def repeated(*paths: str) -> None:
+        link(*paths)
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", repeated)
+    assert open_store(str(tmp_path)).write_new("a", b"x") is not None
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_without_locks_nothing_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(str(tmp_path))
+    first = store.write_new("a", b"first")
+    assert first is not None
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(UnconditionalStoreError, match="-o flock"):
+        store.replace("a", b"second", first.version)
+    assert store.read("a") == b"first"
 
 
 def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path) -> None:

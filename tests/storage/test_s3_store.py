@@ -2,12 +2,14 @@
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from curator.errors import StorageError, UsageError
+from curator.errors import StorageError, UnconditionalStoreError, UsageError
 from curator.storage import open_store, s3_client
 from curator.storage import s3_store as s3
 from curator.storage.s3_store import S3Store
@@ -155,6 +157,95 @@ def test_an_object_that_may_not_be_deleted_is_an_error(
     monkeypatch.setattr(s3_client.client(), "delete_objects", lambda **_: answer)
     with pytest.raises(StorageError, match=r"cannot delete .*s3:DeleteObject"):
         open_store(f"s3://{s3_bucket}").delete(["a"])
+
+
+def put_that(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], ClientError | None]
+) -> list[dict[str, Any]]:
+    """Lets each PUT pass `change` first, which may take away conditions or give an error.
+
+    The error comes after the object was written, as where a response is lost. Gives the requests.
+    """
+    put, requests = s3_client.client().put_object, list[dict[str, Any]]()
+
+    def changed(**options: Any) -> object:  # noqa: ANN401
+        requests.append(dict(options))
+        error = change(options)
+        answer = put(**options)
+        if error is not None:
+            raise error
+        return answer
+
+    monkeypatch.setattr(s3_client.client(), "put_object", changed)
+    return requests
+
+
+@pytest.mark.parametrize("ignored", ["IfNoneMatch", "IfMatch"])
+def test_a_server_that_ignores_a_condition_is_refused_before_the_object_is_touched(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, ignored: str
+) -> None:
+    store = open_store(f"s3://{bucket}/x")
+    store.write("a", b"theirs")
+
+    def ignore(options: dict[str, Any]) -> None:
+        options.pop(ignored, None)
+
+    put_that(monkeypatch, ignore)
+    for _ in range(2):
+        with pytest.raises(UnconditionalStoreError, match=r"If-.*expected .*Amazon S3"):
+            store.write_new("a", b"mine")
+    assert store.read("a") == b"theirs"
+    assert [info.key for info in open_store(f"s3://{bucket}").list()] == ["x/a"]
+
+
+def test_a_server_that_knows_no_conditions_is_refused(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = ClientError({"Error": {"Code": "NotImplemented", "Message": "no"}}, "PutObject")
+    put_that(monkeypatch, lambda options: error if "IfNoneMatch" in options else None)
+    with pytest.raises(UnconditionalStoreError, match="NotImplemented: no"):
+        open_store(f"s3://{bucket}").write_new("a", b"mine")
+
+
+def test_conditions_are_checked_once(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = put_that(monkeypatch, lambda _: None)
+    first, second = open_store(f"s3://{bucket}/x"), open_store(f"s3://{bucket}/y")
+    assert first.write_new("a", b"1") is not None
+    n_first = len(requests)
+    assert n_first <= 6
+    assert second.write_new("a", b"2") is not None
+    assert len(requests) == n_first + 1
+
+
+def test_a_write_whose_response_was_lost_is_found_to_be_ours(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(f"s3://{bucket}")
+    store.write_new("checked", b"")
+    refused = ClientError({"Error": {"Code": "PreconditionFailed"}}, "PutObject")
+    put_that(monkeypatch, lambda _: refused)
+    first = store.write_new("a", b"first")
+    assert first is not None
+    second = store.replace("a", b"second", first.version)
+    assert second is not None
+    assert store.read_versioned("a") == (second, b"second")
+
+
+def test_a_conflict_is_tried_again(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(f"s3://{bucket}")
+    store.write_new("checked", b"")
+    put, conflicts = s3_client.client().put_object, [1, 2]
+
+    def conflicting(**options: object) -> object:
+        if conflicts:
+            conflicts.pop()
+            error = {"Code": "ConditionalRequestConflict"}
+            raise ClientError({"Error": error}, "PutObject")
+        return put(**options)
+
+    monkeypatch.setattr(s3, "_CONFLICT_PAUSE_S", 0.01)
+    monkeypatch.setattr(s3_client.client(), "put_object", conflicting)
+    assert store.write_new("a", b"mine") is not None
 
 
 @pytest.mark.needs_s3

@@ -2,6 +2,8 @@
 
 import io
 import pickle
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -194,6 +196,41 @@ def test_delete_takes_keys_that_are_not_there(store: Store) -> None:
     assert [info.key for info in store.list()] == ["stays"]
 
 
+def test_write_new_writes_once_and_changes_nothing_after(store: Store) -> None:
+    assert store.read_versioned("a/lease") is None
+    mine = store.write_new("a/lease", b"mine")
+    assert mine is not None
+    assert store.read_versioned("a/lease") == (mine, b"mine")
+    assert list(store.list()) == [mine]
+    assert store.write_new("a/lease", b"theirs") is None
+    assert store.read_versioned("a/lease") == (mine, b"mine")
+    store.delete(["a/lease"])
+    assert store.write_new("a/lease", b"again") is not None
+    assert [info.key for info in store.list()] == ["a/lease"]
+
+
+def test_replace_needs_the_version_that_was_read(store: Store) -> None:
+    first = store.write_new("lease", b"first")
+    assert first is not None
+    second = store.replace("lease", b"second", first.version)
+    assert second is not None
+    assert second.version != first.version
+    assert store.read_versioned("lease") == (second, b"second")
+    assert store.replace("lease", b"third", first.version) is None
+    assert store.read("lease") == b"second"
+    store.delete(["lease"])
+    assert store.replace("lease", b"fourth", second.version) is None
+    assert list(store.list()) == []
+
+
+def test_an_empty_object_has_a_version(store: Store) -> None:
+    store.write("empty", b"")
+    found = store.read_versioned("empty")
+    assert found is not None
+    assert found[1] == b""
+    assert store.replace("empty", b"x", found[0].version) is not None
+
+
 def test_missing_objects_are_named_with_a_remedy(store: Store) -> None:
     store.write("there", b"")
     with pytest.raises(StorageError, match=r"cannot read .*not there.*;"):
@@ -210,6 +247,54 @@ def test_stores_are_pickled(store: Store) -> None:
     copy = pickle.loads(pickle.dumps(store))
     assert copy == store
     assert copy.read("a") == b"1"
+
+
+RACERS = """
+import sys, time
+from curator.storage import open_store
+store = open_store(sys.argv[1])
+me = sys.argv[2]
+for number in range(50):
+    start = f"start-{number}"
+    store.write(f"{start}/{me}", b"")
+    while len(list(store.list(start))) < 2:
+        pass
+    if store.write_new(f"new/{number}", f"{me} {number}".encode()):
+        print("new", number, flush=True)
+    info, _ = store.read_versioned("swapped/" + str(number))
+    store.write(f"read-{number}/{me}", b"")
+    while len(list(store.list(f"read-{number}"))) < 2:
+        pass
+    if store.replace(f"swapped/{number}", f"{me} {number}".encode(), info.version):
+        print("swapped", number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["local", pytest.param("real_s3", marks=pytest.mark.needs_s3)])
+def test_of_two_writers_at_once_one_wins(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "local":
+        root = str(tmp_path)
+    else:
+        root = f"s3://{request.getfixturevalue('real_s3_bucket')}/x"
+    store = open_store(root)
+    for number in range(50):
+        store.write(f"swapped/{number}", b"before")
+    command = [sys.executable, "-c", RACERS, root]
+    racers = [
+        subprocess.Popen([*command, name], stdout=subprocess.PIPE, text=True) for name in "ab"
+    ]
+    outputs = [racer.communicate()[0].splitlines() for racer in racers]
+    assert [racer.returncode for racer in racers] == [0, 0]
+    for what in ("new", "swapped"):
+        for number in range(50):
+            winners = [
+                name for name, lines in zip("ab", outputs, strict=True)
+                if f"{what} {number}" in lines
+            ]  # fmt: skip
+            assert len(winners) == 1, (what, number)
+            assert store.read(f"{what}/{number}").decode() == f"{winners[0]} {number}"
 
 
 @pytest.mark.parametrize(
