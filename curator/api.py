@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.review.finished_run import Finished, open_finished
+from curator.runs.lease import held
 from curator.runs.start import check_run, start_run
 
 Place = str | os.PathLike[str]
@@ -69,10 +70,11 @@ def run(
         shared_out=shared_out,
     )
     with (
+        held(store, "run") as lease,
         Progress(io.StringIO(), live=False) as progress,
         Engine(address=ray_address, workers=workers) as engine,
     ):
-        return start_run(store, loaded, places, engine, progress, limit=limit, prune=prune)
+        return start_run(store, loaded, places, engine, progress, lease, limit=limit, prune=prune)
 
 
 def read_clips(out: Place) -> "ClipTable":

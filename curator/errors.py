@@ -91,6 +91,26 @@ class FullDiskError(StorageError):
         return type(self), (self.folder,)
 
 
+class LeaseLostError(CuratorError):
+    """Another run may write to the output root now, so that this one changes nothing more there.
+
+    Args:
+        root: Address of the output root.
+        why: What was found.
+    """
+
+    def __init__(self, root: str, why: str) -> None:
+        super().__init__(
+            f"this run does not hold {root} any more: {why}; a run that is paused, or cannot reach "
+            "its output, for too long loses it, and changes nothing more there"
+        )
+        self.root, self.why = root, why
+
+    def __reduce__(self) -> tuple[type["LeaseLostError"], tuple[str, str]]:
+        """Pickles with its arguments, so that the error crosses processes."""
+        return type(self), (self.root, self.why)
+
+
 class DamagedError(StorageError):
     """An object that a run stored is missing, cut off or changed; `curate run` makes it again.
 

@@ -49,22 +49,26 @@ def main(options: argparse.Namespace) -> int:
     from curator.executor.engine import Engine
     from curator.executor.progress import Progress
     from curator.runs.healing import CACHES, healed
+    from curator.runs.lease import held
     from curator.runs.preflight import check_captions, check_shared, check_writable
     from curator.runs.recaptioning import Recaption
     from curator.storage import open_store
+    from curator.tables.output_format import read_current_summary
 
+    check_shared((options.out,), ray_address=options.ray_address, shared_out=options.shared_out)
+    store = open_store(options.out)
+    read_current_summary(store)
+    check_writable(store)
     with (
         ends_when_asked(),
+        held(store, "recaption") as lease,
         Progress() as progress,
         Engine(address=options.ray_address, workers=options.workers) as engine,
         ends_in_peace(),
     ):
-        check_shared((options.out,), ray_address=options.ray_address, shared_out=options.shared_out)
-        store = open_store(options.out)
-        recaption = Recaption(store, options.overrides, engine, progress)
-        check_writable(store)
+        recaption = Recaption(store, options.overrides, engine, progress, check=lease.check)
         check_captions(recaption.recipe, asks_server=False)
-        summary = healed(store, recaption.execute, CACHES)
+        summary = healed(store, recaption.execute, CACHES, check=lease.check)
     print(outcome_text(summary, store.uri))
     return windows_exit_code(summary["work"], options.max_failed)
 

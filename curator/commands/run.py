@@ -112,10 +112,12 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
     from curator.executor.engine import Engine
     from curator.executor.progress import Progress
     from curator.report.funnel import format_funnel
+    from curator.runs.lease import held
     from curator.runs.start import start_run
 
     with (
         ends_when_asked(),
+        held(store, "run") as lease,
         Progress() as progress,
         Engine(address=options.ray_address, workers=options.workers) as engine,
         ends_in_peace(),
@@ -126,6 +128,7 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
             options.sources,
             engine,
             progress,
+            lease,
             limit=options.limit,
             prune=options.prune,
         )

@@ -30,7 +30,7 @@ from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.identity_driver import Identifying
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
 from curator.stages.caption.measured_caption import measured_captions
-from curator.stages.commit.commit_run import Commit, kept_by_source
+from curator.stages.commit.commit_run import Commit, alone, kept_by_source
 from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written
 from curator.stages.dedup.pair_store import StoredPairs
@@ -70,9 +70,19 @@ class Run:
         recipe: Settings.
         engine: Where work is done.
         progress: Where it is shown.
+        check: Raises if this run may not write to the root any more.
     """
 
-    def __init__(self, store: Store, recipe: Recipe, engine: Engine, progress: Progress) -> None:
+    def __init__(
+        self,
+        store: Store,
+        recipe: Recipe,
+        engine: Engine,
+        progress: Progress,
+        *,
+        check: Callable[[], None] = alone,
+    ) -> None:
+        self._check = check
         self._store, self._recipe = store, recipe
         self._engine, self._progress = engine, progress
         self._semantics = semantics_of(recipe)
@@ -129,6 +139,7 @@ class Run:
             for stage in self._graph:
                 # `propose` runs in the chain of `analyze`, stages that change pixels in `cut`.
                 if stage.name in drivers:
+                    self._check()
                     result = drivers[stage.name](stage)
         finally:
             if self._captioning is not None:
@@ -396,6 +407,7 @@ class Run:
                     long_whole=dict(log.long_whole),
                     cpu_s=lambda: cpu_profile(log.cpu_s),
                     cut=log.cut,
+                    check=self._check,
                     stamps={
                         "scan": self._stamps["scan"],
                         "tracks": self._stamps["analyze"],

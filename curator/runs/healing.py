@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from curator.errors import DamagedError
+from curator.stages.commit.commit_run import alone
 from curator.storage import Store
 from curator.tables.checksums import is_damaged
 from curator.tables.out_layout import CONFIG, LAYOUT, SHARDS, Lifetime, is_own
@@ -27,13 +28,20 @@ ROUNDS = 2 * len(ALL)
 _READERS = 8
 
 
-def healed(store: Store, work: Callable[[], T], kinds: frozenset[str]) -> T:
+def healed(
+    store: Store,
+    work: Callable[[], T],
+    kinds: frozenset[str],
+    *,
+    check: Callable[[], None] = alone,
+) -> T:
     """Does some work, again after each removal of what it found damaged.
 
     Args:
         store: Output root.
         work: Can be done again at any time: it goes on from what is stored.
         kinds: Folders and objects that it makes again: `ALL` or `CACHES`.
+        check: Raises if nothing may be removed any more.
 
     Raises:
         DamagedError: An object of another kind is damaged, or one that is missing is needed.
@@ -42,6 +50,7 @@ def healed(store: Store, work: Callable[[], T], kinds: frozenset[str]) -> T:
         try:
             return work()
         except DamagedError as error:
+            check()
             if not _remove(store, error, kinds):
                 raise
     return work()

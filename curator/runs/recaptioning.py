@@ -32,6 +32,7 @@ from curator.stages.caption.captioners.captioner_list import captioner_extension
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.caption.sidecar_table import SIDECARS, StoredSidecars
 from curator.stages.commit.commit_run import (
+    alone,
     clip_counts,
     kept_by_source,
     kept_seconds,
@@ -77,6 +78,7 @@ class Recaption:
         changes: `key=value` each; keys of the section `caption` alone.
         engine: Where frames are taken, and models in workers run.
         progress: Where it is shown.
+        check: Raises if this run may not write to the root any more.
 
     Raises:
         UsageError: There is no finished run, or a change is not one of `caption`.
@@ -84,7 +86,13 @@ class Recaption:
     """
 
     def __init__(
-        self, store: Store, changes: Sequence[str], engine: Engine, progress: Progress
+        self,
+        store: Store,
+        changes: Sequence[str],
+        engine: Engine,
+        progress: Progress,
+        *,
+        check: Callable[[], None] = alone,
     ) -> None:
         for change in changes:
             if change.split("=")[0].strip().split(".")[0] != SECTION:
@@ -93,6 +101,7 @@ class Recaption:
                     "`curate run` takes all keys"
                 )
         self._store, self._engine, self._progress = store, engine, progress
+        self._check = check
         self._previous = read_current_summary(store)
         self._standing = StandingShards(store, self._previous)
         self.recipe = with_changes(recipe_used(self._previous, store.uri), changes)
@@ -149,6 +158,7 @@ class Recaption:
         sharding.shard(clips, locations, vectors, find, self._sample)
         self._seconds["shard"] = round(time.monotonic() - begun, 3)
         self._progress.stage("commit")
+        self._check()
         lost = kept_before - kept_by_source(clips)
         return self._commit(clips, written, sharding, counts, lost)
 
@@ -303,6 +313,7 @@ class Recaption:
             report=page,
             shard_files=sharding.files,
             old=leftovers(store, current, folders, before["fingerprints"]),
+            check=self._check,
         )
         return summary
 

@@ -8,6 +8,7 @@ from curator.executor.progress import Progress
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, load_recipe
 from curator.runs.healing import ALL, healed
+from curator.runs.lease import Lease
 from curator.runs.preflight import check_captions, check_measured, check_models, preflight
 from curator.storage import Store
 from curator.tables.parts import SUMMARY
@@ -54,17 +55,19 @@ def start_run(
     sources: Sequence[str],
     engine: Engine,
     progress: Progress,
+    lease: Lease,
     *,
     limit: int | None,
     prune: bool,
 ) -> dict[str, Any]:
-    """Runs what `check_run` checked; returns what `summary.json` holds."""
+    """Runs what `check_run` checked, in a root that is held; returns what `summary.json` holds."""
     if not store.exists(SUMMARY):
         # A first run has something to probe; the process for it loads while this one does.
         engine.preload(("curator.stages.scan.stage",))
     from curator.runs.curation import Run
 
     def run() -> dict[str, Any]:
-        return Run(store, recipe, engine, progress).execute(sources, limit=limit, prune=prune)
+        whole = Run(store, recipe, engine, progress, check=lease.check)
+        return whole.execute(sources, limit=limit, prune=prune)
 
-    return healed(store, run, ALL)
+    return healed(store, run, ALL, check=lease.check)

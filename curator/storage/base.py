@@ -86,7 +86,8 @@ class Store(ABC):
     def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
         """Writes a whole small object, unless there is one under the key.
 
-        Of several writers at once, in any processes on any machines, one succeeds.
+        Of several writers at once, in any processes on any machines, one succeeds. A power failure
+        may undo this, and `replace`, in a folder.
 
         Args:
             key: Where to write.

@@ -136,7 +136,6 @@ class LocalStore(Store):
                     return None
                 with _temporary(path, data) as (temporary, descriptor):
                     os.replace(temporary, path)
-                    _sync(os.path.dirname(path))
                     return _info(key, descriptor)
         except OSError as error:
             raise _failure("write", path, error) from error
@@ -272,9 +271,7 @@ def _linked(temporary: str, path: str) -> bool:
         os.link(temporary, path)
     except FileExistsError:
         # A network mount may have lost the answer to a request that succeeded.
-        if os.stat(temporary).st_nlink != 2:
-            return False
-    _sync(os.path.dirname(path))
+        return os.stat(temporary).st_nlink == 2
     return True
 
 

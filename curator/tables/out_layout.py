@@ -19,6 +19,8 @@ from curator.tables.parts import SUMMARY
 logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
+LEASE = "lease.json"
+"""Names the run that is writing; gone when that has ended."""
 SHARDS = "shards"
 """Folder of the shards."""
 MANIFEST = f"{SHARDS}/manifest.json"
@@ -93,7 +95,7 @@ _HASHED = re.compile(
 _FIXED = re.compile(
     "|".join(
         (
-            rf"{re.escape(SUMMARY)}|{re.escape(CONFIG)}|report/(?:index|tune)\.html",
+            rf"{re.escape(SUMMARY)}|{re.escape(CONFIG)}|{re.escape(LEASE)}|report/(?:index|tune)\.html",
             rf"{SHARDS}/(?:dataset\.parquet|manifest(?:\.next)?\.json|wids-(?:train|val)\.json)",
             rf"{SHARDS}/(?:{_BUCKET}/)?"
             r"(?:README\.md|\.nv-meta/(?:\.info\.json|split\.yaml|dataset\.yaml))",

@@ -23,6 +23,7 @@ from curator.cli import main
 from curator.commands.arguments import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from curator.executor.engine import Engine
 from curator.storage.local_store import LocalStore
+from curator.tables.out_layout import LEASE
 
 SETTINGS = (
     "shard.resolutions=[64, 120]", "filters.short_side_px.min=60", "propose.min_s=0.5",
@@ -68,7 +69,7 @@ def recorded(journal: Journal) -> Iterator[None]:
 
     def deleted(self: LocalStore, keys: Iterable[str]) -> None:
         for key in keys:
-            if (journal.out / key).exists():
+            if (journal.out / key).exists() and key != LEASE:
                 journal.steps.append((key, None))
             delete(self, [key])
 

@@ -163,7 +163,10 @@ def test_runs_that_are_refused_say_why_and_the_next_one_goes_on(
     assert "Traceback" not in said
     assert runs.objects(out) != runs.whole
     n_before = proxy.counts["requests"]
-    proxy.refuse = lambda number, method, path: "ExpiredToken" if number > n_before + 60 else None
+    # An answer to HEAD has no body, and so no code.
+    proxy.refuse = lambda number, method, path: (
+        "ExpiredToken" if number > n_before + 60 and method != "HEAD" else None
+    )
     code, said = runs.run(out)
     assert code == EXIT_BROKEN_OFF
     assert "ExpiredToken" in said

@@ -40,7 +40,12 @@ from curator.tables.source_table import SourceTable, SourceTotals
 
 logger = logging.getLogger(__name__)
 
+
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
+
+
+def alone() -> None:
+    """The check where nobody else can write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +89,13 @@ class Commit:
     stamps: Mapping[str, str]
     extensions: Sequence[Mapping[str, Any]] = ()
     """Classes that were loaded from outside this package, each with its origin."""
+    check: Callable[[], None] = alone
+    """Raises if this run may not write to the output root any more."""
 
 
 def commit_run(run: Commit) -> dict[str, Any]:
     """Publishes a run, `summary.json` last, removes older objects, and returns the summary."""
+    run.check()
     kept = kept_by_source(run.clips)
     totals = SourceTotals()
     names: dict[str, list[str]] = {"sources": []}
@@ -125,7 +133,9 @@ def commit_run(run: Commit) -> dict[str, Any]:
         report=page,
         shard_files=run.shard_files,
         old=leftovers(run.store, current, LAYOUT, run.stamps),
+        check=run.check,
     )
+    run.check()
     try:
         run.store.clean_temporary(("", *OWN_FOLDERS), is_own)
     except StorageError as error:
@@ -141,18 +151,23 @@ def publish(
     report: str,
     shard_files: Mapping[str, bytes],
     old: Iterable[str],
+    check: Callable[[], None],
 ) -> None:
     """Makes a finished run visible, and removes the objects `old`.
 
     `manifest.next.json` is there from before the first index changes until `summary.json` is
     written, so that a commit that was broken off can be told from a damaged output. `shard_files`
-    are in writing order.
+    are in writing order. `check` is called before each step.
     """
+    check()
     store.write("report/index.html", report.encode())
     used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
     store.write(CONFIG, sealed_json(used, to_json))
+    check()
     write_shard_files(store, shard_files)
+    check()
     store.write(SUMMARY, sealed_json(summary, to_json))
+    check()
     remove(store, [NEXT_MANIFEST, *old])
 
 

@@ -1,0 +1,144 @@
+"""Who holds an output root, as `lease.json` under it says."""
+
+import getpass
+import os
+import secrets
+import socket
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from curator.json_bounds import load_bounded
+from curator.number_text import plain
+
+IN_THIS_PROCESS: set[str] = set()
+"""Holders whose runs go on in this process; one that could not release its root has ended too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The contents of `lease.json`.
+
+    Attributes:
+        holder: Random, another one for each run.
+        state: `held`, or `released` in the moment before the object is removed.
+        host: Name of the machine.
+        machine: Identifies the running kernel and the space of its process numbers: the same for
+            two processes that see each other. Empty where the system has no such thing.
+        pid: Process number of the driver.
+        started: When that process started, in the kernel's ticks; tells it from a later process
+            with its number.
+        user: Name of the user.
+        command: The subcommand of `curate`.
+        since: When the root was taken, in UTC.
+        renewed: Last sign of life, in UTC.
+        expires_s: Others may take over when there was no sign of life for so long.
+    """
+
+    holder: str
+    state: str
+    host: str
+    machine: str
+    pid: int
+    started: str
+    user: str
+    command: str
+    since: str
+    renewed: str
+    expires_s: float
+
+    def to_bytes(self) -> bytes:
+        """As JSON."""
+        return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2) + b"\n"
+
+    @property
+    def words(self) -> str:
+        """Who this is, on one line."""
+        return plain(
+            f"`curate {self.command}` of {self.user or 'an unknown user'} on {self.host}, process "
+            f"{self.pid}, since {self.since}"
+        )
+
+    def silent_s(self) -> float:
+        """Seconds since the last sign of life; wrong by the difference of two machines' clocks."""
+        try:
+            return (datetime.now(UTC) - datetime.fromisoformat(self.renewed)).total_seconds()
+        except (ValueError, TypeError, OverflowError):
+            return float("inf")
+
+    def is_dead(self) -> bool:
+        """Whether the run surely has ended; False for one of another machine or container."""
+        if not self.machine or self.machine != _machine() or self.pid <= 0:
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except OSError:
+            # It is another user's.
+            pass
+        state, started = _process(self.pid)
+        if state in ("Z", "X") or (started and started != self.started):
+            return True
+        return self.pid == os.getpid() and self.holder not in IN_THIS_PROCESS
+
+
+def this_process(command: str, expires_s: float) -> Holder:
+    """Describes this process as a holder that has just begun."""
+    user = ""
+    with suppress(KeyError, OSError, ImportError):
+        user = getpass.getuser()
+    now = utc_now()
+    return Holder(
+        holder=secrets.token_hex(16),
+        state="held",
+        host=socket.gethostname(),
+        machine=_machine(),
+        pid=os.getpid(),
+        started=_process(os.getpid())[1],
+        user=user,
+        command=command,
+        since=now,
+        renewed=now,
+        expires_s=expires_s,
+    )
+
+
+def read_holder(data: bytes) -> Holder | None:
+    """Reads `lease.json`; None where it is cut off, damaged or of another form."""
+    try:
+        found: Any = load_bounded(data)
+        values = {field.name: found[field.name] for field in fields(Holder)}
+    except (ValueError, KeyError, TypeError):
+        return None
+    kinds = {"pid": (int,), "expires_s": (int, float)}
+    if not all(isinstance(value, kinds.get(name, (str,))) for name, value in values.items()):
+        return None
+    return Holder(**values)
+
+
+def utc_now() -> str:
+    """The time for people and for a first guess; nothing is decided by it alone."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def _machine() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _process(pid: int) -> tuple[str, str]:
+    """Returns state and start of a process; empty where that cannot be seen."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            # The name before may hold spaces and parentheses.
+            found = file.read().rpartition(")")[2].split()
+            return found[0], found[19]
+    except (OSError, IndexError):
+        return "", ""

@@ -1,0 +1,553 @@
+"""One writer per output root: of two runs one refuses, and who lost the root commits nothing."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from film_makers import write_video
+from film_shots import moving_texture
+
+from curator.commands.arguments import (
+    EXIT_BROKEN_OFF,
+    EXIT_OK,
+    EXIT_TERMINATED,
+    EXIT_USAGE,
+)
+from curator.errors import (
+    LeaseLostError,
+    StorageError,
+    UnconditionalStoreError,
+    UsageError,
+)
+from curator.runs import lease, lease_holder
+from curator.runs.lease_holder import Holder, read_holder, this_process
+from curator.storage import Store, open_store
+from curator.storage.local_store import LocalStore
+from curator.tables.out_layout import LEASE
+
+RENEW_S, EXPIRES_S = 0.3, 1.5
+SETTINGS = ["--set", "filters.short_side_px.min=100", "--set", "shard.resolutions=[120]"]
+RUN_RENEW_S, RUN_EXPIRES_S = 0.5, 5.0
+"""Of whole runs, whose threads wait for a core now and then."""
+TIMES = (
+    "from curator.runs import lease\n"
+    f"lease.RENEW_S, lease.EXPIRES_S = {RUN_RENEW_S}, {RUN_EXPIRES_S}\n"
+)
+COMMAND = TIMES + "import sys; from curator.cli import main; sys.exit(main(sys.argv[2:]))"
+BEFORE_COMMIT = (
+    """
+import os, sys, time
+from curator.stages.commit import stage
+commit_run = stage.commit_run
+def waiting(run):
+    open(sys.argv[1] + ".reached", "x").close()
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
+    return commit_run(run)
+stage.commit_run = waiting
+"""
+    + COMMAND
+)
+"""Waits before the commit until a file is there."""
+
+RUN_ROOTS = ["local", "s3", pytest.param("real_s3", marks=pytest.mark.needs_s3)]
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEW_S", RENEW_S)
+    monkeypatch.setattr(lease, "EXPIRES_S", EXPIRES_S)
+    monkeypatch.setattr(lease, "_RELEASED_S", 0.5)
+    monkeypatch.setattr(lease, "_CONFIRMED_S", 0.0)
+
+
+@pytest.fixture(params=[*RUN_ROOTS, "az"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    match request.param:
+        case "local":
+            return str(tmp_path / "out")
+        case "az":
+            return f"az://{request.getfixturevalue('az_container')}/out"
+        case "s3":
+            return f"s3://{request.getfixturevalue('s3_bucket')}/out"
+        case _:
+            return f"s3://{request.getfixturevalue('real_s3_bucket')}/out"
+
+
+@pytest.fixture
+def store(root: str) -> Store:
+    return open_store(root)
+
+
+def holder_of(store: Store) -> Holder:
+    found = read_holder(store.read(LEASE))
+    assert found is not None
+    return found
+
+
+def elsewhere(*, silent_s: float) -> Holder:
+    """A holder of another machine."""
+    renewed = (datetime.now(UTC) - timedelta(seconds=silent_s)).isoformat()
+    mine = this_process("recaption", EXPIRES_S)
+    return replace(mine, host="far away", machine="another", renewed=renewed)
+
+
+def test_a_root_is_held_renewed_and_left_as_it_was(store: Store, short: None) -> None:
+    store.write("a", b"x")
+    before = list(store.list())
+    with lease.held(store, "run") as mine:
+        mine.check()
+        first = holder_of(store)
+        assert (first.command, first.pid, first.state) == ("run", os.getpid(), "held")
+        time.sleep(4 * RENEW_S)
+        assert holder_of(store).renewed > first.renewed
+        assert holder_of(store).since == first.since
+        mine.check()
+    assert list(store.list()) == before
+
+
+def test_a_second_run_is_refused_and_told_by_whom(store: Store, short: None) -> None:
+    with lease.held(store, "run") as mine:
+        time.sleep(2 * EXPIRES_S)
+        with (
+            pytest.raises(
+                UsageError,
+                match=rf"being written by another run: `curate run` of .* process {os.getpid()}, "
+                r"since 20.*wait until it has ended, or stop it",
+            ) as caught,
+            lease.held(store, "run"),
+        ):
+            pass
+        assert "\n" not in str(caught.value)
+        mine.check()
+    with lease.held(store, "run"):
+        pass
+
+
+def test_of_processes_at_once_one_holds_the_root(root: str, store: Store) -> None:
+    if root.startswith("s3") and "real" not in os.environ.get("AWS_ENDPOINT_URL", "real"):
+        pytest.skip("moto looks and writes in two steps")
+    code = (
+        "import sys, time\n"
+        "from curator.runs.lease import held\n"
+        "from curator.storage import open_store\n"
+        "from curator.errors import UsageError\n"
+        "store = open_store(sys.argv[1])\n"
+        "sys.stdin.readline()\n"
+        "try:\n"
+        "    with held(store, 'run'):\n"
+        "        print('held', flush=True)\n"
+        "        sys.stdin.readline()\n"
+        "except UsageError:\n"
+        "    print('refused', flush=True)\n"
+    )
+    for _ in range(3):
+        runs = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, root],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+            )
+            for _ in range(2)
+        ]
+        for run in runs:
+            assert run.stdin is not None
+            run.stdin.write("\n")
+        said = [run.stdout.readline().strip() for run in runs if run.stdout is not None]
+        assert sorted(said) == ["held", "refused"]
+        for run in runs:
+            run.communicate("\n")
+            assert run.returncode == 0
+    assert list(store.list()) == []
+
+
+def test_a_killed_holder_on_this_machine_is_replaced_at_once(store: Store, root: str) -> None:
+    code = (
+        "import os, sys\n"
+        "from curator.runs.lease import held\n"
+        "from curator.storage import open_store\n"
+        "with held(open_store(sys.argv[1]), 'run'):\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    # Not waited for, so that it stays as a zombie.
+    killed = subprocess.Popen([sys.executable, "-c", code, root])
+    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
+    assert holder_of(store).pid == killed.pid
+    begun = time.monotonic()
+    with lease.held(store, "run"):
+        assert holder_of(store).pid == os.getpid()
+    assert time.monotonic() - begun < 5
+    assert killed.wait() == -signal.SIGKILL
+    assert not store.exists(LEASE)
+
+
+def test_a_later_process_with_the_number_of_a_dead_one_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = this_process("run", EXPIRES_S)
+    # As a run of this process that ended while it could not reach its root.
+    assert mine.is_dead()
+    monkeypatch.setattr(lease_holder, "IN_THIS_PROCESS", {mine.holder})
+    assert not mine.is_dead()
+    assert replace(mine, started="1").is_dead()
+    assert replace(mine, pid=2**22 + 1).is_dead()
+    assert not replace(mine, pid=2**22 + 1, machine="another").is_dead()
+
+
+@pytest.mark.parametrize("silent_s", [60.0, -3600.0], ids=["silent", "clock_ahead"])
+def test_a_silent_holder_elsewhere_is_waited_for_and_replaced(
+    store: Store, short: None, silent_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.write(LEASE, elsewhere(silent_s=silent_s).to_bytes())
+    begun = time.monotonic()
+    with lease.held(store, "run") as mine:
+        assert EXPIRES_S <= time.monotonic() - begun < EXPIRES_S + 3
+        mine.check()
+    assert "`curate recaption` of" in caplog.text
+    assert "on far away" in caplog.text
+    assert not store.exists(LEASE)
+
+
+def test_a_holder_elsewhere_that_was_alive_just_now_is_not_waited_for(
+    store: Store, short: None
+) -> None:
+    theirs = elsewhere(silent_s=0.0).to_bytes()
+    store.write(LEASE, theirs)
+    with pytest.raises(UsageError, match="on far away"), lease.held(store, "run"):
+        pass
+    assert store.read(LEASE) == theirs
+
+
+@pytest.mark.parametrize("silent_s", [60.0, -3600.0])
+def test_a_holder_whose_clock_is_wrong_and_who_renews_is_not_replaced(
+    tmp_path: Path, short: None, silent_s: float
+) -> None:
+    store = open_store(str(tmp_path))
+    store.write(LEASE, elsewhere(silent_s=silent_s).to_bytes())
+    ending = threading.Event()
+
+    def renew() -> None:
+        while not ending.wait(RENEW_S):
+            store.write(LEASE, elsewhere(silent_s=silent_s).to_bytes())
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        with pytest.raises(UsageError, match="on far away"), lease.held(store, "run"):
+            pass
+    finally:
+        ending.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("left", [b"", b"{", b'{"holder": 1}', b"[]"])
+def test_a_damaged_lease_is_waited_for_and_replaced(
+    tmp_path: Path, short: None, left: bytes
+) -> None:
+    store = open_store(str(tmp_path))
+    store.write(LEASE, left)
+    begun = time.monotonic()
+    with lease.held(store, "run"):
+        assert time.monotonic() - begun >= EXPIRES_S
+    assert list(store.list()) == []
+
+
+def test_a_release_that_was_broken_off_costs_seconds(tmp_path: Path, short: None) -> None:
+    store = open_store(str(tmp_path))
+    store.write(LEASE, replace(elsewhere(silent_s=0), state="released").to_bytes())
+    begun = time.monotonic()
+    with lease.held(store, "run"):
+        assert 0.5 <= time.monotonic() - begun < EXPIRES_S
+    assert list(store.list()) == []
+
+
+@pytest.mark.parametrize("change", ["taken", "removed", "damaged"])
+def test_a_holder_that_lost_its_root_may_not_write_and_removes_nothing(
+    store: Store, short: None, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = elsewhere(silent_s=0.0).to_bytes() if change == "taken" else b"damaged"
+    words = {"taken": "taken over by `curate recaption`", "removed": "is gone",
+             "damaged": "was written over"}[change]  # fmt: skip
+    with lease.held(store, "run") as mine:
+        if change == "removed":
+            store.delete([LEASE])
+        else:
+            store.write(LEASE, theirs)
+        with pytest.raises(LeaseLostError, match=words):
+            mine.check()
+        with pytest.raises(LeaseLostError, match=words):
+            mine.check()
+    assert [store.read(LEASE)] == [theirs] if change != "removed" else not list(store.list())
+    assert words in caplog.text
+
+
+def test_a_holder_that_cannot_renew_stops_before_others_may_begin(
+    tmp_path: Path, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path))
+
+    def fails(*_: object) -> None:
+        raise StorageError("cannot write: the network is gone")
+
+    with lease.held(store, "run") as mine:
+        begun = time.monotonic()
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStore, "replace", fails)
+
+            def work() -> None:
+                while True:
+                    mine.check()
+                    time.sleep(0.05)
+
+            with pytest.raises(LeaseLostError, match="could not be renewed"):
+                work()
+        assert 0.5 * EXPIRES_S < time.monotonic() - begun < EXPIRES_S
+
+
+def test_a_failure_between_renewals_costs_nothing(
+    tmp_path: Path, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path))
+    renew, failures = LocalStore.replace, [1, 1]
+
+    def fails(self: LocalStore, key: str, data: bytes, version: str) -> object:
+        if failures:
+            failures.pop()
+            raise StorageError("cannot write: the network is gone")
+        return renew(self, key, data, version)
+
+    monkeypatch.setattr(LocalStore, "replace", fails)
+    with lease.held(store, "run") as mine:
+        time.sleep(2 * EXPIRES_S)
+        assert not failures
+        mine.check()
+    assert list(store.list()) == []
+
+
+def test_a_store_without_conditions_is_used_with_a_warning(
+    tmp_path: Path, short: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(str(tmp_path))
+
+    def refuses(*_: object) -> None:
+        raise UnconditionalStoreError("the server does not support conditional writes")
+
+    monkeypatch.setattr(LocalStore, "replace", refuses)
+    with lease.held(store, "run") as mine:
+        time.sleep(3 * RENEW_S)
+        mine.check()
+    assert list(store.list()) == []
+    monkeypatch.setattr(LocalStore, "write_new", refuses)
+    with lease.held(store, "run") as mine:
+        mine.check()
+    assert caplog.text.count("two runs at once into") == 2
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("leased") / "in"
+    folder.mkdir()
+    write_video(folder / "0.mp4", moving_texture(70, seed=1), fps=Fraction(25))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a run alone leaves."""
+    out = tmp_path_factory.mktemp("alone") / "out"
+    ended = subprocess.run(
+        [sys.executable, "-c", COMMAND, "", "run", str(sources), str(out), *SETTINGS], check=True
+    )
+    assert ended.returncode == EXIT_OK
+    return left_by(open_store(str(out)))
+
+
+def left_by(store: Store) -> dict[str, str]:
+    """Hashes of all objects; of those that hold times and addresses, only that they are there."""
+    varying = ("scan/", "report/", "summary.json", "tracks/", "candidates/", "hashes/", "cuts/")
+    return {
+        info.key: ""
+        if info.key.startswith(varying)
+        else hashlib.sha256(store.read(info.key)).hexdigest()
+        for info in store.list()
+    }
+
+
+@pytest.fixture
+def begin(sources: Path, tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Starts `curate run`, which waits before its commit for the file `go` if it is asked to."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def start(root: str, *more: str, waits: bool = False) -> "subprocess.Popen[str]":
+        arguments = ["run", str(sources), root, *SETTINGS, *more]
+        code = BEFORE_COMMIT if waits else COMMAND
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "go"), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        begun.append(process)
+        if waits:
+            while not (tmp_path / "go.reached").exists():
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.02)
+        return process
+
+    yield start
+    for process in begun:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ended(process: "subprocess.Popen[str]", code: int) -> str:
+    """Waits for the end; returns what was logged besides the progress."""
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == code, said
+    return "\n".join(line for line in said.splitlines() if not line.startswith("curate 0:"))
+
+
+def curate(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", COMMAND, "", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+Begin = Callable[..., "subprocess.Popen[str]"]
+
+
+def same_shards(found: dict[str, str], alone: dict[str, str]) -> None:
+    def shards(objects: dict[str, str]) -> dict[str, str]:
+        return {key: value for key, value in objects.items() if key.startswith("shards/")}
+
+    def folders(objects: dict[str, str]) -> set[str]:
+        # Sources that were young when they were probed are probed again, and not stored.
+        return {key.split("/")[0] for key in objects} - {"scan"}
+
+    assert shards(found) == shards(alone)
+    assert folders(found) == folders(alone)
+
+
+@pytest.mark.parametrize("root", RUN_ROOTS, indirect=True)
+def test_of_two_runs_one_refuses_and_the_other_is_as_if_alone(
+    root: str, store: Store, begin: Begin, alone: dict[str, str], tmp_path: Path
+) -> None:
+    first = begin(root, waits=True)
+    before = {info.key for info in store.list()}
+    said = ended(begin(root), EXIT_USAGE)
+    assert f"process {first.pid}, since 20" in said
+    assert "\n" not in said
+    assert {info.key for info in store.list()} == before
+    (tmp_path / "go").touch()
+    assert ended(first, EXIT_OK) == ""
+    same_shards(left_by(store), alone)
+    assert curate("verify", root).returncode == EXIT_OK
+
+
+def test_commands_that_read_work_while_a_run_holds_the_root(
+    begin: Begin, sources: Path, tmp_path: Path
+) -> None:
+    root = str(tmp_path / "out")
+    ended(begin(root), EXIT_OK)
+    clip = json.loads(next(iter(_members(root))))["clip_id"]
+    first = begin(root, waits=True)
+    assert (tmp_path / "out" / LEASE).exists()
+    for command in (
+        ["run", str(sources), root, *SETTINGS, "--dry-run"],
+        ["verify", root],
+        ["explain", root, clip],
+        ["tune", root, "filters.motion.min=0"],
+        ["export", root, str(tmp_path / "exported"), "--format", "parquet"],
+    ):
+        done = curate(*command)
+        assert done.returncode == EXIT_OK, (command, done.stdout, done.stderr)
+        assert LEASE not in done.stdout + done.stderr
+    done = curate("recaption", root, "--set", "caption.enabled=false")
+    assert done.returncode == EXIT_USAGE
+    assert "being written by another run: `curate run` of" in done.stderr
+    (tmp_path / "go").touch()
+    assert ended(first, EXIT_OK) == ""
+
+
+def _members(root: str) -> Iterator[bytes]:
+    import tarfile
+
+    for path in Path(root).glob("shards/*/*.tar"):
+        with tarfile.open(path) as tar:
+            for member in tar:
+                if member.name.endswith(".json"):
+                    stream: Any = tar.extractfile(member)
+                    yield stream.read()
+
+
+@pytest.mark.parametrize("root", RUN_ROOTS, indirect=True)
+def test_a_killed_run_is_gone_on_with_at_once(
+    root: str, store: Store, begin: Begin, alone: dict[str, str], tmp_path: Path
+) -> None:
+    first = begin(root, waits=True)
+    first.kill()
+    first.communicate()
+    assert store.exists(LEASE)
+    assert "waiting" not in ended(begin(root), EXIT_OK)
+    same_shards(left_by(store), alone)
+
+
+def test_a_terminated_run_leaves_no_lease(begin: Begin, tmp_path: Path) -> None:
+    root = tmp_path / "out"
+    first = begin(str(root), waits=True)
+    assert (root / LEASE).exists()
+    first.terminate()
+    ended(first, EXIT_TERMINATED)
+    assert not (root / LEASE).exists()
+
+
+@pytest.mark.parametrize("root", RUN_ROOTS, indirect=True)
+def test_a_paused_run_that_lost_its_root_commits_nothing(
+    root: str, store: Store, begin: Begin, alone: dict[str, str], tmp_path: Path
+) -> None:
+    first = begin(root, waits=True)
+    first.send_signal(signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    time.sleep(2 * RUN_RENEW_S)
+    said = ended(begin(root), EXIT_OK)
+    assert "waiting for one" in said
+    objects = list(store.list())
+    same_shards(left_by(store), alone)
+    first.send_signal(signal.SIGCONT)
+    said = ended(first, EXIT_BROKEN_OFF)
+    assert f"this run does not hold {root} any more" in said
+    assert list(store.list()) == objects
+
+
+def test_a_paused_run_whose_successor_is_at_work_commits_nothing(
+    begin: Begin, tmp_path: Path
+) -> None:
+    store = open_store(str(tmp_path / "out"))
+    first = begin(store.uri, waits=True)
+    (tmp_path / "go.reached").unlink()
+    first.send_signal(signal.SIGSTOP)
+    time.sleep(2 * RUN_RENEW_S)
+    second = begin(store.uri, waits=True)
+    (tmp_path / "go").touch()
+    objects = [info for info in store.list() if info.key != LEASE]
+    second.send_signal(signal.SIGSTOP)
+    first.send_signal(signal.SIGCONT)
+    assert "taken over by `curate run`" in ended(first, EXIT_BROKEN_OFF)
+    assert [info for info in store.list() if info.key != LEASE] == objects
+    second.send_signal(signal.SIGCONT)
+    assert "\n" not in ended(second, EXIT_OK)
