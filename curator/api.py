@@ -33,7 +33,7 @@ def run(
     ray_address: str | None = None,
     shared_out: bool = False,
     limit: int | None = None,
-    prune: bool = False,
+    replace: bool = False,
 ) -> dict[str, Any]:
     """Curates sources, as `curate run` does.
 
@@ -47,8 +47,9 @@ def run(
             process.
         shared_out: All nodes of the cluster see `out` and the sources under the same paths.
         limit: Only the first so many sources; None for all.
-        prune: Whether clips may leave the shards of the run before because their sources are not
-            named, have other content, cannot be read or cannot be cut.
+        replace: Whether OUT is to hold these sources alone. Else they are added to those of earlier
+            runs, and the run is refused where clips would be lost because their sources cannot be
+            read or cut again.
 
     Returns:
         What `summary.json` holds.
@@ -56,7 +57,7 @@ def run(
     Raises:
         RecipeError: A key or value of the recipe is wrong.
         UsageError: A place, a model, a package or a server is missing, or clips would be lost
-            without `prune`. Nothing in the shards was changed.
+            without `replace`. Nothing in the shards was changed.
         CuratorError: The run broke off; the same call goes on from what was done.
     """
     named = [sources] if isinstance(sources, str | os.PathLike) else sources
@@ -74,19 +75,21 @@ def run(
         Progress(io.StringIO(), live=False) as progress,
         Engine(address=ray_address, workers=workers) as engine,
     ):
-        return start_run(store, loaded, places, engine, progress, lease, limit=limit, prune=prune)
+        return start_run(store, loaded, places, engine, progress, lease, limit=limit, replace=replace)
 
 
-def read_clips(out: Place) -> "ClipTable":
+def read_clips(out: Place, snapshot: int | None = None) -> "ClipTable":
     """Opens the clips of a finished run.
 
     Args:
         out: Folder or `s3://bucket/prefix` of the run.
+        snapshot: Number of a snapshot, from `curate snapshots`; None for the newest.
 
     Raises:
-        UsageError: There is no finished run, or one that this version cannot read.
+        UsageError: There is no finished run or no such snapshot, or one that this version cannot
+            read.
     """
-    return ClipTable(finished=open_finished(os.fspath(out)))
+    return ClipTable(finished=open_finished(os.fspath(out), snapshot))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,11 @@ from curator.stages.filter.judging import Decided
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit, ProposeStage
 from curator.stages.select.stage import SelectStage
+from curator.stages.shard.shard_index import set_files
 from curator.storage import Store
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import vectors_table
+from curator.tables.output_format import read_summary
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import (
     PICTURES_SCHEMA,
@@ -167,10 +169,10 @@ def finish_rows(
             rules=[rule.facts(recipe.filters.root) for rule in decided.rules],
             embeddings=vectors,
             pictures=candidates.pictures,
+            previous=read_summary(store),
             candidates=candidates.names(),
             shards=[],
-            shard_files={},
-            shard_names=set(),
+            shard_files=set_files([], seed=0, stamp="0", made_by="a test"),
             listed_ns=0,
             n_skipped_names=0,
             seconds={},

@@ -62,6 +62,16 @@ def add_overrides(parser: argparse.ArgumentParser, text: str = "as for `curate r
     )
 
 
+def add_snapshot(parser: argparse.ArgumentParser) -> None:
+    """Adds `--snapshot`."""
+    parser.add_argument(
+        "--snapshot",
+        type=positive,
+        metavar="N",
+        help="number of a snapshot, from `curate snapshots` (default: the newest)",
+    )
+
+
 def add_cluster(parser: argparse.ArgumentParser, *, address: str, shared: str) -> None:
     """Adds `--ray-address` and `--shared-out`, with their help."""
     parser.add_argument(

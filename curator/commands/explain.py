@@ -2,7 +2,7 @@
 
 import argparse
 
-from curator.commands.arguments import EXIT_OK
+from curator.commands.arguments import EXIT_OK, add_snapshot
 
 HELP = "say why a clip was kept or rejected, and what would have kept it"
 
@@ -13,6 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "clip", metavar="CLIP_ID", help="its id, or a beginning that no other clip has"
     )
+    add_snapshot(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -20,5 +21,5 @@ def main(options: argparse.Namespace) -> int:
     from curator.review.clip_explanation import explain
     from curator.review.finished_run import open_finished
 
-    print(explain(open_finished(options.out), options.clip))
+    print(explain(open_finished(options.out, options.snapshot), options.clip))
     return EXIT_OK

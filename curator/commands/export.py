@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from curator.commands.arguments import positive
+from curator.commands.arguments import add_snapshot, positive
 from curator.commands.late_parser import LateParser
 from curator.commands.terminal_line import TerminalLine
 from curator.errors import CuratorError
@@ -64,6 +64,7 @@ def _add_late(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None
         metavar="N",
         help="shards read at once (default: one per core, at most 16)",
     )
+    add_snapshot(parser)
     try:
         _add_formats(parser, arguments)
     except CuratorError as error:
@@ -115,6 +116,7 @@ def main(options: argparse.Namespace) -> int:
             splits=("train", "val") if options.split is None else (options.split,),
             buckets=options.bucket,
             workers=options.workers,
+            snapshot=options.snapshot,
             options={k.removeprefix(OWN): v for k, v in given.items() if k.startswith(OWN)},
             progress=lambda e: shown(f"{e.n_clips} clips, {e.n_bytes / 1e6:.0f} MB written"),
         )

@@ -66,11 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only the first N sources, to try a recipe (default: all)",
     )
     parser.add_argument(
-        "--prune",
+        "--replace",
         action="store_true",
-        help="let clips of the run before leave the shards although their sources are not named, "
-        "have other content, cannot be read or cannot be cut (default: exit with 2 if a source "
-        "cannot be read or cut, or if more than 10%% of the clips would go)",
+        help="let OUT hold the sources of this run alone (default: they are added to those of "
+        "earlier runs; exit with 2 if clips would be lost because a source cannot be read or cut "
+        "again, or because more than 10%% of them have other content now)",
     )
     parser.add_argument(
         "--dry-run",
@@ -88,6 +88,11 @@ def main(options: argparse.Namespace) -> int:
     from curator.tables.parts import leave_pandas_out
 
     leave_pandas_out()
+    if options.replace and options.limit is not None:
+        raise UsageError(
+            f"--replace with --limit {options.limit} would remove the clips of all other sources: "
+            "leave one of them out, or name another OUT to try a recipe"
+        )
     store, recipe = check_run(
         options.sources,
         options.out,
@@ -99,7 +104,7 @@ def main(options: argparse.Namespace) -> int:
     )
     if options.dry_run:
         text, problem = dry_run(
-            options.sources, store, recipe, limit=options.limit, prune=options.prune
+            options.sources, store, recipe, limit=options.limit, replace=options.replace
         )
         print(text)
         if problem is not None:
@@ -112,6 +117,7 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
     from curator.executor.engine import Engine
     from curator.executor.progress import Progress
     from curator.report.funnel import format_funnel
+    from curator.runs.earlier_sources import CARRIED
     from curator.runs.lease import held
     from curator.runs.start import start_run
 
@@ -130,7 +136,7 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
             progress,
             lease,
             limit=options.limit,
-            prune=options.prune,
+            replace=options.replace,
         )
     print(format_funnel(summary))
     for name, what in (
@@ -140,6 +146,11 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
         ("summary.json", "counts, times, list of tables"),
     ):
         print(f"{store.uri}/{name}  {what}")
+    if n_carried := summary["work"].get(CARRIED):
+        print(
+            f"sources of earlier runs that are not named now and stay: {n_carried} (--replace "
+            "would leave them out)"
+        )
     counts = summary["counts"]
     if counts["failed"] > options.max_failed * counts["sources"]:
         print(

@@ -4,7 +4,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from curator.commands.arguments import EXIT_OK
+from curator.commands.arguments import EXIT_OK, add_snapshot
 from curator.errors import UsageError
 
 HELP = "say what other bounds would keep and drop"
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="where the page goes (default: OUT/report/tune.html, or tune.html here if OUT is s3://)",
     )
+    add_snapshot(parser)
     parser.add_argument(
         "--rules-only",
         action="store_true",
@@ -43,7 +44,7 @@ def main(options: argparse.Namespace) -> int:
     from curator.review.finished_run import open_finished
     from curator.review.tune_page import render_tune
 
-    finished = open_finished(options.out)
+    finished = open_finished(options.out, options.snapshot)
     tuned = tune(finished, options.changes, rules_only=options.rules_only)
     page = render_tune(tuned).encode()
     if options.html is None and finished.store.is_local:

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from curator.commands.arguments import EXIT_FAILED, positive
+from curator.commands.arguments import EXIT_FAILED, add_snapshot, positive
 from curator.commands.terminal_line import TerminalLine
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also hash every source that still exists, and compare it with the table `sources`",
     )
+    add_snapshot(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
 
 
@@ -80,6 +81,7 @@ def main(options: argparse.Namespace) -> int:
                 seed=options.seed,
                 workers=options.workers,
                 sources=options.sources,
+                snapshot=options.snapshot,
                 progress=lambda n_shards, n_samples, n_bytes: shown(
                     f"{n_shards} shards, {n_samples} clips, {n_bytes / 1e6:.0f} MB"
                 ),

@@ -22,6 +22,7 @@ def export(
     splits: Sequence[str] = SPLITS,
     buckets: Sequence[str] | None = None,
     workers: int | None = None,
+    snapshot: int | None = None,
     options: Mapping[str, object] | None = None,
     progress: Callable[[Exported], None] = lambda exported: None,
 ) -> Exported:
@@ -37,6 +38,7 @@ def export(
         splits: `train`, `val`.
         buckets: None for all.
         workers: Shards under way at once; None for one per core, at most 16.
+        snapshot: Number of the snapshot to export; None for the newest.
         options: Options of the format.
         progress: Called after each clip.
 
@@ -51,11 +53,16 @@ def export(
     """
     exporter_type, extension = load_format(format)
     exporter = exporter_type(checked_options(format, options or {}))
-    shards = open_shards(out)
+    shards = open_shards(out, snapshot)
     store = open_store(destination)
     if store.uri == shards.store.uri:
         if not exporter.indexes_tars:
             raise UsageError(f"{store.uri} is OUT itself; choose another destination")
+        if snapshot is not None:
+            raise UsageError(
+                f"snapshot {snapshot}: the indexes at their known places in {store.uri} follow the "
+                "newest snapshot; choose another destination"
+            )
         store = open_store(f"{store.uri}/{shards.prefix}".rstrip("/"))
     chosen = chosen_shards(shards, splits, buckets)
     if exporter.indexes_tars and len(chosen) < len(shards.shards):

@@ -83,6 +83,8 @@ class ClipDataset(IterableDataset[Batch]):
             GPU's memory, and keeps another engine busy.
         gpu: Number of the GPU that decodes; None for torch's current one.
         allow_incomplete: Reads tars without `manifest.json`, which may cover only part of a run.
+        snapshot: Number of a snapshot, from `curate snapshots`; None for the newest. A dataset
+            stays on the snapshot that it opened, whatever is committed meanwhile.
 
     Attributes:
         gpu: Number of the GPU that decodes; None for the CPU.
@@ -117,6 +119,7 @@ class ClipDataset(IterableDataset[Batch]):
         decode: Literal["cpu", "gpu"] = "cpu",
         gpu: int | None = None,
         allow_incomplete: bool = False,
+        snapshot: int | None = None,
     ) -> None:
         super().__init__()
         if batch_size is not None and batch_size < 1:
@@ -140,7 +143,9 @@ class ClipDataset(IterableDataset[Batch]):
         self._engines = None if self.gpu is None else partial(device.engines_of, self.gpu)
         self._on_device: device.DeviceDecoder | None = None
         self.not_on_gpu: Counter[str] = Counter()
-        self._store, found = read_buckets(out, split, allow_incomplete=allow_incomplete)
+        self._store, found = read_buckets(
+            out, split, allow_incomplete=allow_incomplete, snapshot=snapshot
+        )
         weights = _chosen(buckets, found)
         self._buckets = [found[name] for name in weights]
         self.sizes = {name: self._size_of(name, found[name]) for name in weights}

@@ -70,7 +70,7 @@ class LoadedBucket:
 
 
 def read_buckets(
-    out: str, split: str, *, allow_incomplete: bool = False
+    out: str, split: str, *, allow_incomplete: bool = False, snapshot: int | None = None
 ) -> tuple[Store, dict[str, LoadedBucket]]:
     """Finds the buckets of a split, sorted by name; arguments are those of `ClipDataset`.
 
@@ -78,16 +78,21 @@ def read_buckets(
         The store of the shards' folder, and the buckets.
 
     Raises:
-        UsageError: The split does not exist or is empty, or the manifest is missing.
+        UsageError: The split does not exist or is empty, or the manifest or the snapshot is
+            missing.
         ShardError: The manifest, the table or a tar is wrong.
         StorageError: It cannot be read.
     """
     if split not in SPLITS:
         raise UsageError(f"split {split!r}; expected one of {', '.join(SPLITS)}")
-    for root in (f"{out.rstrip('/')}/{FOLDER.rstrip('/')}", out):
+    inner = f"{out.rstrip('/')}/{FOLDER.rstrip('/')}"
+    for root in (inner, out):
         store = open_store(root)
+        if snapshot is not None:
+            buckets = _from_manifest(_indexes_of(open_store(out), snapshot), split)
+            break
         if store.exists(MANIFEST):
-            buckets = _from_manifest(store, split)
+            buckets = _from_manifest(_newest_indexes(store), split)
             break
         if tars := [found.key for found in store.list() if found.key.endswith(".tar")]:
             if not allow_incomplete:
@@ -111,23 +116,41 @@ def read_buckets(
     return store, dict(sorted(buckets.items()))
 
 
-def _manifest_of_table(store: Store) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Indexes:
+    """Where the manifest and the table of the samples are."""
+
+    store: Store
+    manifest: str
+    table: str = TABLE
+
+
+def _indexes_of(root: Store, snapshot: int) -> _Indexes:
+    """Returns the indexes of a snapshot; `root` is OUT."""
+    from curator.tables.snapshot_store import INDEXES, read_snapshot
+
+    names = read_snapshot(root, snapshot)[INDEXES]
+    return _Indexes(store=root, manifest=names["manifest"], table=names["dataset"])
+
+
+def _newest_indexes(store: Store) -> _Indexes:
     """Returns the manifest that goes with the table; during a commit it may be the next one."""
     from curator.tables.checksums import opened_json
 
+    name = MANIFEST
     if store.exists(NEXT_MANIFEST) and store.exists(TABLE):
         files = opened_json(store.read(NEXT_MANIFEST)).get("files", {})
         if files.get(TABLE, {}).get("sha256") == hashlib.sha256(store.read(TABLE)).hexdigest():
-            return NEXT_MANIFEST
-    return MANIFEST
+            name = NEXT_MANIFEST
+    return _Indexes(store=store, manifest=name)
 
 
-def _from_manifest(store: Store, split: str) -> dict[str, LoadedBucket]:
+def _from_manifest(indexes: _Indexes, split: str) -> dict[str, LoadedBucket]:
     from curator.tables.checksums import opened_json
 
-    where = f"{store.uri}/{MANIFEST}"
+    where = f"{indexes.store.uri}/{indexes.manifest}"
     try:
-        manifest = opened_json(store.read(_manifest_of_table(store)))
+        manifest = opened_json(indexes.store.read(indexes.manifest))
         version = manifest["version"]
         listed = [
             (str(row["bucket"]), Shard(name=str(row["name"]), n_samples=int(row["samples"])))
@@ -143,29 +166,30 @@ def _from_manifest(store: Store, split: str) -> dict[str, LoadedBucket]:
     shards: dict[str, list[Shard]] = {}
     for bucket, shard in listed:
         shards.setdefault(bucket, []).append(shard)
-    least = _least_of_table(store, split) if shards else {}
+    least = _least_of_table(indexes, split) if shards else {}
     if missing := shards.keys() - least.keys():
         raise ShardError(
-            f"{store.uri}/{TABLE} has no rows of {min(missing)!r} in {split!r}, which {MANIFEST} "
-            "lists; `curate verify` says what else is wrong"
+            f"{indexes.store.uri}/{indexes.table} has no rows of {min(missing)!r} in {split!r}, "
+            f"which {indexes.manifest} lists; `curate verify` says what else is wrong"
         )
     return {bucket: _bucket(rows, least[bucket]) for bucket, rows in shards.items()}
 
 
-def _least_of_table(store: Store, split: str) -> dict[str, tuple[int, int, int]]:
+def _least_of_table(indexes: _Indexes, split: str) -> dict[str, tuple[int, int, int]]:
     """Returns smallest height, width and number of frames by bucket."""
     import pyarrow.compute as pc
 
     from curator.tables.checksums import read_rows
 
     names = ["height", "width", "num_frames"]
-    if not store.exists(TABLE):
+    store = indexes.store
+    if not store.exists(indexes.table):
         raise ShardError(
             f"{store.uri} has {MANIFEST} and no {TABLE}, which says how large the clips are; copy "
             "it too, or remove the manifest and give allow_incomplete=True"
         )
     columns = ["bucket", "split", *names]
-    table = read_rows(store, TABLE, lambda file: file.read(columns))
+    table = read_rows(store, indexes.table, lambda file: file.read(columns))
     table = table.filter(pc.equal(table["split"], split))
     least = table.group_by("bucket").aggregate([(name, "min") for name in names]).to_pylist()
     return {

@@ -12,17 +12,18 @@ from curator.measures.score_list import SCORES
 from curator.recipe import Recipe, recipe_used
 from curator.records.clips import Reason
 from curator.stages.dedup.pair_store import StoredPairs
-from curator.stages.propose.candidate_store import read_pictures
+from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store, open_store
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.checksums import read_parquet
 from curator.tables.output_format import read_current_summary
 from curator.tables.schemas import clips_schema, metadata_fields
+from curator.tables.snapshot_store import EARLIER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The last finished run of an output root."""
+    """A snapshot of an output root."""
 
     store: Store
     summary: Mapping[str, Any]
@@ -46,7 +47,8 @@ class Finished:
                     table = table.append_column(field, self.clips[field.name])
                 return table
         raise UsageError(
-            f"{self.store.uri}/candidates lacks clips of the last run; run it again to restore them"
+            f"{self.store.uri}/candidates lacks clips of the snapshot; "
+            "`curate run` makes those of the newest again"
         )
 
     def vectors(self) -> pa.Table:
@@ -59,24 +61,26 @@ class Finished:
 
     def pairs(self) -> StoredPairs:
         """Pairs of similar clips."""
-        return StoredPairs(self.store, self.summary["fingerprints"]["candidates"])
+        stamp = self.summary["fingerprints"]["candidates"]
+        return StoredPairs(self.store, stamp, earlier=self.summary.get(EARLIER, ()))
 
     def _stored(self, kind: str) -> list[str]:
-        stamp = self.summary["fingerprints"]["candidates"]
-        return [info.key for info in self.store.list(f"candidates/{kind}/{stamp}-")]
+        there = {info.key for info in self.store.list(f"candidates/{kind}/")}
+        return [name for name in stored_candidates(self.store, self.summary, kind) if name in there]
 
     def _read(self, names: Iterable[str]) -> pa.Table:
         return pa.concat_tables([read_parquet(self.store, name) for name in names])
 
 
-def open_finished(out: str) -> Finished:
-    """Reads the last finished run of OUT, a folder or `s3://bucket/prefix`.
+def open_finished(out: str, snapshot: int | None = None) -> Finished:
+    """Reads a snapshot of OUT, a folder or `s3://bucket/prefix`; None for the newest.
 
     Raises:
-        UsageError: OUT has no finished run, or one that this version cannot read.
+        UsageError: OUT has no finished run or no such snapshot, or one that this version cannot
+            read.
     """
     store = open_store(out)
-    summary = read_current_summary(store)
+    summary = read_current_summary(store, snapshot)
     # First, because it names the scores of the tables.
     recipe = recipe_used(summary, store.uri)
     tables = [read_parquet(store, name) for name in summary["tables"]["clips"]]

@@ -24,6 +24,7 @@ from curator.models.weight_store import ModelStore
 from curator.pipeline import AnyStage, graph_of
 from curator.recipe import Recipe, semantics_of
 from curator.runs.corpus import Corpus, decide
+from curator.runs.earlier_sources import CARRIED, carry, earlier_sources
 from curator.runs.losses import Losses
 from curator.runs.run_log import RunLog
 from curator.stages.analyze.analysis_driver import Analyzing
@@ -50,6 +51,7 @@ from curator.storage.metadata_columns import PREFIX
 from curator.tables.clip_locations import Location
 from curator.tables.clip_vectors import Vectors
 from curator.tables.output_format import earlier_state, existing, log_older
+from curator.tables.snapshot_store import EARLIER
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
 from curator.tables.track_parts import LoadTracks
@@ -96,8 +98,10 @@ class Run:
         self._corpus = Corpus(self._formed)
         self._stamps = self._graph.fingerprints()
         has_clip = recipe.analyze.clip is not None
-        self._candidates = Candidates(store, self._stamps["propose"], has_clip=has_clip)
-        self._pairs = StoredPairs(store, self._stamps["propose"])
+        earlier = frozenset(self._previous.get(EARLIER, ()))
+        stamp = self._stamps["propose"]
+        self._candidates = Candidates(store, stamp, has_clip=has_clip, earlier=earlier)
+        self._pairs = StoredPairs(store, stamp, earlier=earlier)
         self._captioning: Captioning | None = None
         self._locations: Mapping[str, Location] = {}
         self._arguments: Sequence[str] = ()
@@ -108,14 +112,15 @@ class Run:
         mark_processes()
 
     def execute(
-        self, arguments: Sequence[str], *, limit: int | None, prune: bool = False
+        self, arguments: Sequence[str], *, limit: int | None, replace: bool = False
     ) -> dict[str, Any]:
         """Runs the stages of the graph.
 
         Args:
             arguments: Sources as the user named them.
             limit: Most sources.
-            prune: Whether any clips may leave the shards of the run before.
+            replace: Whether OUT is to hold these sources alone; else they are added to those of
+                earlier runs.
 
         Returns:
             What `summary.json` holds.
@@ -124,7 +129,8 @@ class Run:
             UsageError: Clips would be lost that may not.
         """
         self._arguments, self._limit = arguments, limit
-        self._losses = Losses(self._store, self._previous, prune=prune, limit=limit)
+        self._losses = Losses(self._store, self._previous, replace=replace)
+        self._replace = replace
         drivers: Mapping[str, Callable[[Any], Any]] = {
             "scan": self._scan,
             "analyze": self._analyze,
@@ -174,6 +180,8 @@ class Run:
         log.cpu_s.update(scanning.cpu_s)
         log.seconds["list"] = round(scanning.list_s, 3)
         log.seconds["scan"] = round(time.monotonic() - begun - scanning.list_s, 3)
+        if not self._replace:
+            self._carry()
         self._check_metadata()
         self._losses.after_scan(self._sources, self._unlisted)
 
@@ -185,6 +193,11 @@ class Run:
             if not isinstance(item, SkippedName) and item.metadata:
                 self._metadata.add(item.uri, item.metadata)
             yield item
+
+    def _carry(self) -> None:
+        """Goes on with the sources of earlier runs that this one does not name."""
+        earlier = earlier_sources(self._store, self._previous)
+        self._log.counts[CARRIED] = carry(earlier, self._sources, self._metadata)
 
     def _check_metadata(self) -> None:
         self._metadata.warn()
@@ -396,10 +409,10 @@ class Run:
                     annotations=captioning.tables() if captioning is not None else None,
                     sidecars=captioning.sidecars if captioning is not None else None,
                     pictures=self._candidates.pictures,
+                    previous=self._previous,
                     candidates=self._candidates.names() | self._pairs.names(),
                     shards=self._sharding.summary,
                     shard_files=self._sharding.files,
-                    shard_names=self._sharding.names,
                     listed_ns=self._listed_ns,
                     n_skipped_names=counts.pop("skipped_names", 0),
                     seconds=log.seconds,

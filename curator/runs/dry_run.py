@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from curator.number_text import plain
+from curator.number_text import amount, plain
 from curator.recipe import Recipe, semantics_of
+from curator.runs.earlier_sources import earlier_sources
 from curator.runs.losses import Losses, by_source
 from curator.stages.analyze.families import families_of
 from curator.stages.analyze.identity_driver import decided_sources
@@ -24,7 +25,7 @@ MAX_NAMED = 5
 
 
 def dry_run(
-    sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None, prune: bool
+    sources: Sequence[str], store: Store, recipe: Recipe, *, limit: int | None, replace: bool
 ) -> tuple[str, str | None]:
     """Says what a run would do.
 
@@ -79,8 +80,20 @@ def dry_run(
         + "".join(f"\n  {message}" for message in unreadable[:MAX_NAMED])
         + (f"\n  and {len(unreadable) - MAX_NAMED} more" * (len(unreadable) > MAX_NAMED))
     )
-    losses = Losses(store, read_summary(store), prune=prune, limit=limit)
+    previous = read_summary(store)
+    losses = Losses(store, previous, replace=replace)
     usable = {name for name in contents.values() if name is not None and name not in failed}
+    if not replace:
+        earlier = earlier_sources(store, previous).select(["uri", "source_id"]).to_pylist()
+        listed = {*contents, *unread}
+        stays = [row["source_id"] for row in earlier if row["uri"] not in listed]
+        n_new = len(set(stays) - usable)
+        usable.update(stays)
+        if n_new:
+            text += (
+                f"\n  {amount(n_new, 'source')} of earlier runs would stay; --replace leaves them "
+                "out"
+            )
     there = pa.chunked_array([sorted(usable)], pa.string())
     lost = by_source(
         losses.missing(there, unread),

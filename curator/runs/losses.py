@@ -1,4 +1,4 @@
-"""Finds the clips that a run would take out of the shards; logs them, and refuses without `prune`.
+"""Finds clips that a run would take out of the shards; logs them, and refuses without `replace`.
 
 What the shards hold comes from the tables of the last finished run, or, where its summary is lost,
 from `shards/dataset.parquet`. A source counts as still there if its content is in the run, under
@@ -8,7 +8,6 @@ any address.
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,12 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curator.errors import SourceError, StorageError, UsageError
+from curator.errors import StorageError, UsageError
 from curator.number_text import amount, length
 from curator.records.clips import Reason
 from curator.stages.shard.shard_index import DATASET
 from curator.storage import Store
-from curator.storage.source_reader import stat_source
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import MANIFEST, SHARDS
@@ -30,10 +28,9 @@ from curator.tables.source_table import SourceTable
 
 logger = logging.getLogger(__name__)
 
-MAX_LEFT_OUT = 0.1
-"""Share of the clips in the shards that may be lost without `prune` because their sources were not
-named, or have other content now: leaving out or repairing a few files is normal work."""
-STAT_THREADS = 16
+MAX_REPAIRED = 0.1
+"""Share of the clips in the shards that may be lost without `replace` because their sources have
+other content now: repairing a few files is normal work."""
 INDEXES = (f"{SHARDS}/{DATASET}", MANIFEST)
 HELD_SCHEMA = pa.schema(
     [
@@ -51,7 +48,7 @@ Contents = Callable[[Sequence[str]], Mapping[str, str | None]]
 class Why(StrEnum):
     """Why clips leave the shards, in words for people."""
 
-    NOT_NAMED = "whose sources still exist and are not in this run"
+    NOT_NAMED = "whose sources are not in this run"
     REPLACED = "whose sources have other content now"
     UNREADABLE = "whose sources cannot be read"
     CUT_FAILED = "which could not be cut again"
@@ -79,15 +76,12 @@ class Losses:
     Args:
         store: Output root.
         previous: Summary of the last finished run; empty without one.
-        prune: Whether the user allows all losses.
-        limit: Most sources of the run, which then may lose nothing; None for all.
+        replace: Whether the user allows all losses.
     """
 
-    def __init__(
-        self, store: Store, previous: Mapping[str, Any], *, prune: bool, limit: int | None
-    ) -> None:
+    def __init__(self, store: Store, previous: Mapping[str, Any], *, replace: bool) -> None:
         self._store, self._previous = store, previous
-        self._prune, self._limit = prune, limit
+        self._replace = replace
         self._n_held = 0
         """Clips in the shards."""
         self._said = pa.chunked_array([], pa.string())
@@ -138,7 +132,7 @@ class Losses:
             unread: Addresses whose content is not known, and whose clips are left out.
 
         Raises:
-            UsageError: What the shards hold cannot be known, and the run may not prune.
+            UsageError: What the shards hold cannot be known, and the run may not replace it.
         """
         held = self._held()
         self._n_held = held.num_rows
@@ -155,25 +149,20 @@ class Losses:
         lost = [one for one in lost if one.why is not Why.RECIPE]
         if not lost:
             return None
-        n_left_out = sum(one.n_clips for one in lost if one.why in (Why.NOT_NAMED, Why.REPLACED))
         n_lost = sum(one.n_clips for one in lost)
+        is_repair = all(one.why is Why.REPLACED for one in lost)
         folder = next((uri for uri in unlisted if os.path.isdir(uri)), None)
-        if self._limit is not None:
-            remedy = (
-                f"a run with --limit removes nothing: leave --limit {self._limit} out, or name "
-                "another OUT to try a recipe"
-            )
-        elif folder is not None:
+        if self._replace and folder is not None:
             remedy = (
                 f"nothing is removed while a part of the sources cannot be listed: make {folder} "
                 "readable, or leave it out of SOURCE"
             )
-        elif self._prune or (n_left_out == n_lost and n_lost <= MAX_LEFT_OUT * self._n_held):
+        elif self._replace or (is_repair and n_lost <= MAX_REPAIRED * self._n_held):
             return None
         else:
             remedy = (
-                "name all sources of OUT and make them readable, or name another OUT; if the clips "
-                "are to be removed, add --prune"
+                "make the sources readable, or name another OUT; if the clips are to be removed, "
+                "add --replace"
             )
         return (
             f"{n_lost} of {self._n_held} clips would leave the shards of {self._store.uri}: "
@@ -218,12 +207,12 @@ class Losses:
             shards = pc.binary_join_element_wise(SHARDS, table["shard"], "/")
             return _standing(table, shards, table["duration"], tars)
         except (StorageError, pa.ArrowException, OSError) as error:
-            if self._prune and self._limit is None:
+            if self._replace:
                 return HELD_SCHEMA.empty_table()
             raise UsageError(
                 f"{self._store.uri}/{SHARDS} has {len(tars)} tars, and neither the tables of the "
                 f"run that wrote them nor {INDEXES[0]} can be read ({error}), so it is unknown "
-                "which of their clips this run would remove: name another OUT, or add --prune to "
+                "which of their clips this run would remove: name another OUT, or add --replace to "
                 "keep the clips of this run alone"
             ) from error
 
@@ -240,16 +229,11 @@ def by_source(missing: pa.Table, contents_of: Contents) -> list[Lost]:
     known = contents_of(uris)
 
     def why(uri: str, source_id: str) -> Why:
-        if uri in known:
-            return Why.UNREADABLE if known[uri] in (None, source_id) else Why.REPLACED
-        try:
-            stat_source(uri)
-        except SourceError:
-            return Why.UNREADABLE
-        return Why.NOT_NAMED
+        if uri not in known:
+            return Why.NOT_NAMED
+        return Why.UNREADABLE if known[uri] in (None, source_id) else Why.REPLACED
 
-    with ThreadPoolExecutor(STAT_THREADS) as pool:
-        whys = pa.array(list(pool.map(why, uris, ids)), pa.string())
+    whys = pa.array(list(map(why, uris, ids)), pa.string())
     lost = []
     for one in (Why.NOT_NAMED, Why.REPLACED, Why.UNREADABLE):
         wanted = sources.filter(pc.equal(whys, str(one)))

@@ -40,7 +40,7 @@ from curator.stages.commit.commit_run import (
     versions,
 )
 from curator.stages.cut.cut_driver import cut_facts
-from curator.stages.propose.candidate_store import read_pictures
+from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.stages.shard.shard_driver import Sharding
 from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
@@ -48,7 +48,7 @@ from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_rows import ClipRows
 from curator.tables.clip_vectors import Vectors
-from curator.tables.out_layout import SHARDS, leftovers
+from curator.tables.out_layout import SHARDS
 from curator.tables.output_format import read_current_summary
 from curator.tables.parts import write_table, write_tables
 from curator.tables.schemas import (
@@ -305,21 +305,19 @@ class Recaption:
         page = render_report(
             summary=summary, sources=failed, clips=clips, thumbnails=self._pictures(clips)
         )
-        current = {name for parts in tables.values() for name in parts} | sharding.names
-        folders = ("sources", "clips", "annotations", SIDECARS, SHARDS, "frames")
-        publish(
+        return publish(
             store,
             summary,
+            before,
             report=page,
             shard_files=sharding.files,
-            old=leftovers(store, current, folders, before["fingerprints"]),
+            folders=("sources", "clips", "annotations", SIDECARS, SHARDS, "frames"),
+            stamps=before["fingerprints"],
             check=self._check,
         )
-        return summary
 
     def _pictures(self, clips: ClipRows) -> dict[str, bytes]:
-        stamp = self._previous["fingerprints"].get("candidates")
-        names = [i.key for i in self._store.list(f"candidates/pictures/{stamp}-")]
+        names = stored_candidates(self._store, self._previous, "pictures")
         return read_pictures(self._store, names, shown_clips(clips))
 
 

@@ -58,7 +58,7 @@ def start_run(
     lease: Lease,
     *,
     limit: int | None,
-    prune: bool,
+    replace: bool,
 ) -> dict[str, Any]:
     """Runs what `check_run` checked, in a root that is held; returns what `summary.json` holds."""
     if not store.exists(SUMMARY):
@@ -68,6 +68,6 @@ def start_run(
 
     def run() -> dict[str, Any]:
         whole = Run(store, recipe, engine, progress, check=lease.check)
-        return whole.execute(sources, limit=limit, prune=prune)
+        return whole.execute(sources, limit=limit, replace=replace)
 
     return healed(store, run, ALL, check=lease.check)

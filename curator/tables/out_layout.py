@@ -23,7 +23,11 @@ LEASE = "lease.json"
 """Names the run that is writing; gone when that has ended."""
 SHARDS = "shards"
 """Folder of the shards."""
+SNAPSHOTS = "snapshots"
+"""Folder of the snapshots."""
 MANIFEST = f"{SHARDS}/manifest.json"
+DATASET = f"{SHARDS}/dataset.parquet"
+"""The table of the samples."""
 NEXT_MANIFEST = f"{SHARDS}/manifest.next.json"
 """The manifest of a commit that is under way, or was broken off."""
 
@@ -35,9 +39,9 @@ class Lifetime(StrEnum):
     """How long the objects of a folder stay."""
 
     TABLE = "table"
-    """While the finished run names them; readers see them."""
+    """While a snapshot names them; readers see them."""
     NAMED = "named"
-    """While the finished run names them."""
+    """While a snapshot names them."""
     STAMPED = "stamped"
     """While their fingerprint is the run's."""
     RUN = "run"
@@ -46,6 +50,8 @@ class Lifetime(StrEnum):
     """Until somebody removes them: another recipe may need them again."""
     FIXED = "fixed"
     """They are written over."""
+    KEPT = "kept"
+    """Until `curate clean` removes them."""
 
 
 LAYOUT = {
@@ -69,11 +75,14 @@ LAYOUT = {
     "replies": Lifetime.CACHE,
     "report": Lifetime.FIXED,
     SHARDS: Lifetime.NAMED,
+    SNAPSHOTS: Lifetime.KEPT,
 }
 """All folders of an output root, and how long their objects stay."""
 TABLES = tuple(name for name, life in LAYOUT.items() if life is Lifetime.TABLE)
 OWN_FOLDERS = frozenset(LAYOUT)
-_STAGES = tuple(name for name in LAYOUT if name not in (*TABLES, "candidates", "report", SHARDS))
+_STAGES = tuple(
+    name for name in LAYOUT if name not in (*TABLES, "candidates", "report", SHARDS, SNAPSHOTS)
+)
 """Folders of parts, which are named by two hashes."""
 
 _TWO_HASHES = r"[0-9a-f]{16}-[0-9a-f]{16}"
@@ -84,6 +93,7 @@ _HASHED = re.compile(
         (
             rf"(?:{'|'.join(_STAGES)})/{_TWO_HASHES}\.parquet",
             rf"replies/{_TWO_HASHES}\.json",
+            rf"{SNAPSHOTS}/(?:\d{{8}}\.json|(?:manifest|dataset)-[0-9a-f]{{16}}\.(?:json|parquet))",
             rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
             rf"(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",
             # Older versions named no split.
@@ -111,6 +121,11 @@ def is_own(key: str) -> bool:
         key: Under an output root; also of an object that was not finished.
     """
     return _HASHED.fullmatch(key) is not None or _FIXED.fullmatch(key) is not None
+
+
+def is_at_known_place(key: str) -> bool:
+    """Says whether an object of this package has a name that follows from no content."""
+    return _FIXED.fullmatch(key) is not None
 
 
 def leftovers(

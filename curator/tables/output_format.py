@@ -20,6 +20,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_json
 from curator.tables.out_layout import CONFIG, MANIFEST, NEXT_MANIFEST, TABLES
 from curator.tables.parts import SUMMARY
+from curator.tables.snapshot_store import NUMBER, read_snapshot, snapshot_name, snapshot_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -27,15 +28,24 @@ FORMAT = 2
 """Raised when a column or an object changes its name or its meaning. Format 1 has no number."""
 
 
-def read_summary(store: Store) -> dict[str, Any]:
-    """Reads the last finished run's summary, of this version or an older one; empty without a run.
+def read_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:
+    """Reads the summary of a snapshot, of this version or an older one; empty without a run.
+
+    Args:
+        store: Output root.
+        snapshot: Number of the snapshot; None for the newest.
 
     Raises:
-        UsageError: A newer version wrote it.
+        UsageError: A newer version wrote it, or there is no such snapshot.
     """
-    if not store.exists(SUMMARY):
-        return {}
-    summary = read_json(store, SUMMARY)
+    if snapshot is not None:
+        summary = read_snapshot(store, snapshot)
+    else:
+        summary = read_json(store, SUMMARY) if store.exists(SUMMARY) else {}
+        newest = max(snapshot_numbers(store), default=0)
+        if newest > summary.get(NUMBER, 0):
+            # A commit was broken off behind its snapshot, or the summary is lost.
+            summary = read_json(store, snapshot_name(newest))
     if _format(summary) > FORMAT:
         raise UsageError(
             f"{_made_by(store, summary)}; this version reads up to {FORMAT}: update curate, or "
@@ -81,13 +91,13 @@ def existing(store: Store, previous: Mapping[str, Any], table: str) -> list[str]
     return [name for name in named if name in there]
 
 
-def read_current_summary(store: Store) -> dict[str, Any]:
-    """Reads the summary of the last finished run, whose tables this version reads.
+def read_current_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:
+    """Reads the summary of a snapshot, None for the newest, whose tables this version reads.
 
     Raises:
-        UsageError: OUT has no finished run, or another version wrote it.
+        UsageError: OUT has no finished run or no such snapshot, or another version wrote it.
     """
-    summary = read_summary(store)
+    summary = read_summary(store, snapshot)
     if not summary:
         raise UsageError(
             f"{store.uri} has no finished run (no summary.json); `curate run SOURCE... OUT` "

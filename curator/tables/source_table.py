@@ -124,6 +124,19 @@ class SourceTable:
         self._header.add(pa.Table.from_pylist(failed, schema=schema))
         self._leaders = self._order = None
 
+    def carry(self, earlier: pa.Table) -> pa.Table:
+        """Adds rows of `sources` whose address and content are not here yet; returns them."""
+        header = self._header.whole()
+        known = pc.is_in(earlier["uri"].cast(header["uri"].type), value_set=header["uri"])
+        ids = header["source_id"].filter(pc.is_null(header["outcome"]))
+        known = pc.or_(known, pc.is_in(earlier["source_id"], value_set=ids.combine_chunks()))
+        rows = earlier.filter(pc.invert(known))
+        if rows.num_rows:
+            at = rows.schema.get_field_index("outcome")
+            self._header.add(rows.set_column(at, "outcome", pa.nulls(rows.num_rows, pa.string())))
+            self._leaders = self._order = None
+        return rows
+
     def measured(self, rows: pa.Table | Iterable[Mapping[str, Any]]) -> None:
         """Adds results of analysis; a later row of the same URI counts.
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from curator.errors import CuratorError, UsageError
 from curator.stages.shard.tar_reader import (
+    DATASET,
     FOLDER,
     MANIFEST,
     NEXT_MANIFEST,
@@ -24,6 +25,7 @@ from curator.stages.shard.tar_reader import (
 )
 from curator.tables.checksums import opened_json
 from curator.tables.parts import SUMMARY
+from curator.tables.snapshot_store import EARLIER, read_snapshot
 from curator.verify.findings import RERUN, Code, Finding, Findings
 from curator.verify.index_check import (
     COUNTS_FILE,
@@ -36,7 +38,7 @@ from curator.verify.index_check import (
     wids_name,
 )
 from curator.verify.source_check import check_sources
-from curator.verify.table_check import DATASET, check_clips, check_dataset
+from curator.verify.table_check import check_clips, check_dataset
 from curator.verify.tar_check import TarCheck, TarFacts
 
 FramesToDecode = int | Literal["all", "none"]
@@ -78,6 +80,7 @@ def verify(
     seed: int = 0,
     workers: int | None = None,
     sources: bool = False,
+    snapshot: int | None = None,
     progress: Callable[[int, int, int], None] = lambda n_shards, n_samples, n_bytes: None,
     hashed: Callable[[int, int], None] = lambda n_sources, n_total: None,
 ) -> Verified:
@@ -90,15 +93,17 @@ def verify(
         seed: Chooses the clips to decode.
         workers: Shards read at once; by default one per core, at most `MAX_WORKERS`.
         sources: Whether to hash all sources that still exist.
+        snapshot: Number of the snapshot; None for the newest, with what lies at known places.
         progress: Called with the shards, clips and bytes of MP4s read so far.
         hashed: Called with the number of sources looked at so far, and of all.
 
     Raises:
-        UsageError: The root has no shards, or no tables to compare sources with.
+        UsageError: The root has no shards or no such snapshot, or no tables to compare sources
+            with.
         StorageError: The root cannot be listed.
     """
     findings = Findings()
-    shards = open_shards(out)
+    shards = open_shards(out, snapshot)
     summary = _summary(shards, findings)
     if sources and summary is None:
         raise UsageError(
@@ -114,7 +119,8 @@ def verify(
     n_workers = workers or min(MAX_WORKERS, os.cpu_count() or 1)
     with ThreadPoolExecutor(n_workers) as pool:
         list(pool.map(lambda n: _check_hash(shards, n[0], n[1], findings), _hashed(sets).items()))
-        list(pool.map(lambda name: _check_file(sets, name, findings), _index_names(sets)))
+        if snapshot is None:
+            list(pool.map(lambda name: _check_file(sets, name, findings), _index_names(sets)))
         tars = _check_tars(shards, present, frames, seed, pool, findings, progress)
         n_sources = 0
         if sources and summary is not None:
@@ -128,11 +134,14 @@ def verify(
         _check_sums(one, own, findings)
         _check_keys(one, own, findings)
         _check_splits(one, own, findings)
-    _check_indexes(views, tars, findings)
+    if snapshot is None:
+        _check_indexes(views, tars, findings)
+    else:
+        check_dataset(*views[0], findings)
     if summary is not None:
         _of_one_set(partial(check_clips, summary), views, findings)
-    if shards.following is None:
-        _check_unnamed(shards, findings)
+    if snapshot is None and shards.following is None:
+        _check_unnamed(shards, summary, findings)
     return Verified(
         uri=shards.store.uri,
         findings=findings.sorted(),
@@ -147,6 +156,8 @@ def verify(
 
 def _summary(shards: ShardSet, findings: Findings) -> dict[str, Any] | None:
     """Reads the run's summary; None if it is missing or unreadable."""
+    if shards.snapshot is not None:
+        return read_snapshot(shards.store, shards.snapshot)
     if not shards.prefix:
         return None
     where = f"{shards.store.uri}/{SUMMARY}"
@@ -468,11 +479,12 @@ def _check_splits(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
         )
 
 
-def _check_unnamed(shards: ShardSet, findings: Findings) -> None:
-    """Finds objects that the manifest, if any, does not name."""
+def _check_unnamed(shards: ShardSet, summary: Mapping[str, Any] | None, findings: Findings) -> None:
+    """Finds objects that neither the manifest, if any, nor an earlier snapshot names."""
     if shards.manifest is None:
         return
     named = {MANIFEST, DATASET, *map(wids_name, SPLITS), *_files(shards)}
+    named |= {name.removeprefix(FOLDER) for name in (summary or {}).get(EARLIER, ())}
     folders = Counter(shard.bucket for shard in shards.shards)
     for folder in ("", *(f"{bucket}/" for bucket in folders)):
         named |= {f"{folder}{ENERGON}/{file}" for file in (*ENERGON_FILES, *ENERGON_OWN)}

@@ -10,12 +10,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curator.errors import CuratorError, ShardError
-from curator.stages.shard.tar_reader import FOLDER, MAX_TEXT_BYTES, ShardSet, TarReader
+from curator.stages.shard.tar_reader import DATASET, FOLDER, MAX_TEXT_BYTES, ShardSet, TarReader
 from curator.tables.parts import SUMMARY
 from curator.verify.findings import RERUN, Code, Findings
 from curator.verify.tar_check import REPEATED, TarFacts, columns_digest, json_columns
 
-DATASET = "dataset.parquet"
 BATCH_ROWS = 4096
 DERIVED = ("aspect_ratio", "resolution")
 
@@ -59,9 +58,9 @@ class SampleLookup:
 
 def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:
     """Compares `dataset.parquet` with the tars."""
-    if DATASET not in shards.sizes:
+    if shards.own_dataset is None and DATASET not in shards.sizes:
         return
-    path = shards.uri(DATASET)
+    path = f"{shards.store.uri}/{shards.dataset}"
     lookup = SampleLookup(tars)
 
     def row(values: Mapping[str, Any]) -> None:
@@ -96,7 +95,7 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
             findings.add(Code.DATASET, f"{path}#{key}", found, wanted)
 
     columns = ["clip_id", "shard", "split", "bucket", "offset", "bytes", *REPEATED, *DERIVED]
-    if _rows(shards, shards.key(DATASET), columns, row, Code.DATASET, findings):
+    if _rows(shards, shards.dataset, columns, row, Code.DATASET, findings):
         _unlisted(shards, lookup, path, Code.DATASET, findings)
 
 

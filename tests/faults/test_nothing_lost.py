@@ -1,4 +1,4 @@
-"""A rerun logs each clip that it takes out of the shards, and refuses losses without `--prune`.
+"""A run adds to what earlier ones made, and takes clips out only where it is told to.
 
 Fails where a run over fewer sources removes the tars of the others and ends with 0.
 """
@@ -21,7 +21,6 @@ from film_shots import moving_texture
 import curator
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
-from curator.errors import UsageError
 from curator.storage import file_walk
 
 SETTINGS = (
@@ -48,8 +47,11 @@ class Place:
         return self.sources / f"{name}.mp4"
 
     def samples(self) -> list[dict[str, Any]]:
-        """The JSON of all samples in the shards."""
-        files = (self.out / "shards").rglob("*.meta.jsonl")
+        """The JSON of all samples in the shards that the manifest names."""
+        folder = self.out / "shards"
+        manifest = json.loads((folder / "manifest.json").read_text())
+        names = [shard["name"].removesuffix(".tar") for shard in manifest["shards"]]
+        files = (folder / f"{name}.meta.jsonl" for name in names)
         return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
     def clips(self) -> dict[str, int]:
@@ -106,23 +108,22 @@ def test_sources_at_another_address_lose_nothing(
     assert not caplog.records
 
 
-def test_fewer_sources_need_prune_and_a_few_clips_do_not(
+def test_fewer_sources_add_and_only_replace_leaves_the_others_out(
     settled: Place, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Pins problem 3: `curate run in/a.mp4 out` after `curate run in out`."""
     before = settled.objects()
-    for more in ((), ("--dry-run",)):
-        assert settled.code(*more, sources=str(settled.film("a"))) == EXIT_USAGE
-        error = capsys.readouterr().err.splitlines()[-1]
-        assert "5 of 15 clips would leave the shards" in error
-        assert "5 clips (5.0 s of 2 sources, such as" in error
-        assert "whose sources still exist and are not in this run" in error
-        assert "nothing was removed, and all work is kept" in error
-        assert "--prune" in error
-        assert settled.objects() == before
-    assert settled.code("--prune", sources=str(settled.film("a"))) == EXIT_OK
+    only_a = str(settled.film("a"))
+    assert settled.code(sources=only_a) == EXIT_OK
+    assert "not named now and stay: 2" in capsys.readouterr().out
+    assert settled.objects() == before
+    assert settled.code("--replace", sources=only_a) == EXIT_OK
     assert settled.clips() == {"a": 10}
     assert "5 clips (5.0 s of 2 sources, such as" in caplog.text
+    assert "whose sources are not in this run" in caplog.text
+    # What the first snapshot names is still there.
+    tars = {path for path in before if path.endswith(".tar")}
+    assert {path: settled.objects().get(path) for path in tars} == {p: before[p] for p in tars}
     assert settled.code() == EXIT_OK
     assert settled.clips() == SECONDS
     caplog.clear()
@@ -133,6 +134,16 @@ def test_fewer_sources_need_prune_and_a_few_clips_do_not(
     assert settled.clips() == {"a": 10, "c": 4}
 
 
+def test_new_sources_give_what_all_at_once_give(settled: Place, tmp_path: Path) -> None:
+    grown = Place(settled.sources, tmp_path / "grown")
+    assert grown.code(sources=str(settled.film("c"))) == EXIT_OK
+    assert grown.code(sources=str(settled.film("a"))) == EXIT_OK
+    assert grown.code(sources=str(settled.film("b"))) == EXIT_OK
+    assert grown.clips() == SECONDS
+    ids = [{sample["clip_id"] for sample in place.samples()} for place in (grown, settled)]
+    assert ids[0] == ids[1]
+
+
 def test_a_dry_run_prints_what_a_run_would_remove(
     settled: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,40 +151,40 @@ def test_a_dry_run_prints_what_a_run_would_remove(
     manifest.write_text(f"{settled.film('a')}\n{settled.film('c')}\n")
     assert settled.code("--dry-run", sources=str(manifest)) == EXIT_OK
     said = capsys.readouterr().out
-    assert "clips would leave the shards: 1 clip (1.0 s of 1 source, such as" in said
-    assert f"{settled.film('b')}) whose sources still exist and are not in this run" in said
-    settled.film("c").touch()
-    manifest.write_text(f"{settled.film('c')}\n")
-    assert settled.code("--dry-run", sources=str(manifest)) == EXIT_OK
+    assert "1 source of earlier runs would stay" in said
+    assert "would leave the shards" not in said
+    assert settled.code("--dry-run", "--replace", sources=str(manifest)) == EXIT_OK
     said = capsys.readouterr().out
-    assert "11 of 15 clips would leave the shards" in said
-    assert "unless sources that no run has read hold them: 1" in said
+    assert "clips would leave the shards: 1 clip (1.0 s of 1 source, such as" in said
+    assert f"{settled.film('b')}) whose sources are not in this run" in said
 
 
-def _deleted(path: Path) -> None:
-    path.unlink()
+def test_the_clips_of_a_source_that_is_gone_stay(settled: Place) -> None:
+    before = settled.objects()
+    settled.film("b").unlink()
+    assert settled.code() == EXIT_OK
+    assert settled.objects() == before
+    assert settled.code("--replace") == EXIT_OK
+    assert settled.clips() == {"a": 10, "c": 4}
 
 
-def _damaged(path: Path) -> None:
-    path.write_bytes(b"no film at all")
-
-
-@pytest.mark.parametrize("harm", [_deleted, _damaged])
-def test_one_clip_of_a_source_that_cannot_be_read_needs_prune(
-    settled: Place, harm: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+def test_one_clip_of_a_source_that_cannot_be_read_needs_replace(
+    settled: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = settled.objects()
-    harm(settled.film("b"))
+    settled.film("b").write_bytes(b"no film at all")
     assert settled.code() == EXIT_USAGE
     error = capsys.readouterr().err.splitlines()[-1]
     assert "1 of 15 clips would leave the shards" in error
     assert "whose sources cannot be read" in error
+    assert "nothing was removed, and all work is kept" in error
+    assert "--replace" in error
     assert settled.objects() == before
-    assert settled.code("--prune") == EXIT_OK
+    assert settled.code("--replace") == EXIT_OK
     assert settled.clips() == {"a": 10, "c": 4}
 
 
-def test_other_content_at_an_address_needs_prune_above_a_tenth(
+def test_other_content_at_an_address_needs_replace_above_a_tenth(
     settled: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_film(settled.film("c"), 4, seed=9)
@@ -181,17 +192,17 @@ def test_other_content_at_an_address_needs_prune_above_a_tenth(
     error = capsys.readouterr().err.splitlines()[-1]
     assert "4 clips (4.0 s of 1 source" in error
     assert "whose sources have other content now" in error
-    assert settled.code("--prune") == EXIT_OK
+    assert settled.code("--replace") == EXIT_OK
     assert settled.clips() == SECONDS
 
 
-def test_a_limit_and_a_folder_that_cannot_be_listed_never_prune(
+def test_a_limit_and_a_folder_that_cannot_be_listed_remove_nothing(
     settled: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for more in (("--limit", "2"), ("--limit", "2", "--prune")):
-        assert settled.code(*more) == EXIT_USAGE
-        assert "a run with --limit removes nothing" in capsys.readouterr().err
-    assert settled.code("--limit", "3") == EXIT_OK
+    assert settled.code("--limit", "2", "--replace") == EXIT_USAGE
+    assert "--replace with --limit 2 would remove" in capsys.readouterr().err
+    assert settled.code("--limit", "1") == EXIT_OK
+    assert settled.clips() == SECONDS
     folder = settled.sources / "more"
     folder.mkdir()
     shutil.move(settled.film("b"), folder / "b.mp4")
@@ -209,10 +220,12 @@ def test_a_limit_and_a_folder_that_cannot_be_listed_never_prune(
     monkeypatch.setattr(file_walk, "_entries", locked(file_walk._entries))
     monkeypatch.setattr(os, "listdir", locked(os.listdir))
     for sources in (settled.sources, f"{settled.sources}/**/*.mp4", f"{settled.sources}/m*/*.mp4"):
-        assert settled.code("--prune", sources=str(sources)) == EXIT_USAGE
+        assert settled.code("--replace", sources=str(sources)) == EXIT_USAGE
         error = capsys.readouterr().err.splitlines()[-1]
         assert f"cannot be listed: make {folder} readable" in error
     assert settled.objects() == before
+    assert settled.code() == EXIT_OK
+    assert settled.clips() == SECONDS
 
 
 def test_what_the_recipe_rejects_is_printed_and_goes(
@@ -249,7 +262,7 @@ class Breaks(PixelStage[BreaksConfig]):
 """
 
 
-def test_clips_that_cannot_be_cut_again_need_prune(
+def test_clips_that_cannot_be_cut_again_need_replace(
     settled: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By a stage of a user's own, which fails on clips that are in the shards."""
@@ -264,11 +277,11 @@ def test_clips_that_cannot_be_cut_again_need_prune(
     assert "1 clip (" in error
     assert "which could not be cut again" in error
     assert settled.objects() == before
-    assert settled.code(*changed, "--prune") == EXIT_OK
+    assert settled.code(*changed, "--replace") == EXIT_OK
     assert settled.clips() == {"a": 10, "c": 4}
 
 
-def test_a_source_whose_analysis_fails_now_needs_prune(
+def test_a_source_whose_analysis_fails_now_needs_replace(
     settled: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = settled.objects()
@@ -279,10 +292,15 @@ def test_a_source_whose_analysis_fails_now_needs_prune(
     assert settled.objects() == before
 
 
-def test_without_a_summary_the_table_of_the_shards_says_what_they_hold(
+def test_what_the_shards_hold_must_be_known(
     settled: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (settled.out / "summary.json").unlink()
+    assert settled.code(sources=str(settled.film("a"))) == EXIT_OK
+    assert settled.clips() == SECONDS
+    (settled.out / "summary.json").unlink()
+    shutil.rmtree(settled.out / "snapshots")
+    shutil.rmtree(settled.out / "sources")
     assert settled.code(sources=str(settled.film("a"))) == EXIT_USAGE
     assert "5 of 15 clips would leave the shards" in capsys.readouterr().err
     table = settled.out / "shards" / "dataset.parquet"
@@ -293,12 +311,11 @@ def test_without_a_summary_the_table_of_the_shards_says_what_they_hold(
     error = capsys.readouterr().err.splitlines()[-1]
     assert "it is unknown which of their clips this run would remove" in error
     assert settled.objects() == before
-    assert settled.code("--prune") == EXIT_OK
+    assert settled.code("--replace") == EXIT_OK
     assert settled.clips() == SECONDS
 
 
-def test_python_takes_prune_too(settled: Place) -> None:
+def test_python_adds_and_replaces_too(settled: Place) -> None:
     film, out = settled.film("a"), settled.out
-    with pytest.raises(UsageError, match="5 of 15 clips would leave the shards"):
-        curator.run(film, out, overrides=SETTINGS)
-    assert curator.run(film, out, overrides=SETTINGS, prune=True)["counts"]["kept"] == 10
+    assert curator.run(film, out, overrides=SETTINGS)["counts"]["kept"] == 15
+    assert curator.run(film, out, overrides=SETTINGS, replace=True)["counts"]["kept"] == 10

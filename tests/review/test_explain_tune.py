@@ -339,7 +339,7 @@ def test_a_run_whose_candidates_are_gone_names_the_remedy(
     made_out(out, candidates_table(N, motion=[float(n) for n in range(N)]), Recipe())
     shutil.rmtree(out / "candidates")
     text = said(capsys, "tune", out, "motion.min=3.5", code=EXIT_USAGE)
-    assert "candidates lacks clips of the last run; run it again" in text
+    assert "candidates lacks clips of the snapshot; `curate run` makes" in text
 
 
 def test_an_output_on_s3_is_read_the_same_way(

@@ -73,7 +73,12 @@ def test_a_commit_removes_its_own_leftovers_and_nothing_else(
     assert set(FOREIGN) <= now
     assert [(out / name).read_bytes().decode() for name in FOREIGN] == FOREIGN
     assert old not in now
-    assert not {name for name in before if name.endswith(".tar")} & now
+    tars = {name for name in before if name.endswith(".tar")}
+    assert tars <= now, "the first snapshot names them"
+    assert main(["clean", str(out)]) == EXIT_OK
+    now = files(out)
+    assert set(FOREIGN) <= now
+    assert not tars & now
     assert [name for name in now if not is_own(name)] == [n for n in now if n in FOREIGN]
     assert "are not of curate and stay" in caplog.text
     assert "frames/0001.png" not in {name for name in now if is_own(name)}

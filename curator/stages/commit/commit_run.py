@@ -1,4 +1,4 @@
-"""Commits a run: tables, report and `summary.json`, then the removal of obsolete objects."""
+"""Commits a run: a snapshot, then what lies at known places, then the removal of leftovers."""
 
 import itertools
 import json
@@ -21,6 +21,7 @@ from curator.tables.checksums import sealed_json
 from curator.tables.clip_rows import ClipRows
 from curator.tables.out_layout import (
     CONFIG,
+    DATASET,
     ENERGON_COUNTS,
     ENERGON_SPLITS,
     LAYOUT,
@@ -35,6 +36,7 @@ from curator.tables.out_layout import (
 from curator.tables.output_format import FORMAT
 from curator.tables.parts import SUMMARY, write_table, write_table_part, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
+from curator.tables.snapshot_store import CANDIDATES, NUMBER, add_snapshot, number_commit
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable, SourceTotals
 
@@ -70,13 +72,13 @@ class Commit:
     """Rows of `sidecars`; None where captions use no sidecars."""
     pictures: Callable[[Iterable[str]], Mapping[str, bytes]]
     """Gives thumbnails by the ids of clips."""
+    previous: Mapping[str, Any]
+    """Summary of the newest snapshot; empty without one."""
     candidates: Set[str]
     """Objects of stored candidates, and of what was found by comparing them, that stay."""
     shards: list[dict[str, Any]]
     shard_files: Mapping[str, bytes]
     """What describes all shards, by name, in the order in which it is written."""
-    shard_names: Set[str]
-    """Objects under `shards/` that stay."""
     listed_ns: int
     """Unix time before the listing: versions of files that were young then say nothing."""
     n_skipped_names: int
@@ -94,7 +96,7 @@ class Commit:
 
 
 def commit_run(run: Commit) -> dict[str, Any]:
-    """Publishes a run, `summary.json` last, removes older objects, and returns the summary."""
+    """Publishes a run, `summary.json` last, removes leftovers, and returns the summary."""
     run.check()
     kept = kept_by_source(run.clips)
     totals = SourceTotals()
@@ -125,14 +127,14 @@ def commit_run(run: Commit) -> dict[str, Any]:
         clips=run.clips,
         thumbnails=run.pictures(shown_clips(run.clips)),
     )
-    current = {part for parts in names.values() for part in parts}
-    current |= run.shard_names | run.candidates
-    publish(
+    summary = publish(
         run.store,
         summary,
+        run.previous,
         report=page,
         shard_files=run.shard_files,
-        old=leftovers(run.store, current, LAYOUT, run.stamps),
+        folders=LAYOUT,
+        stamps=run.stamps,
         check=run.check,
     )
     run.check()
@@ -147,28 +149,54 @@ def commit_run(run: Commit) -> dict[str, Any]:
 def publish(
     store: Store,
     summary: Mapping[str, Any],
+    previous: Mapping[str, Any],
     *,
     report: str,
     shard_files: Mapping[str, bytes],
-    old: Iterable[str],
+    folders: Iterable[str],
+    stamps: Mapping[str, str],
     check: Callable[[], None],
-) -> None:
-    """Makes a finished run visible, and removes the objects `old`.
+) -> dict[str, Any]:
+    """Adds a snapshot, brings what lies at known places up to it, and removes leftovers.
 
     `manifest.next.json` is there from before the first index changes until `summary.json` is
-    written, so that a commit that was broken off can be told from a damaged output. `shard_files`
-    are in writing order. `check` is called before each step.
+    written, so that a commit that was broken off can be told from a damaged output.
+
+    Args:
+        store: Output root.
+        summary: Of the commit.
+        previous: Of the newest snapshot; empty without one.
+        report: The page.
+        shard_files: What describes all shards, by name, in writing order.
+        folders: Where leftovers may be.
+        stamps: Current fingerprint of each folder that goes by them.
+        check: Called before each step; raises where this run may not write any more.
+
+    Returns:
+        The summary with the snapshot's number.
+
+    Raises:
+        CuratorError: Another run committed meanwhile.
     """
     check()
+    commit = number_commit(
+        store, summary, previous, manifest=shard_files[MANIFEST], dataset=shard_files[DATASET]
+    )
+    data = sealed_json(commit.summary, to_json)
+    check()
+    if commit.is_new:
+        add_snapshot(store, commit.summary[NUMBER], data)
     store.write("report/index.html", report.encode())
     used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
     store.write(CONFIG, sealed_json(used, to_json))
     check()
     write_shard_files(store, shard_files)
     check()
-    store.write(SUMMARY, sealed_json(summary, to_json))
+    store.write(SUMMARY, data)
     check()
-    remove(store, [NEXT_MANIFEST, *old])
+    named = commit.named | shard_files.keys()
+    remove(store, [NEXT_MANIFEST, *leftovers(store, named, folders, stamps)])
+    return commit.summary
 
 
 def write_shard_files(store: Store, files: Mapping[str, bytes]) -> None:
@@ -265,6 +293,7 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
         "cpu_seconds": dict(run.cpu_s()),
         "shards": run.shards,
         "tables": dict(names),
+        CANDIDATES: sorted(run.candidates),
         "versions": versions(),
         "extensions": [dict(extension) for extension in run.extensions],
     }

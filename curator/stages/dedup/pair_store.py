@@ -1,6 +1,7 @@
 """The pairs of similar clips under the output root, in one object."""
 
 import hashlib
+from collections.abc import Collection
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +23,18 @@ _LEAST = b"curate.least_cosine"
 
 
 class StoredPairs:
-    """The pairs of similar clips under the output root, in one object."""
+    """The pairs of similar clips under the output root, in one object.
 
-    def __init__(self, store: Store, stamp: str) -> None:
+    Args:
+        store: Output root.
+        stamp: Fingerprint of the candidates.
+        earlier: Objects that only earlier snapshots name.
+    """
+
+    def __init__(self, store: Store, stamp: str, *, earlier: Collection[str] = ()) -> None:
         self._store = store
         self._stamp = stamp
+        self._earlier = earlier
         self._name: str | None = None
 
     def names(self) -> set[str]:
@@ -55,7 +63,11 @@ class StoredPairs:
 
     def _newest(self) -> str | None:
         # Two only after a run that was killed before it removed the older one.
-        stored = [(info.bytes, info.key) for info in self._store.list(f"{FOLDER}/{self._stamp}-")]
+        stored = [
+            (info.bytes, info.key)
+            for info in self._store.list(f"{FOLDER}/{self._stamp}-")
+            if info.key not in self._earlier
+        ]
         return max(stored)[1] if stored else None
 
     def write(self, pairs: AlikePairs) -> None:

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from curator.tables.checksums import read_parquet, read_rows
 from curator.tables.clip_vectors import like_vectors
 from curator.tables.parts import to_parquet
 from curator.tables.schemas import PICTURES_SCHEMA, SOURCES_SCHEMA
+from curator.tables.snapshot_store import CANDIDATES
 from curator.tables.track_items import FRAMES
 from curator.tables.track_parts import TRACKS
 
@@ -57,11 +59,15 @@ class Candidates:
         store: Output root.
         stamp: Fingerprint of the candidates.
         has_clip: Whether there are embeddings by a CLIP model.
+        earlier: Objects that only earlier snapshots name: what they hold stands elsewhere too.
     """
 
-    def __init__(self, store: Store, stamp: str, *, has_clip: bool) -> None:
+    def __init__(
+        self, store: Store, stamp: str, *, has_clip: bool, earlier: Collection[str] = ()
+    ) -> None:
         self._store = store
         self.stamp = stamp
+        self._earlier = earlier
         self._kinds = [kind for kind in _KINDS if kind != "clip_vectors" or has_clip]
         self._parts: list[str] = []
         """Names without folders of the parts that count."""
@@ -137,7 +143,7 @@ class Candidates:
 
     def _whole_parts(self) -> list[str]:
         """Returns the names of the parts of which the objects of all kinds are there."""
-        there = {info.key for info in self._store.list(f"{FOLDER}/")}
+        there = {info.key for info in self._store.list(f"{FOLDER}/")}.difference(self._earlier)
         prefix = f"{FOLDER}/sources/{self.stamp}-"
         stored = [self.stamp + "-" + k.removeprefix(prefix) for k in there if k.startswith(prefix)]
         lost = [
@@ -205,6 +211,17 @@ class Candidates:
                 table, rows = table.sort_by("clip_id"), PICTURES_PER_GROUP
             self._store.write(f"{FOLDER}/{kind}/{part}", to_parquet(table, rows_per_group=rows))
         self._parts.append(part)
+
+
+def stored_candidates(store: Store, summary: Mapping[str, Any], kind: str) -> list[str]:
+    """Returns the objects of one kind, such as `pictures`, that a snapshot names.
+
+    Of an output of a version without snapshots, those that are there.
+    """
+    if CANDIDATES in summary:
+        return [name for name in summary[CANDIDATES] if name.startswith(f"{FOLDER}/{kind}/")]
+    stamp = summary["fingerprints"].get("candidates")
+    return [info.key for info in store.list(f"{FOLDER}/{kind}/{stamp}-")]
 
 
 def read_pictures(store: Store, names: Sequence[str], clip_ids: Iterable[str]) -> dict[str, bytes]:

@@ -57,8 +57,6 @@ class Sharding:
         """Facts of each shard, for the summary."""
         self.files: dict[str, bytes] = {}
         """What describes all shards, in the order in which it is to be written."""
-        self.names: set[str] = set()
-        """Objects under `shards/` that count."""
 
     def shard(
         self,
@@ -108,7 +106,6 @@ class Sharding:
         ]
         made_by = f"curate {curator.__version__}"
         self.files = set_files(shards, seed=self._config.seed, stamp=self._stamp, made_by=made_by)
-        self.names = {*self.files} | {name for plan in plans for name in object_names(plan)}
 
     def _run(self, units: Sequence[ShardUnit]) -> Iterator[tuple[str, ShardFacts]]:
         stage = ShardStage(self._config, self._store)

@@ -5,16 +5,18 @@ All input is untrusted: a damaged object gives a `ShardError`, never another exc
 
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from curator.errors import ShardError, UsageError
 from curator.storage import Store, open_store
 from curator.tables.checksums import opened_json
 from curator.tables.parts import SUMMARY
+from curator.tables.snapshot_store import INDEXES, read_snapshot
 
 FOLDER = "shards/"
 MANIFEST = "manifest.json"
+DATASET = "dataset.parquet"
 NEXT_MANIFEST = "manifest.next.json"
 """Written before the first index of a commit, and removed at its end."""
 TEXT_VECTOR = "text.npy"
@@ -115,6 +117,10 @@ class ShardSet:
     """Bytes of each object, by its name relative to the shards' folder."""
     shards: tuple[Shard, ...]
     """Tars that the manifest names, sorted; without a manifest all that are there."""
+    snapshot: int | None = None
+    """Number of the snapshot that was asked for; None for what lies at known places."""
+    own_dataset: str | None = None
+    """Object with that snapshot's table of the samples."""
     following: "ShardSet | None" = None
     """The set of a commit that was begun and is not finished, whose tars are all there, too.
 
@@ -125,18 +131,29 @@ class ShardSet:
         """Returns the store key of an object of the shards' folder."""
         return self.prefix + name
 
+    @property
+    def dataset(self) -> str:
+        """Store key of the table of the samples."""
+        return self.own_dataset or self.key(DATASET)
+
     def uri(self, name: str) -> str:
         """Returns the address of an object of the shards' folder."""
         return f"{self.store.uri}/{self.prefix}{name}"
 
 
-def open_shards(out: str) -> ShardSet:
+def open_shards(out: str, snapshot: int | None = None) -> ShardSet:
     """Finds the shards of a run's output root, or of a folder with the contents of its `shards/`.
 
+    Args:
+        out: The root or the folder.
+        snapshot: Number of a snapshot of the root; None for what the known places name.
+
     Raises:
-        UsageError: It has neither, or no run was finished there.
+        UsageError: It has neither, no run was finished there, or there is no such snapshot.
     """
     store = open_store(out)
+    if snapshot is not None:
+        return _of_snapshot(store, snapshot)
     prefix = FOLDER
     sizes = _sizes(store, prefix)
     if not sizes and not store.exists(SUMMARY):
@@ -147,9 +164,9 @@ def open_shards(out: str) -> ShardSet:
                 f"{store.uri} has no shards: expected OUT of a finished `curate run`, or a folder "
                 "with the contents of OUT/shards"
             )
-    manifest, problem = _manifest(store, prefix, sizes, MANIFEST)
+    manifest, problem = _manifest(store, prefix + MANIFEST)
     following = None
-    if (coming := _manifest(store, prefix, sizes, NEXT_MANIFEST)[0]) is not None:
+    if (coming := _manifest(store, prefix + NEXT_MANIFEST)[0]) is not None:
         following = _named(store, prefix, sizes, coming)
         if MANIFEST not in sizes:
             manifest, problem = {"shards": []}, None
@@ -192,26 +209,34 @@ def _named(
     )
 
 
+def _of_snapshot(store: Store, snapshot: int) -> ShardSet:
+    """Returns the shards that a snapshot names."""
+    indexes = read_snapshot(store, snapshot)[INDEXES]
+    manifest, problem = _manifest(store, indexes["manifest"])
+    if manifest is None:
+        raise ShardError(f"{store.uri}/{indexes['manifest']}: {problem}")
+    found = _named(store, FOLDER, _sizes(store, FOLDER), manifest)
+    return replace(found, own_dataset=indexes["dataset"], snapshot=snapshot)
+
+
 def _sizes(store: Store, prefix: str) -> dict[str, int]:
     return {info.key.removeprefix(prefix): info.bytes for info in store.list(prefix)}
 
 
-def _manifest(
-    store: Store, prefix: str, sizes: dict[str, int], kind: str
-) -> tuple[dict[str, Any] | None, str | None]:
+def _manifest(store: Store, name: str) -> tuple[dict[str, Any] | None, str | None]:
     """Returns the manifest of a name, or None and the reason."""
-    if kind not in sizes:
+    if not store.exists(name):
         return None, "there is none"
     try:
-        manifest = opened_json(store.read(prefix + kind))
+        manifest = opened_json(store.read(name))
     except ValueError as error:
         return None, f"it is damaged ({error})"
     if not isinstance(manifest, dict) or not isinstance(manifest.get("shards"), list):
         return None, "it has no list `shards`"
     for facts in manifest["shards"]:
-        name = facts.get("name") if isinstance(facts, dict) else None
-        if not isinstance(name, str) or not _is_safe(name) or not name.endswith(".tar"):
-            return None, f"it names a shard {name!r}"
+        tar = facts.get("name") if isinstance(facts, dict) else None
+        if not isinstance(tar, str) or not _is_safe(tar) or not tar.endswith(".tar"):
+            return None, f"it names a shard {tar!r}"
     files = manifest.get("files", {})
     if not isinstance(files, dict):
         return None, "its `files` is no object"

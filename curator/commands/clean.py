@@ -1,0 +1,60 @@
+"""`curate clean`: removes old snapshots of OUT, and what only they name."""
+
+import argparse
+from datetime import timedelta
+
+from curator.commands.arguments import EXIT_OK, positive
+
+HELP = "remove old snapshots of OUT, and the tars and tables that only they name"
+UNITS = {"d": "days", "h": "hours", "w": "weeks"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.description = (
+        "Removes snapshots of OUT, and the objects that no other snapshot names: tars, tables, "
+        "stored candidates. The newest snapshot always stays. A trainer or a reader that still "
+        "uses a removed one loses its files."
+    )
+    parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
+    parser.add_argument(
+        "--keep",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="the newest snapshots that stay (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--older-than",
+        type=_age,
+        metavar="AGE",
+        help="remove only snapshots older than this, such as 7d, 12h or 2w (default: any age)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be removed; removes nothing"
+    )
+
+
+def _age(text: str) -> timedelta:
+    number, unit = text[:-1], text[-1:]
+    if not number.isdigit() or unit not in UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number and d, h or w: 7d")
+    return timedelta(**{UNITS[unit]: int(number)})
+
+
+def main(options: argparse.Namespace) -> int:
+    """Runs the command."""
+    from curator.storage import open_store
+    from curator.tables.cleaning import clean
+
+    store = open_store(options.out)
+    cleaned = clean(
+        store, keep=options.keep, older_than=options.older_than, dry_run=options.dry_run
+    )
+    done = "would be removed" if options.dry_run else "removed"
+    numbers = ", ".join(map(str, cleaned.removed)) or "none"
+    print(
+        f"snapshots {done}: {numbers}; objects: {cleaned.n_objects}, "
+        f"{cleaned.n_bytes / 1e9:.3f} GB; kept: {', '.join(map(str, cleaned.kept))}"
+    )
+    return EXIT_OK

@@ -1,0 +1,81 @@
+"""`curate snapshots`: lists the snapshots of OUT."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from curator.commands.arguments import EXIT_OK
+
+HELP = "list the snapshots of OUT: what each commit changed"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.description = (
+        "Lists the snapshots of OUT, the newest first. Each commit adds one; `--snapshot N` of "
+        "other commands reads one, and `curate clean` removes old ones."
+    )
+    parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
+    parser.add_argument("--json", action="store_true", help="print a JSON object per snapshot")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Runs the command."""
+    from curator.errors import DamagedError, UsageError
+    from curator.storage import open_store
+    from curator.tables.snapshot_store import MADE, NUMBER, listed_snapshots
+
+    store = open_store(options.out)
+    found = list(listed_snapshots(store))
+    if not found:
+        raise UsageError(f"{store.uri} has no snapshots; `curate run SOURCE... OUT` makes one")
+    # Each is compared with the next older one that can be read.
+    readable = [summary for _, summary in found if not isinstance(summary, DamagedError)]
+    before = iter([*readable[1:], {}])
+    for number, summary in found:
+        if isinstance(summary, DamagedError):
+            print(f"{number:>6}  damaged: {summary}")
+            continue
+        older = next(before)
+        changes = list(_changes(older["recipe"], summary["recipe"])) if older else []
+        counts = summary["counts"]
+        facts = {
+            NUMBER: number,
+            MADE: summary[MADE],
+            "sources": counts["sources"],
+            "clips": counts["clips"],
+            "kept": counts["kept"],
+            "kept_s": summary["kept_s"],
+            "shards": len(summary["shards"]),
+            "bytes": sum(shard["bytes"] for shard in summary["shards"]),
+            "new_shards": len(_shards(summary) - _shards(older)),
+            "recipe_changes": changes,
+        }
+        print(json.dumps(facts) if options.json else _line(facts))
+    return EXIT_OK
+
+
+def _line(facts: Mapping[str, Any]) -> str:
+    changes = f"  {', '.join(facts['recipe_changes'])}" if facts["recipe_changes"] else ""
+    return (
+        f"{facts['snapshot']:>6}  {facts['made']}  {facts['sources']} sources, {facts['kept']} of "
+        f"{facts['clips']} clips kept ({facts['kept_s'] / 3600:.2f} h), {facts['shards']} tars "
+        f"({facts['new_shards']} new, {facts['bytes'] / 1e9:.2f} GB in all){changes}"
+    )
+
+
+def _shards(summary: Mapping[str, Any]) -> set[str]:
+    return {shard["name"] for shard in summary.get("shards", ())}
+
+
+def _changes(before: object, now: object, key: str = "") -> Iterator[str]:
+    """Yields what differs between two recipes, as `key: old -> new`."""
+    if before == now:
+        return
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for name in sorted({*before, *now}):
+            below = f"{key}.{name}" if key else str(name)
+            yield from _changes(before.get(name), now.get(name), below)
+        return
+    yield f"{key}: {json.dumps(before)} -> {json.dumps(now)}"

@@ -1,0 +1,86 @@
+"""Removes old snapshots, and the objects that only they name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from curator.errors import DamagedError, UsageError
+from curator.storage import Store
+from curator.tables.out_layout import LAYOUT, Lifetime, is_at_known_place, is_own, remove
+from curator.tables.snapshot_store import MADE, listed_snapshots, named_objects, snapshot_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """What was removed, or would be.
+
+    Attributes:
+        kept: Numbers of the snapshots that stay, the newest first.
+        removed: Numbers of the others.
+        n_objects: Objects that no kept snapshot names.
+        n_bytes: Their size.
+    """
+
+    kept: list[int]
+    removed: list[int]
+    n_objects: int
+    n_bytes: int
+
+
+def clean(
+    store: Store,
+    *,
+    keep: int = 1,
+    older_than: timedelta | None = None,
+    dry_run: bool = False,
+    check: Callable[[], None] = lambda: None,
+) -> Cleaned:
+    """Removes snapshots and what only they name.
+
+    Args:
+        store: Output root.
+        keep: The newest snapshots that stay in any case, at least one.
+        older_than: Age from which others are removed; None for any.
+        dry_run: Only count.
+        check: Called before anything is removed; raises where it may not be.
+
+    Raises:
+        UsageError: There are no snapshots.
+        DamagedError: One that is to stay cannot be read, so that what it names is not known.
+    """
+    newest = None if older_than is None else datetime.now(UTC) - older_than
+    kept: list[int] = []
+    removed: list[int] = []
+    named: set[str] = set()
+    for number, summary in listed_snapshots(store):
+        stays = len(kept) < keep
+        if isinstance(summary, DamagedError):
+            if stays or newest is not None:
+                raise summary
+            removed.append(number)
+            continue
+        if stays or (newest is not None and datetime.fromisoformat(summary[MADE]) >= newest):
+            kept.append(number)
+            named |= {snapshot_name(number)} | named_objects(summary)
+        else:
+            removed.append(number)
+    if not kept:
+        raise UsageError(f"{store.uri} has no snapshots; `curate run SOURCE... OUT` makes one")
+    folders = [
+        name
+        for name, life in LAYOUT.items()
+        if life in (Lifetime.TABLE, Lifetime.NAMED, Lifetime.KEPT)
+    ]
+    old = {
+        info.key: info.bytes
+        for folder in folders
+        for info in store.list(f"{folder}/")
+        if info.key not in named and is_own(info.key) and not is_at_known_place(info.key)
+    }
+    if not dry_run and old:
+        check()
+        # First the snapshots themselves, so that none names an object that is gone.
+        snapshots = {snapshot_name(number) for number in removed} & old.keys()
+        store.delete(sorted(snapshots))
+        remove(store, old.keys() - snapshots)
+    return Cleaned(kept=kept, removed=removed, n_objects=len(old), n_bytes=sum(old.values()))

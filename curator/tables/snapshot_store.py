@@ -1,0 +1,167 @@
+"""Snapshots of an output root: each commit adds one, and no run changes or removes an earlier one.
+
+    snapshots/00000007.json                   the summary of a commit, written where there is none
+    snapshots/manifest-<hash>.json            its manifest of the shards
+    snapshots/dataset-<hash>.parquet          its table of the samples
+
+A snapshot names every object that reading it takes. What lies at known places (`summary.json`,
+`shards/manifest.json`, the other indexes of the shards, the report) follows the newest snapshot
+and is written after it: where a commit was broken off between the two, the next run writes it
+again.
+
+Objects that only earlier snapshots name are listed in the newest one as `earlier`, so that a commit
+knows what may not be removed without reading all of them.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from curator.errors import CuratorError, DamagedError, UsageError
+from curator.storage import Store
+from curator.tables.checksums import read_json
+from curator.tables.out_layout import SNAPSHOTS
+
+NUMBER, MADE, EARLIER = "snapshot", "made", "earlier"
+"""Fields of a summary."""
+INDEXES = "indexes"
+"""Field of a summary: names of the snapshot's own `manifest` and `dataset`."""
+CANDIDATES = "candidates"
+"""Field of a summary: objects of stored candidates, and of what was found by comparing them."""
+_CONTENT = ("recipe", "tables", "fingerprints", CANDIDATES, INDEXES)
+"""Fields in which a commit differs from the one before; others tell how it was made."""
+_NAME = re.compile(rf"{SNAPSHOTS}/(\d{{8}})\.json")
+
+
+def snapshot_name(number: int) -> str:
+    """Returns the object of a snapshot."""
+    return f"{SNAPSHOTS}/{number:08d}.json"
+
+
+def snapshot_numbers(store: Store) -> list[int]:
+    """Returns the numbers of all snapshots, ascending."""
+    found = (_NAME.fullmatch(info.key) for info in store.list(f"{SNAPSHOTS}/0"))
+    return [int(match[1]) for match in found if match is not None]
+
+
+def read_snapshot(store: Store, number: int) -> dict[str, Any]:
+    """Reads the summary that a commit made.
+
+    Raises:
+        UsageError: There is none of that number.
+        DamagedError: It is cut off or changed.
+    """
+    numbers = snapshot_numbers(store)
+    if number not in numbers:
+        there = ", ".join(map(str, numbers[-8:])) or "none"
+        raise UsageError(
+            f"{store.uri} has no snapshot {number}; there are {there}: `curate snapshots` lists "
+            "them all"
+        )
+    return read_json(store, snapshot_name(number))
+
+
+def named_objects(summary: Mapping[str, Any]) -> set[str]:
+    """Returns the objects that reading a snapshot takes, but itself."""
+    names = {part for parts in summary.get("tables", {}).values() for part in parts}
+    names.update(*(shard.get("versions", ()) for shard in summary.get("shards", ())))
+    names.update(summary.get(CANDIDATES, ()), summary.get(INDEXES, {}).values())
+    return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A summary with the number of its snapshot.
+
+    Attributes:
+        summary: With `snapshot`, `made` and `earlier`.
+        is_new: Whether the snapshot must be added: the commit changes what readers see.
+        named: Objects that this snapshot or an earlier one names.
+    """
+
+    summary: dict[str, Any]
+    is_new: bool
+    named: frozenset[str]
+
+
+def number_commit(
+    store: Store,
+    summary: Mapping[str, Any],
+    previous: Mapping[str, Any],
+    *,
+    manifest: bytes,
+    dataset: bytes,
+) -> Committed:
+    """Writes a snapshot's own indexes, and gives it its number.
+
+    Args:
+        store: Output root.
+        summary: Of the commit.
+        previous: Of the newest snapshot, or of a run of a version that made none; empty without.
+        manifest: Of the shards.
+        dataset: Table of the samples.
+    """
+    indexes = {
+        "manifest": f"{SNAPSHOTS}/manifest-{_digest(manifest)}.json",
+        "dataset": f"{SNAPSHOTS}/dataset-{_digest(dataset)}.parquet",
+    }
+    numbers = snapshot_numbers(store)
+    summary = {**summary, INDEXES: indexes}
+    named = named_objects(summary)
+    before = set(previous.get(EARLIER, ()))
+    if numbers:
+        before |= named_objects(previous)
+    earlier = before - named
+    is_new = not (numbers and previous.get(NUMBER) in numbers and _is_same(summary, previous))
+    if is_new:
+        number, made = max(numbers, default=0) + 1, datetime.now(UTC).isoformat(timespec="seconds")
+        for name, data in zip(indexes.values(), (manifest, dataset), strict=True):
+            if name not in before:
+                store.write(name, data)
+    else:
+        number, made = previous[NUMBER], previous[MADE]
+    if earlier:
+        there = {info.key for folder in _folders(earlier) for info in store.list(f"{folder}/")}
+        earlier &= there
+    numbered = {NUMBER: number, MADE: made, **summary, EARLIER: sorted(earlier)}
+    return Committed(summary=numbered, is_new=is_new, named=frozenset(named | earlier))
+
+
+def add_snapshot(store: Store, number: int, data: bytes) -> None:
+    """Adds a snapshot: the commit of a run.
+
+    Raises:
+        CuratorError: Another run added one of that number.
+    """
+    if store.write_new(snapshot_name(number), data) is None:
+        raise CuratorError(
+            f"{store.uri}/{snapshot_name(number)} is there already: another run committed to this "
+            "OUT meanwhile; nothing of it was changed"
+        )
+
+
+def listed_snapshots(store: Store) -> Iterator[tuple[int, dict[str, Any] | DamagedError]]:
+    """Yields number and summary of each snapshot, the newest first; of a damaged one the error."""
+    for number in reversed(snapshot_numbers(store)):
+        try:
+            yield number, read_json(store, snapshot_name(number))
+        except DamagedError as error:
+            yield number, error
+
+
+def _is_same(summary: Mapping[str, Any], previous: Mapping[str, Any]) -> bool:
+    shards = [[shard["name"] for shard in one.get("shards", ())] for one in (summary, previous)]
+    return shards[0] == shards[1] and all(
+        summary.get(field) == previous.get(field) for field in _CONTENT
+    )
+
+
+def _folders(names: Iterable[str]) -> list[str]:
+    return sorted({name.split("/")[0] for name in names})
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
