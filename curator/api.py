@@ -75,7 +75,9 @@ def run(
         Progress(io.StringIO(), live=False) as progress,
         Engine(address=ray_address, workers=workers) as engine,
     ):
-        return start_run(store, loaded, places, engine, progress, lease, limit=limit, replace=replace)
+        return start_run(
+            store, loaded, places, engine, progress, lease, limit=limit, replace=replace
+        )
 
 
 def read_clips(out: Place, snapshot: int | None = None) -> "ClipTable":

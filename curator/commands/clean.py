@@ -44,13 +44,17 @@ def _age(text: str) -> timedelta:
 
 def main(options: argparse.Namespace) -> int:
     """Runs the command."""
+    from curator.runs.lease import held
     from curator.storage import open_store
     from curator.tables.cleaning import clean
 
     store = open_store(options.out)
-    cleaned = clean(
-        store, keep=options.keep, older_than=options.older_than, dry_run=options.dry_run
-    )
+    chosen = {"keep": options.keep, "older_than": options.older_than}
+    if options.dry_run:
+        cleaned = clean(store, **chosen, dry_run=True)
+    else:
+        with held(store, "clean") as lease:
+            cleaned = clean(store, **chosen, check=lease.check)
     done = "would be removed" if options.dry_run else "removed"
     numbers = ", ".join(map(str, cleaned.removed)) or "none"
     print(

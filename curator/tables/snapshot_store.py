@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from curator.errors import CuratorError, DamagedError, UsageError
+from curator.errors import CuratorError, DamagedError, UnconditionalStoreError, UsageError
 from curator.storage import Store
 from curator.tables.checksums import read_json
 from curator.tables.out_layout import SNAPSHOTS
@@ -136,9 +136,17 @@ def add_snapshot(store: Store, number: int, data: bytes) -> None:
     Raises:
         CuratorError: Another run added one of that number.
     """
-    if store.write_new(snapshot_name(number), data) is None:
+    name = snapshot_name(number)
+    try:
+        is_added = store.write_new(name, data) is not None
+    except UnconditionalStoreError:
+        # The run has warned that nothing keeps two writers apart here.
+        is_added = not store.exists(name)
+        if is_added:
+            store.write(name, data)
+    if not is_added:
         raise CuratorError(
-            f"{store.uri}/{snapshot_name(number)} is there already: another run committed to this "
+            f"{store.uri}/{name} is there already: another run committed to this "
             "OUT meanwhile; nothing of it was changed"
         )
 
