@@ -47,8 +47,11 @@ def main(options: argparse.Namespace) -> int:
     from curator.runs.lease import held
     from curator.storage import open_store
     from curator.tables.cleaning import clean
+    from curator.tables.snapshot_store import require_snapshots
 
     store = open_store(options.out)
+    # Before the lease, which would be written to whatever place was named.
+    require_snapshots(store)
     chosen = {"keep": options.keep, "older_than": options.older_than}
     if options.dry_run:
         cleaned = clean(store, **chosen, dry_run=True)

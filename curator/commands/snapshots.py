@@ -22,14 +22,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Runs the command."""
-    from curator.errors import DamagedError, UsageError
+    from curator.errors import DamagedError
     from curator.storage import open_store
-    from curator.tables.snapshot_store import MADE, NUMBER, listed_snapshots
+    from curator.tables.snapshot_store import (
+        MADE,
+        NUMBER,
+        listed_snapshots,
+        require_snapshots,
+    )
 
     store = open_store(options.out)
+    require_snapshots(store)
     found = list(listed_snapshots(store))
-    if not found:
-        raise UsageError(f"{store.uri} has no snapshots; `curate run SOURCE... OUT` makes one")
     # Each is compared with the next older one that can be read.
     readable = [summary for _, summary in found if not isinstance(summary, DamagedError)]
     before = iter([*readable[1:], {}])

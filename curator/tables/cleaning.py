@@ -4,10 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from curator.errors import DamagedError, UsageError
+from curator.errors import DamagedError
 from curator.storage import Store
 from curator.tables.out_layout import LAYOUT, Lifetime, is_at_known_place, is_own, remove
-from curator.tables.snapshot_store import MADE, listed_snapshots, named_objects, snapshot_name
+from curator.tables.snapshot_store import (
+    MADE,
+    listed_snapshots,
+    named_objects,
+    require_snapshots,
+    snapshot_name,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +54,7 @@ def clean(
         UsageError: There are no snapshots.
         DamagedError: One that is to stay cannot be read, so that what it names is not known.
     """
+    require_snapshots(store)
     newest = None if older_than is None else datetime.now(UTC) - older_than
     kept: list[int] = []
     removed: list[int] = []
@@ -64,8 +71,6 @@ def clean(
             named |= {snapshot_name(number)} | named_objects(summary)
         else:
             removed.append(number)
-    if not kept:
-        raise UsageError(f"{store.uri} has no snapshots; `curate run SOURCE... OUT` makes one")
     folders = [
         name
         for name, life in LAYOUT.items()

@@ -47,6 +47,18 @@ def snapshot_numbers(store: Store) -> list[int]:
     return [int(match[1]) for match in found if match is not None]
 
 
+def require_snapshots(store: Store) -> list[int]:
+    """Returns the numbers of all snapshots, ascending.
+
+    Raises:
+        UsageError: There is none.
+    """
+    numbers = snapshot_numbers(store)
+    if not numbers:
+        raise UsageError(f"{store.uri} has no snapshots; `curate run SOURCE... OUT` makes one")
+    return numbers
+
+
 def read_snapshot(store: Store, number: int) -> dict[str, Any]:
     """Reads the summary that a commit made.
 
