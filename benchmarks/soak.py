@@ -295,7 +295,7 @@ class Soak:
         sources = self._place.sources(self._corpus.folder)
         command = [sys.executable, "-m", "curator.cli", "run", sources, out]
         command += [word for one in settings for word in ("--set", one)]
-        command.append("--prune")
+        command.append("--replace")
         return command + ([] if workers is None else ["--workers", str(workers)])
 
     def _start(self, command: list[str]) -> "subprocess.Popen[str]":
