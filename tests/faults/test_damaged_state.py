@@ -120,7 +120,7 @@ def test_damage_that_nobody_can_heal_is_one_line(
     assert main(arguments) == EXIT_USAGE
     error = capsys.readouterr().err.splitlines()[-1]
     assert "clips would leave the shards" in error
-    assert "--prune" in error
+    assert "--replace" in error
     assert shards(place.out).keys() == before.keys()
     assert place.run()["work"]["shards_written"] == 1
     assert shards(place.out) == before

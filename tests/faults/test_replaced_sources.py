@@ -67,7 +67,7 @@ def test_another_film_of_the_same_size_and_time_is_another_source(place: Place) 
     before = place.mp4s()
     film.write_bytes(other.read_bytes())
     os.utime(film, ns=(10**18, 10**18))
-    after = place.run("--prune", "--set", "cut.mode=encode")
+    after = place.run("--replace", "--set", "cut.mode=encode")
     assert after["v.mp4"]["sha256"] == place.sha256("v.mp4")
     verify_sources(place, film)
     assert before
@@ -115,5 +115,5 @@ def test_films_that_agree_in_all_samples_are_each_analyzed(place: Place) -> None
         assert "same_bytes" not in sources[name]["notes"]
     bad.unlink()
     good.rename(bad)
-    sources = place.run("--prune")
+    sources = place.run("--replace")
     assert sources["bad.mkv"]["sha256"] == place.sha256("bad.mkv")

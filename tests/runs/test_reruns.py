@@ -259,7 +259,7 @@ def test_a_copy_adds_a_row_and_a_removed_source_takes_its_clips_along(place: Pla
     assert place.source("9 copy.mp4")["n_clips"] == first["n_clips"]
     assert {clip["clip_id"] for clip in place.table("clips")} == {c["clip_id"] for c in clips}
     (place.sources / "9 copy.mp4").unlink()
-    place.run("--prune")
+    place.run("--replace")
     where = {"shard", "mp4_offset"}
     assert [_without(clip, where) for clip in place.table("clips")] == [
         _without(clip, where) for clip in clips if clip["source_id"] != first["source_id"]
@@ -337,7 +337,7 @@ def test_candidates_are_only_taken_for_tracks_that_stand(
     place.run("--set", "propose.max_s=4")
     assert not set(place.objects("candidates")) & before
     (place.sources / "1.mp4").unlink()
-    place.run("--set", "propose.max_s=4", "--prune")
+    place.run("--set", "propose.max_s=4", "--replace")
     assert place.summary()["counts"]["clips"] == len(place.table("clips")) == 2
     monkeypatch.setattr(candidates, "MAX_PARTS", 0)
     place.run("--set", "propose.max_s=4")

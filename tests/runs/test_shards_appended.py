@@ -46,6 +46,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder / "out", folder / "both")
     everything = folder / "in", folder / "more"
     assert run(folder / "both", *everything, "--set", "shard.append=false") == EXIT_OK
+    clean(folder / "both")
     return folder
 
 
@@ -65,6 +66,11 @@ def command(out: object, *arguments: object) -> list[str]:
 
 def run(out: object, *arguments: object) -> int:
     return main(command(out, *arguments))
+
+
+def clean(out: object) -> None:
+    """Leaves what the newest snapshot names."""
+    assert main(["clean", str(out)]) == EXIT_OK
 
 
 def shards(store: Store) -> dict[str, str]:
@@ -118,9 +124,11 @@ def test_new_sources_go_into_new_shards_and_old_ones_are_not_touched(
     assert old["counts"]["samples"] == 3
     assert_readers_find_only_whole_shards(store)
 
-    assert run(place, finished / "in", "--prune") == EXIT_OK
+    assert run(place, finished / "in", "--replace") == EXIT_OK
+    clean(place)
     assert tars(store) == before
     assert run(place, finished / "in", finished / "more", "--set", "shard.append=false") == EXIT_OK
+    clean(place)
     assert tars(store) == tars(open_store(str(finished / "both")))
 
 
@@ -162,12 +170,14 @@ def test_shards_of_an_older_version_are_replaced_without_cutting(
     with monkeypatch.context() as patch:
         patch.setattr(shard, "_plan", as_before)
         assert run(place, finished / "in") == EXIT_OK
+    clean(place)
     assert not set(tars(store)) & set(new)
     for info in list(store.list("shards/")):
         if not info.key.endswith(".tar"):
             store.delete([info.key])
     assert run(place, finished / "in") == EXIT_OK
     assert json.loads(store.read("summary.json"))["work"]["clips_cut"] == 0
+    clean(place)
     assert shards(store) == new
 
 
@@ -239,11 +249,13 @@ def test_a_kill_while_shards_are_written_leaves_only_whole_ones(
         assert run(copied.uri, *arguments, "--set", "shard.max_bytes=150000") == EXIT_OK
     assert len(written) == 2, "a tar that was whole was written again"
     assert_readers_find_only_whole_shards(copied)
+    clean(copied.uri)
     reached = shards(copied)
     undisturbed = open_store(str(tmp_path / "undisturbed"))
     shutil.copytree(finished / "both", undisturbed.uri)
     more = ("--set", "shard.append=false")
     assert run(undisturbed.uri, *arguments, "--set", "shard.max_bytes=150000", *more) == EXIT_OK
+    clean(undisturbed.uri)
     assert tars(undisturbed) == {n: d for n, d in reached.items() if n.endswith(".tar")}
 
 
