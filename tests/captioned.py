@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from films import write_film
+from newest import earlier_objects
 from served import FakeServer, without_keys
 
 from curator.cli import main
@@ -94,10 +95,12 @@ class Captioned:
             return member.read()
 
     def files(self, folder: str = "shards") -> dict[str, str]:
+        """Digests by name, without what only earlier snapshots name."""
+        earlier = earlier_objects(self.out)
         return {
             str(path.relative_to(self.out)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted((self.out / folder).rglob("*"))
-            if path.is_file()
+            if path.is_file() and str(path.relative_to(self.out)) not in earlier
         }
 
     def forget(self, *folders: str) -> None:

@@ -181,6 +181,7 @@ class Run:
         log.seconds["list"] = round(scanning.list_s, 3)
         log.seconds["scan"] = round(time.monotonic() - begun - scanning.list_s, 3)
         if not self._replace:
+            self._losses.refuse_unread(self._sources)
             self._carry()
         self._check_metadata()
         self._losses.after_scan(self._sources, self._unlisted)

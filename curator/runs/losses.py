@@ -101,6 +101,19 @@ class Losses:
         self._said = missing["source_id"]
         self._judge(by_source(missing, sources.contents_of), sources, unlisted)
 
+    def refuse_unread(self, sources: SourceTable) -> None:
+        """Refuses a run that can add nothing to a finished one: its sources are misnamed.
+
+        Raises:
+            UsageError: None of them can be read.
+        """
+        if self._previous and not len(sources.contents()):
+            first = f" (the first: {sources.first_error()})" if len(sources) else ""
+            raise UsageError(
+                f"no source of {len(sources)} can be read{first}; nothing was changed in "
+                f"{self._store.uri}: name sources that can be read"
+            )
+
     def before_shard(self, sources: SourceTable, clips: ClipRows, unlisted: Iterable[str]) -> None:
         """Logs what else is lost once clips are cut, and checks that it may go.
 

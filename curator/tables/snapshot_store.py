@@ -138,7 +138,9 @@ def number_commit(
     if earlier:
         there = {info.key for folder in _folders(earlier) for info in store.list(f"{folder}/")}
         earlier &= there
-    numbered = {NUMBER: number, MADE: made, **summary, EARLIER: sorted(earlier)}
+    own = {NUMBER: number, MADE: made, EARLIER: sorted(earlier)}
+    # A summary may be that of the snapshot before, with changes.
+    numbered = {NUMBER: number, MADE: made} | summary | own
     return Committed(summary=numbered, is_new=is_new, named=frozenset(named | earlier))
 
 

@@ -19,6 +19,7 @@ import pytest
 from fault_proxy import KINDS, FaultProxy, refuse_nothing
 from film_makers import write_video
 from film_shots import moving_texture
+from newest import earlier_objects
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
@@ -61,11 +62,12 @@ class Runs:
         assert self.objects(out) == self.whole
 
     def objects(self, out: str) -> dict[str, str]:
-        store = open_store(out)
+        store, earlier = open_store(out), earlier_objects(out)
         return {
             info.key: hashlib.sha256(store.read(info.key)).hexdigest()
             for folder in COMPARED
             for info in store.list(f"{folder}/")
+            if info.key not in earlier
         }
 
 

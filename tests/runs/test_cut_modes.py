@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
+from newest import earlier_objects
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK
@@ -80,11 +81,12 @@ def curated(sources: Path, out: Path, *more: str) -> tuple[dict[str, Any], list[
 
 
 def objects(out: Path, *folders: str) -> dict[str, str]:
+    earlier = earlier_objects(out)
     return {
         str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
         for folder in folders
         for path in sorted((out / folder).rglob("*"))
-        if path.is_file()
+        if path.is_file() and str(path.relative_to(out)) not in earlier
     }
 
 

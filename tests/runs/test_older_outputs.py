@@ -53,7 +53,10 @@ def old(fresh: Path, tmp_path: Path) -> Path:
     out = tmp_path / "out"
     shutil.copytree(fresh, out)
     summary = json.loads((out / "summary.json").read_text())
-    del summary["format"], summary["checksum"]
+    for field in ("format", "checksum", "snapshot", "made", "earlier", "indexes"):
+        del summary[field]
+    del summary["candidates"]
+    shutil.rmtree(out / "snapshots")
     summary["fingerprints"] = dict.fromkeys(("scan", "tracks", "candidates", "cuts"), OLD_STAMP)
     (part,) = summary["tables"]["clips"]
     summary["tables"]["clips"] = ["clips/part-00000-0123456789ab.parquet"]
