@@ -7,7 +7,8 @@ import pyarrow as pa
 from curator.errors import UsageError
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.shard.tar_reader import ShardSet
-from curator.tables.checksums import read_json, read_parquet
+from curator.tables.checksums import read_parquet
+from curator.tables.output_format import read_summary
 from curator.tables.parts import SUMMARY
 
 COLUMNS = (
@@ -31,7 +32,7 @@ class ClipAnnotations:
                 f"{store.uri} has no summary.json; expected OUT of a finished `curate run`, whose "
                 "tables say what was asked and answered"
             )
-        summary = read_json(store, SUMMARY)
+        summary = read_summary(store, shards.snapshot)
         parts = summary["tables"].get("annotations")
         if not parts:
             raise UsageError(

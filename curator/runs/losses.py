@@ -107,7 +107,7 @@ class Losses:
         Raises:
             UsageError: None of them can be read.
         """
-        if self._previous and not len(sources.contents()):
+        if not len(sources.contents()) and self._held().num_rows:
             first = f" (the first: {sources.first_error()})" if len(sources) else ""
             raise UsageError(
                 f"no source of {len(sources)} can be read{first}; nothing was changed in "

@@ -124,6 +124,13 @@ class Store(ABC):
         After an exception the object that was there before is unchanged.
         """
 
+    def copy(self, source: str, target: str) -> None:
+        """Gives an object a second key, without passing its bytes on where the store can do that.
+
+        The copy need not be independent of changes in place, which this package never makes.
+        """
+        self.write(target, self.read(source))
+
     @abstractmethod
     def delete(self, keys: Iterable[str]) -> None:
         """Removes objects; ignores keys that do not exist."""

@@ -146,6 +146,17 @@ class LocalStore(Store):
         with _replacing(self._path(key)) as stream:
             yield stream
 
+    def copy(self, source: str, target: str) -> None:
+        """Links the file; copies it where the file system has no hard links."""
+        path = self._path(target)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            os.link(self._path(source), path)
+        except OSError:
+            super().copy(source, target)
+
     def delete(self, keys: Iterable[str]) -> None:
         """Removes files; folders stay, because another writer may be about to use them."""
         for key in keys:

@@ -164,6 +164,17 @@ class S3Store(BucketStore):
             raw.abort()
             raise
 
+    def copy(self, source: str, target: str) -> None:
+        """Lets the server copy it."""
+        try:
+            client().copy_object(
+                Bucket=self.bucket,
+                Key=self._full(checked_key(target)),
+                CopySource={"Bucket": self.bucket, "Key": self._full(checked_key(source))},
+            )
+        except S3Errors as error:
+            raise self._failure("copy", source, error) from error
+
     def delete(self, keys: Iterable[str]) -> None:
         """Removes objects, a thousand per request where the server supports that."""
         remaining = iter(keys)

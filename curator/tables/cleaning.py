@@ -71,11 +71,7 @@ def clean(
             named |= {snapshot_name(number)} | named_objects(summary)
         else:
             removed.append(number)
-    folders = [
-        name
-        for name, life in LAYOUT.items()
-        if life in (Lifetime.TABLE, Lifetime.NAMED, Lifetime.KEPT)
-    ]
+    folders = [name for name, life in LAYOUT.items() if life in (Lifetime.NAMED, Lifetime.KEPT)]
     old = {
         info.key: info.bytes
         for folder in folders

@@ -39,7 +39,7 @@ class Lifetime(StrEnum):
     """How long the objects of a folder stay."""
 
     TABLE = "table"
-    """While a snapshot names them; readers see them."""
+    """While the newest snapshot has them: they are its copies for readers of a whole folder."""
     NAMED = "named"
     """While a snapshot names them."""
     STAMPED = "stamped"
@@ -95,7 +95,7 @@ _HASHED = re.compile(
             rf"replies/{_TWO_HASHES}\.json",
             rf"{SNAPSHOTS}/(?:\d{{8}}\.json|(?:manifest|dataset)-[0-9a-f]{{16}}\.(?:json|parquet))",
             rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
-            rf"(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",
+            rf"(?:{SNAPSHOTS}/)?(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",
             # Older versions named no split.
             rf"{SHARDS}/[^/]+/(?:(?:train|val)-)?\d{{6,}}-[0-9a-f]{{8}}\.(?:tar(?:\.idx)?|meta\.jsonl)",
             rf"(?:(?:{'|'.join(sorted(OWN_FOLDERS))})/(?:[^/]+/)*)?{_TEMPORARY}",

@@ -20,7 +20,13 @@ from curator.storage import Store
 from curator.tables.checksums import read_json
 from curator.tables.out_layout import CONFIG, MANIFEST, NEXT_MANIFEST, TABLES
 from curator.tables.parts import SUMMARY
-from curator.tables.snapshot_store import NUMBER, read_snapshot, snapshot_name, snapshot_numbers
+from curator.tables.snapshot_store import (
+    NUMBER,
+    at_known_places,
+    read_snapshot,
+    snapshot_name,
+    snapshot_numbers,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +51,7 @@ def read_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:
         newest = max(snapshot_numbers(store), default=0)
         if newest > summary.get(NUMBER, 0):
             # A commit was broken off behind its snapshot, or the summary is lost.
-            summary = read_json(store, snapshot_name(newest))
+            summary = at_known_places(read_json(store, snapshot_name(newest)))
     if _format(summary) > FORMAT:
         raise UsageError(
             f"{_made_by(store, summary)}; this version reads up to {FORMAT}: update curate, or "
@@ -77,8 +83,8 @@ def earlier_state(store: Store) -> dict[str, Any]:
 
 def existing(store: Store, previous: Mapping[str, Any], table: str) -> list[str]:
     """Returns the parts of a table of the last finished run that are there; warns of others."""
-    there = {info.key for info in store.list(f"{table}/")}
     named = previous.get("tables", {}).get(table, ())
+    there = {info.key for info in store.list(f"{table}/")}
     lost = [name for name in named if name not in there]
     if lost:
         logger.warning(

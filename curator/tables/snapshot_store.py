@@ -1,13 +1,13 @@
 """Snapshots of an output root: each commit adds one, and no run changes or removes an earlier one.
 
     snapshots/00000007.json                   the summary of a commit, written where there is none
+    snapshots/<table>/part-<number>-<hash>    its tables
     snapshots/manifest-<hash>.json            its manifest of the shards
     snapshots/dataset-<hash>.parquet          its table of the samples
 
-A snapshot names every object that reading it takes. What lies at known places (`summary.json`,
-`shards/manifest.json`, the other indexes of the shards, the report) follows the newest snapshot
-and is written after it: where a commit was broken off between the two, the next run writes it
-again.
+A snapshot names every object that reading it takes. What lies at known places (`summary.json`, the
+folders of the tables, the indexes of the shards, the report) follows the newest snapshot and is
+written after it: where a commit was broken off between the two, the next run writes it again.
 
 Objects that only earlier snapshots name are listed in the newest one as `earlier`, so that a commit
 knows what may not be removed without reading all of them.
@@ -76,6 +76,27 @@ def read_snapshot(store: Store, number: int) -> dict[str, Any]:
     return read_json(store, snapshot_name(number))
 
 
+def archived(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a summary that names the snapshot's own parts of tables."""
+    tables = {
+        table: [_own(part) for part in parts] for table, parts in summary.get("tables", {}).items()
+    }
+    return {**summary, "tables": tables}
+
+
+def at_known_places(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a summary that names the parts of tables in the folders of the tables."""
+    tables = {
+        table: [part.removeprefix(f"{SNAPSHOTS}/") for part in parts]
+        for table, parts in summary.get("tables", {}).items()
+    }
+    return {**summary, "tables": tables}
+
+
+def _own(part: str) -> str:
+    return part if part.startswith(f"{SNAPSHOTS}/") else f"{SNAPSHOTS}/{part}"
+
+
 def named_objects(summary: Mapping[str, Any]) -> set[str]:
     """Returns the objects that reading a snapshot takes, but itself."""
     names = {part for parts in summary.get("tables", {}).values() for part in parts}
@@ -89,9 +110,9 @@ class Committed:
     """A summary with the number of its snapshot.
 
     Attributes:
-        summary: With `snapshot`, `made` and `earlier`.
+        summary: With `snapshot`, `made` and `earlier`, and tables at their known places.
         is_new: Whether the snapshot must be added: the commit changes what readers see.
-        named: Objects that this snapshot or an earlier one names.
+        named: Objects that this snapshot or an earlier one names, and those at known places.
     """
 
     summary: dict[str, Any]
@@ -107,7 +128,7 @@ def number_commit(
     manifest: bytes,
     dataset: bytes,
 ) -> Committed:
-    """Writes a snapshot's own indexes, and gives it its number.
+    """Writes a snapshot's own indexes and parts of tables, and gives it its number.
 
     Args:
         store: Output root.
@@ -122,10 +143,11 @@ def number_commit(
     }
     numbers = snapshot_numbers(store)
     summary = {**summary, INDEXES: indexes}
-    named = named_objects(summary)
+    own = archived(summary)
+    named = named_objects(own)
     before = set(previous.get(EARLIER, ()))
     if numbers:
-        before |= named_objects(previous)
+        before |= named_objects(archived(previous))
     earlier = before - named
     is_new = not (numbers and previous.get(NUMBER) in numbers and _is_same(summary, previous))
     if is_new:
@@ -133,15 +155,20 @@ def number_commit(
         for name, data in zip(indexes.values(), (manifest, dataset), strict=True):
             if name not in before:
                 store.write(name, data)
+        parts = (part for parts in summary["tables"].values() for part in parts)
+        for part in parts:
+            if _own(part) not in before and part != _own(part):
+                store.copy(part, _own(part))
     else:
         number, made = previous[NUMBER], previous[MADE]
     if earlier:
         there = {info.key for folder in _folders(earlier) for info in store.list(f"{folder}/")}
         earlier &= there
-    own = {NUMBER: number, MADE: made, EARLIER: sorted(earlier)}
+    facts = {NUMBER: number, MADE: made, EARLIER: sorted(earlier)}
     # A summary may be that of the snapshot before, with changes.
-    numbered = {NUMBER: number, MADE: made} | summary | own
-    return Committed(summary=numbered, is_new=is_new, named=frozenset(named | earlier))
+    numbered = {NUMBER: number, MADE: made} | summary | facts
+    known = named_objects(numbered)
+    return Committed(summary=numbered, is_new=is_new, named=frozenset(named | earlier | known))
 
 
 def add_snapshot(store: Store, number: int, data: bytes) -> None:
@@ -175,9 +202,10 @@ def listed_snapshots(store: Store) -> Iterator[tuple[int, dict[str, Any] | Damag
 
 
 def _is_same(summary: Mapping[str, Any], previous: Mapping[str, Any]) -> bool:
-    shards = [[shard["name"] for shard in one.get("shards", ())] for one in (summary, previous)]
+    both = archived(summary), archived(previous)
+    shards = [[shard["name"] for shard in one.get("shards", ())] for one in both]
     return shards[0] == shards[1] and all(
-        summary.get(field) == previous.get(field) for field in _CONTENT
+        both[0].get(field) == both[1].get(field) for field in _CONTENT
     )
 
 

@@ -36,7 +36,9 @@ class Place:
 
     def code(self, source: str, *settings: str) -> int:
         more = [part for setting in settings for part in ("--set", setting)]
-        return main(["run", str(self.folder / "in" / source), str(self.out), *SETTINGS, *more])
+        return main(
+            ["run", str(self.folder / "in" / source), str(self.out), "--replace", *SETTINGS, *more]
+        )
 
     def run(self, source: str, *settings: str) -> dict[str, Any]:
         assert self.code(source, *settings) == EXIT_OK
@@ -53,7 +55,8 @@ class Place:
         return table.select([n for n in table.schema.names if n.startswith("meta.")]).to_pylist()
 
     def samples(self) -> list[dict[str, Any]]:
-        tars = [str(path) for path in sorted((self.out / "shards").rglob("*.tar"))]
+        named = json.loads((self.out / "summary.json").read_text())["shards"]
+        tars = [str(self.out / shard["name"]) for shard in named]
         found = [json.loads(s["json"]) for s in webdataset.WebDataset(tars, shardshuffle=False)]
         return sorted(found, key=lambda sample: str(sample["source_uri"]))
 

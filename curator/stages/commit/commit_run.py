@@ -36,7 +36,13 @@ from curator.tables.out_layout import (
 from curator.tables.output_format import FORMAT
 from curator.tables.parts import SUMMARY, write_table, write_table_part, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
-from curator.tables.snapshot_store import CANDIDATES, NUMBER, add_snapshot, number_commit
+from curator.tables.snapshot_store import (
+    CANDIDATES,
+    NUMBER,
+    add_snapshot,
+    archived,
+    number_commit,
+)
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable, SourceTotals
 
@@ -182,17 +188,17 @@ def publish(
     commit = number_commit(
         store, summary, previous, manifest=shard_files[MANIFEST], dataset=shard_files[DATASET]
     )
-    data = sealed_json(commit.summary, to_json)
     check()
     if commit.is_new:
-        add_snapshot(store, commit.summary[NUMBER], data)
+        own = sealed_json(archived(commit.summary), to_json)
+        add_snapshot(store, commit.summary[NUMBER], own)
     store.write("report/index.html", report.encode())
     used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
     store.write(CONFIG, sealed_json(used, to_json))
     check()
     write_shard_files(store, shard_files)
     check()
-    store.write(SUMMARY, data)
+    store.write(SUMMARY, sealed_json(commit.summary, to_json))
     check()
     named = commit.named | shard_files.keys()
     remove(store, [NEXT_MANIFEST, *leftovers(store, named, folders, stamps)])
