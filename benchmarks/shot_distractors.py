@@ -8,6 +8,7 @@ Shape letters: F frames, H, W height and width, C channels.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -193,6 +194,101 @@ def _covered(rng: Rng, clip: Clip, other: Source) -> Clip:
     return clip
 
 
+def _sheet(rng: Rng, clip: Clip, other: Source) -> Clip:
+    """A bright sheet held before the lens, all of it or most; the camera's exposure adapts.
+
+    The sheet is blown out at first, and the room too dark after it went.
+    """
+    n = len(clip)
+    start, stay = int(rng.integers(3, max(4, n - 12))), int(np.exp(rng.uniform(1.8, 4.5)))
+    enter, leave = int(rng.integers(3, 25)), int(rng.integers(2, 10))
+    room, adapts = float(rng.uniform(0.15, 1.0)), float(rng.uniform(3, 15))
+    colour = rng.uniform(140, 230, 3)
+    sheet = np.empty((HEIGHT, WIDTH, 3), np.float32)
+    sheet[:] = colour
+    inked = _letters(rng, HEIGHT)[:, :, None] * np.float32(rng.uniform(0.2, 0.8))
+    sheet = np.asarray(sheet * (1 - inked) + rng.uniform(0, 120, 3) * inked, np.float32)
+    tint = np.exp(rng.normal(0, 0.15, 3))
+    covers, turn = float(rng.uniform(0.75, 1.1)), float(rng.normal(0, 4))
+    blown = float(np.exp(rng.uniform(0.2, 1.0)))
+    sway = rng.normal(0, 1.5, 2)
+    exposure = 1.0
+    for i in range(n):
+        shown = float(np.clip(min((i - start) / enter, (start + enter + stay - i) / leave), 0, 1))
+        target = 1 / blown if shown > 0.4 else 1.0
+        exposure += (target - exposure) / adapts
+        frame = clip[i].astype(np.float32) * np.float32(room)
+        if shown > 0:
+            drop = (1 - shown) * 1.15 * HEIGHT + (1 - covers) * HEIGHT * 0.5
+            move = cv2.getRotationMatrix2D((WIDTH / 2, HEIGHT / 2), turn, 1.0)
+            move[:, 2] += np.array([0, drop]) + sway * np.sin(0.2 * i)
+            paper = cv2.warpAffine(sheet, move, (WIDTH, HEIGHT))
+            mask = cv2.warpAffine(np.ones_like(sheet), move, (WIDTH, HEIGHT))
+            if covers > 1:
+                mask[int(max(0, drop)) + 6 :] = 1
+                paper = np.where(paper.sum(axis=2, keepdims=True) > 0, paper, np.float32(150))
+            frame = frame * (1 - mask) + paper * mask * np.float32(blown)
+        white = 1 + (tint - 1) * (1 - exposure)
+        clip[i] = _clipped((frame * exposure * white).astype(np.float32))
+    return clip
+
+
+def _title(rng: Rng, clip: Clip, other: Source) -> Clip:
+    """Large letters over the picture, which may be darkened: they appear, stay and may go."""
+    n = len(clip)
+    start, fade = int(rng.integers(2, max(3, n - 8))), int(np.exp(rng.uniform(0, 3.6)))
+    stay = int(np.exp(rng.uniform(2, 5)))
+    high, wide = int(rng.uniform(0.2, 0.75) * HEIGHT), int(rng.uniform(0.4, 1) * WIDTH)
+    top, left = int(rng.uniform(0, HEIGHT - high)), int(rng.uniform(0, WIDTH - wide + 1))
+    inked = np.zeros((HEIGHT, WIDTH, 1), np.float32)
+    step = max(5, high // int(rng.integers(1, 4)))
+    for y in range(top, top + high - step // 2, step):
+        x = left
+        while x < left + wide - 6:
+            letter = int(step * rng.uniform(0.3, 0.7)) + 2
+            thick = max(2, letter // 3)
+            rows, columns = slice(y, y + int(step * 0.75)), slice(x, x + letter)
+            inked[rows, x : x + thick] = 1
+            if rng.random() < 0.7:
+                inked[y : y + thick, columns] = 1
+            if rng.random() < 0.5:
+                inked[rows, max(x, x + letter - thick) : x + letter] = 1
+            x += letter + max(2, letter // 4)
+    colour = rng.choice([255.0, 0.0, float(rng.uniform(0, 255))]) + rng.normal(0, 15, 3)
+    dims = float(rng.choice([0.0, 0.0, rng.uniform(0.1, 0.6)]))
+    for i in range(start, n):
+        share = float(np.clip(min((i - start + 1) / fade, (start + fade + stay - i) / fade), 0, 1))
+        frame = clip[i] * np.float32(1 - dims * share)
+        clip[i] = _clipped((frame + (colour - frame) * inked * share).astype(np.float32))
+    return clip
+
+
+def _lost(rng: Rng, clip: Clip, other: Source) -> Clip:
+    """A live stream stands still for a moment, and goes on where it was, or where it would be."""
+    for _ in range(int(rng.integers(1, 4))):
+        n, stands = len(clip), int(rng.integers(1, 12))
+        at = int(rng.integers(4, max(5, n - stands - 2)))
+        if rng.random() < 0.6:
+            clip[at:] = clip[np.maximum(np.arange(at, n) - stands, at)]
+        else:
+            clip[at : at + min(stands, 5)] = clip[at]
+    return clip
+
+
+def _shaken(rng: Rng, clip: Clip, other: Source) -> Clip:
+    """The camera is knocked: some frames jolt, and it comes to rest where it was."""
+    at, length = int(rng.integers(3, len(clip) - 3)), float(rng.uniform(1, 6))
+    reach = rng.normal(0, 10, 2)
+    for i in range(at, len(clip)):
+        fall = np.exp(-(i - at) / length)
+        move = reach * fall * np.cos((i - at) * rng.uniform(0.8, 2.2))
+        matrix = np.float64([[1.0, 0, move[0]], [0, 1.0, move[1]]])
+        clip[i] = cv2.warpAffine(clip[i], matrix, (WIDTH, HEIGHT), borderMode=cv2.BORDER_REFLECT)
+        if fall < 0.02:
+            break
+    return clip
+
+
 def outline_of(rng: Rng) -> NDArray[np.float64]:
     """A closed curve of about unit radius with a few bumps, [48, 2]."""
     angle = np.linspace(0, 2 * np.pi, 48, endpoint=False)
@@ -345,10 +441,20 @@ MOVES: tuple[Callable[[Rng, Clip, Source], Clip], ...] = (
 """What one take by hand has: drawn in films of moves."""
 
 
-def disturb(rng: Rng, clip: Clip, other: Source, *, by_hand: bool = False) -> Clip:
-    """Applies one distractor to a shot of at least 24 frames: any kind, or one of `MOVES`."""
-    if by_hand:
-        return MOVES[int(rng.integers(len(MOVES)))](rng, clip, other)
+LIVE: tuple[Callable[[Rng, Clip, Source], Clip], ...] = (
+    _sheet, _sheet, _sheet, _title, _title, _lost, _lost, _freeze, _stop_motion, _shaken, _shaken,
+    _flash, _flash, _exposure, _camera, _covered, _passer_by, _lower_third, _inset, _flicker,
+)  # fmt: skip
+"""What a long take has that is no cut within it."""
+
+
+def disturb(
+    rng: Rng, clip: Clip, other: Source, *, of: Literal["all", "moves", "live"] = "all"
+) -> Clip:
+    """Applies one distractor to a shot of at least 24 frames: any kind, or one of a list."""
+    if of != "all":
+        listed = MOVES if of == "moves" else LIVE
+        return listed[int(rng.integers(len(listed)))](rng, clip, other)
     weights = np.array([weight for weight, _ in KINDS.values()])
     kind = str(rng.choice(list(KINDS), p=weights / weights.sum()))
     return KINDS[kind][1](rng, clip, other)

@@ -47,10 +47,12 @@ DROP, DROP_FEATURES, WEIGHT_DECAY = 0.2, 0.3, 0.02
 TOLERANCE_FRAMES, NEAR_FRAMES = 2, 6
 STYLES: dict[Style, range] = {
     "edited": range(300), "by_hand": range(1000, 1080), "studio": range(2000, 2050),
-    "short": range(3000, 3600),
+    "short": range(3000, 3600), "jumps": range(4000, 4240),
 }  # fmt: skip
 """Seeds of the films that networks are fitted on."""
-CALM, CALM_SHORT = range(5000, 5048), range(6000, 6120)
+TUNE_STYLES: dict[Style, range] = {
+    "calm": range(5000, 5048), "short": range(6000, 6120), "jumps": range(7000, 7036),
+}  # fmt: skip
 """Seeds of those that give the calibration."""
 
 
@@ -457,13 +459,13 @@ def main() -> None:
     args = parser.parse_args()
     begun = time.process_time()
     args.work.mkdir(parents=True, exist_ok=True)
+    wanted = [("train", args.share, STYLES), ("tune", 1.0, TUNE_STYLES)]
     jobs = [
-        ("train", seed, style, args.work / f"train_{seed:04d}.npz")
-        for style, seeds in STYLES.items()
-        for seed in seeds[: round(len(seeds) * args.share)]
+        (part, seed, style, args.work / f"{part}_{seed:04d}.npz")
+        for part, share, styles in wanted
+        for style, seeds in styles.items()
+        for seed in seeds[: round(len(seeds) * share)]
     ]
-    jobs += [("tune", seed, "calm", args.work / f"tune_{seed:04d}.npz") for seed in CALM]
-    jobs += [("tune", seed, "short", args.work / f"tune_{seed:04d}.npz") for seed in CALM_SHORT]
     with ProcessPoolExecutor(args.processes) as pool:
         list(pool.map(measure_film, *zip(*[(args.footage, *job) for job in jobs], strict=True)))
     paths = {part: [job[-1] for job in jobs if job[0] == part] for part in ("train", "tune")}
