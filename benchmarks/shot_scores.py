@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from shots import TOLERANCE_FRAMES, Label
 
+from curator.measures.boundaries import boundary_peaks
+
 RESAMPLES = 1000
 LENGTHS = ((0, "cut"), (5, "1-5"), (10, "6-10"), (20, "11-20"), (40, "21-40"), (10**9, "41+"))
 """Most frames of each class of lengths."""
-PEAK_FRAMES = 6
-"""Of two peaks of probability so close the higher counts."""
 LEAST_PEAK = 0.01
 """Peaks of probability below are no forecast of a boundary."""
 
@@ -245,14 +245,9 @@ def forecasts(
     rows: list[tuple[float, bool]] = []
     for file in files:
         values = probability[file.path].astype(np.float64)
-        taken: list[int] = []
+        peaks = boundary_peaks(values, LEAST_PEAK)
         found: set[Label] = set()
-        for frame in np.argsort(-values, kind="stable").tolist():
-            if values[frame] < LEAST_PEAK:
-                break
-            if any(abs(frame - other) < PEAK_FRAMES for other in taken):
-                continue
-            taken.append(frame)
+        for frame in peaks[np.argsort(-values[peaks], kind="stable")].tolist():
             if _is_ignored(frame + 1, file.ignored):
                 continue
             near = {label for label in file.labels if _is_near(label, frame + 1)}

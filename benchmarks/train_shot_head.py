@@ -29,6 +29,7 @@ from safetensors.numpy import save_file
 from shot_films import Style, Takes, make_film
 from torch.nn.functional import dropout
 
+from curator.measures.boundaries import boundary_peaks
 from curator.models import shot_head
 from curator.models.shot_head import (
     DILATIONS,
@@ -44,7 +45,7 @@ from curator.models.transnet import ShotNetwork, ShotStream
 N_FEATURES, N_COMPONENTS = 1024, 128
 PROJECTED, CHANNELS = 16, 48
 DROP, DROP_FEATURES, WEIGHT_DECAY = 0.2, 0.3, 0.02
-TOLERANCE_FRAMES, NEAR_FRAMES = 2, 6
+TOLERANCE_FRAMES = 2
 STYLES: dict[Style, range] = {
     "edited": range(300), "by_hand": range(1000, 1080), "studio": range(2000, 2050),
     "short": range(3000, 3600), "jumps": range(4000, 4240),
@@ -350,19 +351,6 @@ def answers(weights: HeadWeights, film: Film) -> tuple[NDArray[np.float64], NDAr
     return run_head(weights, raw, film.common[:, 2:].astype(np.float64))
 
 
-def peaks(score: NDArray[np.float64], least: float) -> list[int]:
-    """Frames of peaks above a score; of several within `NEAR_FRAMES` the highest."""
-    found: list[int] = []
-    used = np.zeros(len(score) + 2 * NEAR_FRAMES + 1, bool)
-    for frame in np.argsort(-score, kind="stable").tolist():
-        if score[frame] <= least:
-            break
-        if not used[frame : frame + 2 * NEAR_FRAMES + 1].any():
-            used[frame + NEAR_FRAMES] = True
-            found.append(frame)
-    return sorted(found)
-
-
 def gaps_at(film: Film, frame: int) -> list[int] | None:
     """The gaps that a peak at a frame is right for; None in an ignored span."""
     position = frame + 1
@@ -387,7 +375,7 @@ def calibration(weights: HeadWeights, films: list[Film]) -> tuple[float, float]:
     for film in films:
         middle, _ = answers(weights, film)
         taken: set[int] = set()
-        for frame in sorted(peaks(middle, -6.0), key=lambda frame: -middle[frame]):
+        for frame in sorted(boundary_peaks(middle, -6.0).tolist(), key=lambda frame: -middle[frame]):
             near = gaps_at(film, frame)
             # Of the peaks in one gap the highest is the boundary; others are no second one.
             if near is not None and not taken.intersection(near):
@@ -418,7 +406,7 @@ def scores(weights: HeadWeights, films: list[Film], threshold: float) -> dict[st
     overlap: list[float] = []
     for film in films:
         middle, inside = answers(weights, film)
-        found = peaks(middle, least)
+        found = boundary_peaks(middle, least).tolist()
         right, hit = judged(film, found)
         n_false += len(right) - sum(right)
         n_right += sum(right)

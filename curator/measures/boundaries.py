@@ -14,7 +14,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from curator.records.tracks import Track
@@ -47,20 +46,20 @@ class Boundary(NamedTuple):
     likeness: float | None
 
 
-def boundary_peaks(probability_F: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Frames at which a boundary is likelier than at all within `NEAR_FRAMES`, int64 [K].
+def boundary_peaks(values_F: NDArray[np.floating], least: float = 0.0) -> NDArray[np.int64]:
+    """Frames of peaks above a value, in order, int64 [K]: of several within `NEAR_FRAMES` the best.
 
-    Of neighbours that are equally likely the first counts. What is no peak for its neighbour is no
-    peak, even where the neighbour is none for another.
+    The highest is taken first, and of equals the first; what is near to it is none, whatever is
+    near to that.
     """
-    if not len(probability_F):
-        return np.zeros(0, np.int64)
-    padded = np.pad(probability_F.astype(np.float64), NEAR_FRAMES, constant_values=-1.0)
-    windows = sliding_window_view(padded, 2 * NEAR_FRAMES + 1)
-    before, after = windows[:, :NEAR_FRAMES], windows[:, NEAR_FRAMES + 1 :]
-    here = padded[NEAR_FRAMES : len(padded) - NEAR_FRAMES]
-    is_peak = (here > before.max(axis=1)) & (here >= after.max(axis=1)) & (here > 0)
-    return np.flatnonzero(is_peak)
+    likely = np.flatnonzero(values_F > least)
+    is_near = np.zeros(len(values_F) + NEAR_FRAMES, np.bool_)
+    found: list[int] = []
+    for frame in likely[np.argsort(-values_F[likely], kind="stable")].tolist():
+        if not is_near[frame]:
+            is_near[max(0, frame - NEAR_FRAMES) : frame + NEAR_FRAMES + 1] = True
+            found.append(frame)
+    return np.array(sorted(found), np.int64)
 
 
 def boundaries(
@@ -73,9 +72,10 @@ def boundaries(
         span: Where their frames lie.
         inside: Probability above which a frame is inside of a transition.
     """
-    probability = track.boundary_probability[span]
-    peaks = boundary_peaks(probability)
-    frames = peaks[probability[peaks] > LEAST] + (span.start or 0)
+    first, end, _ = span.indices(track.n_frames)
+    low, high = _independent(track.boundary_probability, first, end)
+    peaks = boundary_peaks(track.boundary_probability[low:high], LEAST) + low
+    frames = peaks[(peaks >= first) & (peaks < end)]
     # The frames outside of transitions nearest to each peak, before and after.
     outside = np.flatnonzero(track.inside_probability <= inside)
     place = np.searchsorted(outside, frames, side="right")
@@ -84,6 +84,22 @@ def boundaries(
         frames.tolist(), bounded[place].tolist(), bounded[place + 1].tolist(), strict=True
     )
     return [_weighed(track, frame, low + 1, high) for frame, low, high in extents]
+
+
+def _independent(probability_F: NDArray[np.float32], first: int, end: int) -> tuple[int, int]:
+    """The least span around another whose peaks are the same, whatever lies beyond.
+
+    Peaks near to each other decide about one another, in a chain; more than `NEAR_FRAMES` without a
+    likely frame end it.
+    """
+    likely = np.flatnonzero(probability_F > LEAST)
+    parted = np.flatnonzero(np.diff(likely) > NEAR_FRAMES) + 1
+    firsts = likely[np.concatenate([[0], parted])] if len(likely) else likely
+    lasts = likely[np.concatenate([parted - 1, [-1]])] if len(likely) else likely
+    low, high = firsts[lasts >= first], lasts[firsts < end]
+    return min(first, int(low[0]) if len(low) else first), max(
+        end, int(high[-1]) + 1 if len(high) else end
+    )
 
 
 def _weighed(track: Track, frame: int, first: int, last: int) -> Boundary:

@@ -4,7 +4,7 @@ Transitions are those at a probability of 0.5, whatever the recipe's bound; wher
 finds the shots, any boundary of the head within the clip counts.
 """
 
-from curator.measures.boundaries import NEAR_FRAMES, Boundary, boundaries, raised
+from curator.measures.boundaries import Boundary, boundaries, raised
 from curator.measures.clip_view import ClipView
 from curator.measures.measure_contract import ScoreSpec
 
@@ -21,9 +21,8 @@ def _shot_doubt(clip: ClipView) -> float | None:
     if not len(clip.track.boundary_probability):
         return None
     start, end = clip.span.start_frame, clip.span.end_frame
-    found = boundaries(clip.track, slice(max(0, start - NEAR_FRAMES), end + NEAR_FRAMES))
     # A boundary at the last frame is the clip's own end.
-    return max((_doubt(one) for one in found if start <= one.frame < end - 1), default=0.0)
+    return max((_doubt(one) for one in boundaries(clip.track, slice(start, end - 1))), default=0.0)
 
 
 def _doubt(one: Boundary) -> float:
