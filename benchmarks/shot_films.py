@@ -78,24 +78,42 @@ _FIRST_PHOTOGRAPH = 10**6
 
 
 @lru_cache(maxsize=4)
-def _keyed(path: Path, ground: int) -> Clip | None:
-    """What moves in a recording, before a ground of 1.5 times the size.
-
-    None where it is too little or too much of the picture for a figure.
-    """
+def _keyed(path: Path, ground: int) -> Clip:
+    """What moves in a recording, before a ground of 1.5 times the size."""
     source = _decoded(path)
     high, wide = source.shape[1:3]
-    still = np.median(source[:: max(1, len(source) // 24)], axis=0)
+    still = _still(path)
     out = np.empty((len(source), high * 3 // 2, wide * 3 // 2, 3), np.uint8)
     out[:] = _ground(ground, high * 3 // 2, wide * 3 // 2)
-    share = 0.0
     for i, frame in enumerate(source):
-        moved = (np.abs(frame - still).max(axis=2) > 28).astype(np.float32)
-        mask = cv2.blur((cv2.blur(moved, (7, 7)) > 0.4).astype(np.float32), (5, 5))[:, :, None]
+        mask = _moved(frame, still)
         figure = out[i, high // 4 : high // 4 + high, wide // 4 : wide // 4 + wide]
         figure[:] = figure * (1 - mask) + frame * mask
-        share += float(mask.mean()) / len(source)
-    return out if 0.02 < share < 0.5 else None
+    return out
+
+
+@cache
+def _is_figure(path: Path) -> bool:
+    """Whether what moves in a recording is neither too little nor too much of the picture."""
+    source, still = _decoded(path), _still(path)
+    share = 0.0
+    for frame in source:
+        share += float(_moved(frame, still).mean()) / len(source)
+    return 0.02 < share < 0.5
+
+
+@cache
+def _still(path: Path) -> NDArray[np.float64]:
+    """What stands still in a recording."""
+    source = _decoded(path)
+    return np.asarray(np.median(source[:: max(1, len(source) // 24)], axis=0))
+
+
+def _moved(frame: NDArray[np.uint8], still: NDArray[np.float64]) -> NDArray[np.float32]:
+    """How far each pixel belongs to what moves, [H, W, 1]."""
+    moved = (np.abs(frame - still).max(axis=2) > 28).astype(np.float32)
+    mask = cv2.blur((cv2.blur(moved, (7, 7)) > 0.4).astype(np.float32), (5, 5))
+    return np.asarray(mask[:, :, None], np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +136,9 @@ class _Recorded:
     @property
     def source(self) -> Clip:
         """Frames of the recording."""
-        if self.ground is not None and (keyed := _keyed(self.path, self.ground)) is not None:
-            return keyed
-        return _decoded(self.path)
+        if self.ground is None:
+            return _decoded(self.path)
+        return _keyed(self.path, self.ground)
 
     @classmethod
     def drawn(cls, rng: Rng, path: Path) -> "_Recorded":
@@ -423,7 +441,7 @@ class Takes:
             corner = tuple(0.25 + 0.5 * np.array(way.corner))
             size, ground = 0.5 + 0.5 * way.size, 2 * film + int(rng.random() < 0.2)
             way = replace(way, ground=ground, corner=corner, size=size)
-            if _keyed(way.path, ground) is not None:
+            if _is_figure(way.path):
                 return way
 
     def long(self, rng: Rng, film: int) -> _Long:
@@ -437,8 +455,7 @@ class Takes:
             ground = _FIRST_PHOTOGRAPH + sorted(PHOTOGRAPHS).index(name)
             way = replace(way, ground=ground if rng.random() < 0.75 else way.ground)
             way = replace(way, speed=float(np.clip(way.speed, -1.5, 1.5)))
-            if _keyed(way.path, way.ground or 0) is not None:
-                return way, int(rng.integers(len(way.source)))
+            return way, int(rng.integers(len(way.source)))
         if rng.random() < 0.55:
             way = self.recorded(rng)
             way = replace(way, speed=float(np.clip(way.speed, -2, 2)))
