@@ -569,9 +569,7 @@ def _jumped(
     return way.frames(again, n), (way, again)
 
 
-def _cut_out(
-    rng: Rng, shown: _Long, n_before: int, n: int
-) -> tuple[Clip, _Long]:
+def _cut_out(rng: Rng, shown: _Long, n_before: int, n: int) -> tuple[Clip, _Long]:
     """A long take after some of it was cut out: 0.3 to 30 s, mostly; often drawn nearer or back."""
     way, start = shown
     length = len(way.source)

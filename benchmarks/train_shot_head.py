@@ -45,10 +45,11 @@ from curator.models.transnet import ShotNetwork, ShotStream
 N_FEATURES, N_COMPONENTS = 1024, 128
 PROJECTED, CHANNELS = 16, 48
 DROP, DROP_FEATURES, WEIGHT_DECAY = 0.2, 0.3, 0.02
-TOLERANCE_FRAMES = 2
+TOLERANCE_FRAMES, NEAR_FRAMES = 2, 6
+JUMP_WEIGHT = 1.0
 STYLES: dict[Style, range] = {
     "edited": range(300), "by_hand": range(1000, 1080), "studio": range(2000, 2050),
-    "short": range(3000, 3600), "jumps": range(4000, 4240),
+    "short": range(3000, 3600), "jumps": range(4000, 4140),
 }  # fmt: skip
 """Seeds of the films that networks are fitted on."""
 TUNE_STYLES: dict[Style, range] = {
@@ -184,13 +185,15 @@ def targets(film: Film) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArr
     middle, inside, weight = np.zeros(n), np.zeros(n), np.ones(n)
     for start, end in film.ignored.tolist():
         weight[max(0, start - 2) : end + 2] = 0
-    for start, end in film.gaps.tolist():
+    for (start, end), kind in zip(film.gaps.tolist(), film.kinds, strict=True):
         # The middle of a cut is the last frame before it.
         centre = (start + max(start, end - 1)) / 2 - (start == end)
         reach = 0.2 + (end - start) / 12
         near = np.arange(max(0, int(centre - reach - 1)), min(n, int(centre + reach + 2)))
         middle[near] = np.maximum(middle[near], np.clip(1 + reach - np.abs(near - centre), 0, 1))
         inside[start:end] = 1
+        if kind == "jump":
+            weight[max(0, start - NEAR_FRAMES) : end + NEAR_FRAMES] *= JUMP_WEIGHT
     return (
         middle.astype(np.float32),
         inside.astype(np.float32),
@@ -375,7 +378,8 @@ def calibration(weights: HeadWeights, films: list[Film]) -> tuple[float, float]:
     for film in films:
         middle, _ = answers(weights, film)
         taken: set[int] = set()
-        for frame in sorted(boundary_peaks(middle, -6.0).tolist(), key=lambda frame: -middle[frame]):
+        found = boundary_peaks(middle, -6.0)
+        for frame in found[np.argsort(-middle[found], kind="stable")].tolist():
             near = gaps_at(film, frame)
             # Of the peaks in one gap the highest is the boundary; others are no second one.
             if near is not None and not taken.intersection(near):
@@ -464,7 +468,8 @@ def main() -> None:
     }
     n_frames = {part: sum(film.n_frames for film in films[part]) for part in films}
     print(f"measured: {n_frames}, {time.process_time() - begun:.0f} CPU-s here", flush=True)
-    torch.set_num_threads(2)
+    # One thread: the layers are too small for two, whose sums come in any order besides.
+    torch.set_num_threads(1)
     nets = [
         fit(films["train"], seed, epochs=args.epochs, without=set(args.without))
         for seed in range(args.networks)

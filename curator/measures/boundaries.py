@@ -1,8 +1,9 @@
 """Boundaries that the shot head sees in a track, weighed by what both sides of each show.
 
 A boundary separates two pictures that have little in common: the cosine of their perceptual
-descriptors is below 0.4 at 19 of 20. What flashes, banners, insets and jumps of the exposure
-interrupt is alike on both sides, and one take. The slope was chosen by hand, on the tune part of
+descriptors is below 0.4 at 19 of 20, and below 0.7 at 11 of 16 cuts within a take. What flashes,
+banners, insets and jumps of the exposure interrupt is alike on both sides, and one take. Where the
+odds begin to fall, and how fast, was chosen by hand, on the tune part of
 the footage and on development media (`benchmarks/results/shots.md`).
 
 Shape letters: F frames, K boundaries.
@@ -22,7 +23,7 @@ NEAR_FRAMES = 6
 """Two peaks within so many frames are one boundary; the likelier stands."""
 INSIDE, LEAST = 0.5, 0.01
 """Probability above which a frame is inside of a transition, and a peak is looked at."""
-COMMON_COSINE, ODDS_SLOPE = 0.4, 8.0
+COMMON_COSINE, ODDS_SLOPE = 0.5, 8.0
 """Above this cosine of both sides the log odds of a boundary fall, by so much for each unit."""
 REACH_S = 1.0
 """Samples further away say nothing about a boundary."""

@@ -32,6 +32,26 @@ def test_of_equal_neighbours_the_first_is_the_peak() -> None:
     assert boundary_peaks(flat).tolist() == [1, 9]
 
 
+def test_what_a_likelier_neighbour_suppresses_suppresses_none() -> None:
+    """Pins that 5 is a peak: 10 is near to it and none itself, since 15 is likelier."""
+    chain = np.zeros(30, np.float32)
+    chain[[5, 10, 15, 25]] = 0.6, 0.7, 0.8, 0.1
+    assert boundary_peaks(chain).tolist() == [5, 15, 25]
+    assert boundary_peaks(chain, 0.2).tolist() == [5, 15]
+
+
+def test_a_span_has_the_boundaries_that_the_whole_track_has_there() -> None:
+    rng = np.random.default_rng(0)
+    probability = np.float32(rng.random(400) * (rng.random(400) < 0.25))
+    track = made_track(
+        400, boundary_probability=probability, inside_probability=np.zeros(400, np.float32)
+    )
+    whole = boundaries(track)
+    for first, end in ((0, 400), (37, 38), (90, 200), (201, 390), (50, 50)):
+        inside = [one for one in whole if first <= one.frame < end]
+        assert boundaries(track, slice(first, end)) == inside
+
+
 def test_a_track_without_frames_of_the_head_has_none() -> None:
     empty = np.zeros(0, np.float32)
     track = made_track(50, boundary_probability=empty, inside_probability=empty)
@@ -41,14 +61,14 @@ def test_a_track_without_frames_of_the_head_has_none() -> None:
 
 
 def test_sides_that_differ_leave_the_probability_as_it_is() -> None:
-    for cosine in (-0.1, 0.0, 0.39):
+    for cosine in (-0.1, 0.0, 0.49):
         assert found(0.7, cosine) == [(49, 50, 50, pytest.approx(0.7))]
 
 
 def test_sides_that_are_alike_join_what_a_flash_parts() -> None:
     """Pins the odds at one value, and that of a sure boundary more is left than of a likely one."""
-    assert found(0.7, 0.8)[0][3] == pytest.approx(1 / (1 + 3 / 7 * np.exp(3.2)), abs=1e-6)
-    assert found(0.7, 0.8)[0][3] < 0.1 < 0.9 < found(0.9999, 0.8)[0][3]
+    assert found(0.7, 0.8)[0][3] == pytest.approx(1 / (1 + 3 / 7 * np.exp(2.4)), abs=1e-6)
+    assert found(0.7, 0.8)[0][3] < 0.2 < 0.9 < found(0.9999, 0.8)[0][3]
 
 
 def test_the_samples_lie_outside_of_the_transition() -> None:
