@@ -531,22 +531,22 @@ def _tiny(clip: Clip) -> NDArray[np.float32]:
     )
 
 
-def _jump_shows(a: Clip, b: Clip, *, is_nearer: bool = False) -> bool | None:
+def _jump_shows(a: Clip, b: Clip, *, is_nearer: bool = False, is_long: bool = False) -> bool | None:
     """Whether a cut within a take shows; None where that is a matter of opinion.
 
-    It does where the step stands out from the steps next to it, or from all of some frames around.
-    A figure before a plain ground that is drawn nearer moves in a way that it cannot by itself.
+    It does where the step stands out from all steps of some frames around; in a long take also
+    where it stands out more from those next to it. A figure before a plain ground that is drawn
+    nearer moves in a way that it cannot by itself.
     """
     before, after = _tiny(a[-9:]), _tiny(b[:9])
     step = float(np.abs(after[0] - before[-1]).mean())
     steps = [np.abs(np.diff(side, axis=0)).mean(axis=(1, 2, 3)) for side in (before, after)]
     around = max(float(side.max(initial=0.0)) for side in steps)
     next_to = max(float(steps[0][-1:].sum()), float(steps[1][:1].sum()))
-    stands_out = (
-        (step > 5 and step > 3 * around)
-        or (step > 3.5 and step > 6 * around)
-        or (step > 10 and step > max(4 * next_to, 1.5 * around))
-    )
+    stands_out = step > 5 and step > 3 * around
+    if is_long:
+        stands_out |= step > 3.5 and step > 6 * around
+        stands_out |= step > 10 and step > max(4 * next_to, 1.5 * around)
     if stands_out or (is_nearer and step > max(2, 1.5 * around)):
         return True
     return False if step < 1.0 or step < 1.2 * around else None
@@ -672,7 +672,8 @@ def make_film(takes: Takes, seed: int, style: Style = "edited") -> MadeFilm:
             if style == "studio":
                 assert shown is not None
                 is_nearer = max(shown[0].size / size, size / shown[0].size) > 1.25
-            does = _jump_shows(pieces[-1], body, is_nearer=is_nearer)
+            is_long = style == "jumps"
+            does = _jump_shows(pieces[-1], body, is_nearer=is_nearer, is_long=is_long)
             if does:
                 gaps.append((position, position, "jump"))
             elif does is None:

@@ -9,6 +9,7 @@ network and `shot_head.py` measure on them stays in DIR, so that a second call o
 are fitted on the train part; the tune part, whose films have no more distractors than edited ones,
 gives the calibration (Platt). `--without` leaves inputs out, `--share` takes a part of the films:
 for ablations.
+`--long-takes` adds films of the style "jumps".
 """
 
 import argparse
@@ -45,17 +46,18 @@ from curator.models.transnet import ShotNetwork, ShotStream
 N_FEATURES, N_COMPONENTS = 1024, 128
 PROJECTED, CHANNELS = 16, 48
 DROP, DROP_FEATURES, WEIGHT_DECAY = 0.2, 0.3, 0.02
-TOLERANCE_FRAMES, NEAR_FRAMES = 2, 6
-JUMP_WEIGHT = 1.0
+TOLERANCE_FRAMES = 2
 STYLES: dict[Style, range] = {
     "edited": range(300), "by_hand": range(1000, 1080), "studio": range(2000, 2050),
-    "short": range(3000, 3600), "jumps": range(4000, 4140),
+    "short": range(3000, 3600),
 }  # fmt: skip
 """Seeds of the films that networks are fitted on."""
-TUNE_STYLES: dict[Style, range] = {
-    "calm": range(5000, 5048), "short": range(6000, 6120), "jumps": range(7000, 7036),
-}  # fmt: skip
+TUNE_STYLES: dict[Style, range] = {"calm": range(5000, 5048), "short": range(6000, 6120)}
 """Seeds of those that give the calibration."""
+LONG_TAKES: dict[Part, dict[Style, range]] = {
+    "train": {"jumps": range(4000, 4140)}, "tune": {"jumps": range(7000, 7036)},
+}  # fmt: skip
+"""Seeds of films that are added by `--long-takes`; the shipped weights know none of them."""
 
 
 class RawStream(ShotStream):
@@ -185,15 +187,13 @@ def targets(film: Film) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArr
     middle, inside, weight = np.zeros(n), np.zeros(n), np.ones(n)
     for start, end in film.ignored.tolist():
         weight[max(0, start - 2) : end + 2] = 0
-    for (start, end), kind in zip(film.gaps.tolist(), film.kinds, strict=True):
+    for start, end in film.gaps.tolist():
         # The middle of a cut is the last frame before it.
         centre = (start + max(start, end - 1)) / 2 - (start == end)
         reach = 0.2 + (end - start) / 12
         near = np.arange(max(0, int(centre - reach - 1)), min(n, int(centre + reach + 2)))
         middle[near] = np.maximum(middle[near], np.clip(1 + reach - np.abs(near - centre), 0, 1))
         inside[start:end] = 1
-        if kind == "jump":
-            weight[max(0, start - NEAR_FRAMES) : end + NEAR_FRAMES] *= JUMP_WEIGHT
     return (
         middle.astype(np.float32),
         inside.astype(np.float32),
@@ -447,11 +447,16 @@ def main() -> None:
     parser.add_argument(
         "--without", action="append", default=[], choices=["features", "heads", "pairs"]
     )
+    parser.add_argument("--long-takes", action="store_true", help="add films of cuts within a take")
     parser.add_argument("--out", type=Path, help="weights; by default in DIR")
     args = parser.parse_args()
     begun = time.process_time()
     args.work.mkdir(parents=True, exist_ok=True)
-    wanted = [("train", args.share, STYLES), ("tune", 1.0, TUNE_STYLES)]
+    wanted: list[tuple[Part, float, dict[Style, range]]] = [
+        ("train", args.share, STYLES), ("tune", 1.0, TUNE_STYLES),
+    ]  # fmt: skip
+    if args.long_takes:
+        wanted += [(part, 1.0, styles) for part, styles in LONG_TAKES.items()]
     jobs = [
         (part, seed, style, args.work / f"{part}_{seed:04d}.npz")
         for part, share, styles in wanted
