@@ -117,7 +117,11 @@ def held() -> dict[str, str]:
 
 
 def packages(folders: Sequence[str]) -> list[Package]:
-    """Returns the packages of `constraints.txt` with licences and parts, sorted by name."""
+    """Returns the packages of `constraints.txt` with licences and parts, sorted by name.
+
+    What is not installed is taken from the list as it stands, where that has the same version.
+    """
+    listed = {(p.name, p.version): p for p in _listed()}
     installed = {
         (canonical(found.metadata["Name"]), found.version): found
         for found in distributions(path=[*folders, *sys.path])
@@ -125,6 +129,9 @@ def packages(folders: Sequence[str]) -> list[Package]:
     made, missing = [], []
     for name, version in sorted(held().items()):
         found = installed.get((name, version))
+        if found is None and (name, version) in listed:
+            made.append(listed[name, version])
+            continue
         if found is None and name not in STATED:
             missing.append(f"{name}=={version}")
             continue
@@ -134,6 +141,14 @@ def packages(folders: Sequence[str]) -> list[Package]:
     if missing:
         sys.exit(f"not installed here nor in the folders: {' '.join(missing)}")
     return made
+
+
+def _listed() -> Iterator[Package]:
+    """Yields the packages of the list as it stands."""
+    for one in json.loads((PROJECT / SBOM).read_text())["components"]:
+        (licence,) = (found["license"]["name"] for found in one["licenses"])
+        parts = {p["name"]: p["licenses"][0]["license"]["name"] for p in one["components"]}
+        yield Package(name=one["name"], version=one["version"], licence=licence, parts=parts)
 
 
 def _licence(found: Distribution | None) -> str:

@@ -8,6 +8,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pandas as pd
+import polars as pl
 import pytest
 from film_makers import write_video
 from film_shots import moving_texture
@@ -138,6 +141,26 @@ def test_export_tune_and_explain_read_a_snapshot(
     clip = curator.read_clips(out, snapshot=1).to_arrow()["clip_id"][0].as_py()
     assert main(["explain", out, clip, "--snapshot", "1"]) == EXIT_OK
     assert "kept" in capsys.readouterr().out
+
+
+def test_pandas_polars_and_duckdb_read_the_newest_in_a_line(place: Path) -> None:
+    out = place / "out"
+    ids = curator.read_clips(out).to_arrow(rejected=True)["clip_id"].to_pylist()
+    assert len(ids) == 8
+    assert pd.read_parquet(out / "clips")["clip_id"].tolist() == ids
+    assert pl.read_parquet(out / "clips" / "*.parquet")["clip_id"].to_list() == ids
+    found = duckdb.sql(f"select clip_id from '{out}/clips/*.parquet'").fetchall()
+    assert [name for (name,) in found] == ids
+
+
+def test_pandas_polars_and_duckdb_read_an_older_one_by_its_parts(place: Path) -> None:
+    out = place / "out"
+    ids = curator.read_clips(out, snapshot=1).to_arrow(rejected=True)["clip_id"].to_pylist()
+    assert len(ids) == 4
+    parts = [str(out / part) for part in read_snapshot(open_store(str(out)), 1)["tables"]["clips"]]
+    assert pd.read_parquet(parts)["clip_id"].tolist() == ids
+    assert pl.read_parquet(parts)["clip_id"].to_list() == ids
+    assert len(duckdb.read_parquet(parts)) == len(ids)
 
 
 def test_an_unknown_snapshot_names_those_that_are_there(
