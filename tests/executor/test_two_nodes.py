@@ -59,5 +59,5 @@ def test_a_cluster_reads_and_writes_object_storage(
     assert len(out.read(summary["shards"][0]["name"])) == summary["shards"][0]["bytes"]
     assert {info.key.partition("/")[0] for info in out.list()} == {
         "alike", "candidates", "clips", "config.json", "embeddings", "report", "scan", "shards",
-        "shots", "sources", "summary.json", "tracks",
+        "shots", "snapshots", "sources", "summary.json", "tracks",
     }  # fmt: skip
