@@ -13,6 +13,7 @@ import orjson
 
 from curator.json_bounds import load_bounded
 from curator.number_text import plain
+from curator.tables.checksums import opened_json, sealed_json
 
 IN_THIS_PROCESS: set[str] = set()
 """Holders whose runs go on in this process; one that could not release its root has ended too."""
@@ -51,8 +52,10 @@ class Holder:
     expires_s: float
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
-        return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2) + b"\n"
+        """As JSON with a checksum: a flipped bit must not make it another's."""
+        return sealed_json(
+            asdict(self), lambda value: orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n"
+        )
 
     @property
     def words(self) -> str:
@@ -110,7 +113,8 @@ def this_process(command: str, expires_s: float) -> Holder:
 def read_holder(data: bytes) -> Holder | None:
     """Reads `lease.json`; None where it is cut off, damaged or of another form."""
     try:
-        found: Any = load_bounded(data)
+        load_bounded(data)
+        found: Any = opened_json(data)
         values = {field.name: found[field.name] for field in fields(Holder)}
     except (ValueError, KeyError, TypeError):
         return None

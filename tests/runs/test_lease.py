@@ -551,3 +551,15 @@ def test_a_paused_run_whose_successor_is_at_work_commits_nothing(
     assert [info for info in store.list() if info.key != LEASE] == objects
     second.send_signal(signal.SIGCONT)
     assert "\n" not in ended(second, EXIT_OK)
+
+
+def test_a_flipped_bit_does_not_make_the_lease_anothers() -> None:
+    """Pins that a holder whose id was read wrongly is no holder."""
+    data = this_process("run", 120.0).to_bytes()
+    holder = read_holder(data)
+    assert holder is not None
+    at = data.index(holder.holder.encode())
+    for bit in range(8):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << bit
+        assert read_holder(bytes(flipped)) is None
