@@ -452,7 +452,7 @@ def recaption(folder: Path) -> dict[str, Any]:
         with Engine(address=None, workers=1) as engine:
             phases.stage(f"{name}: rows")
             again = Recaption(store, changes, engine, Progress(live=False))
-            clips = again._clips()
+            clips = again._clips().rows
             again._locations(clips)
             phases.stage(f"{name}: plan")
             config = again.recipe.caption

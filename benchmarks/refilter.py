@@ -135,13 +135,12 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
     from curator.review.bound_tuning import summary_lines, tune
     from curator.review.finished_run import open_finished
     from curator.review.tune_page import render_tune
+    from curator.runs.corpus import Corpus
     from curator.stages.caption.measured_caption import measured_captions
     from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
     from curator.stages.dedup.stage import DedupStage
     from curator.stages.propose.candidate_store import Candidates
     from curator.storage import open_store
-    from curator.tables.clip_rows import ClipRows
-    from curator.tables.schemas import clips_schema
 
     recipe = with_changes(load_recipe("quickstart"), ["dedup.enabled=false"])
     clips = made_clips(n)
@@ -154,20 +153,19 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
         with clock.of("all"):
             with clock.of("read candidates"):
                 candidates = Candidates(store, candidates_stamp(flagged), has_clip=False)
-                stored = candidates.load(uris)
-                assert stored is not None
-                table = stored.clips.sort_by(
-                    [(name, "ascending") for name in ("source_id", "start_pts", "end_pts")]
-                ).combine_chunks()
+                corpus = Corpus(lambda clips: clips, 4 << 30)
+                for stored in candidates.load(uris):
+                    corpus.add(stored)
             with clock.of("judge"):
-                decided = graph_of(flagged)["filter"].process(table)
-            with clock.of("rows for later stages"):
-                rows = ClipRows(decided.clips.drop_columns(["seconds"]), clips_schema())
+                corpus.judge(graph_of(flagged)["filter"])
+            rows = corpus.rows
             with clock.of("captions and plan of shards"):
                 measured_captions(rows, flagged.caption)
                 plan_all(rows, flagged)
             with clock.of("tables, summary, report"):
-                summary = finish_rows(store, flagged, candidates, decided, rows, stored.vectors)
+                summary = finish_rows(
+                    store, flagged, candidates, corpus.rules, corpus.clips, corpus.vectors
+                )
     if dedup:
         exact = with_changes(flagged, ["dedup.enabled=true"]).dedup
         kept = rows.kept_numbers()
@@ -177,7 +175,7 @@ def measure(folder: Path, n: int, runs: int, *, dedup: bool) -> dict[str, object
             copies = rows.take(compared)
             with clock.of(f"duplicates, {name}"):
                 pairs = StoredPairs(store, candidates.stamp)
-                remove_duplicates(DedupStage(exact), copies, stored.vectors, pairs)
+                remove_duplicates(DedupStage(exact), copies, corpus.vectors, pairs)
     for _ in range(runs):
         with clock.of("curate tune"):
             tuned = tune(open_finished(str(folder / "out")), ["motion.min=0.05"])

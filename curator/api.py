@@ -34,6 +34,7 @@ def run(
     shared_out: bool = False,
     limit: int | None = None,
     replace: bool = False,
+    memory_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Curates sources, as `curate run` does.
 
@@ -50,6 +51,8 @@ def run(
         replace: Whether OUT is to hold these sources alone. Else they are added to those of earlier
             runs, and the run is refused where clips would be lost because their sources cannot be
             read or cut again.
+        memory_bytes: What columns of clips may take; the rest waits in temporary files. None for a
+            quarter of the machine's.
 
     Returns:
         What `summary.json` holds.
@@ -76,7 +79,15 @@ def run(
         Engine(address=ray_address, workers=workers) as engine,
     ):
         return start_run(
-            store, loaded, places, engine, progress, lease, limit=limit, replace=replace
+            store,
+            loaded,
+            places,
+            engine,
+            progress,
+            lease,
+            limit=limit,
+            replace=replace,
+            memory_bytes=memory_bytes,
         )
 
 

@@ -213,8 +213,8 @@ class Rejection:
 class ClipFilter(Stage[ConfigT, "pa.Table", Iterable[Rejection]]):
     """A stage of a user's own that rejects clips, out of the columns of all kept ones.
 
-    `process` takes the rows of `clips` that are kept so far. It runs before `select` unless the
-    recipe says otherwise.
+    `process` takes the rows of `clips` that are kept so far, all in one table. It runs before
+    `select` unless the recipe says otherwise.
     """
 
     scope = Scope.CORPUS

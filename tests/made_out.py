@@ -14,17 +14,19 @@ from curator.measures.score_list import SCORES
 from curator.models.perceptual import CLIP_DIM
 from curator.recipe import Recipe
 from curator.records.cuts import CROP_COLUMNS
+from curator.runs.corpus import SHOT_ORDER
 from curator.stages.commit.commit_run import Commit, commit_run
 from curator.stages.dedup.pair_store import remove_duplicates
 from curator.stages.dedup.stage import DedupStage
-from curator.stages.filter.judging import Decided
+from curator.stages.filter.judging import RuleCount
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit, ProposeStage
 from curator.stages.select.stage import SelectStage
 from curator.stages.shard.shard_index import set_files
 from curator.storage import Store
-from curator.tables.clip_rows import ClipRows
-from curator.tables.clip_vectors import vectors_table
+from curator.tables.clip_rows import ClipColumns, ClipRows
+from curator.tables.clip_vectors import StoredVectors, vectors_table
+from curator.tables.disk_table import SortedRows
 from curator.tables.output_format import read_summary
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import (
@@ -142,31 +144,32 @@ def finish_run(
         semantic=recipe.semantic,
     )
     rows = ClipRows(decided.clips.drop_columns(["seconds"]), clips_schema())
-    remove_duplicates(DedupStage(recipe.dedup), rows, vectors)
+    stored = StoredVectors.of(vectors)
+    remove_duplicates(DedupStage(recipe.dedup), rows, stored)
     SelectStage(recipe.select).process(rows)
-    return finish_rows(store, recipe, candidates, decided, rows, vectors)
+    for row in rows.kept():
+        row.cut_mode = "copy"
+    return finish_rows(store, recipe, candidates, decided.rules, rows, stored)
 
 
 def finish_rows(
     store: Store,
     recipe: Recipe,
     candidates: Candidates,
-    decided: Decided,
-    rows: ClipRows,
-    vectors: pa.Table,
+    rules: Sequence[RuleCount],
+    clips: ClipColumns,
+    vectors: StoredVectors,
 ) -> dict[str, Any]:
-    """Commits rows as if those kept had been copied."""
-    for row in rows.kept():
-        row.cut_mode = "copy"
+    """Commits clips that have been decided about."""
     return commit_run(
         Commit(
             store=store,
             recipe=recipe.model_dump(mode="json"),
             sources=SourceTable(),
             metadata=SourceMetadata(),
-            shots=SHOTS_SCHEMA.empty_table(),
-            clips=rows,
-            rules=[rule.facts(recipe.filters.root) for rule in decided.rules],
+            shots=SortedRows(SHOTS_SCHEMA, SHOT_ORDER, 0),
+            clips=clips,
+            rules=[rule.facts(recipe.filters.root) for rule in rules],
             embeddings=vectors,
             pictures=candidates.pictures,
             previous=read_summary(store),

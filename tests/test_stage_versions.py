@@ -46,7 +46,7 @@ from curator.stages.shard.stage import ShardStage
 from curator.storage.source_reader import stat_source
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRows, candidates_table
-from curator.tables.clip_vectors import vectors_table
+from curator.tables.clip_vectors import StoredVectors, vectors_table
 from curator.tables.schemas import clips_schema
 from curator.tables.track_items import SourceItem, TrackItem
 from curator.tables.track_table import tracks_to_table
@@ -145,7 +145,7 @@ def test_other_duplicates_and_selections_have_another_version(candidates: pa.Tab
     vectors[1::2] = vectors[0 : 2 * (len(rows) // 2) : 2] + 0.1
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     table = vectors_table(list(zip([row.clip_id for row in rows], vectors, strict=True)))
-    remove_duplicates(DedupStage(DedupConfig()), rows, table)
+    remove_duplicates(DedupStage(DedupConfig()), rows, StoredVectors.of(table))
     check_digest("dedup", DedupStage.version, {"of": rows.values("duplicate_of")})
     SelectStage(SelectConfig(keep_fraction=0.5)).process(rows)
     check_digest("select", SelectStage.version, {"reason": rows.values("reason")})

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from typing import Any
 
@@ -26,6 +27,34 @@ def fraction(text: str) -> float:
     if not 0 <= number <= 1:
         raise argparse.ArgumentTypeError(f"{text!r}; expected a number from 0 to 1")
     return number
+
+
+_SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+LEAST_MEMORY = 64 << 20
+"""Below, what is held by the block would exceed it."""
+
+
+def memory_size(text: str) -> int:
+    """Parses an amount of memory, such as `4GiB`; returns bytes."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", text.strip().lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected an amount such as 4GiB or 500MiB")
+    number, unit = found.groups()
+    n_bytes = int(float(number) * (1 << _SHIFTS[unit]))
+    if n_bytes < LEAST_MEMORY:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected at least {LEAST_MEMORY >> 20}MiB")
+    return n_bytes
+
+
+def add_memory(parser: argparse.ArgumentParser) -> None:
+    """Adds `--memory`."""
+    parser.add_argument(
+        "--memory",
+        type=memory_size,
+        metavar="SIZE",
+        help="memory for columns of clips, such as 4GiB; what exceeds it waits in temporary files, "
+        "whose folder TMPDIR names (default: a quarter of the machine's)",
+    )
 
 
 def add_max_failed(parser: argparse.ArgumentParser, what: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from curator.commands.arguments import (
     add_cluster,
     add_max_failed,
+    add_memory,
     add_overrides,
     positive,
     windows_exit_code,
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers", type=positive, metavar="N", help="processes (default: one per core)"
     )
+    add_memory(parser)
     add_max_failed(parser, "windows")
 
 
@@ -66,7 +68,14 @@ def main(options: argparse.Namespace) -> int:
         Engine(address=options.ray_address, workers=options.workers) as engine,
         ends_in_peace(),
     ):
-        recaption = Recaption(store, options.overrides, engine, progress, check=lease.check)
+        recaption = Recaption(
+            store,
+            options.overrides,
+            engine,
+            progress,
+            check=lease.check,
+            memory_bytes=options.memory,
+        )
         check_captions(recaption.recipe, asks_server=False)
         summary = healed(store, recaption.execute, CACHES, check=lease.check)
     print(outcome_text(summary, store.uri))

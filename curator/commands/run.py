@@ -9,6 +9,7 @@ from curator.commands.arguments import (
     EXIT_OK,
     add_cluster,
     add_max_failed,
+    add_memory,
     add_overrides,
     positive,
     windows_exit_code,
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="decoding processes (default: one per core, and no more than there is work)",
     )
+    add_memory(parser)
     parser.add_argument(
         "--limit",
         type=positive,
@@ -137,6 +139,7 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
             lease,
             limit=options.limit,
             replace=options.replace,
+            memory_bytes=options.memory,
         )
     print(format_funnel(summary))
     for name, what in (

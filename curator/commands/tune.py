@@ -4,7 +4,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from curator.commands.arguments import EXIT_OK, add_snapshot
+from curator.commands.arguments import EXIT_OK, add_memory, add_snapshot
 from curator.errors import UsageError
 
 HELP = "say what other bounds would keep and drop"
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave duplicates and selection as they are: faster with many clips, and approximate",
     )
+    add_memory(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -44,7 +45,7 @@ def main(options: argparse.Namespace) -> int:
     from curator.review.finished_run import open_finished
     from curator.review.tune_page import render_tune
 
-    finished = open_finished(options.out, options.snapshot)
+    finished = open_finished(options.out, options.snapshot, memory_bytes=options.memory)
     tuned = tune(finished, options.changes, rules_only=options.rules_only)
     page = render_tune(tuned).encode()
     if options.html is None and finished.store.is_local:

@@ -61,6 +61,11 @@ def memory_bytes() -> int:
     return total
 
 
+def default_memory_bytes() -> int:
+    """Returns the memory for columns of clips where no one says how much: a quarter of it."""
+    return memory_bytes() // 4
+
+
 def object_store_bytes() -> int:
     """Returns the memory for Ray's object store, which holds references and small records only."""
     return min(2 << 30, max(256 << 20, memory_bytes() // 16))

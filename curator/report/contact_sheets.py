@@ -3,19 +3,22 @@
 Cards are filtered and ordered by style alone: `clips.html.j2` uses the classes and ranks made here.
 """
 
-import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import methodcaller
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from curator.number_text import count
 from curator.records.clips import Reason
 from curator.report.clip_cards import clip_s
 from curator.report.funnel import reason_order
 from curator.report.score_distance import Nearness
-from curator.tables.clip_rows import ClipRow, ClipRows
+from curator.tables.clip_rows import ClipColumns, ClipRow
+from curator.tables.source_table import value_counts
 
 MAX_CARDS = 360
 """Most clips of all sheets together, so that the page stays below about 8 MB."""
@@ -35,41 +38,56 @@ class Sheet(NamedTuple):
     clips: Sequence[ClipRow]
 
 
-def sheets_of(summary: Mapping[str, Any], clips: ClipRows, max_per_group: int) -> list[Sheet]:
+def sheets_of(summary: Mapping[str, Any], clips: ClipColumns, max_per_group: int) -> list[Sheet]:
     """Returns the sheet of kept clips, and one for each reason in the order of precedence.
 
     A sheet has at most `max_per_group` clips, and fewer where there are many reasons.
     """
-    groups: dict[str, list[int]] = {reason: [] for reason in (KEPT, *reason_order(summary))}
-    found = zip(clips.values("decision"), clips.values("reason"), strict=True)
-    for number, (decision, reason) in enumerate(found):
-        groups.setdefault(KEPT if decision == "kept" else str(reason), []).append(number)
-    groups = {reason: some for reason, some in groups.items() if some or reason == KEPT}
+    numbers = {reason: 0 for reason in (KEPT, *reason_order(summary))}
+    samples: dict[str, list[tuple[str, int]]] = {reason: [] for reason in numbers}
+    begin = 0
+    for block in clips.blocks(("clip_id", "decision", "reason")):
+        named = pc.fill_null(block["reason"], str(None))
+        reasons = pc.if_else(pc.equal(block["decision"], "kept"), KEPT, named).combine_chunks()
+        for reason, n_clips in value_counts(reasons).items():
+            numbers[reason] = numbers.get(reason, 0) + n_clips
+            rows = pc.indices_nonzero(pc.equal(reasons, reason))
+            ids = pa.table({"id": block["clip_id"].take(rows), "row": rows})
+            first = pc.select_k_unstable(ids, max_per_group, [("id", "ascending")])
+            found = ids.take(first).to_pylist()
+            own = samples.setdefault(reason, [])
+            own += [(str(one["id"]), begin + one["row"]) for one in found]
+            samples[reason] = sorted(own)[:max_per_group]
+        begin += block.num_rows
+    groups = [reason for reason, n_clips in numbers.items() if n_clips or reason == KEPT]
     most = min(max_per_group, max(1, MAX_CARDS // len(groups)))
-    ids = clips.values("clip_id")
-    first = [
-        heapq.nsmallest(most, numbers, key=lambda number: str(ids[number]))
-        for numbers in groups.values()
-    ]
-    shown = iter(clips.take([number for numbers in first for number in numbers]))
+    chosen = [[number for _, number in samples[reason][:most]] for reason in groups]
+    shown = iter(clips.take([number for some in chosen for number in some]))
     return [
-        Sheet(reason, len(numbers), list(islice(shown, len(sample))))
-        for (reason, numbers), sample in zip(groups.items(), first, strict=True)
+        Sheet(reason, numbers[reason], list(islice(shown, len(some))))
+        for reason, some in zip(groups, chosen, strict=True)
     ]
 
 
-def originals_of(sheets: Iterable[Sheet], clips: ClipRows) -> dict[str, ClipRow]:
+def originals_of(sheets: Iterable[Sheet], clips: ClipColumns) -> dict[str, ClipRow]:
     """Returns the clips that shown duplicates are copies of, by id; those that are in this run."""
-    wanted = {c.duplicate_of for s in sheets if s.reason == Reason.DUPLICATE for c in s.clips}
-    ids = enumerate(clips.values("clip_id")) if wanted else ()
-    return {clip.clip_id: clip for clip in clips.take([n for n, name in ids if name in wanted])}
+    of = {c.duplicate_of for s in sheets if s.reason == Reason.DUPLICATE for c in s.clips}
+    wanted = pa.array(sorted(filter(None, of)), pa.string())
+    found: list[int] = []
+    begin = 0
+    for block in clips.blocks(("clip_id",)) if len(wanted) else ():
+        is_wanted = pc.is_in(block["clip_id"], value_set=wanted)
+        found += [begin + row for row in pc.indices_nonzero(is_wanted).to_pylist()]
+        begin += block.num_rows
+    return {clip.clip_id: clip for clip in clips.take(found)}
 
 
-def caption_words(clips: ClipRows) -> str:
+def caption_words(clips: ClipColumns) -> str:
     """Describes which models captioned the kept clips."""
-    columns = (clips.values(name) for name in ("decision", "caption_model"))
-    models = {str(model) for decision, model in zip(*columns, strict=True)
-              if model and decision == "kept"}  # fmt: skip
+    models: set[str] = set()
+    for block in clips.blocks(("decision", "caption_model")):
+        kept = block["caption_model"].filter(pc.equal(block["decision"], "kept"))
+        models.update(filter(None, kept.unique().to_pylist()))
     return f"captions by {', '.join(sorted(models))}" if models else "no captions"
 
 

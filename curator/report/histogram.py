@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.measures.score_list import FAMILIES, spec_of
 from curator.number_text import count, score
 from curator.report.rule_text import applied_rules, reasons_of
-from curator.tables.clip_rows import ClipRows
+from curator.tables.clip_rows import ClipColumns
 
 LENGTH = "duration"
 """Stands among the scores for the length of a clip as it is kept."""
@@ -86,7 +87,7 @@ class Histogram:
 
 
 def histograms(
-    summary: Mapping[str, Any], clips: ClipRows
+    summary: Mapping[str, Any], clips: ClipColumns
 ) -> tuple[list[Histogram], dict[str, list[Histogram]]]:
     """Makes a histogram for each score that any clip has, and for the length of clips.
 
@@ -94,8 +95,8 @@ def histograms(
         Those with a bound, in the recipe's order, and the others by family.
     """
     bounds = _bounds_by_score(summary)
-    is_kept = np.zeros(len(clips), np.bool_)
-    is_kept[clips.kept_numbers()] = True
+    found = [pc.equal(block["decision"], "kept") for block in clips.blocks(("decision",))]
+    is_kept = np.concatenate([np.zeros(0, np.bool_), *found])
 
     def drawn(names: Iterable[str]) -> Iterator[Histogram]:
         for name in names:

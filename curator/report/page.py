@@ -13,7 +13,7 @@ from curator.report.page_templates import render
 from curator.report.report_tables import NOTES, buckets, failed_sources, tags, work_done
 from curator.report.rule_text import reason_words
 from curator.report.score_distance import Nearness
-from curator.tables.clip_rows import ClipRows
+from curator.tables.clip_rows import ClipColumns
 
 MAX_PER_GROUP = 24
 """Most clips on a contact sheet, and most failed sources of one error code."""
@@ -26,7 +26,7 @@ def render_report(
     *,
     summary: dict[str, Any],
     sources: Sequence[Source],
-    clips: ClipRows,
+    clips: ClipColumns,
     thumbnails: Mapping[str, bytes],
     max_per_group: int = MAX_PER_GROUP,
 ) -> str:
@@ -38,7 +38,7 @@ def render_report(
         summary: Contents of `summary.json`.
         sources: Rows of `sources`: at least the first `max_per_group` failed ones of each error
             code, by URI.
-        clips: Rows of `clips`.
+        clips: All clips.
         thumbnails: JPEG of a clip by its id; a clip may have none.
         max_per_group: Most clips on a contact sheet, and most failed sources of one error code: the
             first by id, which is a hash and so a fair sample, or by URI.
@@ -85,7 +85,7 @@ def render_report(
     )
 
 
-def shown_clips(clips: ClipRows, max_per_group: int = MAX_PER_GROUP) -> list[str]:
+def shown_clips(clips: ClipColumns, max_per_group: int = MAX_PER_GROUP) -> list[str]:
     """Returns ids of the clips on the page of a run, which need thumbnails."""
     shown = [clip for sheet in sheets_of({}, clips, max_per_group) for clip in sheet.clips]
     retained = [clip.duplicate_of for clip in shown if clip.duplicate_of]

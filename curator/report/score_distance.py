@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from curator.measures.score_list import spec_of
 from curator.number_text import compared, score
 from curator.report.rule_text import applied_rules, reasons_of
-from curator.tables.clip_rows import ClipRow, ClipRows
+from curator.tables.clip_rows import ClipColumns, ClipRow
 
 MOST, MOST_FAILED = 6, 8
 """Scores that a card shows: of a clip that is within all bounds, and of one that is not."""
@@ -73,7 +73,7 @@ class Nearness:
         summary: Contents of `summary.json`; reads rules.
     """
 
-    def __init__(self, summary: Mapping[str, Any], clips: ClipRows) -> None:
+    def __init__(self, summary: Mapping[str, Any], clips: ClipColumns) -> None:
         self._bounds: list[BoundCheck] = []
         columns: dict[str, NDArray[np.float64]] = {}
         for rule in applied_rules(summary):

@@ -22,10 +22,12 @@ from curator.recipe import Recipe, with_changes
 from curator.records.clips import Reason
 from curator.review.finished_run import Finished, is_of_stage
 from curator.runs.corpus import decide
-from curator.stages.filter.judging import Decided
+from curator.stages.filter.judging import Decided, total_counts
 from curator.stages.filter.rules import Bounds
 from curator.stages.filter.stage import FilterStage
 from curator.tables.clip_rows import ClipRows
+from curator.tables.disk_table import DiskTable, in_blocks
+from curator.tables.parts import column_values
 from curator.tables.schemas import clips_schema, metadata_fields
 
 SECTIONS = ("filters", "dedup", "select")
@@ -76,7 +78,7 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
     recipe = with_changes(finished.recipe, keys)
     _check_measured(finished, recipe)
     candidates = finished.candidates()
-    decided = _decide(candidates, recipe)
+    decided, rows = _decide(finished, candidates, recipe)
     now, then = _first_reasons(finished.clips), _first_reasons(decided.clips)
     if rules_only:
         then = [
@@ -85,11 +87,9 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
         ]
     else:
         passed = np.flatnonzero([reason is None for reason in then])
-        rows = ClipRows(
-            decided.clips.take(pa.array(passed)).drop_columns(["seconds"]), clips_schema()
-        )
+        vectors = finished.vectors()
         for stage in graph_of(recipe).deciding():
-            decide(stage, rows, finished.vectors, finished.pairs(), writes=False)
+            decide(stage, rows, vectors, finished.pairs(), writes=False)
         for number, row in zip(passed.tolist(), rows, strict=True):
             before = now[number]
             then[number] = row.reason or (before if before in AFTER_SELECTION else None)
@@ -98,15 +98,26 @@ def tune(finished: Finished, changes: Sequence[str], *, rules_only: bool = False
         changes=tuple(keys),
         is_exact=not rules_only,
         decided=decided,
-        bounds=_changed_bounds(_decide(candidates, finished.recipe), decided),
+        bounds=_changed_bounds(_decide(finished, candidates, finished.recipe)[0], decided),
         now=now,
         then=then,
     )
 
 
-def _decide(candidates: pa.Table, recipe: Recipe) -> Decided:
+def _decide(finished: Finished, candidates: pa.Table, recipe: Recipe) -> tuple[Decided, ClipRows]:
+    """Judges candidates, some at a time; returns all, and rows of those that pass."""
     stage: FilterStage = graph_of(recipe)["filter"]
-    return stage.process(candidates)
+    bounds = stage.bounds(candidates)
+    none = stage.judge(candidates.slice(0, 0), bounds)
+    found, passed = (DiskTable(none.clips.schema, finished.room_bytes) for _ in range(2))
+    counts = [none.rules]
+    for block in in_blocks(candidates):
+        decided = stage.judge(block, bounds)
+        found.add(decided.clips)
+        passed.add(decided.clips.filter(pc.equal(decided.clips["decision"], "kept")))
+        counts.append(decided.rules)
+    rows = ClipRows(passed.whole().drop_columns(["seconds"]), clips_schema())
+    return Decided(clips=found.whole(), rules=total_counts(counts, bounds)), rows
 
 
 def _full_key(change: str) -> str:
@@ -126,8 +137,7 @@ def _full_key(change: str) -> str:
 
 def _first_reasons(clips: pa.Table) -> list[str | None]:
     kept = pc.equal(clips["decision"], "kept")
-    reasons: list[str | None] = pc.if_else(kept, None, clips["reason"]).to_pylist()
-    return reasons
+    return column_values(pc.if_else(kept, None, clips["reason"]))
 
 
 def _changed_bounds(now: Decided, then: Decided) -> list[tuple[Bounds | None, Bounds]]:

@@ -19,6 +19,7 @@ from curator.stages.filter.config import Rule
 from curator.stages.filter.judging import corpus_of, reason_of, score_values
 from curator.stages.filter.rules import Bounds, resolve
 from curator.tables.clip_rows import ClipRow, ClipRows
+from curator.tables.disk_table import taken
 from curator.tables.schemas import clips_schema
 
 MAX_NAMED = 5
@@ -132,7 +133,7 @@ def _outcome(finished: Finished, clip: ClipRow) -> Iterator[str]:
 
 def _original(finished: Finished, clip: ClipRow) -> Iterator[str]:
     clips, of = finished.clips, clip.duplicate_of
-    found = clips.filter(pc.equal(clips["clip_id"], of))
+    found = taken(clips, pc.indices_nonzero(pc.equal(clips["clip_id"], of)).to_pylist())
     similarity = f"similarity {clip.duplicate_similarity:.3f}"
     yield f"duplicate of {of} ({similarity}, duplicate from {clip.reason_threshold:g})"
     for other in ClipRows(found, clips_schema()):

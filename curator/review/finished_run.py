@@ -4,20 +4,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import UsageError
+from curator.executor.host_resources import default_memory_bytes
 from curator.measures.score_list import SCORES
 from curator.recipe import Recipe, recipe_used
 from curator.records.clips import Reason
+from curator.runs.corpus import CLIP_ORDER, room_of
 from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store, open_store
 from curator.storage.metadata_columns import is_metadata
 from curator.tables.checksums import read_parquet
+from curator.tables.clip_vectors import StoredVectors, vectors_table
+from curator.tables.disk_table import DiskTable, SortedRows
 from curator.tables.output_format import read_current_summary
-from curator.tables.schemas import clips_schema, metadata_fields
+from curator.tables.schemas import candidates_schema, clips_schema, metadata_fields
 from curator.tables.snapshot_store import EARLIER
 
 
@@ -29,7 +34,10 @@ class Finished:
     summary: Mapping[str, Any]
     recipe: Recipe
     clips: pa.Table
-    """Rows of `clips_schema`; columns that were added since are null."""
+    """Rows of `clips_schema`; columns that were added since are null. Where they are many, they are
+    in a temporary file, and what is not used takes no memory."""
+    room_bytes: int
+    """Memory for each of the tables that are held."""
 
     def candidates(self) -> pa.Table:
         """The clips as proposed and scored, a row for each of `clips`, in its order.
@@ -37,23 +45,36 @@ class Finished:
         Raises:
             UsageError: They are no longer stored.
         """
-        stored = self._stored("clips")
-        if stored:
-            table = self._read(stored)
-            at = pc.index_in(self.clips["clip_id"], value_set=table["clip_id"].combine_chunks())
-            if at.null_count == 0:
-                table = table.take(at.combine_chunks())
-                for field in metadata_fields(self.clips.schema):
-                    table = table.append_column(field, self.clips[field.name])
-                return table
+        ids, done = self.clips["clip_id"], 0
+        fields = metadata_fields(self.clips.schema)
+        found = DiskTable(pa.schema([*candidates_schema(), *fields]), self.room_bytes)
+        stored = SortedRows(candidates_schema(), CLIP_ORDER, self.room_bytes)
+        for name in self._stored("clips"):
+            stored.add(read_parquet(self.store, name))
+        for block in stored.blocks():
+            # In the order of `clips`; others are of sources that the run did not have.
+            wanted = ids.slice(done, block.num_rows).combine_chunks()
+            place = pc.index_in(block["clip_id"], value_set=wanted).fill_null(-1).to_numpy()
+            is_next = np.maximum.accumulate(np.append(-1, place))[:-1] < place
+            own = self.clips.slice(done, int(is_next.sum()))
+            rows = block.filter(pa.array(is_next))
+            for field in fields:
+                rows = rows.append_column(field, own[field.name])
+            found.add(rows)
+            done += own.num_rows
+        if done == self.clips.num_rows:
+            return found.whole()
         raise UsageError(
             f"{self.store.uri}/candidates lacks clips of the snapshot; "
             "`curate run` makes those of the newest again"
         )
 
-    def vectors(self) -> pa.Table:
-        """Rows of `embeddings`."""
-        return self._read(self.summary["tables"]["embeddings"])
+    def vectors(self) -> StoredVectors:
+        """Vectors of all clips."""
+        stored = StoredVectors(vectors_table([]), self.room_bytes)
+        for name in self.summary["tables"]["embeddings"]:
+            stored.add(read_parquet(self.store, name))
+        return stored
 
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
         """Returns thumbnails of clips."""
@@ -68,12 +89,13 @@ class Finished:
         there = {info.key for info in self.store.list(f"candidates/{kind}/")}
         return [name for name in stored_candidates(self.store, self.summary, kind) if name in there]
 
-    def _read(self, names: Iterable[str]) -> pa.Table:
-        return pa.concat_tables([read_parquet(self.store, name) for name in names])
 
-
-def open_finished(out: str, snapshot: int | None = None) -> Finished:
+def open_finished(
+    out: str, snapshot: int | None = None, *, memory_bytes: int | None = None
+) -> Finished:
     """Reads a snapshot of OUT, a folder or `s3://bucket/prefix`; None for the newest.
+
+    `memory_bytes` is what columns of clips may take; None for a share of this machine.
 
     Raises:
         UsageError: OUT has no finished run or no such snapshot, or one that this version cannot
@@ -83,12 +105,19 @@ def open_finished(out: str, snapshot: int | None = None) -> Finished:
     summary = read_current_summary(store, snapshot)
     # First, because it names the scores of the tables.
     recipe = recipe_used(summary, store.uri)
-    tables = [read_parquet(store, name) for name in summary["tables"]["clips"]]
+    room_bytes = room_of(memory_bytes or default_memory_bytes())
+    clips: DiskTable | None = None
+    for name in summary["tables"]["clips"]:
+        table = _as_now(read_parquet(store, name))
+        clips = clips or DiskTable(table.schema, room_bytes)
+        clips.add(table)
+    assert clips is not None, "each table has a part"
     return Finished(
         store=store,
         summary=summary,
         recipe=recipe,
-        clips=pa.concat_tables([_as_now(table) for table in tables]).combine_chunks(),
+        clips=clips.whole(),
+        room_bytes=room_bytes,
     )
 
 

@@ -16,6 +16,7 @@ from curator.review.bound_tuning import Tuned, marks_of
 from curator.stages.filter.judging import Decided, score_values
 from curator.stages.filter.rules import Bounds
 from curator.tables.clip_rows import ClipRows
+from curator.tables.disk_table import taken
 from curator.tables.schemas import clips_schema
 
 EXAMPLES = 8
@@ -35,7 +36,7 @@ def render_tune(tuned: Tuned) -> str:
     ]
     rows = [*moves, *(row for change in changes for row in change["rows"])]
     shown = sorted({number for _, numbers, _ in rows for number in numbers})
-    clips = list(ClipRows(finished.clips.take(pa.array(shown, pa.int64())), clips_schema()))
+    clips = list(ClipRows(taken(finished.clips, shown), clips_schema()))
     return render(
         "tune.html.j2",
         tuned=tuned,

@@ -1,6 +1,7 @@
 """The clips of a run while it goes on: candidates first, then rows with decisions.
 
-The driver's memory grows with clips, not with pixels.
+What the rules reject, and columns that no later stage changes, are on the local disk as soon as
+they exceed a share of the memory.
 """
 
 from collections.abc import Callable
@@ -14,11 +15,13 @@ from curator.pipeline import AnyStage
 from curator.stage import ClipFilter
 from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
 from curator.stages.dedup.stage import DedupStage
-from curator.stages.filter.judging import RuleCount
+from curator.stages.filter.judging import RuleCount, total_counts
 from curator.stages.filter.stage import FilterStage
 from curator.stages.propose.stage import ProposedUnit
-from curator.tables.clip_rows import ClipRows, reject, sorted_columns
-from curator.tables.clip_vectors import like_vectors, vectors_table
+from curator.tables.clip_rows import ClipRows, reject
+from curator.tables.clip_store import ClipStore
+from curator.tables.clip_vectors import StoredVectors, vectors_table
+from curator.tables.disk_table import SortedRows
 from curator.tables.schemas import (
     SHOTS_SCHEMA,
     candidates_schema,
@@ -27,6 +30,17 @@ from curator.tables.schemas import (
 )
 
 CLIP_ORDER = ("source_id", "start_pts", "end_pts")
+SHOT_ORDER = ("source_id", "shot")
+N_HELD = 8
+"""Things that share the memory: candidates, clips of either kind, shots, vectors of two models, and
+what is put together of them."""
+MAX_ROOM_BYTES = 1 << 30
+"""An Arrow array of texts ends at 2 GiB."""
+
+
+def room_of(memory_bytes: int) -> int:
+    """Returns the share of the memory that each of the things may take that are held at a time."""
+    return min(MAX_ROOM_BYTES, memory_bytes // N_HELD)
 
 
 class Corpus:
@@ -35,51 +49,65 @@ class Corpus:
     Args:
         formed: Gives candidates the size, rate and length that they are written with, and the
             metadata of their sources.
+        memory_bytes: What may be held in memory; the rest is on the local disk.
     """
 
-    def __init__(self, formed: Callable[[pa.Table], pa.Table]) -> None:
+    def __init__(self, formed: Callable[[pa.Table], pa.Table], memory_bytes: int) -> None:
         self._formed = formed
-        self._shots = [SHOTS_SCHEMA.empty_table()]
-        self._candidates: list[pa.Table] = []
-        self._vectors = [vectors_table([])]
-        self._clip_vectors = [embeddings_schema(1).empty_table()]
-        self.clips = _rows_of(candidates_schema().empty_table())
+        self._room_bytes = room_of(memory_bytes)
+        self.shots = SortedRows(SHOTS_SCHEMA, SHOT_ORDER, self._room_bytes)
+        self._candidates: SortedRows | None = None
+        self.vectors = StoredVectors(vectors_table([]), self._room_bytes)
+        """Perceptual vectors of all clips."""
+        self.clip_vectors = StoredVectors(embeddings_schema(1).empty_table(), self._room_bytes)
+        """Embeddings of all clips by the CLIP model; none without one."""
+        self.clips = ClipStore(clips_schema(), self._room_bytes)
         self.rules: list[RuleCount] = []
 
+    @property
+    def rows(self) -> ClipRows:
+        """The clips that the rules keep."""
+        return self.clips.rows
+
     def add(self, proposed: ProposedUnit) -> pa.Table:
-        """Takes the candidates of some sources; returns them as they would be written."""
+        """Takes the candidates of some sources; returns them as they would be written.
+
+        Raises:
+            StorageError: Writing to the local disk failed.
+        """
         clips = self._formed(proposed.clips)
-        self._shots.append(proposed.shots)
-        self._candidates.append(clips)
-        self._vectors.append(proposed.vectors)
-        self._clip_vectors.append(proposed.clip_vectors)
+        if self._candidates is None:
+            self._candidates = SortedRows(self._empty().schema, CLIP_ORDER, self._room_bytes)
+        self._candidates.add(clips)
+        self.shots.add(proposed.shots)
+        self.vectors.add(proposed.vectors)
+        self.clip_vectors.add(proposed.clip_vectors)
         return clips
 
     def judge(self, stage: FilterStage) -> None:
-        """Judges all candidates, which become the rows of `clips`."""
-        self._candidates.append(self._formed(candidates_schema().empty_table()))
-        decided = stage.process(sorted_columns(self._candidates, CLIP_ORDER))
-        self.rules, self.clips = decided.rules, _rows_of(decided.clips)
+        """Judges all candidates, which become `clips`."""
+        candidates, self._candidates = self._candidates, None
+        if candidates is None:
+            candidates = SortedRows(self._empty().schema, CLIP_ORDER, self._room_bytes)
+        bounds = stage.bounds(candidates)
+        # Without clips there are counts of rules all the same.
+        none = stage.judge(self._empty(), bounds)
+        counts = [none.rules]
+        self.clips = ClipStore(none.clips.drop_columns(["seconds"]).schema, self._room_bytes)
+        for block in candidates.blocks():
+            decided = stage.judge(block, bounds)
+            self.clips.add(decided.clips)
+            counts.append(decided.rules)
+        self.rules = total_counts(counts, bounds)
 
-    def shots(self) -> pa.Table:
-        """All shots, in their order."""
-        return sorted_columns(self._shots, ("source_id", "shot"))
-
-    def vectors(self) -> pa.Table:
-        """Perceptual vectors of all clips, by id."""
-        self._vectors = [sorted_columns(like_vectors(self._vectors), ["clip_id"])]
-        return self._vectors[0]
-
-    def clip_vectors(self) -> pa.Table:
-        """Embeddings of all clips by the CLIP model, by id; none without one."""
-        self._clip_vectors = [sorted_columns(like_vectors(self._clip_vectors), ["clip_id"])]
-        return self._clip_vectors[0]
+    def _empty(self) -> pa.Table:
+        return self._formed(candidates_schema().empty_table())
 
 
 def decide(
     stage: AnyStage,
     clips: ClipRows,
-    vectors: Callable[[], pa.Table],
+    vectors: StoredVectors,
     pairs: StoredPairs | None,
     *,
     writes: bool = True,
@@ -88,14 +116,14 @@ def decide(
 
     Args:
         stage: One of `Graph.deciding`.
-        clips: All clips; those that the stage rejects are marked.
-        vectors: Gives rows of `embeddings` of all clips.
+        clips: The clips that the rules keep; those that the stage rejects are marked.
+        vectors: Perceptual vectors of all clips.
         pairs: Similar pairs that earlier runs stored; None for none.
         writes: Whether new pairs are stored.
     """
     if isinstance(stage, DedupStage):
         if stage.config.enabled:
-            remove_duplicates(stage, clips, vectors(), pairs, writes=writes)
+            remove_duplicates(stage, clips, vectors, pairs, writes=writes)
     elif isinstance(stage, ClipFilter):
         _filter(stage, clips)
     else:
@@ -120,7 +148,3 @@ def _filter(stage: ClipFilter[object], clips: ClipRows) -> None:  # type: ignore
         rows = np.flatnonzero(pc.and_(pc.equal(ids, rejection.clip_id), is_kept))
         for row in rows.tolist():
             reject(clips[row], rejection.reason, detail=rejection.detail)
-
-
-def _rows_of(candidates: pa.Table) -> ClipRows:
-    return ClipRows(candidates.drop_columns(["seconds"]), clips_schema())

@@ -14,6 +14,7 @@ import pyarrow as pa
 from curator.errors import ErrorCode
 from curator.executor.cpu_accounting import cpu_profile, mark_processes
 from curator.executor.engine import Engine
+from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitWorker
 from curator.executor.worker import Step
@@ -49,7 +50,6 @@ from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.clip_locations import Location
-from curator.tables.clip_vectors import Vectors
 from curator.tables.output_format import earlier_state, existing, log_older
 from curator.tables.snapshot_store import EARLIER
 from curator.tables.source_metadata import SourceMetadata
@@ -73,6 +73,7 @@ class Run:
         engine: Where work is done.
         progress: Where it is shown.
         check: Raises if this run may not write to the root any more.
+        memory_bytes: What the columns of clips may take; None for a share of this machine.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Run:
         progress: Progress,
         *,
         check: Callable[[], None] = alone,
+        memory_bytes: int | None = None,
     ) -> None:
         self._check = check
         self._store, self._recipe = store, recipe
@@ -95,7 +97,7 @@ class Run:
         self._log = RunLog(progress=progress)
         self._sources = SourceTable()
         self._metadata = SourceMetadata()
-        self._corpus = Corpus(self._formed)
+        self._corpus = Corpus(self._formed, memory_bytes or default_memory_bytes())
         self._stamps = self._graph.fingerprints()
         has_clip = recipe.analyze.clip is not None
         earlier = frozenset(self._previous.get(EARLIER, ()))
@@ -234,8 +236,7 @@ class Run:
                 measures=[extension.name for extension in measures_used()],
             )
             sources = list(self._sources.to_analyze())
-            stored = self._candidates.load({str(s.source_id): s.uri for s in sources})
-            if stored is not None:
+            for stored in self._candidates.load({str(s.source_id): s.uri for s in sources}):
                 self._take(stored)
             known = self._candidates.track_part
             missing = [s for s in sources if str(s.source_id) not in known]
@@ -279,7 +280,7 @@ class Run:
 
     def _decide(self, stage: AnyStage) -> None:
         with self._log.timed(stage.name):
-            decide(stage, self._corpus.clips, self._corpus.vectors, self._pairs)
+            decide(stage, self._corpus.rows, self._corpus.vectors, self._pairs)
 
     def _cutting(self) -> Cutting:
         stage = self._graph["cut"]
@@ -308,14 +309,14 @@ class Run:
             stage.config,
             self._engine,
             self._progress,
-            self._corpus.clips,
+            self._corpus.rows,
             checks=bool(self._previous),
             pixels=self._graph.pixels_stamp(),
             annotations=existing(self._store, self._previous, "annotations"),
         )
         if not stage.config.decides:
             return
-        cutting, clips = self._cutting(), self._corpus.clips
+        cutting, clips = self._cutting(), self._corpus.rows
         with self._log.timed("caption"):
             cutting.refuse_hdr(clips)
             captioning.before_cut(partial(cutting.look, **self._origins()))
@@ -324,13 +325,13 @@ class Run:
 
     def _origins(self) -> dict[str, Any]:
         """Sources of the kept clips, and the parts that have their tracks."""
-        kept = kept_by_source(self._corpus.clips)
+        kept = kept_by_source(self._corpus.rows)
         return {"sources": self._sources.find(kept), "track_part": self._candidates.track_part}
 
     def _cut(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
         """Cuts what is kept, and takes frames for captions on the way."""
         log, captioning, caption = self._log, self._captioning, self._recipe.caption
-        cutting, clips = self._cutting(), self._corpus.clips
+        cutting, clips = self._cutting(), self._corpus.rows
         is_open = captioning is not None and not caption.decides
         order = captioning.order if captioning is not None and is_open and caption.asks else None
         with log.timed("cut"):
@@ -355,11 +356,12 @@ class Run:
         if entry is not None:
             from curator.stages.caption.caption_alignment import Alignments
 
+            rows = self._corpus.rows
             found = Alignments(self._store, entry, self._semantics.store, self._engine)
-            captioning.align(self._corpus.clips, found, Vectors(self._corpus.clip_vectors()))
+            captioning.align(rows, found, self._corpus.clip_vectors.some(rows.kept_ids()))
 
     def _shard(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
-        log, recipe, clips = self._log, self._recipe, self._corpus.clips
+        log, recipe, clips = self._log, self._recipe, self._corpus.rows
         with log.timed("shard"):
             self._losses.before_shard(self._sources, clips, self._unlisted)
             sharding = self._sharding = Sharding(
@@ -372,8 +374,8 @@ class Run:
             vectors = None
             if recipe.shard.embedding != "none":
                 is_clip = recipe.shard.embedding == "clip"
-                table = self._corpus.clip_vectors() if is_clip else self._corpus.vectors()
-                vectors = Vectors(table)
+                stored = self._corpus.clip_vectors if is_clip else self._corpus.vectors
+                vectors = stored.some(clips.kept_ids())
             find = None
             if recipe.caption.embedding is not None:
                 # Imported here: few recipes have captions embedded.
@@ -402,11 +404,11 @@ class Run:
                     recipe=recipe.model_dump(mode="json"),
                     sources=self._sources,
                     metadata=self._metadata,
-                    shots=corpus.shots(),
+                    shots=corpus.shots,
                     clips=corpus.clips,
                     rules=[rule.facts(recipe.filters.root) for rule in corpus.rules],
-                    embeddings=corpus.vectors(),
-                    clip_embeddings=corpus.clip_vectors() if recipe.analyze.clip else None,
+                    embeddings=corpus.vectors,
+                    clip_embeddings=corpus.clip_vectors if recipe.analyze.clip else None,
                     annotations=captioning.tables() if captioning is not None else None,
                     sidecars=captioning.sidecars if captioning is not None else None,
                     pictures=self._candidates.pictures,

@@ -17,6 +17,7 @@ import curator
 from curator.errors import UsageError
 from curator.executor.cpu_accounting import cpu_profile, mark_processes
 from curator.executor.engine import Engine
+from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
 from curator.extensions import named
 from curator.fingerprints import fingerprint
@@ -25,6 +26,7 @@ from curator.pipeline import graph_of
 from curator.recipe import recipe_used, semantics_of, with_changes
 from curator.records.clips import Clip
 from curator.report import render_report, shown_clips
+from curator.runs.corpus import room_of
 from curator.stages.caption.annotation_rows import SPAN
 from curator.stages.caption.annotation_store import CaptionedSpans
 from curator.stages.caption.caption_embeddings import text_vectors_of
@@ -46,8 +48,9 @@ from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
-from curator.tables.clip_rows import ClipRows
-from curator.tables.clip_vectors import Vectors
+from curator.tables.clip_rows import ClipRows, fields_of
+from curator.tables.clip_store import ClipStore
+from curator.tables.clip_vectors import StoredVectors, Vectors, vectors_table
 from curator.tables.out_layout import SHARDS
 from curator.tables.output_format import read_current_summary
 from curator.tables.parts import write_table, write_tables
@@ -66,6 +69,10 @@ SECTION = "caption"
 UNASKED = frozenset({"captioner", "enabled", "embedding"})
 """Keys of `caption` that say something where no model is asked."""
 
+OF_CAPTION = ("caption", "caption_model", "caption_failure", "caption_alignment")
+OF_SAMPLE = ("shard", "key", "mp4_offset", "bucket")
+"""Columns that only clips in shards have."""
+
 _Annotated = dict[str, tuple[Iterable[pa.Table], pa.Schema]]
 """Rows of new tables by name, some at a time, and their schema."""
 
@@ -79,6 +86,7 @@ class Recaption:
         engine: Where frames are taken, and models in workers run.
         progress: Where it is shown.
         check: Raises if this run may not write to the root any more.
+        memory_bytes: What the columns of clips may take; None for a share of this machine.
 
     Raises:
         UsageError: There is no finished run, or a change is not one of `caption`.
@@ -93,6 +101,7 @@ class Recaption:
         progress: Progress,
         *,
         check: Callable[[], None] = alone,
+        memory_bytes: int | None = None,
     ) -> None:
         for change in changes:
             if change.split("=")[0].strip().split(".")[0] != SECTION:
@@ -102,6 +111,7 @@ class Recaption:
                 )
         self._store, self._engine, self._progress = store, engine, progress
         self._check = check
+        self._room_bytes = room_of(memory_bytes or default_memory_bytes())
         self._previous = read_current_summary(store)
         self._standing = StandingShards(store, self._previous)
         self.recipe = with_changes(recipe_used(self._previous, store.uri), changes)
@@ -125,7 +135,8 @@ class Recaption:
         Returns:
             What `summary.json` holds.
         """
-        clips = self._clips()
+        store = self._clips()
+        clips = store.rows
         locations = self._locations(clips)
         kept_before = kept_by_source(clips)
         begun = time.monotonic()
@@ -154,20 +165,26 @@ class Recaption:
             counts["captions_embedded"] = embedded.n_made
             self._cpu_s.update(embedded.cpu_s)
         self._clear_rejected(clips)
-        vectors = self._vectors(self.recipe.shard.embedding)
+        vectors = self._vectors(self.recipe.shard.embedding, clips.kept_ids())
         sharding.shard(clips, locations, vectors, find, self._sample)
         self._seconds["shard"] = round(time.monotonic() - begun, 3)
         self._progress.stage("commit")
         self._check()
         lost = kept_before - kept_by_source(clips)
-        return self._commit(clips, written, sharding, counts, lost)
+        return self._commit(store, written, sharding, counts, lost)
 
-    def _clips(self) -> ClipRows:
-        tables = [read_parquet(self._store, name) for name in self._previous["tables"]["clips"]]
-        table = pa.concat_tables(tables)
-        there = [name for name in clips_schema().names if name in table.column_names]
-        there += [field.name for field in metadata_fields(table.schema)]
-        return ClipRows(table.select(there), clips_schema())
+    def _clips(self) -> ClipStore:
+        """The clips of the run before, part by part; those that it rejected stay as they are."""
+        found: ClipStore | None = None
+        for name in self._previous["tables"]["clips"]:
+            table = _cleared(read_parquet(self._store, name), (*OF_CAPTION, *OF_SAMPLE))
+            if found is None:
+                fields = [field for field in clips_schema() if field.name in table.column_names]
+                schema = pa.schema([*fields, *metadata_fields(table.schema)])
+                found = ClipStore(schema, self._room_bytes)
+            found.add(table)
+        assert found is not None, "each table has a part"
+        return found
 
     def _locations(self, clips: ClipRows) -> Locations:
         standing = self._standing.sizes
@@ -191,15 +208,15 @@ class Recaption:
 
     def _clear_rejected(self, clips: ClipRows) -> None:
         """Takes away where clips lie whose samples are in no shard any more."""
-        is_kept = pc.equal(clips.column("decision"), "kept")
-        for name in ("shard", "key", "mp4_offset", "bucket"):
-            kind = clips_schema().field(name).type
-            clips.set_column(name, pc.if_else(is_kept, clips.column(name), pa.scalar(None, kind)))
+        schema = fields_of(clips.schema, ("decision", *OF_SAMPLE))
+        cleared = _cleared(clips.table(schema), OF_SAMPLE)
+        for name in OF_SAMPLE:
+            clips.set_column(name, cleared[name])
 
     def _annotate(self, clips: ClipRows, locations: Locations) -> tuple[dict[str, int], _Annotated]:
         """Counts for the summary, and the tables that are new."""
         config = self.recipe.caption
-        for name in ("caption", "caption_model", "caption_failure", "caption_alignment"):
+        for name in OF_CAPTION:
             kind = clips_schema().field(name).type
             clips.set_column(name, pa.chunked_array([pa.nulls(len(clips), kind)]))
         if not config.annotates:
@@ -243,16 +260,18 @@ class Recaption:
                 tables.append(table)
         return CaptionedSpans(tables)
 
-    def _vectors(self, wanted: str) -> Vectors | None:
+    def _vectors(self, wanted: str, ids: pa.Array) -> Vectors | None:
         if wanted == "none":
             return None
         name = "clip_embeddings" if wanted == "clip" else "embeddings"
-        parts = [read_parquet(self._store, part) for part in self._previous["tables"][name]]
-        return Vectors(pa.concat_tables(parts).sort_by("clip_id"))
+        stored = StoredVectors(vectors_table([]), self._room_bytes)
+        for part in self._previous["tables"][name]:
+            stored.add(read_parquet(self._store, part))
+        return stored.some(ids)
 
     def _align(self, captioning: "Captioning", clips: ClipRows) -> None:
         semantics = semantics_of(self.recipe)
-        vectors = None if semantics.clip is None else self._vectors("clip")
+        vectors = None if semantics.clip is None else self._vectors("clip", clips.kept_ids())
         if semantics.clip is not None and vectors is not None:
             from curator.stages.caption.caption_alignment import Alignments
 
@@ -261,7 +280,7 @@ class Recaption:
 
     def _commit(
         self,
-        clips: ClipRows,
+        clips: ClipStore,
         written: _Annotated,
         sharding: Sharding,
         counts: dict[str, int],
@@ -274,7 +293,7 @@ class Recaption:
         if lost:
             sources = _fewer_kept(sources, lost)
             tables["sources"] = write_table(store, "sources", sources)
-        tables["clips"] = write_table(store, "clips", clips.table())
+        tables["clips"] = write_tables(store, "clips", clips.blocks(), clips.schema)
         for name, (parts, schema) in written.items():
             tables[name] = write_tables(store, name, parts, schema)
         recipe = self.recipe.model_dump(mode="json")
@@ -316,9 +335,21 @@ class Recaption:
             check=self._check,
         )
 
-    def _pictures(self, clips: ClipRows) -> dict[str, bytes]:
+    def _pictures(self, clips: ClipStore) -> dict[str, bytes]:
         names = stored_candidates(self._store, self._previous, "pictures")
         return read_pictures(self._store, names, shown_clips(clips))
+
+
+def _cleared(clips: pa.Table, names: Iterable[str]) -> pa.Table:
+    """Returns clips without the values of some columns, but for those that are kept."""
+    is_kept = pc.equal(clips["decision"], "kept")
+    for name in names:
+        at = clips.schema.get_field_index(name)
+        if at >= 0:
+            field = clips.schema.field(at)
+            cleared = pc.if_else(is_kept, clips[name], pa.scalar(None, field.type))
+            clips = clips.set_column(at, field, cleared)
+    return clips
 
 
 def _fewer_kept(sources: pa.Table, lost: Counter[str]) -> pa.Table:

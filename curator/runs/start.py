@@ -59,15 +59,19 @@ def start_run(
     *,
     limit: int | None,
     replace: bool,
+    memory_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """Runs what `check_run` checked, in a root that is held; returns what `summary.json` holds."""
+    """Runs what `check_run` checked, in a root that is held; returns what `summary.json` holds.
+
+    `memory_bytes` is what columns of clips may take; None for a share of this machine.
+    """
     if not store.exists(SUMMARY):
         # A first run has something to probe; the process for it loads while this one does.
         engine.preload(("curator.stages.scan.stage",))
     from curator.runs.curation import Run
 
     def run() -> dict[str, Any]:
-        whole = Run(store, recipe, engine, progress, check=lease.check)
+        whole = Run(store, recipe, engine, progress, check=lease.check, memory_bytes=memory_bytes)
         return whole.execute(sources, limit=limit, replace=replace)
 
     return healed(store, run, ALL, check=lease.check)

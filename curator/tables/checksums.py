@@ -51,9 +51,10 @@ def sealed_parquet(
     with pq.ParquetWriter(sink, schema, write_page_checksum=True, **options) as writer:
         write(writer)
         writer.add_key_value_metadata({CHECKSUM: _NOT_YET})
-    data: bytes = sink.getvalue().to_pybytes()
-    start = len(data) - _footer_bytes(data[-_END:])
-    return data[:start] + _sealed(data[start:], hashlib.sha256(data[:start]))
+    # Views, because a part of a table has hundreds of megabytes.
+    data = memoryview(sink.getvalue())
+    start = len(data) - _footer_bytes(bytes(data[-_END:]))
+    return b"".join([data[:start], _sealed(bytes(data[start:]), hashlib.sha256(data[:start]))])
 
 
 def sealed_json(value: Mapping[str, Any], dump: Callable[[dict[str, Any]], bytes]) -> bytes:

@@ -7,7 +7,7 @@ whole.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from curator.measures.score_list import SCORES
 from curator.records.clips import Candidate, Clip
 from curator.storage.metadata_columns import PREFIX
+from curator.tables.disk_table import BLOCK_ROWS
 from curator.tables.parts import column_values, rows_to_table
 from curator.tables.schemas import candidates_schema, columns_of, metadata_fields, score_column
 
@@ -92,6 +93,25 @@ for _name in columns_of(Clip):
     setattr(ClipRow, _name, property(_Scores) if _name == "scores" else _property(_name))
 
 
+class ClipColumns(Protocol):
+    """Clips that are read column by column: those of `ClipRows`, or more than memory holds."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the clips."""
+
+    def blocks(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yields some columns of all clips, or all columns, some rows at a time."""
+
+    def floats(self, name: str) -> NDArray[np.float64]:
+        """Returns a column as float64 [N], NaN where a clip has no value."""
+
+    def take(self, numbers: Sequence[int]) -> "ClipRows":
+        """Returns a copy of some rows by their numbers."""
+
+
 class ClipRows(Sequence[ClipRow]):
     """The rows of a table.
 
@@ -102,7 +122,9 @@ class ClipRows(Sequence[ClipRow]):
 
     def __init__(self, table: pa.Table, schema: pa.Schema) -> None:
         self._n: int = table.num_rows
-        self._schema = pa.schema([*schema, *metadata_fields(table.schema)])
+        known = set(schema.names)
+        own = (field for field in metadata_fields(table.schema) if field.name not in known)
+        self._schema = pa.schema([*schema, *own])
         self._base = dict(zip(table.column_names, table.columns, strict=True))
         self._own: dict[int, dict[str, pa.Array]] = {}
         """Columns of single blocks that have changed since."""
@@ -117,6 +139,11 @@ class ClipRows(Sequence[ClipRow]):
 
     def __iter__(self) -> Iterator[ClipRow]:
         return (ClipRow(self, number) for number in range(self._n))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows."""
+        return self._schema
 
     @overload
     def __getitem__(self, number: int) -> ClipRow: ...
@@ -171,14 +198,19 @@ class ClipRows(Sequence[ClipRow]):
 
     def kept(self) -> list[ClipRow]:
         """Returns the rows of kept clips."""
-        return [ClipRow(self, number) for number in self.kept_numbers()]
+        return [ClipRow(self, number) for number in self.kept_numbers().tolist()]
 
-    def kept_numbers(self) -> list[int]:
-        """Returns the numbers of the rows of kept clips."""
-        kept: list[int] = pc.indices_nonzero(pc.equal(self.column("decision"), "kept")).to_pylist()
-        return kept
+    def kept_numbers(self) -> NDArray[np.int64]:
+        """Returns the numbers of the rows of kept clips, int64 [N]."""
+        is_kept = pc.equal(self.column("decision"), "kept")
+        return np.asarray(pc.indices_nonzero(is_kept), np.int64)
 
-    def take(self, numbers: Sequence[int]) -> "ClipRows":
+    def kept_ids(self) -> pa.Array:
+        """Returns the ids of kept clips."""
+        is_kept = pc.equal(self.column("decision"), "kept")
+        return self.column("clip_id").filter(is_kept).combine_chunks()
+
+    def take(self, numbers: Sequence[int] | NDArray[np.int64]) -> "ClipRows":
         """Returns a copy of some rows by their numbers."""
         taken = pa.array(numbers, pa.int64())
         columns = {name: self.column(name).take(taken) for name in self._schema.names}
@@ -226,6 +258,26 @@ class ClipRows(Sequence[ClipRow]):
             both = pa.table({name: pa.chunked_array(chunks, kind)}).combine_chunks()
             self.set_column(name, both.take(taken)[name])
 
+    def slice(self, start: int, n_rows: int, schema: pa.Schema | None = None) -> pa.Table:
+        """Returns rows from number `start` as `table` does."""
+        schema = schema or self._schema
+        n_rows = min(n_rows, self._n - start)
+        self._settle()
+        changed = {name for own in self._own.values() for name in own}
+        columns = [
+            self.column(field.name).slice(start, n_rows)
+            if field.name in self._base or field.name in changed
+            else pa.nulls(n_rows, field.type)
+            for field in schema
+        ]
+        return pa.table(columns, schema=schema)
+
+    def blocks(self, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yields some columns of all rows, or all columns, at most `BLOCK_ROWS` at a time."""
+        schema = self._schema if names is None else fields_of(self._schema, names)
+        for start in range(0, self._n, BLOCK_ROWS):
+            yield self.slice(start, BLOCK_ROWS, schema)
+
     def table(self, schema: pa.Schema | None = None) -> pa.Table:
         """Returns all rows with the columns of a schema, in its order; None for all columns."""
         schema = schema or self._schema
@@ -270,6 +322,11 @@ class ClipRows(Sequence[ClipRow]):
             self._store(block, self._held[block])
 
 
+def fields_of(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Returns some fields of a schema."""
+    return pa.schema([schema.field(name) for name in names])
+
+
 def _in_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Joins the many small chunks of a column into few."""
     chunks: list[pa.Array] = []
@@ -288,24 +345,6 @@ def candidates_table(candidates: Iterable[Candidate]) -> pa.Table:
         for one in candidates
     )
     return rows_to_table(rows, candidates_schema())
-
-
-def sorted_columns(tables: list[pa.Table], by: Sequence[str]) -> pa.Table:
-    """Returns rows of several tables sorted by some columns, in one chunk per column.
-
-    Args:
-        tables: At least one; the list is emptied, so that all is not held twice.
-        by: Columns to sort by, ascending.
-    """
-    whole = pa.concat_tables(tables)
-    tables.clear()
-    order = pc.sort_indices(whole.select(list(by)), [(name, "ascending") for name in by])
-    schema, columns = whole.schema, whole.columns
-    del whole
-    for index in range(len(columns)):
-        # Sorts the table, because a column may be too long for one array.
-        columns[index] = pa.table([columns[index]], ["it"]).combine_chunks().take(order)["it"]
-    return pa.table(columns, schema=schema)
 
 
 def reject(clip: Clip, reason: str, *, detail: str | None = None) -> None:

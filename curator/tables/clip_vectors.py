@@ -1,6 +1,10 @@
-"""Vectors of clips in columns, and locations of caption vectors."""
+"""Vectors of clips in columns, and locations of caption vectors.
 
-from collections.abc import Sequence
+Shape letters: N clips, D embedding dimensions.
+"""
+# ruff: noqa: N806 - shape letters
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +13,7 @@ from numpy.typing import NDArray
 
 from curator.models.perceptual import CLIP_DIM, PERCEPTUAL_MODEL
 from curator.tables.clip_locations import KeyRows
+from curator.tables.disk_table import BLOCK_ROWS, DiskTable, SortedRows
 from curator.tables.schemas import embeddings_schema
 
 
@@ -31,21 +36,98 @@ class Vectors:
     """Vectors of clips by id.
 
     Args:
-        table: Rows of `embeddings`, sorted by `clip_id`.
+        table: Rows of `embeddings`; vectors stay where they are, such as in a file.
     """
 
     def __init__(self, table: pa.Table) -> None:
         self._rows = KeyRows(table["clip_id"])
-        column = table["vector"].combine_chunks()
-        flat = column.flatten().to_numpy().astype(np.float32, copy=False)
-        n = len(self._rows)
-        self._vectors_ND = flat.reshape(n, -1) if n else flat.reshape(0, 0)
+        self._parts = [_matrix(chunk) for chunk in table["vector"].chunks]
+        self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)
 
     def get(self, clip_id: str) -> NDArray[np.float32] | None:
         """Returns a vector, float32 [D], or None for a clip that could not be described."""
         row = self._rows.find(clip_id)
-        vector: NDArray[np.float32] | None = None if row is None else self._vectors_ND[row]
+        if row is None:
+            return None
+        at = int(np.searchsorted(self._ends, row, "right"))
+        part = self._parts[at]
+        vector: NDArray[np.float32] = part[row - int(self._ends[at]) + len(part)]
         return vector
+
+
+class StoredVectors:
+    """Vectors of all clips, on the local disk where they are many.
+
+    Args:
+        empty: A table without vectors, of the length that there are if none is added.
+        room_bytes: Bytes that are held in memory.
+    """
+
+    def __init__(self, empty: pa.Table, room_bytes: int) -> None:
+        self._room_bytes = room_bytes
+        self._rows = SortedRows(empty.schema, ("clip_id",), room_bytes)
+
+    @classmethod
+    def of(cls, table: pa.Table) -> "StoredVectors":
+        """Returns the vectors of a table, in memory."""
+        stored = cls(table.slice(0, 0), table.nbytes + 1)
+        stored.add(table)
+        return stored
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of `embeddings`, with the length of the vectors."""
+        return self._rows.schema
+
+    def add(self, table: pa.Table) -> None:
+        """Adds rows of `embeddings`; empty tables may have another length of vectors.
+
+        Raises:
+            StorageError: Writing to the local disk failed.
+        """
+        if not table.num_rows:
+            return
+        if not self._rows.num_rows:
+            schema = embeddings_schema(table["vector"].type.list_size)
+            self._rows = SortedRows(schema, ("clip_id",), self._room_bytes)
+        self._rows.add(table)
+
+    def blocks(self) -> Iterator[pa.Table]:
+        """Yields all rows by id, some at a time."""
+        return self._rows.blocks()
+
+    def known(self, ids: pa.Array) -> NDArray[np.bool_]:
+        """Returns which clips have a vector, bool [N]."""
+        is_known = np.zeros(len(ids), np.bool_)
+        for positions, _, _ in self._rows.find(ids):
+            is_known[positions] = True
+        return is_known
+
+    def matrix(self, ids: pa.Array) -> NDArray[np.float32]:
+        """Returns the vectors of clips that all have one, float32 [N, D]."""
+        matrix_ND = np.empty((len(ids), self.schema.field("vector").type.list_size), np.float32)
+        for positions, table, rows in self._rows.find(ids):
+            begin = 0
+            for chunk in table["vector"].chunks:
+                own = (rows >= begin) & (rows < begin + len(chunk))
+                matrix_ND[positions[own]] = _matrix(chunk)[rows[own] - begin]
+                begin += len(chunk)
+        return matrix_ND
+
+    def some(self, ids: pa.Array) -> Vectors:
+        """Returns the vectors of some clips, on the local disk where they are many."""
+        found = DiskTable(self.schema, self._room_bytes)
+        for _, table, rows in self._rows.find(ids):
+            for start in range(0, len(rows), BLOCK_ROWS):
+                found.add(table.take(pa.array(rows[start : start + BLOCK_ROWS])))
+        return Vectors(found.whole())
+
+
+def _matrix(column: pa.FixedSizeListArray) -> NDArray[np.float32]:
+    """Returns a view of a column of vectors, float32 [N, D]."""
+    flat = column.flatten().to_numpy().astype(np.float32, copy=False)
+    matrix_ND: NDArray[np.float32] = flat.reshape(len(column), column.type.list_size)
+    return matrix_ND
 
 
 def vectors_table(

@@ -7,10 +7,12 @@ work. A table is for readers: each finished run rewrites it whole.
 
 import gc
 import hashlib
+import itertools
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -181,27 +183,18 @@ def write_table(store: Store, name: str, table: pa.Table) -> list[str]:
     Returns:
         Names of the table's objects: deterministic, by content.
     """
-    starts = range(0, max(1, table.num_rows), ROWS_PER_TABLE_PART)
-    # One chunk per column: pages of a Parquet object end where chunks do.
-    parts = (table.slice(start, ROWS_PER_TABLE_PART).combine_chunks() for start in starts)
-    return [write_table_part(store, name, number, part) for number, part in enumerate(parts)]
+    return write_tables(store, name, [table], table.schema)
 
 
 def write_tables(
     store: Store, name: str, tables: Iterable[pa.Table], schema: pa.Schema
 ) -> list[str]:
-    """Writes tables of one schema as `write_table` does, holding only a part at a time."""
+    """Writes tables of one schema as `write_table` does the whole; holds a row group at a time."""
     names: list[str] = []
-    waiting = schema.empty_table()
-    for table in tables:
-        waiting = pa.concat_tables([waiting, table])
-        while waiting.num_rows >= ROWS_PER_TABLE_PART:
-            part = waiting.slice(0, ROWS_PER_TABLE_PART).combine_chunks()
-            names.append(write_table_part(store, name, len(names), part))
-            waiting = waiting.slice(ROWS_PER_TABLE_PART)
-    if waiting.num_rows or not names:
-        names.append(write_table_part(store, name, len(names), waiting.combine_chunks()))
-    return names
+    for number, pieces in itertools.groupby(_pieces(tables), itemgetter(0)):
+        data = tables_to_parquet((piece for _, piece in pieces), schema)
+        names.append(_write_part(store, name, number, data))
+    return names or [_write_part(store, name, 0, tables_to_parquet((), schema))]
 
 
 def write_table_part(store: Store, name: str, number: int, rows: pa.Table) -> str:
@@ -209,7 +202,22 @@ def write_table_part(store: Store, name: str, number: int, rows: pa.Table) -> st
 
     It has at most `ROWS_PER_TABLE_PART` rows.
     """
-    data = to_parquet(rows)
+    return _write_part(store, name, number, to_parquet(rows))
+
+
+def _pieces(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
+    """Yields rows with the number of their part."""
+    n_rows = 0
+    for table in tables:
+        start = 0
+        while start < table.num_rows:
+            piece = table.slice(start, ROWS_PER_TABLE_PART - n_rows % ROWS_PER_TABLE_PART)
+            yield n_rows // ROWS_PER_TABLE_PART, piece
+            start += piece.num_rows
+            n_rows += piece.num_rows
+
+
+def _write_part(store: Store, name: str, number: int, data: bytes) -> str:
     part = f"{name}/part-{number:05d}-{hashlib.sha256(data).hexdigest()[:12]}.parquet"
     if not store.exists(part) or store.read(part) != data:
         store.write(part, data)

@@ -271,8 +271,8 @@ class SourceTotals:
         self.n_failed += failed.num_rows
         self.n_bytes += pc.sum(rows["bytes"]).as_py() or 0
         self.video_s += pc.sum(rows["duration_s"]).as_py() or 0.0
-        self.by_note.update(_value_counts(pc.list_flatten(rows["notes"])))
-        for code, n_failed in _value_counts(failed["error_code"]).items():
+        self.by_note.update(value_counts(pc.list_flatten(rows["notes"])))
+        for code, n_failed in value_counts(failed["error_code"]).items():
             room = max(0, MAX_SHOWN - self.by_error[code])
             shown = failed.filter(pc.equal(failed["error_code"], code)).slice(0, room)
             self.failed += source_records(shown)
@@ -284,7 +284,8 @@ def source_records(rows: pa.Table) -> list[Source]:
     return [Source(**row) for row in rows.select(SOURCES_SCHEMA.names).to_pylist()]
 
 
-def _value_counts(column: pa.ChunkedArray) -> dict[str, int]:
+def value_counts(column: pa.ChunkedArray | pa.Array) -> dict[str, int]:
+    """Counts each value of a column."""
     return {pair["values"]: pair["counts"] for pair in pc.value_counts(column).to_pylist()}
 
 

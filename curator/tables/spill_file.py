@@ -1,5 +1,6 @@
 """A temporary file on the local disk for bytes that are needed again."""
 
+import mmap
 import os
 import tempfile
 import threading
@@ -21,6 +22,7 @@ class Spill:
         self._buffer = bytearray()
         self._written = 0
         self._file: IO[bytes] | None = None
+        self._mapped: mmap.mmap | None = None
 
     def add(self, data: bytes) -> int:
         """Adds bytes; returns their offset.
@@ -45,6 +47,25 @@ class Spill:
                 self._flush()
         assert self._file is not None
         return os.pread(self._file.fileno(), n_bytes, begin)
+
+    def view(self, begin: int, n_bytes: int) -> memoryview:
+        """Returns bytes at an offset without reading them: the system does when they are used."""
+        with self._lock:
+            if begin + n_bytes > self._written:
+                self._flush()
+            assert self._file is not None
+            if self._mapped is None or begin + n_bytes > len(self._mapped):
+                # Views of an older map keep it.
+                self._mapped = mmap.mmap(
+                    self._file.fileno(), self._written, access=mmap.ACCESS_READ
+                )
+            return memoryview(self._mapped)[begin : begin + n_bytes]
+
+    def forget(self) -> None:
+        """Gives back the memory of what views have read; it is read again when it is used."""
+        with self._lock:
+            if self._mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+                self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def _flush(self) -> None:
         try:

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from curator.errors import StorageError
-from curator.tables.clip_rows import BLOCK, HELD, ClipRows, sorted_columns
+from curator.tables.clip_rows import BLOCK, HELD, ClipRows
+from curator.tables.disk_table import sorted_columns
 from curator.tables.parts import tables_to_parquet, to_parquet
 from curator.tables.schemas import clips_schema
 from curator.tables.spill_file import Spill

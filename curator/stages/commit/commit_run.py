@@ -4,21 +4,24 @@ import itertools
 import json
 import logging
 import platform
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import curator
 from curator.errors import StorageError
 from curator.report import render_report, shown_clips
 from curator.storage import Store
 from curator.tables.checksums import sealed_json
-from curator.tables.clip_rows import ClipRows
+from curator.tables.clip_rows import ClipColumns
+from curator.tables.clip_vectors import StoredVectors
+from curator.tables.disk_table import SortedRows
 from curator.tables.out_layout import (
     CONFIG,
     DATASET,
@@ -44,7 +47,7 @@ from curator.tables.snapshot_store import (
     number_commit,
 )
 from curator.tables.source_metadata import SourceMetadata
-from curator.tables.source_table import SourceTable, SourceTotals
+from curator.tables.source_table import SourceTable, SourceTotals, value_counts
 
 logger = logging.getLogger(__name__)
 
@@ -65,12 +68,12 @@ class Commit:
     """As `summary.json` keeps it."""
     sources: SourceTable
     metadata: SourceMetadata
-    shots: pa.Table
-    clips: ClipRows
+    shots: SortedRows
+    clips: ClipColumns
     rules: Sequence[Mapping[str, Any]]
     """What each rule did before later stages."""
-    embeddings: pa.Table
-    clip_embeddings: pa.Table | None = None
+    embeddings: StoredVectors
+    clip_embeddings: StoredVectors | None = None
     """Embeddings by the CLIP model; None where the recipe names none."""
     annotations: Iterable[pa.Table] | None = None
     """Rows of `annotations`, some at a time; None where no model was asked."""
@@ -111,17 +114,20 @@ def commit_run(run: Commit) -> dict[str, Any]:
         rows = run.metadata.joined(rows, "uri")
         names["sources"].append(write_table_part(run.store, "sources", number, rows))
         totals.add(rows)
-    tables = {
+    tables: dict[str, SortedRows | StoredVectors | ClipColumns] = {
         "shots": run.shots,
-        "clips": run.clips.table(),
+        "clips": run.clips,
         "embeddings": run.embeddings,
     }
     if run.clip_embeddings is not None:
         # A separate table: the length of a vector is part of a column's type.
         tables["clip_embeddings"] = run.clip_embeddings
+    names |= {
+        name: write_tables(run.store, name, table.blocks(), table.schema)
+        for name, table in tables.items()
+    }
     if run.sidecars is not None:
-        tables["sidecars"] = run.sidecars
-    names |= {name: write_table(run.store, name, table) for name, table in tables.items()}
+        names["sidecars"] = write_table(run.store, "sidecars", run.sidecars)
     if run.annotations is not None:
         names["annotations"] = write_tables(
             run.store, "annotations", run.annotations, ANNOTATIONS_SCHEMA
@@ -236,40 +242,48 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}}
 
 
-def clip_counts(clips: ClipRows) -> dict[str, Any]:
+def clip_counts(clips: ClipColumns) -> dict[str, Any]:
     """Counts the outcomes of the clips, for `counts` of the summary."""
-    columns = ("decision", "reason", "reasons", "tags", "cut_mode")
-    table = {name: clips.values(name) for name in columns}
-    is_kept = [decision == "kept" for decision in table["decision"]]
-    reason, tags = table["reason"], [found or () for found in table["tags"]]
-    modes = itertools.compress(table["cut_mode"], is_kept)
-    rejected = (one for one, kept in zip(reason, is_kept, strict=True) if not kept)
-    alone = zip(reason, table["reasons"], strict=True)
-    return {
-        "clips": len(clips),
-        "kept": sum(is_kept),
-        "rejected": len(clips) - sum(is_kept),
-        "by_reason": _count(rejected),
-        "by_cut_mode": _count(modes),
-        "by_any_reason": _count(itertools.chain.from_iterable(table["reasons"])),
-        "by_only_reason": _count(one for one, against in alone if len(against) == 1),
-        "by_tag": _count(itertools.chain.from_iterable(tags)),
-        "by_tag_kept": _count(itertools.chain.from_iterable(itertools.compress(tags, is_kept))),
-    }
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    n_kept = 0
+    for block in clips.blocks(("decision", "reason", "reasons", "tags", "cut_mode")):
+        is_kept = pc.equal(block["decision"], "kept")
+        kept, rejected = block.filter(is_kept), block.filter(pc.invert(is_kept))
+        alone = block.filter(pc.equal(pc.list_value_length(block["reasons"]), 1))
+        n_kept += kept.num_rows
+        for name, column in (
+            ("by_reason", rejected["reason"]),
+            ("by_cut_mode", kept["cut_mode"]),
+            ("by_any_reason", pc.list_flatten(block["reasons"])),
+            ("by_only_reason", alone["reason"]),
+            ("by_tag", pc.list_flatten(block["tags"])),
+            ("by_tag_kept", pc.list_flatten(kept["tags"])),
+        ):
+            found[name].update(value_counts(column))
+    names = "by_reason", "by_cut_mode", "by_any_reason", "by_only_reason", "by_tag", "by_tag_kept"
+    counts = {"clips": len(clips), "kept": n_kept, "rejected": len(clips) - n_kept}
+    return counts | {name: _count(found[name]) for name in names}
 
 
-def kept_by_source(clips: ClipRows) -> Counter[str]:
+def kept_by_source(clips: ClipColumns) -> Counter[str]:
     """Counts kept clips of each source id."""
-    of = zip(clips.values("source_id"), clips.values("decision"), strict=True)
-    return Counter(source for source, decision in of if decision == "kept")
+    counts: Counter[str] = Counter()
+    for block in clips.blocks(("source_id", "decision")):
+        is_kept = pc.equal(block["decision"], "kept")
+        counts.update(value_counts(block["source_id"].filter(is_kept)))
+    return counts
 
 
-def kept_seconds(clips: ClipRows) -> float:
+def kept_seconds(clips: ClipColumns) -> float:
     """Returns the seconds of the kept clips, to the millisecond."""
-    spans = zip(clips.values("start_s"), clips.values("end_s"), strict=True)
-    kept = (decision == "kept" for decision in clips.values("decision"))
-    seconds: float = sum(end_s - start_s for start_s, end_s in itertools.compress(spans, kept))
-    return round(seconds, 3)
+
+    def seconds() -> Iterator[list[float]]:
+        for block in clips.blocks(("start_s", "end_s", "decision")):
+            kept = block.filter(pc.equal(block["decision"], "kept"))
+            yield pc.subtract(kept["end_s"], kept["start_s"]).to_pylist()
+
+    # One sum over all, so that rounding does not depend on blocks.
+    return round(sum(itertools.chain.from_iterable(seconds())), 3)
 
 
 def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]]) -> dict[str, Any]:

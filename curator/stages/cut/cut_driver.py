@@ -360,9 +360,8 @@ class _WrittenClips:
 
     def __init__(self, clips: ClipRows) -> None:
         self._clips = clips
-        self._kept = np.array(clips.kept_numbers(), np.int64)
-        ids = clips.column("clip_id").take(pa.array(self._kept))
-        self._rows = KeyRows(ids)
+        self._kept = clips.kept_numbers()
+        self._rows = KeyRows(pa.chunked_array([clips.kept_ids()]))
         self._is_found = np.zeros(len(clips), np.bool_)
         self._numbers: list[NDArray[np.int64]] = []
         self._tables: list[pa.Table] = []

@@ -12,6 +12,7 @@ from curator.stages.dedup.stage import DedupStage, DedupUnit
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipRows
+from curator.tables.clip_vectors import StoredVectors
 from curator.tables.parts import to_parquet
 
 FOLDER = "alike"
@@ -86,7 +87,7 @@ class StoredPairs:
 def remove_duplicates(
     stage: DedupStage,
     clips: ClipRows,
-    vectors: pa.Table,
+    vectors: StoredVectors,
     stored: StoredPairs | None = None,
     *,
     writes: bool = True,

@@ -1,6 +1,6 @@
 """Near-duplicate clips: of clips that show the same footage the best one is retained.
 
-Clips are visited from best to worst by a rank key. A clip is a duplicate when its embedding has at
+Clips are visited from best to worst. A clip is a duplicate when its embedding has at
 least the configured cosine similarity to a clip *retained* before it, and it names the most similar
 of those. So a chain A ~ B ~ C in which A and C differ loses B only: similarity to a rejected clip
 rejects nothing. The result depends on the set of clips alone, not on their order.
@@ -15,9 +15,8 @@ Shape letters: N clips, D embedding dimensions, B clips of a batch.
 """
 # ruff: noqa: N803, N806 - shape letters
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -48,27 +47,26 @@ class Duplicates:
     similarity: NDArray[np.float32]
 
 
-RankKey = tuple[int, float, int, str, int]
+def rank_order(
+    *, pixels: NDArray[np.int64], bits_per_pixel: NDArray[np.float64], n_frames: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Returns the numbers of clips from the one to retain to the worst, int64 [N].
 
-
-def rank_key(
-    *, pixels: int, bits_per_pixel: float, n_frames: int, source_id: str, start_pts: int
-) -> RankKey:
-    """Returns the sort key that puts the clip to retain first: larger, less compressed, longer.
-
-    It is unique for each clip: source and start break ties.
+    Larger, less compressed, longer ones come first; of equals, the first of the input.
 
     Raises:
         ValueError: `bits_per_pixel` is not finite and so has no order.
     """
-    if not isfinite(bits_per_pixel):
-        raise ValueError(f"bits_per_pixel is {bits_per_pixel}, expected a finite number")
-    return (-pixels, -bits_per_pixel, -n_frames, source_id, start_pts)
+    wrong = bits_per_pixel[~np.isfinite(bits_per_pixel)]
+    if len(wrong):
+        raise ValueError(f"bits_per_pixel is {wrong[0]}, expected a finite number")
+    order: NDArray[np.int64] = np.lexsort((-n_frames, -bits_per_pixel, -pixels))
+    return order
 
 
 def find_duplicates(
     vectors_ND: NDArray[np.float32] | NDArray[np.float16],
-    rank_keys: Sequence[tuple[Any, ...]],
+    order: NDArray[np.int64],
     *,
     similarity: float,
     exact_below: int = 200_000,
@@ -79,7 +77,7 @@ def find_duplicates(
 
     Args:
         vectors_ND: float32 or float16 [N, D], L2-normalised embeddings of one model.
-        rank_keys: N unique tuples that sort ascending from best to worst, see `rank_key`.
+        order: int64 [N], numbers of the clips from best to worst, see `rank_order`.
         similarity: Cosine similarity from which two clips are duplicates.
         exact_below: Number of clips up to which the search is exact.
         probes: Clusters searched for each clip where it is not.
@@ -89,12 +87,15 @@ def find_duplicates(
         One entry per clip, in the order of the input.
 
     Raises:
-        ValueError: The vectors are not finite or not normalised, or the keys are not unique.
+        ValueError: The vectors are not finite or not normalised, or the order is not of theirs.
     """
     n = len(vectors_ND)
     check_vectors(vectors_ND)
-    order = ranked(rank_keys, n)
-    sorted_ND = normalised(vectors_ND[order])
+    check_order(order, n)
+    # Of what the caller gives away, no more than two copies are held at a time.
+    vectors_ND = vectors_ND[order]
+    sorted_ND = normalised(vectors_ND)
+    del vectors_ND
     index = _index(sorted_ND, exact=n <= exact_below, probes=probes, on_gpu=on_gpu)
     return _greedy(sorted_ND, similarity, index).in_order(order)
 
@@ -156,23 +157,22 @@ def check_vectors(vectors_ND: NDArray[Any]) -> None:
             )
 
 
-def ranked(rank_keys: Sequence[tuple[Any, ...]], n: int) -> NDArray[np.int64]:
-    """Returns the numbers of `n` clips from best to worst, int64 [N].
+def check_order(order: NDArray[np.int64], n: int) -> None:
+    """Refuses an order that does not name each of `n` clips once.
 
     Raises:
-        ValueError: Their number differs, or one repeats.
+        ValueError: With what it names.
     """
-    if len(rank_keys) != n:
-        raise ValueError(f"{len(rank_keys)} rank keys for {n} embeddings")
-    if len(set(rank_keys)) != n:
-        raise ValueError("rank keys repeat: each clip needs its own, or order would decide")
-    return np.array(sorted(range(n), key=rank_keys.__getitem__), dtype=np.int64)
+    if len(order) != n or not np.array_equal(np.sort(order), np.arange(n)):
+        raise ValueError(f"the order has {len(order)} numbers, expected each below {n} once")
 
 
 def normalised(vectors_ND: NDArray[Any]) -> NDArray[np.float32]:
     """Returns a copy of unit length, float32 [N, D]."""
     unit_ND: NDArray[np.float32] = vectors_ND.astype(np.float32)
-    unit_ND /= np.linalg.norm(unit_ND, axis=1, keepdims=True)
+    for start in range(0, len(unit_ND), _BATCH):
+        some = unit_ND[start : start + _BATCH]
+        some /= np.linalg.norm(some, axis=1, keepdims=True)
     return unit_ND
 
 

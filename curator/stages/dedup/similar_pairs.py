@@ -8,7 +8,6 @@ Shape letters: N clips, D embedding dimensions, P pairs.
 """
 # ruff: noqa: N803, N806 - shape letters
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,11 +18,10 @@ from numpy.typing import NDArray
 from curator.stages.dedup.retention import (
     SLACK,
     Duplicates,
-    RankKey,
     Retention,
+    check_order,
     check_vectors,
     normalised,
-    ranked,
     rounded_cosines,
 )
 
@@ -123,19 +121,19 @@ def compare(
     )
 
 
-def duplicates_of(
-    pairs: AlikePairs, rank_keys: Sequence[RankKey], *, similarity: float
-) -> Duplicates:
+def duplicates_of(pairs: AlikePairs, order: NDArray[np.int64], *, similarity: float) -> Duplicates:
     """Finds clips whose footage a better clip shows, as `find_duplicates` does.
+
+    `order` is int64 [N], positions in `pairs.ids` from the best clip to the worst.
 
     Returns:
         One entry per clip, in the order of `pairs.ids`.
 
     Raises:
-        ValueError: Pairs of that similarity were not held, or the keys repeat.
+        ValueError: Pairs of that similarity were not held, or the order is not of these clips.
     """
     n = len(pairs.ids)
-    order = ranked(rank_keys, n)
+    check_order(order, n)
     if similarity < pairs.least:
         raise ValueError(f"pairs are held from {pairs.least}, {similarity} was asked for")
     rank = np.argsort(order)

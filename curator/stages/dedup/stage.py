@@ -1,7 +1,7 @@
 """The stage that rejects clips that show the footage of a better clip."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,12 +9,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curator.executor.host_resources import available_gpus
-from curator.records.clips import Clip, Reason
+from curator.records.clips import Reason
 from curator.stage import Scope, Stage
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.retention import Duplicates, find_duplicates, rank_key
+from curator.stages.dedup.retention import Duplicates, find_duplicates, rank_order
 from curator.stages.dedup.similar_pairs import AlikePairs, compare, duplicates_of
 from curator.tables.clip_rows import ClipRows, reject
+from curator.tables.clip_vectors import StoredVectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +23,13 @@ class DedupUnit:
     """A corpus to search for duplicates.
 
     Attributes:
-        clips: All clips; only kept ones are compared.
-        vectors: Rows of `embeddings`, of each clip that could be described.
+        clips: Clips in the order of source and time; only kept ones are compared.
+        vectors: Of each clip that could be described.
+        known: Pairs of earlier runs.
     """
 
     clips: ClipRows
-    vectors: pa.Table
+    vectors: StoredVectors
     known: AlikePairs
 
 
@@ -47,53 +49,55 @@ class DedupStage(Stage[DedupConfig, DedupUnit, AlikePairs | None]):
         Returns:
             The pairs known now; None where keeping them is useless.
         """
-        config = self.config
+        config, clips = self.config, unit.clips
         if not config.enabled:
             return None
-        kept = unit.clips.kept()
-        ids = unit.vectors["clip_id"].combine_chunks()
-        at = pc.index_in(pa.array([clip.clip_id for clip in kept], pa.string()), value_set=ids)
-        kept = [kept[row] for row in pc.indices_nonzero(pc.is_valid(at)).to_pylist()]
-        if not kept:
+        kept, ids = clips.kept_numbers(), clips.kept_ids()
+        is_known = unit.vectors.known(ids)
+        kept, ids = kept[is_known], ids.filter(pa.array(is_known))
+        if not len(kept):
             return None
-        duplicates, pairs = self._find(kept, unit, at.drop_null())
+        duplicates, pairs = self._find(ids, _order(clips, kept), unit)
         for row in np.flatnonzero(duplicates.is_duplicate).tolist():
-            clip, similarity = kept[row], float(duplicates.similarity[row])
+            clip, similarity = clips[int(kept[row])], float(duplicates.similarity[row])
             reject(clip, Reason.DUPLICATE)
             clip.reason_score = clip.duplicate_similarity = similarity
             clip.reason_threshold = config.similarity
-            clip.duplicate_of = kept[int(duplicates.duplicate_of[row])].clip_id
+            clip.duplicate_of = ids[int(duplicates.duplicate_of[row])].as_py()
         return pairs
 
     def _find(
-        self, kept: Sequence[Clip], unit: DedupUnit, rows: pa.Array
+        self, ids: pa.Array, order: NDArray[np.int64], unit: DedupUnit
     ) -> tuple[Duplicates, AlikePairs | None]:
         config = self.config
-        keys = [
-            rank_key(
-                pixels=clip.width * clip.height,
-                bits_per_pixel=clip.scores["bits_per_pixel"] or 0.0,
-                n_frames=clip.n_frames,
-                source_id=clip.source_id,
-                start_pts=clip.start_pts,
-            )
-            for clip in kept
-        ]
-        ids = pa.array([clip.clip_id for clip in kept], pa.string())
-        if len(kept) <= config.exact_below:
+        if len(ids) <= config.exact_below:
             pairs = _completed(unit.known, ids, unit.vectors, config)
             if pairs is not None:
-                found = duplicates_of(pairs.among(ids), keys, similarity=config.similarity)
+                found = duplicates_of(pairs.among(ids), order, similarity=config.similarity)
                 return found, pairs
         found = find_duplicates(
-            _matrix(unit.vectors, rows),
-            keys,
+            unit.vectors.matrix(ids),
+            order,
             similarity=config.similarity,
             exact_below=config.exact_below,
             probes=config.probes,
             on_gpu=_can_search_on_gpu(),
         )
         return found, None
+
+
+def _order(clips: ClipRows, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the places in `rows` of the clips from best to worst, int64 [N]."""
+
+    def values(name: str) -> NDArray[Any]:
+        taken: NDArray[Any] = clips.column(name).fill_null(0).to_numpy()[rows]
+        return taken
+
+    return rank_order(
+        pixels=values("width").astype(np.int64) * values("height"),
+        bits_per_pixel=values("bits_per_pixel"),
+        n_frames=values("n_frames"),
+    )
 
 
 def _can_search_on_gpu() -> bool:
@@ -107,23 +111,15 @@ def _can_search_on_gpu() -> bool:
 
 
 def _completed(
-    known: AlikePairs, ids: pa.Array, vectors: pa.Table, config: DedupConfig
+    known: AlikePairs, ids: pa.Array, vectors: StoredVectors, config: DedupConfig
 ) -> AlikePairs | None:
     """Adds the pairs of new clips to the known ones; None if there are too many."""
     new = ids.filter(pc.invert(pc.is_in(ids, value_set=known.ids)))
     if len(new) == 0:
         return known
-    all_ids = vectors["clip_id"].combine_chunks()
     # Clips of removed sources, and clips in excess that are not needed now, are dropped.
     if len(known.ids) + len(new) > config.exact_below:
         known = known.among(known.ids.filter(pc.is_in(known.ids, value_set=ids)))
-    known = known.among(known.ids.filter(pc.is_in(known.ids, value_set=all_ids)))
+    known = known.among(known.ids.filter(pa.array(vectors.known(known.ids))))
     joined = pa.concat_arrays([known.ids, new])
-    return compare(known, joined, _matrix(vectors, pc.index_in(joined, value_set=all_ids)))
-
-
-def _matrix(vectors: pa.Table, rows: pa.Array) -> NDArray[np.float32]:
-    column = vectors["vector"].combine_chunks()
-    flat: NDArray[np.float32] = column.flatten().to_numpy(zero_copy_only=False)
-    matrix: NDArray[np.float32] = flat.reshape(len(column), -1)[rows.to_numpy()]
-    return matrix
+    return compare(known, joined, vectors.matrix(joined))

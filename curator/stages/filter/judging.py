@@ -6,9 +6,10 @@ Shape letters: N clips, C checks in the order of precedence of their reasons.
 """
 # ruff: noqa: N806 - shape letters
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -110,7 +111,21 @@ class _Check:
     bounds: Bounds | None = None
 
 
-def score_values(clips: pa.Table, score: str) -> Values:
+class Columns(Protocol):
+    """Columns of clips: a table, or more than memory holds."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of clips."""
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns."""
+
+    def __getitem__(self, name: str, /) -> pa.ChunkedArray: ...
+
+
+def score_values(clips: Columns, score: str) -> Values:
     """Returns float64 [N] values of a score, or of metadata; NaN where a clip has none, or text.
 
     Of an older table `fps` stands for `measured_fps`.
@@ -130,7 +145,7 @@ def reason_of(clips: pa.Table, bound: Bounds) -> str | None:
     return next((str(check.reason) for check in _rule_checks(clips, bound) if check.hit[0]), None)
 
 
-def corpus_of(clips: pa.Table, *, min_s: float) -> Callable[[str], Values]:
+def corpus_of(clips: Columns, *, min_s: float) -> Callable[[str], Values]:
     """Returns the values for quantiles: of all clips that are long enough and have the score."""
     long_enough = ~_too_short(clips, min_s)
 
@@ -178,7 +193,7 @@ def _floats(column: pa.ChunkedArray) -> Values:
     return np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)
 
 
-def _too_short(clips: pa.Table, min_s: float) -> Mask:
+def _too_short(clips: Columns, min_s: float) -> Mask:
     short: Mask = _floats(clips["seconds"]) < min_s - 1e-6
     return short
 
@@ -386,6 +401,28 @@ def _counts(
         n_any = int(np.any([flagged[number].hit for number in numbers], axis=0).sum())
         own = flagged[numbers[0]].bounds
         counts[rule] = RuleCount(rule=rule, bounds=own, n_first=0, n_alone=0, n_any=n_any)
+    return _in_order(counts, bounds)
+
+
+def total_counts(parts: Iterable[Sequence[RuleCount]], bounds: Sequence[Bounds]) -> list[RuleCount]:
+    """Returns the counts of a table that was judged in parts by the same bounds."""
+    counts: dict[str, RuleCount] = {}
+    for one in itertools.chain.from_iterable(parts):
+        sum_ = counts.get(one.rule)
+        counts[one.rule] = (
+            one
+            if sum_ is None
+            else replace(
+                one,
+                n_first=one.n_first + sum_.n_first,
+                n_alone=one.n_alone + sum_.n_alone,
+                n_any=one.n_any + sum_.n_any,
+            )
+        )
+    return _in_order(counts, bounds)
+
+
+def _in_order(counts: Mapping[str, RuleCount], bounds: Sequence[Bounds]) -> list[RuleCount]:
     rules = (bound.rule for bound in bounds)
     order = (LENGTH_RULE, STANDING_RULE, *rules, CONTENT_RULE, BUCKET_RULE)
     return [counts[name] for name in order if name in counts]

@@ -1,12 +1,20 @@
 """The stage that judges candidate clips by the rules of the recipe."""
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from curator.buckets import class_settings
 from curator.stage import Scope, Stage
 from curator.stages.filter.config import FilterConfig
-from curator.stages.filter.judging import Decided, FilterNeeds, corpus_of, judge_table
-from curator.stages.filter.rules import resolve
+from curator.stages.filter.judging import (
+    Columns,
+    Decided,
+    FilterNeeds,
+    corpus_of,
+    judge_table,
+)
+from curator.stages.filter.rules import Bounds, resolve
 
 
 class FilterStage(Stage[FilterConfig, pa.Table, Decided]):
@@ -35,8 +43,15 @@ class FilterStage(Stage[FilterConfig, pa.Table, Decided]):
 
     def process(self, unit: pa.Table) -> Decided:
         """Judges candidates: rows of `candidates`, of all sources."""
-        corpus = corpus_of(unit, min_s=self._needs.min_s)
-        return judge_table(unit, resolve(self.config.root, corpus), self._needs)
+        return self.judge(unit, self.bounds(unit))
+
+    def bounds(self, clips: Columns) -> list[Bounds]:
+        """Returns the rules as numbers; those by quantile are of all candidates, in any order."""
+        return resolve(self.config.root, corpus_of(clips, min_s=self._needs.min_s))
+
+    def judge(self, clips: pa.Table, bounds: Sequence[Bounds]) -> Decided:
+        """Judges some of the candidates that the bounds are of."""
+        return judge_table(clips, bounds, self._needs)
 
     def n_passing(self, clips: pa.Table) -> int:
         """Counts candidates that pass all rules that need no other clip."""

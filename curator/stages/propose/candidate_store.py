@@ -16,7 +16,7 @@ source's frames is there with the same size; else the source's clips are propose
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 FOLDER = "candidates"
 FLUSH_CLIPS = 50_000
 """Clips that are held until they are written."""
+PACK_UNITS = 256
+"""Units that are held until they become one: their tables take many KB besides the rows."""
 SMALL_CLIPS = FLUSH_CLIPS // 2
 """Clips of a source that is asked for below which a part is a small one."""
 MAX_PARTS = 16
@@ -72,44 +74,52 @@ class Candidates:
         self._parts: list[str] = []
         """Names without folders of the parts that count."""
         self._new: list[ProposedUnit] = []
-        self._n_new = 0
+        self._n_new = self._n_loose = 0
         self.track_part: dict[str, str] = {}
         """The part of `tracks` that has the frames of each source."""
 
-    def load(self, uris: Mapping[str, str]) -> ProposedUnit | None:
-        """Reads what is stored of some sources.
+    def load(self, uris: Mapping[str, str]) -> Iterator[ProposedUnit]:
+        """Reads what is stored of some sources, a part at a time.
 
         Args:
             uris: Address of each source id.
 
-        Returns:
-            Their rows, under these addresses; None if nothing is stored.
+        Yields:
+            Their rows, under these addresses; `track_part` has their sources then.
         """
         self._parts = self._whole_parts()
         if not self._parts or not uris:
-            return None
+            return
         sizes = self._track_sizes()
         seen: set[str] = set()
-        units: dict[str, ProposedUnit] = {}
-        for part in self._parts:
+        small: dict[str, tuple[pa.Array, int]] = {}
+        """Which sources of small parts are valid, and the number of their clips."""
+        large: list[str] = []
+        for part in list(self._parts):
             sources = self._read("sources", part)
             columns = ("source_id", "track_part", "track_bytes")
-            valid = [
-                source_id in uris and source_id not in seen and sizes.get(track) == n_bytes
-                for source_id, track, n_bytes in zip(
-                    *(sources[name].to_pylist() for name in columns), strict=True
-                )
-            ]
-            if any(valid):
-                units[part] = self._unit(part, sources, pa.array(valid))
-                seen.update(units[part].sources["source_id"].to_pylist())
-        if not units:
-            return None
-        self._put_together(units)
-        merged = _merged(list(units.values()))
-        ids, parts = (merged.sources[name].to_pylist() for name in ("source_id", "track_part"))
-        self.track_part |= zip(ids, parts, strict=True)
-        return _moved(merged, uris)
+            rows = zip(*(sources[name].to_pylist() for name in columns), strict=True)
+            valid = pa.array(
+                [
+                    source_id in uris and source_id not in seen and sizes.get(track) == n_bytes
+                    for source_id, track, n_bytes in rows
+                ],
+                pa.bool_(),
+            )
+            if not pc.any(valid).as_py():
+                continue
+            unit = self._unit(part, sources, valid)
+            if unit.clips.num_rows >= SMALL_CLIPS:
+                large.append(part)
+            else:
+                small[part] = valid, unit.clips.num_rows
+            ids, parts = (unit.sources[name].to_pylist() for name in ("source_id", "track_part"))
+            seen.update(ids)
+            self.track_part |= zip(ids, parts, strict=True)
+            yield _moved(unit, uris)
+        if seen and len(self._parts) - len(large) > MAX_PARTS:
+            self._parts = large
+            self._put_together(small)
 
     def add(self, unit: ProposedUnit) -> None:
         """Takes new candidates, and writes them when there are many."""
@@ -117,7 +127,11 @@ class Candidates:
         if not known:
             return
         self._new.append(unit)
+        self._n_loose += 1
         self._n_new += unit.clips.num_rows
+        if self._n_loose >= PACK_UNITS:
+            self._new[-self._n_loose :] = [_packed(self._new[-self._n_loose :])]
+            self._n_loose = 0
         self.track_part |= {source_id: unit.track_parts[source_id] for source_id in known}
         if self._n_new >= FLUSH_CLIPS:
             self.flush()
@@ -128,7 +142,7 @@ class Candidates:
             return
         sizes = self._track_sizes()
         merged = _merged([_placed(unit, sizes) for unit in self._new])
-        self._new, self._n_new = [], 0
+        self._new, self._n_new, self._n_loose = [], 0, 0
         self._write(merged)
 
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
@@ -184,21 +198,18 @@ class Candidates:
             **vectors,
         )
 
-    def _put_together(self, units: Mapping[str, ProposedUnit]) -> None:
-        """Writes small parts as fewer, where they are many; what no source needs is let go."""
-        large = [name for name, unit in units.items() if unit.clips.num_rows >= SMALL_CLIPS]
-        if len(self._parts) - len(large) <= MAX_PARTS:
-            return
-        self._parts = large
-        small = [name for name in units if name not in large]
+    def _put_together(self, small: Mapping[str, tuple[pa.Array, int]]) -> None:
+        """Writes small parts as fewer; what no source needs is let go."""
         groups = pack(
-            small,
+            list(small),
             max_items=len(small),
-            weight=lambda name: units[name].clips.num_rows,
+            weight=lambda name: small[name][1],
             max_weight=FLUSH_CLIPS,
         )
         for group in list(groups):
-            merged = _merged([units[name] for name in group])
+            merged = _merged(
+                [self._unit(name, self._read("sources", name), small[name][0]) for name in group]
+            )
             pictures = pa.concat_tables([self._read("pictures", name) for name in group])
             self._write(replace(merged, pictures=_only(pictures, "clip_id", merged.clips)))
 
@@ -269,6 +280,14 @@ def _merged(units: Sequence[ProposedUnit]) -> ProposedUnit:
         return pa.concat_tables(like_vectors(tables) if kind in _VECTORS else tables)
 
     return ProposedUnit(**{kind: joined(kind) for kind in _KINDS})
+
+
+def _packed(units: Sequence[ProposedUnit]) -> ProposedUnit:
+    """The rows of several units in one piece."""
+    merged = _merged(units)
+    tables = {kind: getattr(merged, kind).combine_chunks() for kind in _KINDS}
+    parts = {source_id: part for unit in units for source_id, part in unit.track_parts.items()}
+    return ProposedUnit(track_parts=parts, **tables)
 
 
 def _only(table: pa.Table, column: str, of: pa.Table) -> pa.Table:

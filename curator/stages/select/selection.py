@@ -11,52 +11,98 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
 from curator.stages.select.config import SelectConfig
-from curator.tables.clip_rows import ClipRow
+
+_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """The outcome of one clip."""
+    """The outcome of some clips.
 
-    group: str
-    """Name of its group; empty where all are one."""
-    rank: int
-    """Place in the order of its group, from 1."""
-    quota: int
-    """Number of clips taken of the group."""
-    n_group: int
+    Attributes:
+        names: Names of the groups; one empty name where all are one.
+        group: int64[N], the number of each clip's group.
+        rank: int64[N], its place in the order of its group, from 1.
+        quota: int64[G], the number of clips taken of each group.
+        n_clips: int64[G], the number of its clips.
+    """
+
+    names: Sequence[str]
+    group: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    quota: NDArray[np.int64]
+    n_clips: NDArray[np.int64]
 
     @property
-    def is_taken(self) -> bool:
-        """Whether the clip is among those taken."""
-        return self.rank <= self.quota
+    def is_taken(self) -> NDArray[np.bool_]:
+        """Whether each clip is among those taken, bool [N]."""
+        taken: NDArray[np.bool_] = self.rank <= self.quota[self.group]
+        return taken
 
 
-def select(clips: Sequence[ClipRow], config: SelectConfig) -> list[Selected]:
+def select(ids: pa.Array, columns: Sequence[pa.ChunkedArray], config: SelectConfig) -> Selected:
     """Chooses among clips in any order.
 
+    Args:
+        ids: Ids of the clips.
+        columns: Their values of the columns `select.by`.
+        config: How many are taken.
+
     Returns:
-        One entry per clip, in the order of the input.
+        The outcome, in the order of the input.
     """
-    groups: dict[str, list[int]] = {}
-    ids = [clip.clip_id for clip in clips]
+    names, group = groups_of(columns, len(ids))
     # The hash of an id decides, so that nothing else does.
-    order = [(hashlib.sha256(f"{config.seed}:{name}".encode()).digest(), name) for name in ids]
-    for number, clip in enumerate(clips):
-        groups.setdefault(group_name(clip, config), []).append(number)
-    chosen: dict[int, Selected] = {}
-    for name, members in groups.items():
-        members.sort(key=order.__getitem__)
-        quota = _quota(name, len(members), config)
-        for rank, number in enumerate(members, start=1):
-            chosen[number] = Selected(group=name, rank=rank, quota=quota, n_group=len(members))
-    return [chosen[number] for number in range(len(clips))]
+    order = np.lexsort([*reversed(_hashes(ids, config.seed)), group])
+    n_clips = np.bincount(group, minlength=len(names))
+    first = np.cumsum(n_clips) - n_clips
+    rank = np.empty(len(group), np.int64)
+    rank[order] = np.arange(len(group)) - first[group[order]] + 1
+    pairs = zip(names, n_clips.tolist(), strict=True)
+    quota = np.array([_quota(name, n, config) for name, n in pairs], np.int64)
+    return Selected(names=names, group=group, rank=rank, quota=quota, n_clips=n_clips)
 
 
-def group_name(clip: ClipRow, config: SelectConfig) -> str:
-    """Returns the name of a clip's group: the values of its columns."""
-    return " | ".join(_value(clip.value(name)) for name in config.by)
+def groups_of(
+    columns: Sequence[pa.ChunkedArray], n_rows: int
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Returns the names of groups, which are the values of columns, and each row's group."""
+    group = np.zeros(n_rows, np.int64)
+    parts: list[tuple[str, ...]] = [()]
+    for column in columns:
+        texts, codes = _coded(column)
+        pairs, group = np.unique(group * max(1, len(texts)) + codes, return_inverse=True)
+        parts = [(*parts[at // len(texts)], texts[at % len(texts)]) for at in pairs.tolist()]
+    names: dict[str, int] = {}
+    # Other values may give the same name.
+    of = [names.setdefault(" | ".join(part), len(names)) for part in parts]
+    return list(names), np.array(of, np.int64)[group]
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int64]]:
+    """Returns the texts of a column's values, and each row's text."""
+    known: dict[str, int] = {}
+    codes = [np.zeros(0, np.int64)]
+    for start in range(0, len(column), _AT_ONCE):
+        texts = map(_value, column.slice(start, _AT_ONCE).to_pylist())
+        found = [known.setdefault(text, len(known)) for text in texts]
+        codes.append(np.array(found, np.int64))
+    return list(known), np.concatenate(codes)
+
+
+def _hashes(ids: pa.Array, seed: int) -> NDArray[np.uint64]:
+    """Returns the hashes of ids as numbers, uint64 [4, N], the most significant first."""
+    digests = (
+        hashlib.sha256(f"{seed}:{name}".encode()).digest()
+        for start in range(0, len(ids), _AT_ONCE)
+        for name in ids.slice(start, _AT_ONCE).to_pylist()
+    )
+    return np.frombuffer(b"".join(digests), ">u8").reshape(-1, 4).T.astype(np.uint64)
 
 
 def _value(value: Hashable | Sequence[str] | None) -> str:

@@ -1,5 +1,8 @@
 """The stage that takes a share or a number of clips per group."""
 
+import numpy as np
+import pyarrow as pa
+
 from curator.records.clips import Reason
 from curator.stage import Scope, Stage
 from curator.stages.select.config import SelectConfig
@@ -22,11 +25,13 @@ class SelectStage(Stage[SelectConfig, ClipRows, None]):
         config = self.config
         if not config.enabled:
             return
-        kept = unit.kept()
-        for clip, chosen in zip(kept, select(kept, config), strict=True):
-            if chosen.is_taken:
-                continue
-            group = f"group {chosen.group}: " if config.by else ""
-            detail = f"{group}{chosen.quota} of {chosen.n_group} taken, this is no. {chosen.rank}"
+        kept = unit.kept_numbers()
+        columns = [unit.column(name).take(pa.array(kept)) for name in config.by]
+        chosen = select(unit.kept_ids(), columns, config)
+        for place in np.flatnonzero(~chosen.is_taken).tolist():
+            clip, group, rank = unit[int(kept[place])], chosen.group[place], chosen.rank[place]
+            named = f"group {chosen.names[group]}: " if config.by else ""
+            quota, n_clips = chosen.quota[group], chosen.n_clips[group]
+            detail = f"{named}{quota} of {n_clips} taken, this is no. {rank}"
             reject(clip, Reason.NOT_SELECTED, detail=detail)
-            clip.reason_score, clip.reason_threshold = float(chosen.rank), float(chosen.quota)
+            clip.reason_score, clip.reason_threshold = float(rank), float(quota)

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from curator.stages.dedup.config import DedupConfig
-from curator.stages.dedup.retention import Duplicates, find_duplicates, rank_key
+from curator.stages.dedup.retention import Duplicates, find_duplicates, rank_order
 
 Vectors = NDArray[np.float32]
+Order = NDArray[np.int64]
 
 
 def unit(vectors: NDArray[Any]) -> Vectors:
@@ -30,15 +31,20 @@ def families(n: int, *, seed: int = 0) -> Vectors:
     return unit(centres[rng.integers(0, len(centres), n)] + 0.5 * rng.normal(size=(n, 24)))
 
 
-def shuffled_keys(n: int, *, seed: int = 0) -> list[tuple[int]]:
-    return [(int(i),) for i in np.random.default_rng(seed).permutation(n)]
+def best_first(*numbers: int) -> Order:
+    """An order of clips by their numbers."""
+    return np.array(numbers, np.int64)
 
 
-def by_definition(vectors: Vectors, keys: list[tuple[int]], similarity: float) -> Duplicates:
+def shuffled(n: int, *, seed: int = 0) -> Order:
+    return np.random.default_rng(seed).permutation(n)
+
+
+def by_definition(vectors: Vectors, order: Order, similarity: float) -> Duplicates:
     """The same by its definition: one clip at a time, from the best to the worst."""
     retained: list[int] = []
     of, score = np.arange(len(vectors)), np.ones(len(vectors), np.float32)
-    for item in sorted(range(len(vectors)), key=keys.__getitem__):
+    for item in order.tolist():
         cosines = vectors[retained].astype(float) @ vectors[item].astype(float)
         if retained and cosines.max() >= similarity:
             of[item], score[item] = retained[int(cosines.argmax())], cosines.max()
@@ -48,7 +54,7 @@ def by_definition(vectors: Vectors, keys: list[tuple[int]], similarity: float) -
 
 
 def test_better_clip_of_a_pair_is_retained() -> None:
-    found = find_duplicates(at_degrees(0, 10, 90), [(2,), (1,), (0,)], similarity=0.9)
+    found = find_duplicates(at_degrees(0, 10, 90), best_first(2, 1, 0), similarity=0.9)
     assert found.is_duplicate.tolist() == [True, False, False]
     assert found.duplicate_of.tolist() == [1, 1, 2]
     assert found.similarity == pytest.approx([np.cos(np.radians(10)), 1, 1], abs=1e-5)
@@ -56,23 +62,23 @@ def test_better_clip_of_a_pair_is_retained() -> None:
 
 def test_chain_loses_only_what_resembles_a_retained_clip() -> None:
     """A ~ B ~ C with A and C apart: B resembles A; C resembles only B, which is gone."""
-    found = find_duplicates(at_degrees(0, 20, 40), [(0,), (1,), (2,)], similarity=0.9)
+    found = find_duplicates(at_degrees(0, 20, 40), best_first(0, 1, 2), similarity=0.9)
     assert found.is_duplicate.tolist() == [False, True, False]
 
 
 def test_most_similar_retained_clip_is_named_rather_than_the_best() -> None:
-    found = find_duplicates(at_degrees(0, 40, 25), [(0,), (1,), (2,)], similarity=0.85)
+    found = find_duplicates(at_degrees(0, 40, 25), best_first(0, 1, 2), similarity=0.85)
     assert found.duplicate_of.tolist() == [0, 1, 1]
 
 
 def test_of_equally_similar_clips_the_better_ranked_is_named() -> None:
-    found = find_duplicates(at_degrees(-20, 20, 0), [(1,), (0,), (2,)], similarity=0.9)
+    found = find_duplicates(at_degrees(-20, 20, 0), best_first(1, 0, 2), similarity=0.9)
     assert found.duplicate_of.tolist() == [0, 1, 1]
 
 
 def test_threshold_is_inclusive_and_exact_copies_reach_one() -> None:
     same = np.repeat(families(1), 3, axis=0)
-    found = find_duplicates(same, [(1,), (0,), (2,)], similarity=1.0)
+    found = find_duplicates(same, best_first(1, 0, 2), similarity=1.0)
     assert found.duplicate_of.tolist() == [1, 1, 1]
     assert found.similarity.tolist() == [1, 1, 1]
 
@@ -80,22 +86,22 @@ def test_threshold_is_inclusive_and_exact_copies_reach_one() -> None:
 @pytest.mark.parametrize("exact_below", [0, 10_000], ids=["clusters", "exact"])
 @pytest.mark.parametrize("n", [1, 2, 7, 400, 2500])
 def test_result_is_that_of_the_definition(n: int, exact_below: int) -> None:
-    vectors, keys = families(n), shuffled_keys(n)
-    expected = by_definition(vectors, keys, 0.8)
-    found = find_duplicates(vectors, keys, similarity=0.8, exact_below=exact_below)
+    vectors, order = families(n), shuffled(n)
+    expected = by_definition(vectors, order, 0.8)
+    found = find_duplicates(vectors, order, similarity=0.8, exact_below=exact_below)
     assert np.array_equal(found.is_duplicate, expected.is_duplicate)
     assert np.array_equal(found.duplicate_of, expected.duplicate_of)
     assert found.similarity == pytest.approx(expected.similarity, abs=1e-5)
 
 
 def test_order_of_the_input_does_not_matter() -> None:
-    vectors, keys = families(1500), shuffled_keys(1500)
-    found = find_duplicates(vectors, keys, similarity=0.8)
-    order = np.random.default_rng(1).permutation(1500)
-    again = find_duplicates(vectors[order], [keys[i] for i in order], similarity=0.8)
-    assert np.array_equal(again.is_duplicate, found.is_duplicate[order])
-    assert np.array_equal(order[again.duplicate_of], found.duplicate_of[order])
-    assert np.array_equal(again.similarity, found.similarity[order])
+    vectors, order = families(1500), shuffled(1500)
+    found = find_duplicates(vectors, order, similarity=0.8)
+    mixed = np.random.default_rng(1).permutation(1500)
+    again = find_duplicates(vectors[mixed], np.argsort(mixed)[order], similarity=0.8)
+    assert np.array_equal(again.is_duplicate, found.is_duplicate[mixed])
+    assert np.array_equal(mixed[again.duplicate_of], found.duplicate_of[mixed])
+    assert np.array_equal(again.similarity, found.similarity[mixed])
 
 
 def test_clusters_miss_few_duplicates() -> None:
@@ -103,63 +109,58 @@ def test_clusters_miss_few_duplicates() -> None:
     originals = unit(rng.normal(size=(6000, 64)))
     copies = unit(originals[:2000] + 0.5 * rng.normal(size=(2000, 64)) / 8)
     vectors = np.concatenate([originals, copies])
-    keys = [(i,) for i in range(len(vectors))]
-    found = find_duplicates(vectors, keys, similarity=0.8, exact_below=100, probes=32)
-    exact = find_duplicates(vectors, keys, similarity=0.8)
+    order = np.arange(len(vectors))
+    found = find_duplicates(vectors, order, similarity=0.8, exact_below=100, probes=32)
+    exact = find_duplicates(vectors, order, similarity=0.8)
     assert exact.is_duplicate.sum() >= 1990
     assert found.is_duplicate.sum() >= 0.97 * exact.is_duplicate.sum()
     assert not (found.is_duplicate & ~exact.is_duplicate).any()
 
 
 def test_float16_embeddings_are_accepted() -> None:
-    vectors, keys = families(300), shuffled_keys(300)
-    full = find_duplicates(vectors, keys, similarity=0.8)
-    half = find_duplicates(vectors.astype(np.float16), keys, similarity=0.8)
+    vectors, order = families(300), shuffled(300)
+    full = find_duplicates(vectors, order, similarity=0.8)
+    half = find_duplicates(vectors.astype(np.float16), order, similarity=0.8)
     assert (full.is_duplicate == half.is_duplicate).mean() > 0.99
 
 
 def test_nothing_gives_nothing() -> None:
-    found = find_duplicates(np.zeros((0, 8), np.float32), [], similarity=0.9)
+    found = find_duplicates(np.zeros((0, 8), np.float32), best_first(), similarity=0.9)
     assert found.is_duplicate.shape == found.duplicate_of.shape == found.similarity.shape == (0,)
 
 
 @pytest.mark.parametrize(
-    ("vectors", "keys", "message"),
+    ("vectors", "order", "message"),
     [
-        (np.array([[1, 0], [np.nan, 1]], np.float32), [(0,), (1,)], "embedding 1 has norm nan"),
-        (np.array([[1, 0], [0, 0]], np.float32), [(0,), (1,)], "embedding 1 has norm 0.0"),
-        (np.array([[3, 4]], np.float32), [(0,)], "norm 5.0, expected 1"),
-        (np.eye(2, dtype=np.float32), [(0,)], "1 rank keys for 2 embeddings"),
-        (np.eye(2, dtype=np.float32), [(0,), (0,)], "rank keys repeat"),
-        (np.eye(2), [(0,), (1,)], r"float64\[2, 2\], expected float32 or float16 \[N, D\]"),
-        (np.ones(2, np.float32), [(0,), (1,)], r"float32\[2\], expected"),
+        (np.array([[1, 0], [np.nan, 1]], np.float32), best_first(0, 1), "embedding 1 has norm nan"),
+        (np.array([[1, 0], [0, 0]], np.float32), best_first(0, 1), "embedding 1 has norm 0.0"),
+        (np.array([[3, 4]], np.float32), best_first(0), "norm 5.0, expected 1"),
+        (np.eye(2, dtype=np.float32), best_first(0), "has 1 numbers, expected each below 2"),
+        (
+            np.eye(2, dtype=np.float32),
+            best_first(0, 0),
+            "has 2 numbers, expected each",
+        ),
+        (np.eye(2), best_first(0, 1), r"float64\[2, 2\], expected float32 or float16 \[N, D\]"),
+        (np.ones(2, np.float32), best_first(0, 1), r"float32\[2\], expected"),
     ],
-    ids=["nan", "zero", "length 5", "few keys", "equal keys", "float64", "one dimension"],
+    ids=["nan", "zero", "length 5", "few numbers", "equal numbers", "float64", "one dimension"],
 )
-def test_wrong_input_is_refused(
-    vectors: NDArray[Any], keys: list[tuple[int]], message: str
-) -> None:
+def test_wrong_input_is_refused(vectors: NDArray[Any], order: Order, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        find_duplicates(vectors, keys, similarity=0.9)
+        find_duplicates(vectors, order, similarity=0.9)
 
 
-def test_rank_key_prefers_pixels_then_bits_then_length_then_content() -> None:
-    base = {"pixels": 100, "bits_per_pixel": 0.1, "n_frames": 50, "source_id": "b", "start_pts": 7}
-    ordered = [
-        rank_key(**(base | {"pixels": 200, "bits_per_pixel": 0.01})),
-        rank_key(**(base | {"bits_per_pixel": 0.2, "n_frames": 10})),
-        rank_key(**(base | {"n_frames": 60})),
-        rank_key(**(base | {"source_id": "a", "start_pts": 9})),
-        rank_key(**(base | {"start_pts": 3})),
-        rank_key(**base),
-    ]
-    assert ordered == sorted(ordered)
-    assert len(set(ordered)) == len(ordered)
+def test_order_prefers_pixels_then_bits_then_length_then_the_first() -> None:
+    clips = [(100, 0.1, 50), (100, 0.1, 50), (100, 0.1, 60), (100, 0.2, 10), (200, 0.01, 50)]
+    pixels, bits, frames = map(np.array, zip(*clips, strict=True))
+    order = rank_order(pixels=pixels, bits_per_pixel=bits, n_frames=frames)
+    assert order.tolist() == [4, 3, 2, 0, 1]
 
 
-def test_rank_key_refuses_what_has_no_order() -> None:
+def test_what_has_no_order_is_refused() -> None:
     with pytest.raises(ValueError, match="bits_per_pixel is nan"):
-        rank_key(pixels=1, bits_per_pixel=float("nan"), n_frames=1, source_id="a", start_pts=0)
+        rank_order(pixels=np.array([1]), bits_per_pixel=np.array([np.nan]), n_frames=np.array([1]))
 
 
 def test_configuration_refuses_unknown_keys_and_impossible_values() -> None:
@@ -174,7 +175,7 @@ def test_clusters_on_a_gpu_find_the_same_duplicates() -> None:
     faiss = pytest.importorskip("faiss")
     if not hasattr(faiss, "StandardGpuResources"):
         pytest.skip("this FAISS is a build without GPU code")
-    vectors, keys = families(6000), shuffled_keys(6000)
-    on_cpu = find_duplicates(vectors, keys, similarity=0.8, exact_below=100)
-    on_gpu = find_duplicates(vectors, keys, similarity=0.8, exact_below=100, on_gpu=True)
+    vectors, order = families(6000), shuffled(6000)
+    on_cpu = find_duplicates(vectors, order, similarity=0.8, exact_below=100)
+    on_gpu = find_duplicates(vectors, order, similarity=0.8, exact_below=100, on_gpu=True)
     assert (on_gpu.is_duplicate == on_cpu.is_duplicate).mean() > 0.999

@@ -22,7 +22,7 @@ from curator.stages.dedup.similar_pairs import (
 )
 from curator.stages.dedup.stage import DedupStage
 from curator.storage import Store, open_store
-from curator.tables.clip_vectors import vectors_table
+from curator.tables.clip_vectors import StoredVectors, vectors_table
 from tests.made_clips import clip_rows
 
 N = 1500
@@ -38,7 +38,8 @@ def families(n: int, dim: int = 24) -> NDArray[np.float32]:
 
 VECTORS = families(N)
 IDS = pa.array([f"{number:04d}" for number in range(N)])
-KEYS = [(-1, 0.5, -9, "s", int(i)) for i in np.random.default_rng(1).permutation(N)]
+RANK = np.random.default_rng(1).permutation(N)
+"""Of each clip; 0 is the best."""
 
 
 def pairs_in_steps(*stops: int, least: float = 0.7) -> AlikePairs:
@@ -55,11 +56,11 @@ def pairs_in_steps(*stops: int, least: float = 0.7) -> AlikePairs:
 def test_any_of_the_clips_give_what_a_search_gives(stops: tuple[int, ...], share: float) -> None:
     pairs = pairs_in_steps(*stops)
     rows = np.flatnonzero(np.random.default_rng(2).random(N) < share)[::-1]
-    keys = [KEYS[row] for row in rows]
+    order = np.argsort(RANK[rows])
     for similarity in (0.7, 0.8):
-        expected = find_duplicates(VECTORS[rows], keys, similarity=similarity)
+        expected = find_duplicates(VECTORS[rows], order, similarity=similarity)
         assert expected.is_duplicate.sum() > 20
-        found = duplicates_of(pairs.among(IDS.take(rows)), keys, similarity=similarity)
+        found = duplicates_of(pairs.among(IDS.take(rows)), order, similarity=similarity)
         assert np.array_equal(found.is_duplicate, expected.is_duplicate)
         assert np.array_equal(found.duplicate_of, expected.duplicate_of)
         assert np.array_equal(found.similarity, expected.similarity)
@@ -84,7 +85,7 @@ def test_what_was_not_compared_or_not_held_is_refused() -> None:
     with pytest.raises(ValueError, match="1 clips were not compared"):
         pairs.among(IDS[99:101])
     with pytest.raises(ValueError, match=r"held from 0.7, 0.6 was asked for"):
-        duplicates_of(pairs, KEYS[:100], similarity=0.6)
+        duplicates_of(pairs, np.arange(100), similarity=0.6)
 
 
 class Corpus:
@@ -106,7 +107,7 @@ class Corpus:
             for row in self.rows
         )
         stage = DedupStage(DedupConfig(similarity=similarity))
-        remove_duplicates(stage, rows, self.vectors, stored)
+        remove_duplicates(stage, rows, StoredVectors.of(self.vectors), stored)
         return {
             row.clip_id: (row.duplicate_of, row.duplicate_similarity) for row in rows if row.reason
         }

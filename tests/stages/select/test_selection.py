@@ -4,11 +4,12 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
 from curator.stages.select.config import SelectConfig
-from curator.stages.select.selection import group_name, select
+from curator.stages.select.selection import Selected, groups_of, select
 from curator.stages.select.stage import SelectStage
 from curator.tables.clip_rows import ClipRow, ClipRows
 from tests.made_clips import clip_rows
@@ -23,8 +24,14 @@ def clips(n: int, **columns: Any) -> ClipRows:  # noqa: ANN401
 
 
 def taken(rows: Sequence[ClipRow], **config: Any) -> set[str]:  # noqa: ANN401
-    chosen = select(rows, SelectConfig.model_validate(config))
-    return {row.clip_id for row, one in zip(rows, chosen, strict=True) if one.is_taken}
+    ids, chosen = chosen_of(rows, SelectConfig.model_validate(config))
+    return {name for name, is_taken in zip(ids, chosen.is_taken, strict=True) if is_taken}
+
+
+def chosen_of(rows: Sequence[ClipRow], config: SelectConfig) -> tuple[list[str], Selected]:
+    ids = [row.clip_id for row in rows]
+    columns = [pa.chunked_array([[row.value(name) for row in rows]]) for name in config.by]
+    return ids, select(pa.array(ids), columns, config)
 
 
 def test_a_cap_holds_for_each_group_and_small_groups_are_whole() -> None:
@@ -48,9 +55,17 @@ def test_single_groups_have_their_own_share() -> None:
     names = taken(rows, by=["bucket"], keep_fractions={"wide": 0.25})
     assert len(names) == 10
     config = SelectConfig(by=("bucket", "tags"), keep_fractions={"wide | a+b": 0})
-    assert {group_name(row, config) for row in rows} == {"wide | a+b", "wide | none"}
-    left = [row for row, one in zip(rows, select(rows, config), strict=True) if one.is_taken]
+    _, chosen = chosen_of(rows, config)
+    assert set(chosen.names) == {"wide | a+b", "wide | none"}
+    left = [row for row, one in zip(rows, chosen.is_taken, strict=True) if one]
     assert {tuple(row.tags) for row in left} == {()}
+
+
+def test_values_of_the_same_name_are_one_group() -> None:
+    """Pins that a missing value and its name are one, and the sign between columns too."""
+    columns = [["a | b", "a", None, "none"], ["c", "b | c", "d", "d"]]
+    names, group = groups_of([pa.chunked_array([values]) for values in columns], 4)
+    assert [names[number] for number in group] == ["a | b | c"] * 2 + ["none | d"] * 2
 
 
 def test_what_is_taken_depends_on_seed_and_ids_alone() -> None:

@@ -1,0 +1,336 @@
+"""A corpus as workers would have left it: probes and candidates are stored, nothing was decoded.
+
+`execute` runs `curate run` over it in this process. Listing and cutting are pretended: sources are
+made up, and a written clip is a few bytes.
+"""
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+from made_out import candidates_table, thumbnail, unlike_vectors
+
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.models.perceptual import PERCEPTUAL_MODEL
+from curator.recipe import Recipe, load_recipe, with_changes
+from curator.records.sources import SourceRef
+from curator.runs import curation
+from curator.stages.analyze.analysis_driver import Analyzing
+from curator.stages.analyze.families import families_of, tracks_fingerprint
+from curator.stages.commit import commit_run as commit
+from curator.stages.cut import cut_driver
+from curator.stages.propose.candidate_store import Candidates
+from curator.stages.propose.stage import ProposedUnit, ProposeStage
+from curator.stages.scan.config import ScanConfig
+from curator.stages.scan.probe_parts import SCAN_SCHEMA, scan_key
+from curator.stages.scan.source_listing import ListedSource
+from curator.stages.scan.stage import ScanStage
+from curator.stages.shard import stage as shard_stage
+from curator.storage import open_store
+from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
+from curator.tables.parts import Parts, rows_to_table
+from curator.tables.schemas import PICTURES_SCHEMA, SHOTS_SCHEMA, embeddings_schema
+from curator.tables.source_table import MEASURED_SCHEMA
+
+PER_SOURCE = 50
+MP4 = b"a written clip"
+CAMERAS = ("a", "b", "broken", None)
+LABELS = (["day"], ["night", "private"], ["day", "rain"], None)
+SETTINGS = (
+    "filters.motion.min=0.02",
+    "filters.sharpness.drop_lowest=0.15",
+    "filters.luma={drop_lowest: 0.05, drop_highest: 0.05}",
+    "filters.noise={drop_highest: 0.1, severity: flag}",
+    "filters.grainy={score: noise, max: 2, severity: flag}",
+    "filters.camera_motion={max: 0.3, unmeasured: keep}",
+    "shard.max_bytes=10000000",
+)
+META_SETTINGS = (
+    "filters.meta.rating={min: 1, unmeasured: keep}",
+    "filters.meta.camera.none_of=[broken]",
+    "filters.meta.labels.none_of=[private]",
+    "select.by=[bucket,meta.camera]",
+    "select.max_per_group=250",
+    "shard.embedding=descriptor",
+)
+
+
+def uri_of(source: int) -> str:
+    """Address of a source by its number."""
+    return f"/films/{source // 1000:05}/{source:08}.mp4"
+
+
+def id_of(source: int) -> str:
+    """Its id, which is no order of the numbers."""
+    return hashlib.sha256(str(source).encode()).hexdigest()[:32]
+
+
+def listed(n_sources: int, *, meta: bool = False) -> Iterator[ListedSource]:
+    """The sources as a manifest would name them."""
+    for number in range(n_sources):
+        about = {
+            "meta.camera": CAMERAS[number % 4],
+            "meta.rating": None if number % 5 == 0 else float(number % 7) / 2,
+            "meta.labels": LABELS[number // 3 % 4],
+            "meta.take": number,
+        }
+        known = {name: value for name, value in about.items() if value is not None and meta}
+        yield ListedSource(uri=uri_of(number), bytes=8, version="1", metadata=known)
+
+
+def candidates_of(first: int, n: int) -> pa.Table:
+    """Candidates by number, with scores spread about as in footage: gaps, ties, NaN among them."""
+    rng = np.random.default_rng(first)
+    numbers = np.arange(first, first + n)
+    sources = (numbers // PER_SOURCE).tolist()
+
+    def gaps(values: np.ndarray, share: float) -> list[float | None]:
+        missing = rng.random(n) < share
+        return [None if gap else value for gap, value in zip(missing, values.tolist(), strict=True)]
+
+    noise = rng.gamma(2.0, 0.8, n)
+    noise[rng.random(n) < 0.002] = np.nan
+    sizes = [(1280, 720), (1920, 1080), (720, 1280), (640, 200), (320, 180)]
+    chosen = [sizes[k] for k in rng.choice(5, n, p=[0.5, 0.3, 0.1, 0.05, 0.05]).tolist()]
+    n_frames = rng.choice([150, 60, 20], n, p=[0.8, 0.15, 0.05])
+    ids = [f"{(k * 2654435761) % 2**32:08x}{k:016x}" for k in numbers.tolist()]
+    return candidates_table(
+        n,
+        clip_id=ids,
+        source_id=[id_of(k) for k in sources],
+        source_uri=[uri_of(k) for k in sources],
+        n_frames=n_frames,
+        seconds=np.where(rng.random(n) < 0.05, 1.0, n_frames / 30),
+        width=[width for width, _ in chosen],
+        height=[height for _, height in chosen],
+        tags=[["found"] if k % 97 == 0 else [] for k in numbers.tolist()],
+        motion=gaps(rng.lognormal(-2.5, 1.2, n), 0.01),
+        noise=pa.array(noise),
+        sharpness=gaps(np.round(rng.beta(2.0, 3.0, n), 2), 0.01),
+        luma=rng.beta(4.0, 4.0, n),
+        contrast=rng.beta(3.0, 6.0, n) / 2,
+        clipped_fraction=rng.beta(1.0, 20.0, n),
+        bits_per_pixel=gaps(np.round(rng.lognormal(-3.0, 0.7, n), 2), 0.05),
+        aspect=[width / height for width, height in chosen],
+        short_side_px=[float(min(size)) for size in chosen],
+        measured_fps=[30.0] * n,
+        hdr=(rng.random(n) < 0.01).astype(float),
+        corrupt_fraction=[0.0] * n,
+        camera_motion=gaps(rng.lognormal(-3.0, 1.2, n), 0.2),
+        camera_jitter=rng.lognormal(-4.0, 1.0, n),
+        black_fraction=[0.0] * n,
+        frozen_fraction=[0.0] * n,
+        content_area=[1.0] * n,
+        blocking=rng.gamma(1.0, 0.2, n),
+        combing=[0.0] * n,
+    )
+
+
+def vectors_of(first: int, n: int, *, copies: float) -> np.ndarray:
+    """Unit vectors, a share of which are nearly those of the clip before."""
+    vectors = unlike_vectors(n, seed=first)
+    rng = np.random.default_rng(first + 1)
+    for row in np.flatnonzero(rng.random(n) < copies)[1:].tolist():
+        vectors[row] = vectors[row - 1] + 0.02 * vectors[row]
+    unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit
+
+
+def make(out: Path, n: int, recipe: Recipe, *, per_part: int = 50_000, copies: float = 0.2) -> None:
+    """Writes probes and candidates of `n` clips under an output root."""
+    store = open_store(str(out))
+    scan = Parts(store, "scan", ScanStage(ScanConfig()).fingerprint({}))
+    n_sources = -(-n // PER_SOURCE)
+    probe = {
+        "container": "mov,mp4,m4a,3gp,3g2,mj2", "codec": "h264", "pixel_format": "yuv420p",
+        "width": 1280, "height": 720, "rotation_deg": 0, "pixel_aspect": "1", "time_base": "1/30",
+        "fps": "30", "is_vfr": False, "header_duration_s": 250.0, "header_n_frames": 7500,
+        "has_audio": False, "is_hdr": False, "bytes": 8, "version": "1",
+    }  # fmt: skip
+    for start in range(0, n_sources, 4096):
+        rows = [
+            {"uri": uri_of(k), "source_id": id_of(k), **probe}
+            for k in range(start, min(start + 4096, n_sources))
+        ]
+        scan.write(
+            rows_to_table(rows, SCAN_SCHEMA), [scan_key(str(row["uri"]), "1") for row in rows]
+        )
+    stamp = tracks_fingerprint(families_of(recipe.analyze, None))
+    track = f"tracks/frames/{stamp}-made.parquet"
+    store.write(track, b"tracks")
+    stage = ProposeStage(recipe.propose, aggregates=recipe.scores.root)
+    candidates = Candidates(store, stage.fingerprint({"tracks": stamp}), has_clip=False)
+    jpegs = [thumbnail(number) for number in range(50)]
+    for first in range(0, n, per_part):
+        count = min(per_part, n - first)
+        clips = candidates_of(first, count)
+        ids, vectors = clips["clip_id"].to_pylist(), vectors_of(first, count, copies=copies)
+        sources = [
+            {"source_id": id_of(k), "uri": uri_of(k), "outcome": "done", "duration_s": 250.0,
+             "n_frames": 7500, "n_clips": PER_SOURCE, "notes": []}
+            for k in range(first // PER_SOURCE, -(-(first + count) // PER_SOURCE))
+        ]  # fmt: skip
+        names = [name for name in SHOTS_SCHEMA.names if not name.startswith("transition")]
+        shots = clips.select(names).append_column("transition_in", pa.array(["cut"] * count))
+        shots = shots.append_column("transition_out", pa.array(["cut"] * count))
+        flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+        pictures = [{"clip_id": name, "jpeg": jpegs[k % 50]} for k, name in enumerate(ids)]
+        candidates.add(
+            ProposedUnit(
+                track_parts={str(row["source_id"]): track for row in sources},
+                sources=rows_to_table(sources, MEASURED_SCHEMA),
+                shots=shots.cast(SHOTS_SCHEMA),
+                clips=clips,
+                vectors=pa.table(
+                    [clips["clip_id"], pa.array([PERCEPTUAL_MODEL] * count), flat],
+                    schema=embeddings_schema(vectors.shape[1]),
+                ),
+                pictures=rows_to_table(pictures[:1000], PICTURES_SCHEMA),
+            )
+        )
+        candidates.flush()
+
+
+def recipe_of(settings: Sequence[str]) -> Recipe:
+    """The recipe `quickstart` with settings."""
+    return with_changes(load_recipe("quickstart"), settings)
+
+
+def _cut(self: Any, clips: Any, *_: object, **__: object) -> Locations:  # noqa: ANN401
+    """Says that every kept clip was encoded, but for a few that could not be."""
+    numbers = np.asarray(clips.kept_numbers(), np.int64)
+    n = len(numbers)
+    facts = {
+        "cut_mode": ["encode"] * n, "crf": [18] * n, "audio": ["dropped"] * n,
+        "mp4_bytes": [len(MP4)] * n, "mp4_sha256": [hashlib.sha256(MP4).hexdigest()] * n,
+        "cut_fingerprint": [self.stamp] * n,
+    }  # fmt: skip
+    clips.scatter(numbers, pa.table(facts))
+    ids = clips.column("clip_id").take(pa.array(numbers))
+    for number in numbers[::1000].tolist():
+        cut_driver.reject(clips[number], "cut_failed", detail="as pretended")
+    place = [["cuts/none"] * n, [0] * n, pa.nulls(n, pa.int64()), [len(MP4)] * n]
+    return Locations(pa.table([ids, *place], schema=LOCATION_SCHEMA))
+
+
+def _analyze(
+    load: Any,  # noqa: ANN401 - the method
+    out: Path,
+    unit_clips: int,
+    missing: Sequence[SourceRef],
+    step: Any,  # noqa: ANN401
+    take: Callable[[ProposedUnit], None],
+) -> None:
+    """Hands on what is stored as if workers had just proposed it, a few clips at a time."""
+    store = open_store(str(out))
+    (stamp, *_) = {i.key.split("/")[2].split("-")[0] for i in store.list("candidates/sources/")}
+    uris = {str(source.source_id): source.uri for source in missing}
+    for part in load(Candidates(store, stamp, has_clip=False), uris):
+        sources = part.sources.select(MEASURED_SCHEMA.names)
+        columns = (part.sources[name].to_pylist() for name in ("source_id", "track_part"))
+        track = dict(zip(*columns, strict=True))
+        for start in range(0, part.clips.num_rows, unit_clips):
+            clips = part.clips.slice(start, unit_clips)
+            first, begins = start // PER_SOURCE, start % PER_SOURCE == 0
+            own = sources.slice(first, -(-unit_clips // PER_SOURCE) if begins else 0)
+            take(
+                ProposedUnit(
+                    track_parts={name: track[name] for name in own["source_id"].to_pylist()},
+                    sources=own,
+                    shots=part.shots.slice(start, unit_clips),
+                    clips=clips,
+                    vectors=part.vectors.slice(start, unit_clips),
+                    pictures=PICTURES_SCHEMA.empty_table(),
+                )
+            )
+
+
+def execute(
+    out: Path,
+    recipe: Recipe,
+    n_sources: int,
+    *,
+    meta: bool = False,
+    stage: Callable[[str], None] | None = None,
+    unit_clips: int | None = None,
+    **options: Any,  # noqa: ANN401
+) -> dict[str, Any]:
+    """Runs over what is stored.
+
+    Args:
+        out: Output root.
+        recipe: Settings.
+        n_sources: Number of sources.
+        meta: Whether sources have metadata.
+        stage: Hears of each stage as it begins.
+        unit_clips: Clips of a unit, as if workers had just proposed them; None for what is stored.
+        options: Of `Run`.
+    """
+    progress = Progress(io.StringIO(), live=False)
+    if stage is not None:
+        progress.stage = stage  # type: ignore[method-assign]
+    replaced = []
+    if unit_clips is not None:
+        load = Candidates.load
+        replaced = [
+            patch.object(Candidates, "load", lambda *_: iter(())),
+            patch.object(Analyzing, "run", partial(_analyze, load, out, unit_clips)),
+        ]
+    with (
+        ExitStack() as stack,
+        Engine(address=None, workers=1) as engine,
+        patch.object(curation, "list_sources", lambda *_, **__: listed(n_sources, meta=meta)),
+        patch.object(cut_driver.Cutting, "cut", _cut),
+        patch.object(shard_stage.ShardStage, "_read", lambda self, sample: MP4),
+    ):
+        for one in replaced:
+            stack.enter_context(one)
+        run = curation.Run(open_store(str(out)), recipe, engine, progress, **options)
+        return run.execute(["made"], limit=None, prune=True)
+
+
+def digests(
+    out: Path,
+    recipe: Recipe,
+    n_sources: int,
+    *,
+    meta: bool = False,
+    **options: Any,  # noqa: ANN401
+) -> dict[str, str]:
+    """Runs, and returns a digest of each thing that readers see, times and versions left out."""
+    seen: dict[str, Any] = {}
+    render, sealed = commit.render_report, commit.sealed_json
+    gone = {"stage_seconds": {}, "cpu_seconds": {}, "versions": {}, "listed_ns": 0}
+    gone |= {"curate_version": "", "extensions": []}
+
+    def page(*, summary: Mapping[str, Any], **others: Any) -> str:  # noqa: ANN401
+        shown: str = render(summary={**summary, **gone}, **others)
+        seen["report"] = shown.encode()
+        return shown
+
+    def sealed_summary(value: Mapping[str, Any], encode: Callable[[object], bytes]) -> bytes:
+        if "counts" in value:
+            shards = [shard | {"versions": {}} for shard in value["shards"]]
+            shown = {**value, **gone, "shards": shards}
+            seen["summary"] = json.dumps(shown, default=str).encode()
+        return sealed(value, encode)
+
+    with (
+        patch.object(commit, "render_report", page),
+        patch.object(commit, "sealed_json", sealed_summary),
+    ):
+        summary = execute(out, recipe, n_sources, meta=meta, **options)
+    store = open_store(str(out))
+    for parts in summary["tables"].values():
+        seen |= {name: store.read(name) for name in parts}
+    seen |= {i.key: store.read(i.key) for i in store.list("shards/") if i.key.endswith(".tar")}
+    return {name: hashlib.sha256(data).hexdigest() for name, data in seen.items()}

@@ -1,0 +1,167 @@
+"""Tables that wait on the disk come back as they were added, sorted where that is wanted."""
+
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from curator.tables import disk_table
+from curator.tables.clip_rows import ClipRows
+from curator.tables.clip_store import ClipStore
+from curator.tables.clip_vectors import StoredVectors, vectors_table
+from curator.tables.disk_table import DiskTable, SortedRows
+from curator.tables.schemas import clips_schema
+
+N = 3000
+BY = ("id", "n")
+ROOMS = pytest.mark.parametrize("room_bytes", [0, 20_000, 1 << 30], ids=["none", "some", "all"])
+"""Bytes of memory: for nothing, for a part of the rows, for all."""
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("BLOCK_ROWS", 256), ("_PACK_TABLES", 8), ("_PACK_ROWS", 100)):
+        monkeypatch.setattr(disk_table, name, value)
+
+
+def made() -> pa.Table:
+    """Rows with gaps, NaN, lists and vectors; ids come several times, and some are no hashes."""
+    rng = np.random.default_rng(0)
+    names = [hashlib.sha256(str(k % 900).encode()).hexdigest()[:8] for k in range(N - 3)]
+    score = rng.random(N)
+    score[::7] = np.nan
+    return pa.table(
+        {
+            "id": [*names, "", "zz", "\N{GREEK SMALL LETTER ALPHA}"],
+            "n": rng.permutation(N),
+            "score": pa.array(score, mask=rng.random(N) < 0.1),
+            "tags": pa.array([["a"] * (k % 3) if k % 5 else None for k in range(N)]),
+            "flag": pa.array([None if k % 11 == 0 else k % 2 == 0 for k in range(N)]),
+        }
+    )
+
+
+def pieces(table: pa.Table) -> Iterator[pa.Table]:
+    """A table in pieces of uneven length, empty ones among them."""
+    start, k = 0, 0
+    while start < table.num_rows:
+        yield table.slice(start, k % 97)
+        start += k % 97
+        k += 13
+
+
+def same(found: pa.Table, wanted: pa.Table) -> bool:
+    """Whether tables are equal, NaN included."""
+    return repr(found.to_pydict()) == repr(wanted.to_pydict()) and found.schema == wanted.schema
+
+
+@ROOMS
+def test_rows_come_back_in_the_order_in_which_they_were_added(room_bytes: int) -> None:
+    table = made()
+    stored = DiskTable(table.schema, room_bytes)
+    for piece in pieces(table):
+        stored.add(piece)
+    assert len(stored) == N
+    assert same(stored.whole(), table)
+    for start, n_rows in ((0, N), (0, 0), (N, 0), (255, 2), (250, 900), (N - 1, 1), (N - 300, 300)):
+        assert same(stored.slice(start, n_rows), table.slice(start, n_rows))
+    assert same(stored.take([N - 1, 0, 700]), table.take([N - 1, 0, 700]))
+    stored.forget()
+    assert same(stored.whole(), table)
+
+
+@ROOMS
+def test_rows_come_out_sorted_again_and_again(room_bytes: int) -> None:
+    table = made()
+    stored = SortedRows(table.schema, BY, room_bytes)
+    for piece in pieces(table):
+        stored.add(piece)
+    wanted = table.sort_by([(name, "ascending") for name in BY])
+    for _ in range(2):
+        blocks = list(stored.blocks())
+        assert max(block.num_rows for block in blocks) <= 256
+        assert same(pa.concat_tables(blocks), wanted)
+    assert sorted(stored["n"].to_pylist()) == list(range(N))
+    assert (stored.num_rows, stored.column_names) == (N, table.column_names)
+
+
+@ROOMS
+def test_rows_are_found_by_key(room_bytes: int) -> None:
+    table = made().slice(0, 900)
+    stored = SortedRows(table.schema, BY, room_bytes)
+    for piece in pieces(table):
+        stored.add(piece)
+    keys = pa.array(["not there", *table["id"].to_pylist()[::-1], "00"])
+    found = {}
+    for positions, own, rows in stored.find(keys):
+        numbers = own["n"].take(pa.array(rows)).to_pylist()
+        found |= dict(zip(positions.tolist(), numbers, strict=True))
+    assert found == dict(enumerate(table["n"].to_pylist()[::-1], start=1))
+
+
+def test_nothing_is_found_in_nothing() -> None:
+    schema = made().schema
+    assert list(SortedRows(schema, BY, 0).blocks()) == []
+    assert DiskTable(schema, 0).whole().num_rows == 0
+    assert DiskTable(schema, 0).slice(0, 0).num_rows == 0
+
+
+@ROOMS
+def test_vectors_are_found_by_the_ids_of_clips(room_bytes: int) -> None:
+    rng = np.random.default_rng(1)
+    ids = [hashlib.sha256(str(k).encode()).hexdigest()[:8] for k in range(500)]
+    matrix = rng.random((500, 24), dtype=np.float32)
+    stored = StoredVectors(vectors_table([]), room_bytes)
+    for start in range(0, 500, 60):
+        some = slice(start, start + 60)
+        stored.add(vectors_table(list(zip(ids[some], matrix[some], strict=True))))
+        stored.add(vectors_table([], least_dim=1))
+    wanted = [ids[k] for k in (499, 3, 77, 78)]
+    assert stored.known(pa.array(["x", *wanted])).tolist() == [False, True, True, True, True]
+    assert np.array_equal(stored.matrix(pa.array(wanted)), matrix[[499, 3, 77, 78]])
+    some = stored.some(pa.array(wanted))
+    assert np.array_equal(some.get(ids[77]), matrix[77])
+    assert some.get(ids[4]) is None
+    found = pa.concat_tables(stored.blocks())
+    assert found["clip_id"].to_pylist() == sorted(ids)
+    assert stored.schema.field("vector").type.list_size == 24
+
+
+@ROOMS
+def test_clips_that_passed_and_others_are_one_table(room_bytes: int) -> None:
+    """Pins the order of the clips, and that changes of those that passed are in it."""
+    rows = [
+        {"clip_id": f"c{k:04}", "decision": "kept" if k % 3 == 0 else "rejected", "shot": k,
+         "reasons": ["a"] * (k % 3), "motion": None if k % 5 == 0 else k / 7}
+        for k in range(1000)
+    ]  # fmt: skip
+    schema = pa.schema([clips_schema().field(name) for name in rows[0]])
+    table = pa.Table.from_pylist(rows, schema=schema)
+    store = ClipStore(schema, room_bytes)
+    for start in range(0, 1000, 130):
+        store.add(table.slice(start, 130))
+    assert [row.shot for row in store.rows] == list(range(0, 1000, 3))
+    store.rows[5].caption, rows[15]["caption"] = "said", "said"
+    wanted = ClipRows(pa.Table.from_pylist(rows, clips_schema()), clips_schema())
+    assert len(store) == 1000
+    assert same(pa.concat_tables(store.blocks()), wanted.table())
+    names = ("caption", "clip_id")
+    assert same(pa.concat_tables(store.blocks(names)), wanted.table().select(names))
+    for name in ("motion", "luma"):
+        np.testing.assert_array_equal(store.floats(name), wanted.floats(name))
+    some = [999, 15, 14, 0, 500]
+    assert same(store.take(some).table(), wanted.take(some).table())
+
+
+def test_no_file_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    table = made()
+    stored = SortedRows(table.schema, BY, 0)
+    for _ in range(20):
+        stored.add(table)
+    assert sum(block.num_rows for block in stored.blocks()) == 20 * N
+    assert list(tmp_path.iterdir()) == []
