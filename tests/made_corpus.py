@@ -295,7 +295,7 @@ def execute(
         for one in replaced:
             stack.enter_context(one)
         run = curation.Run(open_store(str(out)), recipe, engine, progress, **options)
-        return run.execute(["made"], limit=None, prune=True)
+        return run.execute(["made"], limit=None, replace=True)
 
 
 def digests(
