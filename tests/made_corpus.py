@@ -310,7 +310,7 @@ def digests(
     seen: dict[str, Any] = {}
     render, sealed = commit.render_report, commit.sealed_json
     gone = {"stage_seconds": {}, "cpu_seconds": {}, "versions": {}, "listed_ns": 0}
-    gone |= {"curate_version": "", "extensions": []}
+    gone |= {"curate_version": "", "extensions": [], "made": ""}
 
     def page(*, summary: Mapping[str, Any], **others: Any) -> str:  # noqa: ANN401
         shown: str = render(summary={**summary, **gone}, **others)
