@@ -23,7 +23,7 @@ from curator.executor.termination import Terminated, end_process
 
 COMMANDS = (
     "run", "recipes", "graph", "models", "scores", "explain", "tune", "recaption", "verify",
-    "export", "snapshots", "clean", "doctor", "demo",
+    "export", "snapshots", "clean", "remove", "doctor", "demo",
 )  # fmt: skip
 """Modules of `curator.commands`, in the order of the help."""
 

@@ -36,6 +36,8 @@ class ErrorCode(StrEnum):
     """Permission, I/O or network error."""
     WORKER_DIED = "worker_died"
     """Its worker process died twice: a crash in a decoder, memory, or the time limit."""
+    REMOVED = "removed"
+    """`curate remove` took it out of OUT."""
     INTERNAL = "internal"
     """A defect of this package; the traceback is in the log."""
 

@@ -31,7 +31,7 @@ LAYERS = (
     ("recipe",),
     ("verify", "pipeline"),
     ("export",),
-    ("runs",),
+    ("runs", "removal"),
     ("review", "doctor", "loading"),
     ("api",),
     ("commands",),

@@ -9,7 +9,8 @@ from curator.commands.arguments import EXIT_FAILED, add_snapshot, positive
 from curator.commands.terminal_line import TerminalLine
 
 if TYPE_CHECKING:
-    from curator.verify import Verified
+    from curator.verify import ProvenRemoved, Verified
+    from curator.verify.findings import Finding
 
 
 HELP = "check shards, indexes and tables under OUT, and say what is wrong"
@@ -52,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also hash every source that still exists, and compare it with the table `sources`",
     )
+    parser.add_argument(
+        "--removed",
+        action="store_true",
+        help="instead read every object under OUT, and look for ids, clips, pictures and captions "
+        "of what `curate remove` took out",
+    )
     add_snapshot(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
 
@@ -73,6 +80,8 @@ def main(options: argparse.Namespace) -> int:
     from curator.errors import StorageError, UsageError
     from curator.verify import verify
 
+    if options.removed:
+        return _removed(options)
     try:
         with TerminalLine(quiet=options.json) as shown:
             verified = verify(
@@ -91,6 +100,48 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     print(as_json(verified) if options.json else as_text(verified))
     return 0 if verified.is_well else EXIT_FAILED
+
+
+def _removed(options: argparse.Namespace) -> int:
+    """Proves removals; returns 0, or `EXIT_FAILED` if something was found."""
+    from curator.verify import verify_removed
+
+    with TerminalLine(quiet=options.json) as shown:
+        proven = verify_removed(
+            options.out,
+            progress=lambda n_objects, n_bytes: shown(
+                f"{n_objects} objects, {n_bytes / 1e6:.0f} MB"
+            ),
+        )
+    if options.json:
+        facts = {**asdict(proven), "is_well": proven.is_well}
+        print(json.dumps(facts, indent=1, ensure_ascii=False))
+    else:
+        print(removed_text(proven))
+    return 0 if proven.is_well else EXIT_FAILED
+
+
+def removed_text(proven: "ProvenRemoved") -> str:
+    """Returns what was read and found, for people."""
+    read = ", ".join(f"{number} {kind}" for kind, number in proven.read.items())
+    n_found = sum(proven.counts.values())
+    return "\n".join(
+        [
+            *(line for finding in proven.findings for line in _finding_lines(finding)),
+            f"{proven.uri}: {proven.n_bytes / 1e6:.1f} MB read ({read}), compared with "
+            f"{proven.n_records} records of removals: "
+            + ("nothing of what was removed is there" if proven.is_well else f"{n_found} found"),
+        ]
+    )
+
+
+def _finding_lines(finding: "Finding") -> list[str]:
+    word = "warning" if finding.is_warning else "wrong"
+    return [
+        f"{word} {finding.code}: {finding.path}",
+        f"    found {finding.found}; expected {finding.expected}",
+        f"    {finding.remedy}",
+    ]
 
 
 def as_json(verified: "Verified") -> str:
@@ -121,12 +172,7 @@ def as_text(verified: "Verified") -> str:
     for finding in verified.findings:
         code = str(finding.code)
         stored[code] = stored.get(code, 0) + 1
-        word = "warning" if finding.is_warning else "wrong"
-        lines += [
-            f"{word} {code}: {finding.path}",
-            f"    found {finding.found}; expected {finding.expected}",
-            f"    {finding.remedy}",
-        ]
+        lines += _finding_lines(finding)
     for code, n_found in verified.counts.items():
         if n_found > stored.get(code, 0):
             lines.append(f"{code}: {n_found} in all, the first {stored.get(code, 0)} are above")

@@ -28,6 +28,7 @@ from curator.runs.corpus import Corpus, decide
 from curator.runs.earlier_sources import CARRIED, carry, earlier_sources
 from curator.runs.losses import Losses
 from curator.runs.run_log import RunLog
+from curator.runs.withheld import WITHHELD, withhold_sources, without_removed
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.analyze.identity_driver import Identifying
 from curator.stages.caption.captioners.captioner_list import captioner_extensions
@@ -51,6 +52,7 @@ from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.clip_locations import Location
 from curator.tables.output_format import earlier_state, existing, log_older
+from curator.tables.removal_records import finished_removals
 from curator.tables.snapshot_store import EARLIER
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
@@ -91,6 +93,7 @@ class Run:
         self._engine, self._progress = engine, progress
         self._semantics = semantics_of(recipe)
         self._graph = graph_of(recipe)
+        self._removals = finished_removals(store)
         self._previous = earlier_state(store)
         self._standing = StandingShards(store, self._previous)
         log_older(store, self._previous)
@@ -158,7 +161,9 @@ class Run:
     def _scan(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
         log, begun = self._log, time.monotonic()
         self._listed_ns = time.time_ns()
-        scanning = Scanning(stage, self._store, self._engine, self._progress, self._sources)
+        scanning = Scanning(
+            stage, self._store, self._engine, self._progress, self._sources, self._removals
+        )
         self._progress.stage("list")
         new = scanning.begin(self._listed(stage.config.sidecar_meta))
         self._progress.stage("scan")
@@ -176,6 +181,7 @@ class Run:
             since_ns=self._listed_ns,
         )
         identifying.run()
+        withhold_sources(self._sources, self._removals)
         log.cpu_s.update(identifying.cpu_s)
         log.counts["skipped_names"] = scanning.n_skipped_names
         log.counts["sources_scanned"] = scanning.n_scanned
@@ -234,6 +240,7 @@ class Run:
                 clip=self._semantics.clip,
                 models=self._semantics.store,
                 measures=[extension.name for extension in measures_used()],
+                removals=self._removals,
             )
             sources = list(self._sources.to_analyze())
             for stored in self._candidates.load({str(s.source_id): s.uri for s in sources}):
@@ -265,6 +272,9 @@ class Run:
         )
 
     def _take_proposed(self, proposed: ProposedUnit) -> None:
+        proposed, n_withheld = without_removed(proposed, self._removals)
+        if n_withheld:
+            self._log.counts[WITHHELD] += n_withheld
         self._candidates.add(proposed)
         self._take(proposed)
 

@@ -10,14 +10,14 @@ from curator.errors import DamagedError
 from curator.stages.commit.commit_run import alone
 from curator.storage import Store
 from curator.tables.checksums import is_damaged
-from curator.tables.out_layout import CONFIG, LAYOUT, SHARDS, Lifetime, is_own
+from curator.tables.out_layout import CONFIG, LAYOUT, REMOVED, SHARDS, Lifetime, is_own
 from curator.tables.parts import SUMMARY
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ALL = frozenset(LAYOUT) - {SHARDS, "report"} | {SUMMARY, CONFIG}
+ALL = frozenset(LAYOUT) - {SHARDS, "report", REMOVED} | {SUMMARY, CONFIG}
 """Folders and objects that `curate run` makes again."""
 CACHES = frozenset(
     name for name, life in LAYOUT.items() if life is Lifetime.CACHE and name != "tracks"

@@ -27,6 +27,7 @@ from curator.recipe import recipe_used, semantics_of, with_changes
 from curator.records.clips import Clip
 from curator.report import render_report, shown_clips
 from curator.runs.corpus import room_of
+from curator.runs.withheld import fewer
 from curator.stages.caption.annotation_rows import SPAN
 from curator.stages.caption.annotation_store import CaptionedSpans
 from curator.stages.caption.caption_embeddings import text_vectors_of
@@ -54,6 +55,7 @@ from curator.tables.clip_vectors import StoredVectors, Vectors, vectors_table
 from curator.tables.out_layout import SHARDS
 from curator.tables.output_format import read_current_summary
 from curator.tables.parts import write_table, write_tables
+from curator.tables.removal_records import finished_removals
 from curator.tables.schemas import (
     ANNOTATIONS_SCHEMA,
     SIDECARS_SCHEMA,
@@ -111,6 +113,7 @@ class Recaption:
                 )
         self._store, self._engine, self._progress = store, engine, progress
         self._check = check
+        finished_removals(store)
         self._room_bytes = room_of(memory_bytes or default_memory_bytes())
         self._previous = read_current_summary(store)
         self._standing = StandingShards(store, self._previous)
@@ -291,7 +294,7 @@ class Recaption:
         tables.pop("annotations", None)
         sources = pa.concat_tables([read_parquet(store, name) for name in tables["sources"]])
         if lost:
-            sources = _fewer_kept(sources, lost)
+            sources = fewer(sources, "n_kept", lost)
             tables["sources"] = write_table(store, "sources", sources)
         tables["clips"] = write_tables(store, "clips", clips.blocks(), clips.schema)
         for name, (parts, schema) in written.items():
@@ -350,14 +353,3 @@ def _cleared(clips: pa.Table, names: Iterable[str]) -> pa.Table:
             cleared = pc.if_else(is_kept, clips[name], pa.scalar(None, field.type))
             clips = clips.set_column(at, field, cleared)
     return clips
-
-
-def _fewer_kept(sources: pa.Table, lost: Counter[str]) -> pa.Table:
-    """Rows of `sources` with the clips that were lost taken off where they were counted."""
-    ids, counts = sources["source_id"].to_pylist(), sources["n_kept"].to_pylist()
-    now = [
-        count - lost[name] if count and name in lost else count
-        for name, count in zip(ids, counts, strict=True)
-    ]
-    at = sources.schema.get_field_index("n_kept")
-    return sources.set_column(at, sources.schema.field("n_kept"), pa.array(now, pa.int32()))

@@ -25,6 +25,8 @@ SHARDS = "shards"
 """Folder of the shards."""
 SNAPSHOTS = "snapshots"
 """Folder of the snapshots."""
+REMOVED = "removed"
+"""Folder of the records of what `curate remove` took out."""
 MANIFEST = f"{SHARDS}/manifest.json"
 DATASET = f"{SHARDS}/dataset.parquet"
 """The table of the samples."""
@@ -52,6 +54,8 @@ class Lifetime(StrEnum):
     """They are written over."""
     KEPT = "kept"
     """Until `curate clean` removes them."""
+    RECORD = "record"
+    """For good."""
 
 
 LAYOUT = {
@@ -76,12 +80,15 @@ LAYOUT = {
     "report": Lifetime.FIXED,
     SHARDS: Lifetime.NAMED,
     SNAPSHOTS: Lifetime.KEPT,
+    REMOVED: Lifetime.RECORD,
 }
 """All folders of an output root, and how long their objects stay."""
 TABLES = tuple(name for name, life in LAYOUT.items() if life is Lifetime.TABLE)
 OWN_FOLDERS = frozenset(LAYOUT)
 _STAGES = tuple(
-    name for name in LAYOUT if name not in (*TABLES, "candidates", "report", SHARDS, SNAPSHOTS)
+    name
+    for name in LAYOUT
+    if name not in (*TABLES, "candidates", "report", SHARDS, SNAPSHOTS, REMOVED)
 )
 """Folders of parts, which are named by two hashes."""
 
@@ -93,6 +100,7 @@ _HASHED = re.compile(
         (
             rf"(?:{'|'.join(_STAGES)})/{_TWO_HASHES}\.parquet",
             rf"replies/{_TWO_HASHES}\.json",
+            rf"{REMOVED}/\d{{8}}\.json",
             rf"{SNAPSHOTS}/(?:\d{{8}}\.json|(?:manifest|dataset)-[0-9a-f]{{16}}\.(?:json|parquet))",
             rf"(?:candidates|tracks)/[a-z_]+/{_TWO_HASHES}\.parquet",
             rf"(?:{SNAPSHOTS}/)?(?:{'|'.join(TABLES)})/part-\d{{5,}}-[0-9a-f]{{12}}\.parquet",

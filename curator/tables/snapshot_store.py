@@ -11,6 +11,8 @@ written after it: where a commit was broken off between the two, the next run wr
 
 Objects that only earlier snapshots name are listed in the newest one as `earlier`, so that a commit
 knows what may not be removed without reading all of them.
+
+`curate remove` alone writes over snapshots: footage that was taken out must not be in an old one.
 """
 
 import hashlib

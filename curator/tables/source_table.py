@@ -200,6 +200,14 @@ class SourceTable:
         is_failed = pc.equal(last["outcome"].cast(pa.string()).take(found), "failed")
         return rows["source_id"].filter(pc.invert(pc.fill_null(is_failed, False)))
 
+    def ids(self) -> Iterator[tuple[str, str]]:
+        """Yields address and id of the sources that have not failed before analysis."""
+        header = self._header.whole()
+        rows = header.filter(
+            pc.and_(pc.is_null(header["outcome"]), pc.is_valid(header["source_id"]))
+        )
+        yield from zip(rows["uri"].to_pylist(), rows["source_id"].to_pylist(), strict=True)
+
     def contents_of(self, uris: Sequence[str]) -> dict[str, str | None]:
         """Returns the content ids of those of the URIs that are here; None where a scan failed."""
         header = self._header.whole()

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from curator.errors import RETRIED, ErrorCode
 from curator.fingerprints import fingerprint
@@ -27,6 +28,7 @@ from curator.storage import ContentHashes, Store
 from curator.storage.source_reader import is_racy
 from curator.tables.out_layout import is_own
 from curator.tables.parts import Parts
+from curator.tables.removal_records import Removals, RemovedSpan
 from curator.tables.track_items import (
     FRAMES,
     AnalyzeItem,
@@ -78,9 +80,21 @@ class AnalyzedUnit:
 
 
 class TrackParts:
-    """The stored tracks of a recipe."""
+    """The stored tracks of a recipe.
 
-    def __init__(self, store: Store, families: Sequence[StoredFamily]) -> None:
+    Args:
+        store: Output root.
+        families: What is measured.
+        removals: Footage of which no thumbnails are stored.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        families: Sequence[StoredFamily],
+        removals: Removals | None = None,
+    ) -> None:
+        self._removals = removals or Removals()
         self._families = {family.name: family for family in families}
         self._store = store
         self._since_ns = time.time_ns()
@@ -125,6 +139,8 @@ class TrackParts:
             The parts, by family.
         """
         results = [(str(source.source_id), result) for source, result in sources]
+        if self._removals.spans:
+            results = [(key, self._withheld(key, result)) for key, result in results]
         failed = [key for key, result in results if isinstance(result, Failure)]
         tracks = [one for one in results if isinstance(one[1], Track)]
         names: dict[str, str] = {}
@@ -138,6 +154,15 @@ class TrackParts:
                 of_rows = failed if family == FRAMES else []
                 names[family] = self._parts(family).write(table, keys, failed=of_rows)
         return names
+
+    def _withheld(self, source_id: str, result: Track | Failure) -> Track | Failure:
+        """Returns a track without thumbnails of removed clips."""
+        spans = self._removals.spans_of(source_id)
+        if not spans or isinstance(result, Failure):
+            return result
+        shown = shown_frames(result.thumbnail_frame, spans)
+        thumbnails = tuple(result.thumbnails[at] for at in np.flatnonzero(shown))
+        return replace(result, thumbnail_frame=result.thumbnail_frame[shown], thumbnails=thumbnails)
 
     def read(self, tracks: Iterable[StoredTrack]) -> list[TrackItem]:
         """Reads tracks; a part that several sources share is read once."""
@@ -210,6 +235,17 @@ class TrackParts:
     def _footer(self, names: Mapping[str, str]) -> tuple[list[str], list[str]]:
         """Reads keys and failures of the parts of one unit, which are the same in each of them."""
         return self._parts(FRAMES).footer(names.get(FRAMES) or next(iter(names.values())))
+
+
+def shown_frames(
+    frames_N: NDArray[np.int32],  # noqa: N803
+    spans: Iterable[RemovedSpan],
+) -> NDArray[np.bool_]:
+    """Returns bool [N]: which frames are in no removed span."""
+    shown = np.ones(len(frames_N), bool)
+    for span in spans:
+        shown &= (frames_N < span.start_frame) | (frames_N >= span.end_frame)
+    return shown
 
 
 def track_origins(store: Store, source_ids: Set[str]) -> Iterator[dict[str, Any]]:

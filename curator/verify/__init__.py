@@ -1,5 +1,6 @@
 """Checks that an output root holds the output of a run."""
 
 from curator.verify.audit import Verified, verify
+from curator.verify.removed_check import ProvenRemoved, verify_removed
 
-__all__ = ["Verified", "verify"]
+__all__ = ["ProvenRemoved", "Verified", "verify", "verify_removed"]

@@ -66,6 +66,8 @@ class Code(StrEnum):
     """The table `clips` has other rows than the tars."""
     SPLIT = "split"
     """A source has clips in both splits."""
+    REMOVED = "removed"
+    """Something of footage that `curate remove` took out is there."""
     SOURCE_CHANGED = "source_changed"
     """A source has other bytes than those that were analyzed."""
     SOURCE_GONE = "source_gone"

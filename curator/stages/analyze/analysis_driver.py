@@ -26,6 +26,7 @@ from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.analyze.families import families_of, tracks_fingerprint
 from curator.stages.analyze.stage import AnalyzeStage, JoinStage, Plan, PlanStage
 from curator.storage import NO_HASHES, ContentHashes, Store
+from curator.tables.removal_records import Removals
 from curator.tables.track_items import (
     FRAMES,
     AnalyzeItem,
@@ -101,6 +102,7 @@ class Analyzing:
         clip: CLIP model; None for none.
         models: Where weights are.
         measures: Users' measures, as the recipe names them.
+        removals: Footage of which no thumbnails are stored.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class Analyzing:
         clip: ModelEntry | None = None,
         models: ModelStore | None = None,
         measures: Sequence[str] = (),
+        removals: Removals | None = None,
     ) -> None:
         self._config = config
         self._engine = engine
@@ -122,7 +125,7 @@ class Analyzing:
         families = families_of(config, stamp)
         self._families = frozenset(family.name for family in families)
         self.stamp = tracks_fingerprint(families)
-        self.tracks = TrackParts(store, families)
+        self.tracks = TrackParts(store, families, removals)
         self.counts = AnalysisCounts()
         self.cpu_s: Counter[str] = Counter()
         """CPU-seconds of the workers, by what they did."""

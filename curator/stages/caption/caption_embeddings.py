@@ -42,12 +42,17 @@ def embeddings_table(captions: Sequence[str], *, entry: ModelEntry, models: Mode
     return rows_to_table(rows, TEXT_EMBEDDINGS_SCHEMA)
 
 
+def embeddings_stamp(entry: ModelEntry, models: ModelStore) -> str:
+    """Returns the fingerprint of the embeddings of captions by a text encoder."""
+    made_by = (models.fingerprint(entry), entry.pooling, entry.max_tokens)
+    return fingerprint("text embeddings", *made_by)
+
+
 class TextVectors:
     """Embeddings of the captions of a run."""
 
     def __init__(self, store: Store, entry: ModelEntry, models: ModelStore, engine: Engine) -> None:
-        made_by = (models.fingerprint(entry), entry.pooling, entry.max_tokens)
-        self._parts = Parts(store, "text_embeddings", fingerprint("text embeddings", *made_by))
+        self._parts = Parts(store, "text_embeddings", embeddings_stamp(entry, models))
         self._compute = partial(embeddings_table, entry=entry, models=models)
         self._n_dims = 2 if entry.pooling == "tokens" else 1
         self._engine = engine

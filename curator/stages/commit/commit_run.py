@@ -242,6 +242,17 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}}
 
 
+def source_counts(sources: SourceTotals) -> dict[str, Any]:
+    """Counts the outcomes of the sources, for `counts` of the summary."""
+    return {
+        "sources": sources.n_sources,
+        "done": sources.n_sources - sources.n_failed,
+        "failed": sources.n_failed,
+        "by_error": _count(sources.by_error),
+        "by_note": _count(sources.by_note),
+    }
+
+
 def clip_counts(clips: ClipColumns) -> dict[str, Any]:
     """Counts the outcomes of the clips, for `counts` of the summary."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
@@ -294,12 +305,8 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
         "fingerprints": dict(run.stamps),
         "listed_ns": run.listed_ns,
         "counts": {
-            "sources": sources.n_sources,
-            "done": sources.n_sources - sources.n_failed,
-            "failed": sources.n_failed,
+            **source_counts(sources),
             "skipped_names": run.n_skipped_names,
-            "by_error": _count(sources.by_error),
-            "by_note": _count(sources.by_note),
             **clip_counts(run.clips),
         },
         "rules": [dict(rule) for rule in run.rules],

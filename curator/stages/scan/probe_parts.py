@@ -6,12 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from curator.errors import RETRIED
-from curator.records.sources import SourceRef
-from curator.stages.scan.probe import identity_columns
+from curator.errors import RETRIED, ErrorCode
+from curator.records.sources import Failure, SourceRef
+from curator.stages.scan.probe import failure_columns, identity_columns
 from curator.storage import Store
 from curator.storage.source_reader import is_racy
 from curator.tables.parts import Parts, rows_to_table
+from curator.tables.removal_records import Removals
 
 SCAN_SCHEMA = pa.schema(
     [
@@ -50,10 +51,12 @@ class ProbeParts:
     """Stores the probes of a unit as one part.
 
     The next run probes again what failed for the moment, and files that were being written.
+    Sources that were removed fail here, so that their ids are not stored again.
     """
 
-    def __init__(self, store: Store, stamp: str) -> None:
+    def __init__(self, store: Store, stamp: str, removals: Removals | None = None) -> None:
         self._parts = Parts(store, "scan", stamp)
+        self._removals = removals or Removals()
         self._since_ns = time.time_ns()
 
     def __call__(self, unit: Sequence[SourceRef], rows: Sequence[dict[str, Any]]) -> pa.Table:
@@ -61,7 +64,8 @@ class ProbeParts:
 
         What names a source is that of the unit: a decoder must not make this process open another.
         """
-        named = [row | identity_columns(source) for source, row in zip(unit, rows, strict=True)]
+        pairs = zip(unit, rows, strict=True)
+        named = [self._withheld(source, row | identity_columns(source)) for source, row in pairs]
         table = rows_to_table(named, SCAN_SCHEMA)
         done = [
             scan_key(source.uri, source.version)
@@ -72,3 +76,19 @@ class ProbeParts:
         if done:
             self._parts.write(table, done)
         return table
+
+    def _withheld(self, source: SourceRef, row: dict[str, Any]) -> dict[str, Any]:
+        date = self._removals.date_of(row.get("source_id"))
+        if date is None:
+            return row
+        message = removed_message(source.uri, date)
+        failure = Failure(uri=source.uri, stage="scan", code=ErrorCode.REMOVED, message=message)
+        return identity_columns(source) | failure_columns(failure)
+
+
+def removed_message(uri: str, date: str) -> str:
+    """Returns why a source that was removed is not used."""
+    return (
+        f"{uri}: `curate remove` took it out of this OUT at {date}; it stays out: leave it out of "
+        "the sources, or use another OUT"
+    )

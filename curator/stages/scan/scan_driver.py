@@ -29,6 +29,7 @@ from curator.stages.scan.stage import ScanStage
 from curator.storage import Store
 from curator.tables.key_index import KnownKeys
 from curator.tables.parts import Parts
+from curator.tables.removal_records import Removals
 from curator.tables.source_table import SourceTable
 
 FEW_SOURCES = 256
@@ -48,6 +49,7 @@ class Scanning:
 
     Args:
         sources: Gets a row for each source, whatever its outcome.
+        removals: What may not come back.
     """
 
     def __init__(
@@ -57,11 +59,12 @@ class Scanning:
         engine: Engine,
         progress: Progress,
         sources: SourceTable,
+        removals: Removals | None = None,
     ) -> None:
         self._stage = stage
         stamp = stage.fingerprint({})
         self._parts = Parts(store, "scan", stamp)
-        self._keep = ProbeParts(store, stamp)
+        self._keep = ProbeParts(store, stamp, removals)
         self._engine = engine
         self._progress = progress
         self._sources = sources

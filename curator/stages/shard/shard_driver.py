@@ -86,7 +86,7 @@ class Sharding:
         facts: dict[str, ShardFacts] = {}
         units = []
         for plan in plans:
-            missing = _missing(plan, layouts[plan.name], sizes)
+            missing = missing_objects(plan, layouts[plan.name], sizes)
             stored = known.get(plan.name)
             if not missing and stored is not None and stored.bytes == layouts[plan.name].n_bytes:
                 facts[plan.name] = stored
@@ -117,7 +117,7 @@ class Sharding:
         return run([step], units)
 
 
-def _missing(plan: ShardPlan, layout: TarLayout, sizes: Mapping[str, int]) -> frozenset[str]:
+def missing_objects(plan: ShardPlan, layout: TarLayout, sizes: Mapping[str, int]) -> frozenset[str]:
     """Returns objects of a shard that are missing or have another size."""
     meta_bytes = sum(sample.json_bytes + 1 for sample in plan.samples)
     wanted = (layout.n_bytes, 8 * (len(plan.samples) + 1), meta_bytes)

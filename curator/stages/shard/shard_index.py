@@ -10,7 +10,7 @@ all others. Names in them are relative to their folder, so that it can be moved.
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import orjson
 import pyarrow as pa
 
 from curator.stages.shard.dataset_card import CARD, dataset_card
+from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout
 from curator.stages.shard.tar_reader import SPLITS, Split
 from curator.tables.checksums import sealed_json
@@ -94,6 +95,34 @@ class Shard:
         return self.plan.name.removeprefix(f"{SHARDS}/")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedTar:
+    """What the files that describe all shards say of a tar; its name is relative to `shards/`."""
+
+    name: str
+    bucket: str
+    split: Split
+    samples: int
+    frames: int
+    seconds: float
+    facts: ShardFacts
+
+    def entry(self) -> dict[str, Any]:
+        """Returns its entry in the manifest."""
+        names = ("name", "bucket", "split", "samples", "frames")
+        return {name: getattr(self, name) for name in names} | asdict(self.facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleMembers:
+    """Optional members of samples, as a dataset card names them."""
+
+    with_embedding: bool = False
+    with_id: bool = False
+    with_annotation: bool = False
+    text_vector_dims: int = 0
+
+
 def index_bytes(offsets: Sequence[int]) -> bytes:
     """Encodes offsets of samples' first headers and of the last one's end, uint64 little-endian."""
     return struct.pack(f"<{len(offsets)}Q", *offsets)
@@ -109,14 +138,44 @@ def set_files(shards: Sequence[Shard], *, seed: int, stamp: str, made_by: str) -
 
     They are by name under the output root, in writing order: the manifest is the last.
     """
-    files = dict(_files(shards))
+    first = {shard.name: shard for shard in shards}
+    return described_files(
+        [_described(shard) for shard in shards],
+        tables_to_parquet(map(dataset_table, shards), DATASET_SCHEMA),
+        lambda name: members_of(first[name].plan.samples[0]),
+        seed=seed,
+        stamp=stamp,
+        made_by=made_by,
+    )
+
+
+def described_files(
+    tars: Sequence[DescribedTar],
+    dataset: bytes,
+    members: Callable[[str], SampleMembers],
+    *,
+    seed: int,
+    stamp: str,
+    made_by: str,
+) -> dict[str, bytes]:
+    """As `set_files`, for tars of which only the facts are known.
+
+    Args:
+        tars: Sorted by name.
+        dataset: Table of their samples.
+        members: Gives the optional members of the first sample of a tar by name.
+        seed: Of the order of samples.
+        stamp: Fingerprint of the recipe.
+        made_by: Version.
+    """
+    files = {DATASET: dataset, **dict(_files(tars, members))}
     manifest = {
         "version": MANIFEST_VERSION,
         "made_by": made_by,
         "recipe_fingerprint": stamp,
         "seed": seed,
-        "counts": _counts(shards),
-        "shards": [_entry(shard) for shard in shards],
+        "counts": _counts(tars),
+        "shards": [tar.entry() for tar in tars],
         "files": {
             name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for name, data in sorted(files.items())
@@ -172,42 +231,57 @@ def dataset_table(shard: Shard) -> pa.Table:
     return rows_to_table(rows, DATASET_SCHEMA)
 
 
-def _files(shards: Sequence[Shard]) -> Iterator[tuple[str, bytes]]:
-    yield DATASET, tables_to_parquet(map(dataset_table, shards), DATASET_SCHEMA)
+def _files(
+    tars: Sequence[DescribedTar], members: Callable[[str], SampleMembers]
+) -> Iterator[tuple[str, bytes]]:
     for split in SPLITS:
-        of_split = (_indexed(shard) for shard in shards if shard.plan.split == split)
-        yield f"wids-{split}.json", wids_file(of_split)
-    folders = ["", *sorted({shard.plan.bucket for shard in shards})]
-    for folder in folders:
-        inside = [shard for shard in shards if folder in ("", shard.plan.bucket)]
+        yield f"wids-{split}.json", wids_file(_indexed(tar) for tar in tars if tar.split == split)
+    for folder in ["", *sorted({tar.bucket for tar in tars})]:
+        inside = [tar for tar in tars if folder in ("", tar.bucket)]
         prefix = f"{folder}/" if folder else ""
-        for name, data in energon_files([_indexed(shard) for shard in inside], prefix):
+        for name, data in energon_files([_indexed(tar) for tar in inside], prefix):
             yield f"{prefix}.nv-meta/{name}", data
-        yield f"{prefix}{CARD}", _card(inside, prefix)
+        first = members(inside[0].name) if inside else SampleMembers()
+        yield f"{prefix}{CARD}", _card(inside, first, prefix)
 
 
-def _card(shards: Sequence[Shard], prefix: str) -> bytes:
-    names: dict[Split, list[str]] = {split: [] for split in SPLITS}
-    for shard in shards:
-        names[shard.plan.split].append(shard.name.removeprefix(prefix))
-    first = next((shard.plan.samples[0] for shard in shards), None)
-    vector = first.text_vector if first is not None else None
-    return dataset_card(
-        names,
-        with_embedding=first is not None and first.embedding is not None,
-        with_id=first is not None and first.has_id,
-        with_annotation=first is not None and "annotation" in first.metadata,
-        text_vector_dims=vector.n_dims if vector is not None else 0,
+def members_of(sample: Sample) -> SampleMembers:
+    """Returns the optional members of a sample."""
+    return SampleMembers(
+        with_embedding=sample.embedding is not None,
+        with_id=sample.has_id,
+        with_annotation="annotation" in sample.metadata,
+        text_vector_dims=sample.text_vector.n_dims if sample.text_vector is not None else 0,
     )
 
 
-def _indexed(shard: Shard) -> IndexedTar:
-    return IndexedTar(
+def _card(tars: Sequence[DescribedTar], first: SampleMembers, prefix: str) -> bytes:
+    names: dict[Split, list[str]] = {split: [] for split in SPLITS}
+    for tar in tars:
+        names[tar.split].append(tar.name.removeprefix(prefix))
+    return dataset_card(names, **asdict(first))
+
+
+def _described(shard: Shard) -> DescribedTar:
+    n_frames, seconds = shard.plan.totals
+    return DescribedTar(
         name=shard.name,
+        bucket=shard.plan.bucket,
         split=shard.plan.split,
-        n_samples=len(shard.plan.samples),
-        n_bytes=shard.facts.bytes,
-        md5=shard.facts.md5,
+        samples=len(shard.plan.samples),
+        frames=n_frames,
+        seconds=seconds,
+        facts=shard.facts,
+    )
+
+
+def _indexed(tar: DescribedTar) -> IndexedTar:
+    return IndexedTar(
+        name=tar.name,
+        split=tar.split,
+        n_samples=tar.samples,
+        n_bytes=tar.facts.bytes,
+        md5=tar.facts.md5,
     )
 
 
@@ -249,38 +323,25 @@ def energon_files(tars: Sequence[IndexedTar], prefix: str) -> Iterator[tuple[str
     yield ".info.json", _json({"energon_version": ENERGON_VERSION, "shard_counts": counts})
 
 
-def _entry(shard: Shard) -> dict[str, Any]:
-    return {
-        "name": shard.name,
-        "bucket": shard.plan.bucket,
-        "split": shard.plan.split,
-        "samples": len(shard.plan.samples),
-        "frames": shard.plan.totals[0],
-        **asdict(shard.facts),
-    }
-
-
-def _counts(shards: Sequence[Shard]) -> dict[str, Any]:
-    buckets = sorted({shard.plan.bucket for shard in shards})
-    return _totals(shards) | {
+def _counts(tars: Sequence[DescribedTar]) -> dict[str, Any]:
+    buckets = sorted({tar.bucket for tar in tars})
+    return _totals(tars) | {
         "by_split": {
-            split: _totals([shard for shard in shards if shard.plan.split == split])
-            for split in SPLITS
+            split: _totals([tar for tar in tars if tar.split == split]) for split in SPLITS
         },
         "by_bucket": {
-            bucket: _totals([shard for shard in shards if shard.plan.bucket == bucket])
-            for bucket in buckets
+            bucket: _totals([tar for tar in tars if tar.bucket == bucket]) for bucket in buckets
         },
     }
 
 
-def _totals(shards: Sequence[Shard]) -> dict[str, Any]:
+def _totals(tars: Sequence[DescribedTar]) -> dict[str, Any]:
     return {
-        "shards": len(shards),
-        "samples": sum(len(shard.plan.samples) for shard in shards),
-        "frames": sum(shard.plan.totals[0] for shard in shards),
-        "bytes": sum(shard.facts.bytes for shard in shards),
-        "seconds": round(sum(shard.plan.totals[1] for shard in shards), 3),
+        "shards": len(tars),
+        "samples": sum(tar.samples for tar in tars),
+        "frames": sum(tar.frames for tar in tars),
+        "bytes": sum(tar.facts.bytes for tar in tars),
+        "seconds": round(sum(tar.seconds for tar in tars), 3),
     }
 
 

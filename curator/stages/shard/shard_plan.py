@@ -96,7 +96,7 @@ def plan_shards(
         ordered = _shuffled(by_key.values(), config.seed)
         first = next_number.get((folder, split), 0)
         for number, packed in enumerate(_packed(ordered, config), first):
-            plans.append(_plan(folder, split, number, packed))
+            plans.append(plan_shard(folder, split, number, packed))
     return sorted(plans, key=lambda plan: plan.name)
 
 
@@ -107,20 +107,19 @@ def _kept(
     config: ShardConfig,
 ) -> tuple[ShardPlan, int] | None:
     """Returns plan and number of an existing tar that would hold the same bytes now."""
-    match = _TAR_NAME.fullmatch(name)
-    if match is None:
+    place = place_of(name)
+    if place is None:
         # Named by an older version: not one of these shards.
         return None
-    split: Split = "val" if match["split"] == "val" else "train"
-    wanted = groups.get((match["bucket"], split), {})
+    bucket, split, number = place
+    wanted = groups.get((bucket, split), {})
     if not keys or not all(key in wanted for key in keys):
         return None
     ordered = _shuffled((wanted[key] for key in keys), config.seed)
     n_bytes = END_BYTES + sum(sample.n_bytes for sample in ordered)
     if len(ordered) > 1 and n_bytes > config.max_bytes + config.floor_bytes:
         return None
-    number = int(match["number"])
-    plan = _plan(match["bucket"], split, number, ordered)
+    plan = plan_shard(bucket, split, number, ordered)
     return (plan, number) if plan.name == name else None
 
 
@@ -150,7 +149,16 @@ def _packed(samples: Sequence[Sample], config: ShardConfig) -> list[list[Sample]
     return groups
 
 
-def _plan(bucket: str, split: Split, number: int, group: Sequence[Sample]) -> ShardPlan:
+def place_of(name: str) -> tuple[str, Split, int] | None:
+    """Returns bucket, split and number in a tar's name; None for one of an older version."""
+    match = _TAR_NAME.fullmatch(name)
+    if match is None:
+        return None
+    return match["bucket"], "val" if match["split"] == "val" else "train", int(match["number"])
+
+
+def plan_shard(bucket: str, split: Split, number: int, group: Sequence[Sample]) -> ShardPlan:
+    """Plans a tar of samples in their order, and names it."""
     digest = hashlib.sha256(f"shard {SHARD_VERSION}\n".encode())
     for sample in group:
         said, text, sha256 = sample.texts()

@@ -1,0 +1,160 @@
+"""`curate remove`: takes footage out of OUT for good."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from curator.commands.arguments import EXIT_OK
+from curator.commands.terminal_line import TerminalLine
+from curator.executor.termination import ends_when_asked
+
+if TYPE_CHECKING:
+    from curator.removal.removal_selection import By, Selected
+    from curator.removal.removing import Removed
+    from curator.storage import Store
+
+HELP = "take clips or whole sources out of OUT for good, in all snapshots"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.description = (
+        "Takes footage out of all snapshots of OUT: tars that hold it are written again without "
+        "it, and its rows, embeddings, captions, thumbnails and stored answers go. A record of "
+        "hashes under OUT/removed keeps later runs from bringing it back. Sources themselves are "
+        "not touched."
+    )
+    parser.epilog = (
+        "`curate verify --removed OUT` proves it. No run or trainer may use OUT meanwhile. A "
+        "removal that was broken off is finished by `curate remove OUT --finish`."
+    )
+    parser.add_argument("out", metavar="OUT", help="folder or s3://bucket/prefix of a run")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--clips", metavar="FILE", help="text file with a clip id per line")
+    what.add_argument(
+        "--sources",
+        metavar="FILE",
+        help="text file with the address or id of a source per line; all that was made of their "
+        "content goes, under any address",
+    )
+    what.add_argument(
+        "--where",
+        metavar="CONDITION",
+        help="SQL condition over columns of the table `clips`, such as "
+        "\"source_uri LIKE '%%/private/%%'\"",
+    )
+    what.add_argument(
+        "--finish",
+        action="store_true",
+        help="finish a removal that was broken off, and take out again whatever is there of "
+        "earlier ones",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be removed; removes nothing"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Runs the command.
+
+    Raises:
+        UsageError: What is named is not there.
+    """
+    from curator.removal.removing import STATE, finish_removal
+    from curator.runs.healing import healed
+    from curator.runs.lease import held
+    from curator.storage import open_store
+    from curator.tables.removal_records import read_removals
+    from curator.tables.snapshot_store import require_snapshots
+
+    store = open_store(options.out)
+    # Before the lease, which would be written to whatever place was named.
+    require_snapshots(store)
+    if options.finish:
+        removals = read_removals(store)
+        if not removals or options.dry_run:
+            print(
+                f"records of removals: {removals.n_records}; unfinished: "
+                f"{', '.join(removals.unfinished) or 'none'}"
+            )
+            return EXIT_OK
+    elif options.dry_run:
+        _plan(options, store)
+        return EXIT_OK
+    with ends_when_asked(), held(store, "remove") as lease:
+        if not options.finish:
+            healed(store, lambda: _begin(options, store), STATE, check=lease.check)
+        with TerminalLine(quiet=False) as shown:
+
+            def finish() -> "Removed":
+                return finish_removal(
+                    store, lambda step: shown(f"removing: {step}"), check=lease.check
+                )
+
+            removed = healed(store, finish, STATE, check=lease.check)
+    print(
+        f"removed: {removed.n_shards} tars written again or gone, {removed.n_replies} stored "
+        f"replies and {removed.n_deleted} other objects deleted; `curate verify --removed "
+        f"{store.uri}` proves it"
+    )
+    return EXIT_OK
+
+
+def _plan(options: argparse.Namespace, store: "Store") -> "Selected":
+    from curator.removal.removing import plan_removal
+
+    by, named = _named(options)
+    selected = plan_removal(store, by, named)
+    print(_text(selected, would=options.dry_run))
+    return selected
+
+
+def _begin(options: argparse.Namespace, store: "Store") -> None:
+    from curator.errors import UsageError
+    from curator.removal.removing import begin_removal
+
+    selected = _plan(options, store)
+    if not selected.record["clip_ids"] and not selected.record["uris"]:
+        raise UsageError("nothing matches; nothing was removed")
+    print(f"record: {store.uri}/{begin_removal(store, selected)}")
+
+
+def _named(options: argparse.Namespace) -> "tuple[By, list[str]]":
+    """Returns what is named, and how."""
+    if options.where is not None:
+        return "where", [options.where]
+    if options.clips is not None:
+        return "clips", _lines(options.clips)
+    return "sources", _lines(options.sources)
+
+
+def _lines(path: str) -> list[str]:
+    """Returns the lines of a text file that are not empty, each once."""
+    from curator.errors import UsageError
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}; expected a text file with a name per line") from error
+    lines = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+    if not lines:
+        raise UsageError(f"{path} is empty; expected a name per line")
+    return lines
+
+
+def _text(selected: "Selected", *, would: bool) -> str:
+    record = selected.record
+    verb = "would be removed" if would else "to remove"
+    lines = [
+        f"{verb}: {len(selected.clip_ids)} clips in the shards, {selected.seconds / 3600:.3f} h; "
+        f"{record['n_sources']} whole sources; {len(record['clip_ids'])} clips with those that "
+        f"were not kept or that other recipes made; tars to write again: {len(selected.shards)}"
+    ]
+    if selected.n_overlapping:
+        lines.append(
+            f"  {selected.n_overlapping} of them were not named, and share more than a frame with "
+            "one that was"
+        )
+    if selected.example is not None:
+        lines.append(f"  such as {selected.example}")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Takes footage out of an output root for good: `curate remove`."""

@@ -1,0 +1,113 @@
+"""Takes removed footage out of rows: of tables, tracks, probes and candidates."""
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curator.stages.scan.probe_parts import scan_key
+from curator.tables.parts import FAILED, KEYS
+from curator.tables.removal_records import Removals, removal_hash
+from curator.tables.track_parts import shown_frames
+
+_NAMING = ("duplicate_of",)
+"""Columns that name another clip."""
+_THUMBNAILS = ("thumbnail_frame", "thumbnails")
+
+
+def scrubbed(table: pa.Table, removals: Removals) -> pa.Table | None:
+    """Returns a table without the rows, names and thumbnails of removed footage.
+
+    Keys in its metadata go with the rows. None if nothing had to go.
+    """
+    is_gone = removals.rows(table)
+    gone = table.filter(pa.array(is_gone))
+    left = table.filter(pa.array(~is_gone)) if gone.num_rows else table
+    left = _without_thumbnails(_without_names(left, removals), removals)
+    metadata = dict(table.schema.metadata or {})
+    for field in (KEYS, FAILED):
+        if field in metadata:
+            keys = json.loads(metadata[field])
+            lost = scan_keys(gone)
+            rest = [key for key in keys if key not in lost and not names_removed(key, removals)]
+            if len(rest) < len(keys):
+                metadata[field] = json.dumps(rest).encode()
+                left = left.replace_schema_metadata(metadata)
+    return None if left is table else left
+
+
+def scan_keys(rows: pa.Table) -> set[str]:
+    """Returns the keys by which probes of some sources are done."""
+    if not {"uri", "version"} <= set(rows.column_names):
+        return set()
+    pairs = zip(rows["uri"].to_pylist(), rows["version"].to_pylist(), strict=True)
+    return {scan_key(uri, version) for uri, version in pairs}
+
+
+def names_removed(key: str, removals: Removals) -> bool:
+    """Returns whether a key of a part begins with a removed id, or ends with a removed address."""
+    if removal_hash(key.partition(" ")[0]) in removals.ids:
+        return True
+    _, tab, uri = key.partition("\t")
+    return bool(tab) and removal_hash(uri) in removals.uris
+
+
+def _without_names(table: pa.Table, removals: Removals) -> pa.Table:
+    """Clears cells that name a removed clip."""
+    for name in _NAMING:
+        if name in table.column_names:
+            is_named = removals.named(table[name], removals.clip_ids)
+            if is_named.any():
+                null = pa.scalar(None, table[name].type)
+                column = pc.if_else(pa.array(is_named), null, table[name])
+                at = table.schema.get_field_index(name)
+                table = table.set_column(at, table.schema.field(at), column)
+    return table
+
+
+def _without_thumbnails(table: pa.Table, removals: Removals) -> pa.Table:
+    """Drops thumbnails of removed clips from tracks of sources that stay."""
+    if not {"source_id", *_THUMBNAILS} <= set(table.column_names):
+        return table
+    ids = table["source_id"].to_pylist()
+    rows = np.flatnonzero(removals.named(table["source_id"], removals.spans)).tolist()
+    columns: dict[str, list[Any]] = {name: table[name].to_pylist() for name in _THUMBNAILS}
+    is_changed = False
+    for row in rows:
+        frames = columns["thumbnail_frame"][row]
+        if frames is None:
+            continue
+        shown = shown_frames(np.asarray(frames, np.int32), removals.spans_of(ids[row]))
+        if not shown.all():
+            is_changed = True
+            for held in columns.values():
+                held[row] = [held[row][number] for number in np.flatnonzero(shown)]
+    if not is_changed:
+        return table
+    for name, values in columns.items():
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, table.schema.field(at), pa.array(values, table[name].type))
+    return table
+
+
+def as_runs_write(table: pa.Table) -> pa.Table:
+    """Returns a table that was read with the names that lists have before they are written.
+
+    Parquet gives their elements another name, which would make other bytes of the same rows.
+    """
+    return table.cast(pa.schema([field.with_type(_plain(field.type)) for field in table.schema]))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_type, kind.list_size)
+    return pa.list_(kind.value_type) if pa.types.is_list(kind) else kind
+
+
+def rows_of(table: pa.Table, column: str, values: Collection[str]) -> pa.Table:
+    """Returns the rows with one of some values in a column."""
+    wanted = pa.array(sorted(values), table[column].type)
+    return table.filter(pc.is_in(table[column], value_set=wanted))

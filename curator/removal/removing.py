@@ -1,0 +1,215 @@
+"""The life of a removal: a record, then rewriting, then deletion of what was rewritten.
+
+Every step can be done again, and each finds what it has to do by the hashes of the record, so that
+a removal that was broken off is finished without naming anything again. Old objects are deleted
+only after all snapshots name new ones.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from curator.errors import CuratorError, DamagedError, UnconditionalStoreError, UsageError
+from curator.removal.removal_selection import (
+    By,
+    Selected,
+    select,
+    surviving_requests,
+    surviving_texts,
+)
+from curator.removal.snapshot_rewriting import RewrittenSnapshot, SnapshotRewriting
+from curator.removal.state_scrubbing import StateScrubbing
+from curator.report import render_report, shown_clips
+from curator.stages.commit.commit_run import to_json, write_shard_files
+from curator.stages.propose.candidate_store import read_pictures, stored_candidates
+from curator.storage import Store
+from curator.tables.checksums import read_json, sealed_json
+from curator.tables.out_layout import (
+    CONFIG,
+    LAYOUT,
+    NEXT_MANIFEST,
+    OWN_FOLDERS,
+    SHARDS,
+    Lifetime,
+    is_own,
+)
+from curator.tables.parts import SUMMARY
+from curator.tables.removal_records import next_record, read_removals, record_bytes
+from curator.tables.snapshot_store import (
+    at_known_places,
+    listed_snapshots,
+    named_objects,
+    require_snapshots,
+    snapshot_name,
+)
+
+_REPLACED = (
+    *(name for name, life in LAYOUT.items() if life in (Lifetime.TABLE, Lifetime.KEPT)),
+    SHARDS,
+    "alike",
+)
+"""Folders whose objects go when no snapshot names them."""
+STATE = frozenset(
+    name
+    for name, life in LAYOUT.items()
+    if life in (Lifetime.STAMPED, Lifetime.CACHE, Lifetime.RUN)
+) | {"candidates", "alike"}
+"""Folders whose damaged objects a removal may remove: later runs make them again."""
+_OF_ENERGON = (".nv-meta/index.sqlite", ".nv-meta/index.uuid")
+"""Files that Megatron-Energon makes of the tars' names and keys, and makes again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """What a removal did.
+
+    Attributes:
+        records: Names of the records that it finished.
+        n_shards: Tars that were rewritten, or went.
+        n_replies: Replies of models that went.
+        n_deleted: Other objects that went.
+    """
+
+    records: tuple[str, ...]
+    n_shards: int
+    n_replies: int
+    n_deleted: int
+
+
+def plan_removal(store: Store, by: By, named: Sequence[str]) -> Selected:
+    """Finds what a removal would take; changes nothing.
+
+    Raises:
+        UsageError: There are no snapshots, a removal was not finished, or something that is named
+            is not there.
+    """
+    removals = read_removals(store)
+    if removals.unfinished:
+        raise UsageError(
+            f"a removal from {store.uri} was begun and not finished: run `curate remove "
+            f"{store.uri} --finish` first"
+        )
+    return select(store, _summaries(store), by, named)
+
+
+def begin_removal(store: Store, selected: Selected) -> str:
+    """Writes the record of a removal: from here on nothing of it comes back; returns its name.
+
+    Raises:
+        CuratorError: Another removal began meanwhile.
+    """
+    name, data = next_record(store), record_bytes(selected.record)
+    try:
+        is_new = store.write_new(name, data) is not None
+    except UnconditionalStoreError:
+        # Whoever took the lease has warned that nothing keeps two writers apart here.
+        is_new = not store.exists(name)
+        if is_new:
+            store.write(name, data)
+    if not is_new:
+        raise CuratorError(f"{store.uri}/{name} is there already: another removal began meanwhile")
+    return name
+
+
+def finish_removal(
+    store: Store,
+    progress: Callable[[str], object] = lambda step: None,
+    check: Callable[[], None] = lambda: None,
+) -> Removed:
+    """Takes out what the records name, as far as it is there.
+
+    Args:
+        store: Output root.
+        progress: Called with the name of each step.
+        check: Called before each step; raises where this process may not write any more.
+
+    Raises:
+        UsageError: There are no snapshots.
+        StorageError: An object that holds removed footage cannot be read or written.
+    """
+    removals = read_removals(store)
+    summaries = _summaries(store)
+    scrubbing = StateScrubbing(store, removals)
+    pairs = scrubbing.pairs()
+    rewriting = SnapshotRewriting(store, removals, pairs)
+    for number in sorted(summaries):
+        check()
+        progress(f"snapshot {number}")
+        newest = rewriting.rewrite(summaries[number])
+        summaries[number] = newest.summary
+    check()
+    progress("stored results")
+    texts, requests = surviving_texts(store, summaries), surviving_requests(store, summaries)
+    scrubbing.scrub(texts=set(texts), requests=requests)
+    check()
+    progress("indexes and report")
+    _publish(store, newest)
+    check()
+    progress("old objects")
+    named = {snapshot_name(number) for number in summaries} | newest.shard_files.keys()
+    every = [*summaries.values(), at_known_places(newest.summary)]
+    named = named.union(*map(named_objects, every))
+    old = list(_unnamed(store, named))
+    store.delete(old)
+    store.clean_temporary(("", *OWN_FOLDERS), is_own, older_than_s=0)
+    for name in removals.unfinished:
+        finished = datetime.now(UTC).isoformat(timespec="seconds")
+        record = read_json(store, name) | {"done": True, "finished": finished}
+        store.write(name, record_bytes(record))
+    return Removed(
+        records=removals.unfinished,
+        n_shards=len(rewriting.tars.done),
+        n_replies=scrubbing.n_replies,
+        n_deleted=len(old),
+    )
+
+
+def _summaries(store: Store) -> dict[int, dict[str, Any]]:
+    """Reads all snapshots.
+
+    Raises:
+        UsageError: There are none.
+        DamagedError: One cannot be read: what it names would stay.
+    """
+    require_snapshots(store)
+    summaries: dict[int, dict[str, Any]] = {}
+    for number, summary in listed_snapshots(store):
+        if isinstance(summary, DamagedError):
+            raise summary
+        summaries[number] = summary
+    return summaries
+
+
+def _publish(store: Store, newest: RewrittenSnapshot) -> None:
+    """Brings what lies at known places up to the newest snapshot, as the commit of a run does."""
+    summary, clips = newest.summary, newest.clips
+    names = [n for n in stored_candidates(store, summary, "pictures") if store.exists(n)]
+    page = render_report(
+        summary=summary,
+        sources=newest.totals.failed,
+        clips=clips,
+        thumbnails=read_pictures(store, names, shown_clips(clips)),
+    )
+    store.write("report/index.html", page.encode())
+    used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
+    store.write(CONFIG, sealed_json(used, to_json))
+    write_shard_files(store, newest.shard_files)
+    known = at_known_places(summary)
+    for table, parts in summary["tables"].items():
+        for own, part in zip(parts, known["tables"][table], strict=True):
+            if own != part and not store.exists(part):
+                store.copy(own, part)
+    store.write(SUMMARY, sealed_json(known, to_json))
+    # `curate tune --html` makes its page again.
+    store.delete([NEXT_MANIFEST, "report/tune.html"])
+
+
+def _unnamed(store: Store, named: set[str]) -> list[str]:
+    """Returns objects that no snapshot names, and indexes of others over tars that are gone."""
+    return [
+        info.key
+        for folder in _REPLACED
+        for info in store.list(f"{folder}/")
+        if info.key not in named and (is_own(info.key) or info.key.endswith(_OF_ENERGON))
+    ]

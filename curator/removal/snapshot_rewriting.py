@@ -1,0 +1,284 @@
+"""Rewrites a snapshot without removed footage: its tables, indexes, counts and shards.
+
+This is the one exception to snapshots being immutable: what was removed must not be read from an
+old one either. A snapshot changes at once, when its own object is written.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curator.removal.part_scrubbing import as_runs_write, scrubbed
+from curator.removal.tar_rewriting import RewrittenTar, TarRewriting
+from curator.runs.withheld import fewer
+from curator.stages.commit.commit_run import (
+    clip_counts,
+    kept_seconds,
+    source_counts,
+    to_json,
+)
+from curator.stages.shard.shard_index import (
+    DATASET_SCHEMA,
+    DescribedTar,
+    ShardFacts,
+    described_files,
+)
+from curator.storage import Store
+from curator.tables.checksums import read_json, read_parquet, sealed_json
+from curator.tables.clip_rows import ClipRows
+from curator.tables.out_layout import DATASET, MANIFEST, SHARDS, SNAPSHOTS
+from curator.tables.parts import tables_to_parquet, write_table_part
+from curator.tables.removal_records import Removals
+from curator.tables.schemas import clips_schema, metadata_fields
+from curator.tables.snapshot_store import (
+    CANDIDATES,
+    EARLIER,
+    INDEXES,
+    NUMBER,
+    named_objects,
+    snapshot_name,
+)
+from curator.tables.source_table import SourceTotals
+
+_FACTS = tuple(ShardFacts.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenSnapshot:
+    """A snapshot without removed footage.
+
+    Attributes:
+        summary: Its contents.
+        shard_files: What describes all its shards, in writing order.
+        clips: Its rows of `clips`.
+        totals: Of its rows of `sources`.
+    """
+
+    summary: dict[str, Any]
+    shard_files: dict[str, bytes]
+    clips: ClipRows
+    totals: SourceTotals
+
+
+class SnapshotRewriting:
+    """The snapshots of an output root, rewritten one after the other, the oldest first.
+
+    Args:
+        store: Output root.
+        removals: What goes.
+        gone: Objects that no snapshot may name any more.
+    """
+
+    def __init__(self, store: Store, removals: Removals, gone: Collection[str]) -> None:
+        self._store = store
+        self._removals = removals
+        self._gone = frozenset(gone)
+        self.tars = TarRewriting(store, removals)
+        self._parts: dict[str, str] = {}
+        """New name of each part of a table that was looked at."""
+        self.named: set[str] = set()
+        """Objects that the snapshots rewritten so far name."""
+
+    def rewrite(self, summary: Mapping[str, Any]) -> RewrittenSnapshot:
+        """Writes what a snapshot needs, then the snapshot.
+
+        Nothing is written that is there already, and nothing is removed.
+        """
+        dataset = read_parquet(self._store, summary[INDEXES]["dataset"])
+        tars = self._tars(summary, dataset)
+        files = self._shard_files(summary, dataset, tars)
+        lost = _Lost()
+        tables = {
+            name: [self._part(part, tars, lost) for part in parts]
+            for name, parts in summary["tables"].items()
+            if name != "sources"
+        }
+        totals = SourceTotals()
+        sources = []
+        for number, part in enumerate(summary["tables"]["sources"]):
+            rows = read_parquet(self._store, part)
+            left = scrubbed(rows, self._removals)
+            if left is not None or lost.clips:
+                left = fewer(rows if left is None else left, "n_clips", lost.clips)
+                left = fewer(left, "n_kept", lost.kept)
+                part = write_table_part(
+                    self._store,
+                    part.rpartition("/")[0],
+                    number,
+                    as_runs_write(left).combine_chunks(),
+                )
+            totals.add(rows if left is None else left)
+            sources.append(part)
+        clips = _clip_rows([read_parquet(self._store, part) for part in tables["clips"]])
+        tables = {name: tables.get(name, sources) for name in summary["tables"]}
+        written = {
+            **summary,
+            "counts": {**summary["counts"], **source_counts(totals), **clip_counts(clips)},
+            "video_s": round(totals.video_s, 3),
+            "source_bytes": totals.n_bytes,
+            "kept_s": kept_seconds(clips),
+            "shards": _entries(summary["shards"], tars),
+            "tables": tables,
+            CANDIDATES: [name for name in summary[CANDIDATES] if name not in self._gone],
+            INDEXES: self._indexes(files),
+        }
+        own = named_objects(written)
+        written[EARLIER] = sorted(self.named - own)
+        self.named |= own
+        if written != summary:
+            data = sealed_json(written, to_json)
+            self._store.write(snapshot_name(summary[NUMBER]), data)
+        return RewrittenSnapshot(summary=written, shard_files=files, clips=clips, totals=totals)
+
+    def _tars(
+        self, summary: Mapping[str, Any], dataset: pa.Table
+    ) -> dict[str, RewrittenTar | None]:
+        """Rewrites the tars that hold removed clips; by old name under the output root."""
+        gone = dataset.filter(pa.array(self._removals.rows(dataset)))
+        names = sorted(f"{SHARDS}/{name}" for name in gone["shard"].unique().to_pylist())
+        return {name: self.tars.rewrite(name, summary["recipe"]) for name in names}
+
+    def _shard_files(
+        self,
+        summary: Mapping[str, Any],
+        dataset: pa.Table,
+        tars: Mapping[str, RewrittenTar | None],
+    ) -> dict[str, bytes]:
+        manifest = read_json(self._store, summary[INDEXES]["manifest"])
+        dataset = dataset.filter(pa.array(~self._removals.rows(dataset)))
+        dataset = _moved(dataset, tars, prefix=f"{SHARDS}/").sort_by("shard").cast(DATASET_SCHEMA)
+        seconds = _sums(dataset)
+        described: dict[str, DescribedTar] = {}
+        for entry in manifest["shards"]:
+            name = f"{SHARDS}/{entry['name']}"
+            if name not in tars:
+                facts = ShardFacts(**{field: entry[field] for field in _FACTS})
+                own = {n: entry[n] for n in ("name", "bucket", "split", "samples", "frames")}
+                length = seconds.get(entry["name"], 0.0)
+                described[name] = DescribedTar(**own, seconds=length, facts=facts)
+            elif (new := tars[name]) is not None:
+                described[f"{SHARDS}/{new.described.name}"] = new.described
+        members = {new.described.name: new.members for new in tars.values() if new is not None}
+        return described_files(
+            sorted(described.values(), key=lambda tar: tar.name),
+            tables_to_parquet([dataset], DATASET_SCHEMA),
+            lambda name: members.get(name) or self.tars.members(f"{SHARDS}/{name}"),
+            seed=manifest["seed"],
+            stamp=manifest["recipe_fingerprint"],
+            made_by=manifest["made_by"],
+        )
+
+    def _indexes(self, files: Mapping[str, bytes]) -> dict[str, str]:
+        """Writes a snapshot's own manifest and table of samples; returns their names."""
+        names = {}
+        for kind, known, suffix in (
+            ("manifest", MANIFEST, "json"),
+            ("dataset", DATASET, "parquet"),
+        ):
+            digest = hashlib.sha256(files[known]).hexdigest()[:16]
+            names[kind] = f"{SNAPSHOTS}/{kind}-{digest}.{suffix}"
+            if not self._store.exists(names[kind]):
+                self._store.write(names[kind], files[known])
+        return names
+
+    def _part(self, part: str, tars: Mapping[str, RewrittenTar | None], lost: "_Lost") -> str:
+        """Writes a part of a table without removed rows; returns its name."""
+        folder, _, file_name = part.rpartition("/")
+        is_clips = folder.endswith("clips")
+        if part in self._parts and not is_clips:
+            return self._parts[part]
+        table = read_parquet(self._store, part)
+        left = scrubbed(table, self._removals)
+        if is_clips:
+            lost.add(table.filter(pa.array(self._removals.rows(table))))
+            moved = _moved(table if left is None else left, tars, prefix="")
+            left = moved if moved is not table else None
+        if left is not None:
+            number = int(file_name.split("-")[1])
+            self._parts[part] = write_table_part(
+                self._store, folder, number, as_runs_write(left).combine_chunks()
+            )
+        return self._parts.setdefault(part, part)
+
+
+class _Lost:
+    """Clips that a snapshot loses, by source id."""
+
+    def __init__(self) -> None:
+        self.clips: Counter[str] = Counter()
+        self.kept: Counter[str] = Counter()
+
+    def add(self, rows: pa.Table) -> None:
+        self.clips.update(rows["source_id"].to_pylist())
+        self.kept.update(rows.filter(pc.equal(rows["decision"], "kept"))["source_id"].to_pylist())
+
+
+def _moved(table: pa.Table, tars: Mapping[str, RewrittenTar | None], *, prefix: str) -> pa.Table:
+    """Returns rows of `clips` or of the table of samples with the places of samples in new tars.
+
+    Args:
+        table: With `shard` and `clip_id`.
+        tars: New tars by old name under the output root.
+        prefix: What the names in `shard` lack before them.
+    """
+    places = {
+        f"{old}\t{key}": (f"{SHARDS}/{new.described.name}".removeprefix(prefix), start)
+        for old, new in tars.items()
+        if new is not None
+        for key, start in new.mp4_starts.items()
+    }
+    keys = pc.binary_join_element_wise(
+        pc.binary_join_element_wise(prefix, table["shard"], ""), table["clip_id"], "\t"
+    )
+    found = pc.index_in(keys, value_set=pa.array(list(places), pa.string()))
+    if found.null_count == len(found):
+        return table
+    names = pa.array([name for name, _ in places.values()], pa.string()).take(found)
+    starts = pa.array([start for _, start in places.values()], pa.int64()).take(found)
+    paths = pc.binary_join_element_wise(names, table["clip_id"], "#")
+    columns = {
+        "shard": names,
+        "mp4_offset": starts,
+        "offset": starts,
+        "path": pc.binary_join_element_wise(paths, "mp4", "."),
+    }
+    for name, column in columns.items():
+        if name in table.column_names:
+            at, kind = table.schema.get_field_index(name), table[name].type
+            new = pc.coalesce(column.cast(kind), table[name])
+            table = table.set_column(at, table.schema.field(at), new)
+    return table
+
+
+def _sums(dataset: pa.Table) -> dict[str, float]:
+    """Returns the seconds of each tar, added in the order of its samples as a run does."""
+    sums: dict[str, float] = {}
+    rows = zip(dataset["shard"].to_pylist(), dataset["duration"].to_pylist(), strict=True)
+    for name, seconds in rows:
+        sums[name] = sums.get(name, 0) + seconds
+    return sums
+
+
+def _entries(
+    entries: Collection[Mapping[str, Any]], tars: Mapping[str, RewrittenTar | None]
+) -> list[dict[str, Any]]:
+    """Returns the shards of a summary with new tars in the place of old ones."""
+    listed = []
+    for entry in entries:
+        if entry["name"] not in tars:
+            listed.append(dict(entry))
+        elif (new := tars[entry["name"]]) is not None:
+            listed.append(new.summary)
+    return sorted(listed, key=lambda entry: str(entry["name"]))
+
+
+def _clip_rows(tables: list[pa.Table]) -> ClipRows:
+    table = pa.concat_tables(tables)
+    there = [name for name in clips_schema().names if name in table.column_names]
+    there += [field.name for field in metadata_fields(table.schema)]
+    return ClipRows(table.select(there), clips_schema())

@@ -1,0 +1,190 @@
+"""Takes removed footage out of what runs store for later ones, object by object, in place."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from curator.models.text_encoder import text_hash
+from curator.removal.part_scrubbing import names_removed, rows_of, scrubbed
+from curator.stages.caption.frame_store import FRAMES as FRAME_PARTS
+from curator.stages.caption.reply_store import REPLIES
+from curator.stages.dedup.pair_store import FOLDER as ALIKE
+from curator.stages.propose.candidate_store import FOLDER as CANDIDATES
+from curator.stages.propose.candidate_store import PICTURES_PER_GROUP
+from curator.storage import Store
+from curator.tables.checksums import read_parquet, read_rows
+from curator.tables.out_layout import is_own
+from curator.tables.parts import Parts, to_parquet
+from curator.tables.removal_records import Removals
+from curator.tables.track_items import FRAMES
+from curator.tables.track_parts import SEGMENTS, TRACKS
+
+_WHOLE = frozenset({"clips", "shots", "vectors", "pictures", "sources"})
+"""Kinds of candidates that every part has."""
+_Sizes = Mapping[tuple[str, int], int]
+"""New size of a part of tracks, by its name and its size before."""
+
+
+class StateScrubbing:
+    """What runs stored under an output root.
+
+    Args:
+        store: Output root.
+        removals: What goes.
+    """
+
+    def __init__(self, store: Store, removals: Removals) -> None:
+        self._store = store
+        self._removals = removals
+        self.n_replies = 0
+        """Replies that were removed."""
+
+    def pairs(self) -> list[str]:
+        """Returns objects of similar pairs that name a removed clip: clips are compared anew."""
+        return [name for name in self._own(ALIKE) if self._names(name, "clip_id")]
+
+    def scrub(self, *, texts: Collection[str], requests: Collection[str]) -> None:
+        """Rewrites or removes whatever holds removed footage.
+
+        Args:
+            texts: Captions of the clips that stay.
+            requests: Keys of the replies that their annotations were made of.
+        """
+        for folder in ("scan", "hashes"):
+            for name in self._own(folder):
+                self._rewrite(name)
+        self._candidates(self._tracks())
+        # Made again where they are needed: only a run that was broken off leaves some.
+        unfinished = [
+            name
+            for folder, column in (
+                (SEGMENTS, "source_id"), ("cuts", "clip_id"), (FRAME_PARTS, "clip_id"),
+            )
+            for name in self._own(folder)
+            if self._names(name, column)
+        ]  # fmt: skip
+        # Their keys are hashes, of clips that are not known any more.
+        self._store.delete([*unfinished, *self._own("alignments")])
+        self._texts({text_hash(text) for text in texts})
+        self._replies(frozenset(requests))
+
+    def _own(self, folder: str) -> Iterator[str]:
+        names = [info.key for info in self._store.list(f"{folder}/")]
+        return (name for name in names if is_own(name))
+
+    def _names(self, name: str, column: str) -> bool:
+        """Returns whether a part has rows or keys of removed footage."""
+        table = read_rows(self._store, name, partial(pq.ParquetFile.read, columns=[column]))
+        removals = self._removals
+        if removals.named(table[column], removals.ids | removals.spans.keys()).any():
+            return True
+        return any(names_removed(key, removals) for key in Parts(self._store, "", "").keys(name))
+
+    def _rewrite(self, name: str, rows_per_group: int | None = None) -> None:
+        table = read_parquet(self._store, name)
+        left = scrubbed(table, self._removals)
+        if left is None:
+            return
+        if not left.num_rows and not name.startswith(f"{CANDIDATES}/"):
+            self._store.delete([name])
+            return
+        data = to_parquet(left.combine_chunks(), rows_per_group=rows_per_group)
+        self._store.write(name, data)
+
+    def _tracks(self) -> _Sizes:
+        prefix = f"{TRACKS}/{FRAMES}/"
+        before = {info.key: info.bytes for info in self._store.list(prefix)}
+        for name in self._own(TRACKS):
+            if self._names(name, "source_id"):
+                self._rewrite(name)
+        after = {info.key: info.bytes for info in self._store.list(prefix)}
+        return {
+            (name, n_bytes): after[name]
+            for name, n_bytes in before.items()
+            if after.get(name, n_bytes) != n_bytes
+        }
+
+    def _candidates(self, sizes: _Sizes) -> None:
+        """Rewrites candidates; those that stay go on to be valid with the rewritten tracks."""
+        parts: dict[str, dict[str, str]] = {}
+        for name in self._own(CANDIDATES):
+            _, kind, part = name.split("/")
+            parts.setdefault(part, {})[kind] = name
+        for kinds in parts.values():
+            if not kinds.keys() >= _WHOLE:
+                # No run reads what is left of a part of which something is lost.
+                self._store.delete(kinds.values())
+                continue
+            for kind, name in kinds.items():
+                if kind != "sources":
+                    self._rewrite(name, PICTURES_PER_GROUP if kind == "pictures" else None)
+        for name in self._own(f"{CANDIDATES}/sources"):
+            table = read_parquet(self._store, name)
+            left = scrubbed(table, self._removals)
+            left = _resized(table if left is None else left, sizes)
+            left = self._recounted(left, f"{CANDIDATES}/clips/{name.rpartition('/')[2]}")
+            if left is not table:
+                self._store.write(name, to_parquet(left.combine_chunks()))
+
+    def _recounted(self, sources: pa.Table, clips: str) -> pa.Table:
+        """Returns rows of candidates' sources with the number of clips that sources still have."""
+        is_less = self._removals.named(sources["source_id"], self._removals.spans)
+        if not is_less.any() or not self._store.exists(clips):
+            return sources
+        ids = read_parquet(self._store, clips, ["source_id"])["source_id"].to_pylist()
+        counts, old = Counter(ids), sources["n_clips"].to_pylist()
+        rows = zip(is_less.tolist(), sources["source_id"].to_pylist(), old, strict=True)
+        now = [counts[name] if less and count else count for less, name, count in rows]
+        if now == old:
+            return sources
+        at = sources.schema.get_field_index("n_clips")
+        return sources.set_column(at, sources.schema.field(at), pa.array(now, pa.int32()))
+
+    def _texts(self, known: Collection[str]) -> None:
+        """Removes embeddings of captions that no clip has: whose they were is not known."""
+        for name in self._own("text_embeddings"):
+            table = read_parquet(self._store, name)
+            left = rows_of(table, "text_hash", known)
+            if left.num_rows == table.num_rows:
+                continue
+            if not left.num_rows:
+                self._store.delete([name])
+                continue
+            keys = left["text_hash"].to_pylist()
+            left = left.combine_chunks()
+            parts = Parts(self._store, "text_embeddings", name.partition("/")[2].split("-")[0])
+            # Under the name of the keys that are left; the old one goes then.
+            if parts.write(left, keys, one_row_groups=True) != name:
+                self._store.delete([name])
+
+    def _replies(self, known: frozenset[str]) -> None:
+        """Removes replies that no annotation was made of: whose they were is not known."""
+        loose = []
+        for name in self._own(REPLIES):
+            if name.endswith(".json"):
+                if name.removesuffix(".json").rpartition("-")[2] not in known:
+                    loose.append(name)
+                continue
+            table = read_parquet(self._store, name)
+            left = rows_of(table, "key", known)
+            self.n_replies += table.num_rows - left.num_rows
+            if left.num_rows and left.num_rows < table.num_rows:
+                self._store.write(name, to_parquet(left.combine_chunks()))
+            elif not left.num_rows:
+                self._store.delete([name])
+        self.n_replies += len(loose)
+        self._store.delete(loose)
+
+
+def _resized(sources: pa.Table, sizes: _Sizes) -> pa.Table:
+    """Returns rows of candidates' sources with the sizes that their tracks have now."""
+    rows = zip(sources["track_part"].to_pylist(), sources["track_bytes"].to_pylist(), strict=True)
+    now = pa.array([sizes.get((part, size), size) for part, size in rows], pa.int64())
+    if pc.all(pc.equal(now, sources["track_bytes"])).as_py() is not False:
+        return sources
+    at = sources.schema.get_field_index("track_bytes")
+    return sources.set_column(at, sources.schema.field(at), now)

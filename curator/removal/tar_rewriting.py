@@ -1,0 +1,200 @@
+"""Copies tars without removed samples, under the names that a run would give them."""
+
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import orjson
+
+from curator.errors import CuratorError, ShardError
+from curator.models.text_encoder import text_hash
+from curator.models.weight_store import ModelStore
+from curator.stages.caption.caption_embeddings import embeddings_stamp
+from curator.stages.shard.config import ShardConfig
+from curator.stages.shard.sample import Sample
+from curator.stages.shard.sample_plan import shard_facts
+from curator.stages.shard.shard_driver import missing_objects
+from curator.stages.shard.shard_index import DescribedTar, SampleMembers, members_of
+from curator.stages.shard.shard_plan import ShardPlan, place_of, plan_shard, tar_layout
+from curator.stages.shard.stage import ShardStage, ShardUnit, object_names
+from curator.stages.shard.tar_reader import TEXT_VECTOR, Member, Split, TarReader
+from curator.storage import Store
+from curator.tables.clip_locations import Location
+from curator.tables.clip_vectors import TextVector
+from curator.tables.out_layout import SHARDS
+from curator.tables.removal_records import Removals, removal_hash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenTar:
+    """A tar without its removed samples.
+
+    Attributes:
+        described: For the files that describe all shards; its name is relative to `shards/`.
+        summary: Its entry in the summary.
+        mp4_starts: First byte of each sample's MP4, by key.
+        members: Optional members of its samples.
+    """
+
+    described: DescribedTar
+    summary: dict[str, Any]
+    mp4_starts: Mapping[str, int]
+    members: SampleMembers
+
+
+class _Copying(ShardStage):
+    """Takes caption vectors from the old tar, where `TextVector.row` is their first byte."""
+
+    def _read_vector(self, vector: TextVector) -> bytes:
+        return self._store.read_range(vector.name, vector.row, vector.row + vector.n_bytes)
+
+
+class TarRewriting:
+    """The tars of an output root, each rewritten at most once.
+
+    Args:
+        store: Output root.
+        removals: What goes.
+    """
+
+    def __init__(self, store: Store, removals: Removals) -> None:
+        self._store = store
+        self._removals = removals
+        self._stage = _Copying(ShardConfig(), store)
+        self._sizes = {info.key: info.bytes for info in store.list(f"{SHARDS}/")}
+        self._members: dict[str, SampleMembers] = {}
+        self.done: dict[str, RewrittenTar | None] = {}
+        """By the name of the old tar under the output root; None where nothing is left."""
+
+    def rewrite(self, name: str, recipe: Mapping[str, Any]) -> RewrittenTar | None:
+        """Writes the tar that takes the place of one with removed samples.
+
+        Args:
+            name: Of the old tar, under the output root.
+            recipe: Of a snapshot that names it.
+
+        Returns:
+            The new tar; None if no sample is left.
+
+        Raises:
+            ShardError: The old tar is damaged, or another version wrote it.
+        """
+        if name not in self.done:
+            self.done[name] = self._rewritten(name, _text_stamp(recipe))
+        return self.done[name]
+
+    def members(self, name: str) -> SampleMembers:
+        """Returns the optional members of the first sample of a tar under the output root."""
+        if name not in self._members:
+            place = place_of(name)
+            split: Split = place[1] if place is not None else "train"
+            self._members[name] = members_of(next(self._samples(name, split, "")))
+        return self._members[name]
+
+    def _rewritten(self, name: str, text_stamp: str) -> RewrittenTar | None:
+        place = place_of(name)
+        if place is None:
+            raise ShardError(
+                f"{self._store.uri}/{name} was written by an older version; `curate run` writes it "
+                "again, after which clips can be removed"
+            )
+        bucket, split, number = place
+        samples = [s for s in self._samples(name, split, text_stamp) if not self._is_gone(s)]
+        if not samples:
+            return None
+        plan = plan_shard(bucket, split, number, samples)
+        layout = tar_layout(plan)
+        missing = missing_objects(plan, layout, self._sizes)
+        _, facts = self._stage.process(ShardUnit(plan=plan, missing=missing))
+        n_frames, seconds = plan.totals
+        return RewrittenTar(
+            described=DescribedTar(
+                name=plan.name.removeprefix(f"{SHARDS}/"),
+                bucket=bucket,
+                split=split,
+                samples=len(samples),
+                frames=n_frames,
+                seconds=seconds,
+                facts=facts,
+            ),
+            summary=shard_facts(plan, layout.n_bytes) | {"versions": self._versions(plan)},
+            mp4_starts=dict(zip(layout.keys, layout.mp4_starts, strict=True)),
+            members=members_of(samples[0]),
+        )
+
+    def _versions(self, plan: ShardPlan) -> dict[str, str]:
+        names = object_names(plan)
+        prefix = plan.name.removesuffix(".tar")
+        versions = {info.key: info.version for info in self._store.list(prefix)}
+        return {name: versions[name] for name in names}
+
+    def _is_gone(self, sample: Sample) -> bool:
+        hashes = {removal_hash(sample.key), removal_hash(sample.metadata["source_id"])}
+        return not hashes.isdisjoint(self._removals.ids)
+
+    def _samples(self, name: str, split: Split, text_stamp: str) -> Iterator[Sample]:
+        """Yields the samples of a tar; their MP4s are not read."""
+        with self._store.open(name) as stream:
+            reader = TarReader(stream.read, self._sizes[name], seek=stream.seek)
+            try:
+                for key, members in groupby(reader, key=lambda member: member.key):
+                    yield self._sample(name, key, members, reader, split, text_stamp)
+            except (ShardError, KeyError, ValueError) as error:
+                raise ShardError(f"{self._store.uri}/{name}: {error}") from error
+
+    def _sample(
+        self,
+        name: str,
+        key: str,
+        members: Iterator[Member],
+        reader: TarReader,
+        split: Split,
+        text_stamp: str,
+    ) -> Sample:
+        held: dict[str, bytes] = {}
+        at: dict[str, Member] = {}
+        for member in members:
+            at[member.suffix] = member
+            if member.suffix != "mp4":
+                held[member.suffix] = reader.read(member)
+        metadata, caption = orjson.loads(held["json"]), held["txt"].decode()
+        vector = None
+        if TEXT_VECTOR in held:
+            vector = TextVector(
+                name=name,
+                row=at[TEXT_VECTOR].data_offset,
+                n_bytes=at[TEXT_VECTOR].bytes,
+                n_dims=np.load(io.BytesIO(held[TEXT_VECTOR])).ndim,
+                digest=f"{text_stamp} {text_hash(caption)}",
+            )
+        mp4 = at["mp4"]
+        sample = Sample(
+            key=key,
+            metadata=metadata,
+            caption=caption,
+            mp4_bytes=mp4.bytes,
+            mp4_sha256=metadata["mp4_sha256"],
+            location=Location(name=name, offset=mp4.data_offset, n_bytes=mp4.bytes),
+            split=split,
+            embedding=np.load(io.BytesIO(held["npy"])) if "npy" in held else None,
+            text_vector=vector,
+            has_id="id" in held,
+        )
+        if sample.json() != held["json"]:
+            raise ShardError(f"the JSON of sample {key} is not as this version writes it")
+        return sample
+
+
+def _text_stamp(recipe: Mapping[str, Any]) -> str:
+    """Returns the stamp of embedded captions; without the model a run writes these tars again."""
+    name = recipe["caption"].get("embedding")
+    if name is None:
+        return ""
+    models = ModelStore.at(recipe.get("models"))
+    try:
+        return embeddings_stamp(models.catalogue.find(name, "text"), models)
+    except CuratorError:
+        return ""

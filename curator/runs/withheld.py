@@ -1,0 +1,62 @@
+"""What a run leaves out because `curate remove` took it out of OUT before."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curator.errors import ErrorCode
+from curator.stages.propose.stage import ProposedUnit
+from curator.stages.scan.probe_parts import removed_message
+from curator.tables.removal_records import Removals
+from curator.tables.source_table import SourceTable
+
+WITHHELD = "clips_of_removed_footage"
+"""Count in `work` of the summary: new candidates that were dropped."""
+
+
+def withhold_sources(sources: SourceTable, removals: Removals) -> None:
+    """Fails sources whose content was removed, by the ids that they have after the scan."""
+    if not removals.sources:
+        return
+    found = [(uri, removals.date_of(source_id)) for uri, source_id in sources.ids()]
+    sources.revise(
+        [
+            {
+                "uri": uri, "source_id": None, "outcome": "failed", "error_stage": "scan",
+                "error_code": str(ErrorCode.REMOVED), "error_message": removed_message(uri, date),
+            }
+            for uri, date in found
+            if date is not None
+        ]
+    )  # fmt: skip
+
+
+def without_removed(unit: ProposedUnit, removals: Removals) -> tuple[ProposedUnit, int]:
+    """Returns candidates without those that share more than a frame with a removed clip.
+
+    Returns:
+        What is left, and the number of clips that were dropped.
+    """
+    is_gone = removals.rows(unit.clips) if removals else None
+    if is_gone is None or not is_gone.any():
+        return unit, 0
+    gone = unit.clips.filter(pa.array(is_gone))
+    ids = gone["clip_id"].combine_chunks()
+    kept = {
+        name: table.filter(pc.invert(pc.is_in(table["clip_id"], value_set=ids)))
+        for name in ("clips", "vectors", "clip_vectors", "pictures")
+        for table in (getattr(unit, name),)
+    }
+    lost = Counter(gone["source_id"].to_pylist())
+    return replace(unit, sources=fewer(unit.sources, "n_clips", lost), **kept), gone.num_rows
+
+
+def fewer(sources: pa.Table, column: str, lost: Mapping[str, int]) -> pa.Table:
+    """Returns rows of `sources` with clips taken off where they were counted."""
+    rows = zip(sources["source_id"].to_pylist(), sources[column].to_pylist(), strict=True)
+    now = [max(0, count - lost.get(name, 0)) if count else count for name, count in rows]
+    at = sources.schema.get_field_index(column)
+    return sources.set_column(at, sources.schema.field(at), pa.array(now, pa.int32()))

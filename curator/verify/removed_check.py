@@ -1,0 +1,324 @@
+"""Reads everything under an output root, and looks for footage that was removed.
+
+Records hold hashes alone, so whatever may be an id, a caption, a picture or a clip is hashed and
+compared: hexadecimal words of the lengths of ids, texts, binary cells, members of tars, and whole
+objects. Names of objects are read too.
+"""
+
+import base64
+import binascii
+import hashlib
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from curator.errors import ShardError, UsageError
+from curator.stages.shard.tar_reader import TarReader
+from curator.storage import Store, open_store
+from curator.tables.out_layout import REMOVED
+from curator.tables.removal_records import (
+    LEAST_CAPTION,
+    Removals,
+    caption_hash,
+    read_removals,
+    removal_hash,
+)
+from curator.tables.snapshot_store import listed_snapshots
+from curator.verify.findings import Code, Finding, Findings
+
+_ID = re.compile(rb"(?<![0-9a-f])(?:[0-9a-f]{24}|[0-9a-f]{32})(?![0-9a-f])")
+"""Ids of clips and of sources."""
+_JPEG = re.compile(rb"data:image/jpeg;base64,([0-9A-Za-z+/=]+)")
+_TEXTS = (".json", ".jsonl", ".html", ".md", ".yaml", ".txt")
+_READ_BYTES = 8 << 20
+_OVERLAP_BYTES = 64
+"""What is read again with the next bytes, so that no id is cut in two."""
+_REMEDY = (
+    "`curate remove OUT --finish` takes it out again; what is not of this package must be removed "
+    "by hand"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenRemoved:
+    """What was read, and what was found.
+
+    Attributes:
+        n_records: Records of removals that were compared with.
+        read: Objects, and what was looked at in them, by kind.
+        n_bytes: Bytes of all objects.
+    """
+
+    uri: str
+    n_records: int
+    read: dict[str, int]
+    n_bytes: int
+    findings: list[Finding]
+    counts: dict[str, int]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+def verify_removed(
+    out: str, *, progress: Callable[[int, int], None] = lambda n_objects, n_bytes: None
+) -> ProvenRemoved:
+    """Looks for removed footage in every object under an output root.
+
+    Args:
+        out: Folder or `s3://bucket/prefix` of a run.
+        progress: Called with the objects and bytes read so far.
+
+    Raises:
+        UsageError: Nothing was removed from it.
+    """
+    store = open_store(out)
+    removals = read_removals(store)
+    if not removals:
+        raise UsageError(f"{store.uri} has no records of removals; `curate remove` makes them")
+    findings = Findings()
+    for name in removals.unfinished:
+        where = f"{store.uri}/{name}"
+        findings.add(Code.REMOVED, where, "a removal that was broken off", "a finished one",
+                     "run `curate remove OUT --finish`")  # fmt: skip
+    search = _Search(store, _without_shared(store, removals), findings)
+    n_bytes = 0
+    for number, info in enumerate(store.list(""), 1):
+        search.object(info.key)
+        n_bytes += info.bytes
+        progress(number, n_bytes)
+    return ProvenRemoved(
+        uri=store.uri,
+        n_records=removals.n_records,
+        read=dict(search.read),
+        n_bytes=n_bytes,
+        findings=findings.sorted(),
+        counts={str(code): n for code, n in sorted(findings.counts.items())},
+    )
+
+
+def _without_shared(store: Store, removals: Removals) -> Removals:
+    """Leaves out captions that a clip that stays has by now: they are that clip's."""
+    shared: set[str | None] = set()
+    if removals.captions:
+        names: dict[str, tuple[str, ...]] = {
+            "clips": ("caption",),
+            "annotations": ("short", "medium", "long"),
+        }
+        for _, summary in listed_snapshots(store):
+            if isinstance(summary, Exception):
+                continue
+            for table, columns in names.items():
+                for part in summary["tables"].get(table, ()):
+                    with store.open(part) as stream:
+                        rows = pq.read_table(stream, columns=["clip_id", *columns])
+                    rows = rows.filter(pc.invert(pa.array(removals.rows(rows))))
+                    for name in columns:
+                        shared.update(
+                            map(caption_hash, rows[name].unique().drop_null().to_pylist())
+                        )
+    left = removals.captions - shared
+    return Removals(
+        sources=removals.sources,
+        clip_ids=removals.clip_ids,
+        mp4=removals.mp4,
+        captions=frozenset(left),
+        pictures=removals.pictures,
+        n_records=removals.n_records,
+    )
+
+
+class _Search:
+    """Compares what is in objects with records."""
+
+    def __init__(self, store: Store, removals: Removals, findings: Findings) -> None:
+        self._store = store
+        self._removals = removals
+        self._findings = findings
+        self._data = removals.mp4 | removals.pictures
+        self.read: Counter[str] = Counter()
+
+    def object(self, key: str) -> None:
+        """Reads an object whole, and looks into it by its kind."""
+        where = f"{self._store.uri}/{key}"
+        self.read["objects"] += 1
+        self._words(key.encode(), where, "its name")
+        if key.endswith(".tar"):
+            self._tar(key, where)
+            return
+        if not key.endswith((".parquet", *_TEXTS)) or key.startswith(f"{REMOVED}/"):
+            self._bytes(key, where)
+            return
+        data = self._store.read(key)
+        # Also of Parquet: whatever it does not compress.
+        self._words(data, where, "its bytes")
+        if key.endswith(".parquet"):
+            self._parquet(data, where)
+        else:
+            self._text(data, where)
+
+    def _bytes(self, key: str, where: str) -> None:
+        """Reads an object of any kind and size."""
+        digest, tail = hashlib.sha256(), b""
+        with self._store.open(key) as stream:
+            while data := stream.read(_READ_BYTES):
+                digest.update(data)
+                self._words(tail + data, where, "its bytes")
+                tail = data[-_OVERLAP_BYTES:]
+        if digest.hexdigest() in self._data:
+            self._report(where, "the object", "a clip or a picture")
+
+    def _report(self, where: str, part: str, what: str) -> None:
+        self._findings.add(
+            Code.REMOVED, f"{where}#{part}", f"{what} of removed footage", "nothing of it", _REMEDY
+        )
+
+    def _words(self, data: bytes, where: str, part: str) -> None:
+        words = set(_ID.findall(data))
+        self.read["words that may be ids"] += len(words)
+        if any(removal_hash(word.decode()) in self._removals.ids for word in words):
+            self._report(where, part, "an id")
+
+    def _hash(self, data: bytes, where: str, part: str) -> None:
+        if hashlib.sha256(data).hexdigest() in self._data:
+            self._report(where, part, "a clip or a picture")
+
+    def _captions(self, texts: Iterable[str], where: str, part: str) -> None:
+        wanted = self._removals.captions
+        for text in texts:
+            self.read["texts"] += 1
+            if wanted and any(caption_hash(one) in wanted for one in _texts_in(text)):
+                self._report(where, part, "a caption")
+                return
+
+    def _text(self, data: bytes, where: str) -> None:
+        text = data.decode("utf-8", "replace")
+        for number, encoded in enumerate(_JPEG.findall(data)):
+            try:
+                self._hash(base64.b64decode(encoded), where, f"picture {number}")
+            except binascii.Error:
+                continue
+            self.read["pictures"] += 1
+        if where.endswith(".html"):
+            parser = _Html()
+            parser.feed(text)
+            self._captions(parser.texts, where, "its text")
+        else:
+            lines = text.splitlines() if where.endswith(".jsonl") else [text]
+            self._captions(lines, where, "its text")
+
+    def _tar(self, key: str, where: str) -> None:
+        size = sum(info.bytes for info in self._store.list(key) if info.key == key)
+        try:
+            with self._store.open(key) as stream:
+                reader = TarReader(stream.read, size)
+                for member in reader:
+                    self.read["members of tars"] += 1
+                    part = member.name
+                    self._words(part.encode(), where, part)
+                    if member.suffix == "mp4":
+                        digest = hashlib.sha256()
+                        for chunk in reader.chunks(member):
+                            digest.update(chunk)
+                        if digest.hexdigest() in self._data:
+                            self._report(where, part, "a clip")
+                        continue
+                    data = reader.read(member)
+                    self._words(data, where, part)
+                    if member.suffix in ("json", "txt"):
+                        self._captions([data.decode("utf-8", "replace")], where, part)
+        except ShardError as error:
+            # Not a tar of ours, or a damaged one: its bytes are compared all the same.
+            self._findings.add(Code.TAR_DAMAGED, where, str(error), "a whole tar")
+            self._bytes(key, where)
+
+    def _parquet(self, data: bytes, where: str) -> None:
+        try:
+            file = pq.ParquetFile(io.BytesIO(data))
+        except pa.ArrowException as error:
+            self._findings.add(Code.UNREADABLE, where, str(error), "a Parquet object")
+            return
+        for value in (file.metadata.metadata or {}).values():
+            self._words(value, where, "its footer")
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group)
+            for name in table.column_names:
+                for leaf in _leaves(table[name]):
+                    self._column(leaf, where, name)
+
+    def _column(self, column: pa.ChunkedArray, where: str, name: str) -> None:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            texts = column.unique().drop_null().to_pylist()
+            self.read["cells"] += len(column)
+            self._words("\n".join(texts).encode("utf-8", "replace"), where, name)
+            self._captions(texts, where, name)
+        elif pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            self.read["cells"] += len(column)
+            for value in column.drop_null():
+                content = value.as_py()
+                self._hash(content, where, name)
+                self._words(content, where, name)
+
+
+class _Html(HTMLParser):
+    """Collects texts and values of attributes of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.texts += [
+            value for _, value in attrs if value is not None and not value.startswith("data:")
+        ]
+
+
+def _texts_in(text: str) -> Iterator[str]:
+    """Yields a text, and the texts within it if it is JSON."""
+    yield text
+    if text[:1] in ("{", "[") and len(text) > LEAST_CAPTION:
+        try:
+            value = json.loads(text)
+        except ValueError:
+            return
+        yield from _strings(value)
+
+
+def _strings(value: Any) -> Iterator[str]:  # noqa: ANN401 - of any JSON
+    if isinstance(value, str):
+        yield from _texts_in(value)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _strings(one)
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            yield name
+            yield from _strings(one)
+
+
+def _leaves(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """Yields the columns of values that a column of lists or structs is made of."""
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        yield from _leaves(pc.list_flatten(column))
+    elif pa.types.is_struct(kind):
+        for number in range(kind.num_fields):
+            yield from _leaves(pc.struct_field(column, [number]))
+    elif pa.types.is_dictionary(kind):
+        yield from _leaves(column.cast(kind.value_type))
+    else:
+        yield column

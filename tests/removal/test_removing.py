@@ -1,0 +1,484 @@
+"""What `curate remove` takes out is nowhere under OUT, in no snapshot, and does not come back."""
+
+import base64
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from captioned import Captioned
+from removable import LIKE, SHARED
+
+import curator
+from curator.cli import main
+from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from curator.storage import open_store
+from curator.storage.local_store import LocalStore
+from curator.tables.out_layout import LEASE
+from curator.tables.snapshot_store import read_snapshot, snapshot_numbers
+
+Row = dict[str, Any]
+
+
+def rows_of(out: Path, table: str = "clips") -> list[list[Row]]:
+    """Rows of a table of each snapshot."""
+    store = open_store(str(out))
+    return [
+        [
+            row
+            for part in read_snapshot(store, number)["tables"].get(table, ())
+            for row in pq.ParquetFile(out / part).read().to_pylist()
+        ]
+        for number in snapshot_numbers(store)
+    ]
+
+
+def kept(out: Path) -> list[Row]:
+    """Kept clips of all snapshots, each once."""
+    found = {c["clip_id"]: c for rows in rows_of(out) for c in rows if c["decision"] == "kept"}
+    return sorted(found.values(), key=lambda clip: (clip["source_uri"], clip["start_s"]))
+
+
+def of_film(clips: Iterable[Row], number: int) -> list[Row]:
+    return [clip for clip in clips if Path(clip["source_uri"]).stem == str(number)]
+
+
+def mp4_of(out: Path, clip: Row) -> bytes:
+    data = (out / clip["shard"]).read_bytes()
+    return data[clip["mp4_offset"] : clip["mp4_offset"] + clip["mp4_bytes"]]
+
+
+def thumbnails(out: Path, ids: set[str]) -> list[bytes]:
+    return [
+        row["jpeg"]
+        for path in (out / "candidates" / "pictures").glob("*.parquet")
+        for row in pq.ParquetFile(path).read().to_pylist()
+        if row["clip_id"] in ids
+    ]
+
+
+def needles_of(out: Path, clips: list[Row], *, sources: bool = False) -> list[bytes]:
+    """All that may not be found any more of some clips."""
+    ids = {clip["clip_id"] for clip in clips}
+    found = [clip["clip_id"].encode() for clip in clips]
+    found += [clip["caption"].encode() for clip in clips]
+    for clip in clips:
+        mp4 = mp4_of(out, clip)
+        assert hashlib.sha256(mp4).hexdigest() == clip["mp4_sha256"]
+        found += [mp4, mp4[len(mp4) // 2 :][:400]]
+    pictures = thumbnails(out, ids)
+    assert pictures
+    found += pictures + [base64.b64encode(jpeg) for jpeg in pictures]
+    if sources:
+        found += [clip["source_id"].encode() for clip in clips]
+    return found
+
+
+def cells(value: object) -> Iterator[bytes]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield str(key).encode()
+            yield from cells(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from cells(one)
+    elif isinstance(value, bytes):
+        yield value
+    elif value is not None:
+        yield str(value).encode()
+
+
+def search(out: Path, needles: list[bytes]) -> list[tuple[str, bytes]]:
+    """Looks at every byte under a folder, and at every cell of its tables."""
+    hits = []
+    for path in sorted(p for p in out.rglob("*") if p.is_file()):
+        texts = [str(path).encode(), path.read_bytes()]
+        if path.suffix == ".parquet":
+            file = pq.ParquetFile(path)
+            own = file.metadata.metadata or {}
+            texts += [*own.values(), b"\n".join(cells(file.read().to_pylist()))]
+        hits += [(str(path), needle[:40]) for needle in needles for t in texts if needle in t]
+    return hits
+
+
+def tars(out: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (out / "shards").rglob("*.tar*")
+    }
+
+
+def remove(out: Path, by: str, text: str, *more: str) -> int:
+    names = out.parent / "names.txt"
+    names.write_text(text)
+    return main(["remove", str(out), f"--{by}", str(names), *more])
+
+
+def check_all(out: Path) -> None:
+    """All snapshots, and what lies at known places, are whole."""
+    for number in snapshot_numbers(open_store(str(out))):
+        assert main(["verify", str(out), "--snapshot", str(number)]) == EXIT_OK
+    assert main(["verify", str(out)]) == EXIT_OK
+    assert main(["verify", str(out), "--removed"]) == EXIT_OK
+
+
+def test_a_removed_clip_is_nowhere_and_other_tars_are_as_before(
+    place: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = place.out
+    clips = kept(out)
+    victim = of_film(clips, 1)[0]
+    needles = needles_of(out, [victim])
+    assert {needle for _, needle in search(out, needles)} == {n[:40] for n in needles}
+    before, holding = tars(out), {
+        clip["shard"] for rows in rows_of(out) for clip in rows
+        if clip["clip_id"] == victim["clip_id"] and clip["shard"]
+    }  # fmt: skip
+    assert remove(out, "clips", victim["clip_id"]) == EXIT_OK
+    assert search(out, needles) == []
+    after = tars(out)
+    untouched = {n: h for n, h in before.items() if n.removesuffix(".idx") not in holding}
+    assert untouched
+    assert untouched.items() <= after.items()
+    assert not holding & after.keys()
+    check_all(out)
+    assert [len(of_film([c for c in rows if c["decision"] == "kept"], 1)) for rows in rows_of(out)][
+        :2
+    ] == [len(of_film(clips, 1)) - 1] * 2
+    record = json.loads((out / "removed" / "00000001.json").read_text())
+    assert record["done"]
+    assert (record["n_named"], record["named_by"]) == (1, "clips")
+
+
+def test_an_unchanged_run_adds_nothing_after_a_removal(place: Captioned) -> None:
+    """Pins that tables, tars and indexes are those that a run would write."""
+    out = place.out
+    place.run(*SHARED)
+    victim = of_film([c for c in rows_of(out)[-1] if c["decision"] == "kept"], 3)[0]
+    assert remove(out, "clips", victim["clip_id"]) == EXIT_OK
+    before, summary = place.files(), place.summary()
+    asked = place.n_asked()
+    again = place.run(*SHARED)
+    assert place.files() == before
+    assert (again["work"]["shards_written"], again["work"]["sources_analyzed"]) == (0, 0)
+    assert place.n_asked() == asked
+    same = ("counts", "tables", "shards", "indexes", "snapshot", "made", "earlier", "video_s")
+    assert {name: again[name] for name in same} == {name: summary[name] for name in same}
+
+
+def test_a_removed_source_is_nowhere_and_does_not_come_back(place: Captioned) -> None:
+    out = place.out
+    clips = of_film(kept(out), 5)
+    needles = needles_of(out, clips, sources=True)
+    assert remove(out, "sources", clips[0]["source_uri"]) == EXIT_OK
+    assert search(out, [*needles, clips[0]["source_uri"].encode()]) == []
+    check_all(out)
+    for more in ((), ("propose.max_s=3",)):
+        place.run(*SHARED, *more)
+        assert search(out, needles) == []
+        (row,) = [row for row in rows_of(out, "sources")[-1] if row["uri"].endswith("5.mp4")]
+        assert (row["outcome"], row["error_code"], row["source_id"]) == ("failed", "removed", None)
+        assert "curate remove" in row["error_message"]
+        assert not of_film(rows_of(out)[-1], 5)
+        assert of_film(rows_of(out)[-1], 6)
+        check_all(out)
+
+
+def test_a_removed_clip_does_not_come_back_as_another(place: Captioned) -> None:
+    out = place.out
+    victim = of_film(kept(out), 3)[1]
+    needles = needles_of(out, [victim])
+    assert remove(out, "clips", victim["clip_id"]) == EXIT_OK
+    for more in ((), ("propose.max_s=3",), ("propose.max_s=2.5",)):
+        if len(more) and more[0].endswith("2.5"):
+            # Decoded again, its thumbnails must not be stored again.
+            place.forget("tracks")
+        work = place.run(*SHARED, *more)["work"]
+        assert bool(more) == bool(work.get("clips_of_removed_footage"))
+        assert search(out, needles) == []
+        for clip in of_film(rows_of(out)[-1], 3):
+            shared = min(clip["end_s"], victim["end_s"]) - max(clip["start_s"], victim["start_s"])
+            assert shared < 0.05
+        check_all(out)
+
+
+def test_duplicates_of_a_removed_clip_name_it_no_more(place: Captioned) -> None:
+    out = place.out
+    named = {c["duplicate_of"] for c in rows_of(out)[-1]} - {None}
+    victims = [clip for clip in kept(out) if clip["clip_id"] in named][:1]
+    assert victims
+    assert remove(out, "clips", victims[0]["clip_id"]) == EXIT_OK
+    rows = rows_of(out)[-1]
+    orphans = [c for c in rows if c["reason"] == "duplicate" and c["duplicate_of"] is None]
+    assert orphans
+    place.run(*SHARED, *LIKE)
+    back = {c["clip_id"]: c for c in rows_of(out)[-1]}
+    assert all(
+        back[c["clip_id"]]["decision"] == "kept" or back[c["clip_id"]]["duplicate_of"]
+        for c in orphans
+    )
+    check_all(out)
+
+
+def test_where_names_clips_and_opens_no_file(
+    place: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("duckdb")
+    out = place.out
+    clips = of_film(kept(out), 2)
+    needles = needles_of(out, clips)
+    before = place.files("")
+    for wrong in (
+        "no_such_column = 1",
+        "clip_id IN (SELECT content FROM read_text('/etc/passwd'))",
+        "true); SELECT (1",
+    ):
+        assert main(["remove", str(out), "--where", wrong]) == EXIT_USAGE
+        assert "--where" in capsys.readouterr().err
+    condition = "source_uri LIKE '%/2.mp4'"
+    assert main(["remove", str(out), "--where", condition, "--dry-run"]) == EXIT_OK
+    assert f"{len(clips)} clips in the shards" in capsys.readouterr().out
+    assert place.files("") == before
+    assert main(["remove", str(out), "--where", condition]) == EXIT_OK
+    assert search(out, needles) == []
+    assert condition.encode() not in (out / "removed" / "00000001.json").read_bytes()
+    check_all(out)
+    assert main(["remove", str(out), "--where", condition]) == EXIT_USAGE
+    assert "nothing matches" in capsys.readouterr().err
+
+
+def test_what_is_not_there_is_named_and_nothing_happens(
+    place: Captioned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = place.files("")
+    known = kept(place.out)[0]
+    for by, text, error in (
+        ("clips", f"{known['clip_id']}\nabc\n", "has no clip 'abc' in any snapshot"),
+        ("sources", "/films/none.mp4", "has no source '/films/none.mp4' in any snapshot"),
+        ("clips", " \n", "is empty; expected a name per line"),
+    ):
+        assert remove(place.out, by, text) == EXIT_USAGE
+        assert error in capsys.readouterr().err
+    assert main(["remove", str(place.out), "--finish"]) == EXIT_OK
+    assert main(["verify", str(place.out), "--removed"]) == EXIT_USAGE
+    assert "no records of removals" in capsys.readouterr().err
+    assert remove(place.out, "clips", known["clip_id"], "--dry-run") == EXIT_OK
+    printed = capsys.readouterr().out
+    assert "would be removed: 1 clips in the shards" in printed
+    assert known["source_uri"] in printed
+    assert place.files("") == before
+
+
+class KilledError(Exception):
+    """As if the process had ended."""
+
+
+def killing(monkeypatch: pytest.MonkeyPatch, after: int) -> list[str]:
+    """Ends the process at a change of the store; returns a list that gets names of changes."""
+    changes: list[str] = []
+    for name in ("write", "write_new", "create", "delete"):
+        whole = getattr(LocalStore, name)
+
+        def counted(store: LocalStore, key: Any, *more: Any, whole: Any = whole) -> Any:  # noqa: ANN401
+            if key in (LEASE, [LEASE]):
+                return whole(store, key, *more)
+            if len(changes) == after:
+                raise KilledError
+            changes.append(str(key))
+            return whole(store, key, *more)
+
+        monkeypatch.setattr(LocalStore, name, counted)
+    return changes
+
+
+def test_a_killed_removal_is_finished(
+    place: Captioned, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that the result is the same wherever it was killed."""
+    out = place.out
+    victims = [of_film(kept(out), 1)[0], of_film(kept(out), 3)[0]]
+    names = "\n".join(clip["clip_id"] for clip in victims)
+    needles = needles_of(out, victims)
+    whole = out.parent / "whole"
+    shutil.copytree(out, whole)
+    with monkeypatch.context() as patch:
+        changes = killing(patch, -1)
+        assert remove(whole, "clips", names) == EXIT_OK
+    assert len(changes) > 20
+    expected = state_of(whole)
+    untouched = out.parent / "untouched"
+    shutil.copytree(out, untouched)
+    steps = [1, 2, *range(3, len(changes), max(1, len(changes) // 8)), len(changes) - 1]
+    for step in steps:
+        shutil.rmtree(out)
+        shutil.copytree(untouched, out)
+        with monkeypatch.context() as patch:
+            killing(patch, step)
+            with pytest.raises(KilledError):
+                remove(out, "clips", names)
+        assert place_refuses(place, capsys)
+        assert main(["verify", str(out), "--removed"]) == EXIT_FAILED
+        with monkeypatch.context() as patch:
+            killing(patch, 4)
+            with pytest.raises(KilledError):
+                main(["remove", str(out), "--finish"])
+        assert main(["remove", str(out), "--finish"]) == EXIT_OK
+        assert search(out, needles) == []
+        assert state_of(out) == expected
+    check_all(out)
+
+
+def place_refuses(place: Captioned, capsys: pytest.CaptureFixture[str]) -> bool:
+    """A run, a recaption and another removal ask for the first one to be finished."""
+    capsys.readouterr()
+    commands = [place.arguments(*SHARED), ["recaption", str(place.out)]]
+    commands.append(["remove", str(place.out), "--clips", str(place.out.parent / "names.txt")])
+    codes = [main(command) for command in commands]
+    return codes == [EXIT_USAGE] * 3 and capsys.readouterr().err.count("--finish` first") == 3
+
+
+def state_of(out: Path) -> dict[str, Any]:
+    """What lies under an output, without when it was removed and versions of files."""
+
+    def plain(path: Path) -> object:
+        if path.parent.name == "removed":
+            record = json.loads(path.read_text())
+            return {n: v for n, v in record.items() if n not in ("made", "finished", "checksum")}
+        if path.suffix == ".json" and (path.parent.name == "snapshots" or path.parent == out):
+            summary = json.loads(path.read_text())
+            for shard in summary.get("shards", ()):
+                shard.pop("versions", None)
+            summary.pop("checksum", None)
+            return summary
+        if path.parent.parent.name == "candidates" and path.parent.name == "sources":
+            # Sizes of tracks are taken over where the process was not killed meanwhile.
+            return pq.ParquetFile(path).read().drop_columns(["track_bytes"]).to_pylist()
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    return {str(p.relative_to(out)): plain(p) for p in sorted(out.rglob("*")) if p.is_file()}
+
+
+def test_verify_finds_what_is_left(place: Captioned, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pins each kind of object, and each kind of thing that may be left in it."""
+    out = place.out
+    victim = of_film(kept(out), 1)[0]
+    mp4, (jpeg,) = mp4_of(out, victim), thumbnails(out, {victim["clip_id"]})[:1]
+    old = shutil.copytree(out, out.parent / "old")
+    assert remove(out, "clips", victim["clip_id"]) == EXIT_OK
+    assert main(["verify", str(out), "--removed"]) == EXIT_OK
+    printed = capsys.readouterr().out
+    assert "nothing of what was removed is there" in printed
+    assert "members of tars" in printed
+    left = {
+        "clip.mp4": mp4,
+        "picture.jpg": jpeg,
+        "page.html": f"<p title='{victim['caption'].upper()}'>".encode(),
+        "notes.json": json.dumps([{"said": victim["caption"]}]).encode(),
+        f"{victim['clip_id']}.bin": b"",
+        "list.csv": b"1," + victim["clip_id"].encode() + b"\n",
+        "x.tar": (old / victim["shard"]).read_bytes(),
+    }
+    for name, data in left.items():
+        (out / "mine").mkdir(exist_ok=True)
+        (out / "mine" / name).write_bytes(data)
+        assert main(["verify", str(out), "--removed"]) == EXIT_FAILED, name
+        shutil.rmtree(out / "mine")
+    for folder in ("tracks/pictures", "candidates/vectors", "clips", "annotations", "replies"):
+        hit = False
+        for path in (old / folder).iterdir():
+            new = out / folder / f"old-{path.name}"
+            new.write_bytes(path.read_bytes())
+            hit = hit or main(["verify", str(out), "--removed"]) == EXIT_FAILED
+            new.unlink()
+        assert hit, folder
+    # As from a backup: objects that this package named.
+    for path in [p for p in old.rglob("*") if p.is_file()]:
+        if not (out / path.relative_to(old)).exists():
+            shutil.copy(path, out / path.relative_to(old))
+    assert main(["verify", str(out), "--removed"]) == EXIT_FAILED
+    assert main(["remove", str(out), "--finish"]) == EXIT_OK
+    check_all(out)
+
+
+def test_exports_and_readers_read_what_is_left(place: Captioned, tmp_path: Path) -> None:
+    out = place.out
+    victims = of_film(kept(out), 2)
+    assert remove(out, "sources", victims[0]["source_id"]) == EXIT_OK
+    needles = [clip["clip_id"].encode() for clip in victims]
+    for name in ("parquet", "wids", "cosmos"):
+        assert main(["export", str(out), str(tmp_path / name), "--format", name]) == EXIT_OK
+        assert search(tmp_path / name, needles) == []
+    for number in (1, 2, 3):
+        table = curator.read_clips(out, snapshot=number).to_arrow()
+        assert table.num_rows == len([c for c in rows_of(out)[number - 1] if c["shard"]])
+        assert not of_film(table.to_pylist(), 2)
+    report = (out / "report" / "index.html").read_text()
+    assert "2.mp4" not in report
+
+
+def test_all_clips_can_go(place: Captioned) -> None:
+    out = place.out
+    clips = kept(out)
+    needles = needles_of(out, clips, sources=True)
+    assert remove(out, "sources", "\n".join({c["source_uri"] for c in clips})) == EXIT_OK
+    assert search(out, needles) == []
+    assert not list((out / "shards").rglob("*.tar"))
+    assert main(["verify", str(out), "--removed"]) == EXIT_OK
+
+
+def test_damaged_state_is_removed_and_stops_no_removal(place: Captioned) -> None:
+    out = place.out
+    victim = of_film(kept(out), 1)[0]
+    needles = needles_of(out, [victim])
+    for folder in ("scan", "replies", "tracks/pictures", "candidates/clips", "alike"):
+        for path in (out / folder).iterdir():
+            path.write_bytes(path.read_bytes()[:-9])
+    assert remove(out, "clips", victim["clip_id"]) == EXIT_OK
+    assert search(out, needles) == []
+    place.run(*SHARED, *LIKE)
+    assert search(out, needles) == []
+    check_all(out)
+
+
+def test_two_removals_have_two_records(place: Captioned) -> None:
+    out = place.out
+    for number in (1, 3):
+        victim = of_film(kept(out), number)[0]
+        assert remove(out, "clips", victim["clip_id"]) == EXIT_OK
+        assert remove(out, "clips", victim["clip_id"]) == EXIT_USAGE
+    assert sorted(p.name for p in (out / "removed").iterdir()) == ["00000001.json", "00000002.json"]
+    assert main(["clean", str(out)]) == EXIT_OK
+    assert len(list((out / "removed").iterdir())) == 2
+    check_all(out)
+
+
+def test_a_removal_from_s3(place: Captioned, s3_bucket: str) -> None:
+    target = open_store(f"s3://{s3_bucket}/films")
+    for path in (p for p in place.out.rglob("*") if p.is_file()):
+        target.write(str(path.relative_to(place.out)), path.read_bytes())
+    victim = of_film(kept(place.out), 1)[0]
+    needles = needles_of(place.out, [victim])
+    names = place.out.parent / "names.txt"
+    names.write_text(victim["clip_id"])
+    assert main(["remove", target.uri, "--clips", str(names)]) == EXIT_OK
+    copy = place.out.parent / "copy"
+    for info in target.list():
+        (copy / info.key).parent.mkdir(parents=True, exist_ok=True)
+        (copy / info.key).write_bytes(target.read(info.key))
+    assert search(copy, needles) == []
+    assert main(["verify", target.uri]) == EXIT_OK
+    assert main(["verify", target.uri, "--removed"]) == EXIT_OK
+
+
+def test_a_damaged_record_stops_a_run(place: Captioned, capsys: pytest.CaptureFixture[str]) -> None:
+    victim = kept(place.out)[0]
+    assert remove(place.out, "clips", victim["clip_id"]) == EXIT_OK
+    record = place.out / "removed" / "00000001.json"
+    record.write_bytes(record.read_bytes()[:-40])
+    assert main(place.arguments(*SHARED)) == EXIT_BROKEN_OFF
+    assert "00000001.json is damaged" in capsys.readouterr().err
+    assert record.exists()

@@ -1,0 +1,89 @@
+"""Records name what was removed by hash, and find it by content and span."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from curator.errors import CuratorError, DamagedError, UsageError
+from curator.storage import open_store
+from curator.tables.removal_records import (
+    Removals,
+    RemovedSpan,
+    caption_hash,
+    finished_removals,
+    next_record,
+    read_removals,
+    record_bytes,
+    removal_hash,
+)
+
+RECORD = {
+    "made": "2026-01-02T03:04:05+00:00", "done": True, "sources": [removal_hash("s1")],
+    "uris": [removal_hash("/a.mp4")], "clip_ids": [removal_hash("c1")], "mp4": ["0" * 64],
+    "captions": [], "pictures": [],
+    "clips": [
+        {"source": removal_hash("s2"), "start_s": 2.0, "end_s": 4.0, "start_frame": 50,
+         "end_frame": 100}
+    ],
+}  # fmt: skip
+
+
+def test_records_are_numbered_and_read_together(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    assert not read_removals(store)
+    for number in (1, 2):
+        name = next_record(store)
+        assert name == f"removed/{number:08d}.json"
+        store.write(name, record_bytes(RECORD | {"sources": [removal_hash(f"s{number}")]}))
+    removals = finished_removals(store)
+    assert removals.n_records == 2
+    assert removals.date_of("s2") == RECORD["made"]
+    assert removals.date_of("s3") is removals.date_of(None) is None
+    assert len(removals.spans_of("s2")) == 2
+
+
+def test_an_unfinished_record_refuses_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.write("removed/00000001.json", record_bytes(RECORD | {"done": False}))
+    with pytest.raises(UsageError, match="--finish"):
+        finished_removals(store)
+    store.write("removed/00000001.json", record_bytes(RECORD)[:-50])
+    with pytest.raises(DamagedError) as raised:
+        read_removals(store)
+    assert isinstance(raised.value, CuratorError)
+
+
+@pytest.mark.parametrize(
+    ("start_s", "end_s", "is_shared"),
+    [(0, 2, False), (4, 6, False), (3.96, 6, False), (0, 2.04, False), (3.9, 6, True), (0, 9, True),
+     (2.5, 3, True)],
+)  # fmt: skip
+def test_more_than_a_frame_is_shared_footage(start_s: float, end_s: float, is_shared: bool) -> None:
+    span = RemovedSpan(start_s=2.0, end_s=4.0, start_frame=50, end_frame=100)
+    removals = Removals(spans={removal_hash("s"): (span,)}, n_records=1)
+    rows = [("s", start_s, end_s), ("other", start_s, end_s)]
+    names = ("source_id", "start_s", "end_s", "fps")
+    clips = pa.table([*(pa.array(list(c)) for c in zip(*rows, strict=True)), [25.0] * 2], names)
+    assert removals.overlapping(clips).tolist() == [is_shared, False]
+
+
+def test_rows_go_by_id_and_by_address_only_where_no_content_is_known() -> None:
+    removals = Removals(
+        sources={removal_hash("s1"): ""},
+        uris=frozenset({removal_hash("/a.mp4")}),
+        clip_ids=frozenset({removal_hash("c1")}),
+        n_records=1,
+    )
+    sources = pa.table(
+        {"uri": ["/a.mp4", "/a.mp4", "/b.mp4", "/b.mp4"], "source_id": ["s2", None, "s1", None]}
+    )
+    assert removals.rows(sources).tolist() == [False, True, True, False]
+    sidecars = pa.table({"source_uri": ["/a.mp4", "/b.mp4"], "json": ["", ""]})
+    assert removals.rows(sidecars).tolist() == [True, False]
+    assert removals.rows(pa.table({"clip_id": ["c1", "c2"]})).tolist() == [True, False]
+
+
+def test_captions_are_the_same_in_any_case_and_with_any_spaces() -> None:
+    assert caption_hash("A dog  runs\nover the sand") == caption_hash("a DOG runs over the sand ")
+    assert caption_hash("A dog") is None
