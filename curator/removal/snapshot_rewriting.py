@@ -118,7 +118,11 @@ class SnapshotRewriting:
         tables = {name: tables.get(name, sources) for name in summary["tables"]}
         written = {
             **summary,
-            "counts": {**summary["counts"], **source_counts(totals), **clip_counts(clips)},
+            "counts": {
+                **summary["counts"],
+                **source_counts(totals, summary["counts"]["skipped_names"]),
+                **clip_counts(clips),
+            },
             "video_s": round(totals.video_s, 3),
             "source_bytes": totals.n_bytes,
             "kept_s": kept_seconds(clips),

@@ -158,7 +158,7 @@ def test_shards_of_an_older_version_are_replaced_without_cutting(
     from curator.stages.shard import shard_plan as shard
 
     store = open_store(str(place))
-    new, plan = shards(store), shard._plan
+    new, plan = shards(store), shard.plan_shard
 
     def as_before(*arguments: object) -> shard.ShardPlan:
         made = plan(*arguments)  # type: ignore[arg-type]
@@ -168,7 +168,7 @@ def test_shards_of_an_older_version_are_replaced_without_cutting(
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(shard, "_plan", as_before)
+        patch.setattr(shard, "plan_shard", as_before)
         assert run(place, finished / "in") == EXIT_OK
     clean(place)
     assert not set(tars(store)) & set(new)

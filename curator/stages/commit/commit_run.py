@@ -242,12 +242,13 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}}
 
 
-def source_counts(sources: SourceTotals) -> dict[str, Any]:
+def source_counts(sources: SourceTotals, n_skipped_names: int) -> dict[str, Any]:
     """Counts the outcomes of the sources, for `counts` of the summary."""
     return {
         "sources": sources.n_sources,
         "done": sources.n_sources - sources.n_failed,
         "failed": sources.n_failed,
+        "skipped_names": n_skipped_names,
         "by_error": _count(sources.by_error),
         "by_note": _count(sources.by_note),
     }
@@ -305,8 +306,7 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
         "fingerprints": dict(run.stamps),
         "listed_ns": run.listed_ns,
         "counts": {
-            **source_counts(sources),
-            "skipped_names": run.n_skipped_names,
+            **source_counts(sources, run.n_skipped_names),
             **clip_counts(run.clips),
         },
         "rules": [dict(rule) for rule in run.rules],
