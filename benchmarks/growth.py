@@ -1,0 +1,102 @@
+"""Counts the S3 requests of growth: a first run, one with 1% more sources, and a changed bound.
+
+    eval "$(SERVER)"      # AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY of any server
+    python benchmarks/growth.py [--sources 200]
+
+Films of three seconds, made by code, are in a bucket of their own, which is removed at the end. A
+proxy between the runs and the server counts requests. What was found: benchmarks/results/corpus.md.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import tests_path  # noqa: F401
+from fault_proxy import FaultProxy
+from film_makers import write_video
+from film_shots import moving_texture
+from measure import machine
+
+from curator.storage import open_store
+from curator.storage.s3_client import client
+
+SETTINGS = (
+    "filters.short_side_px.min=60", "shard.resolutions=[64, 120]", "propose.min_s=0.5",
+    "propose.max_s=1", "filters.sharpness.min=0", "dedup.enabled=false", "shard.max_bytes=1000000",
+    "shard.min_bytes=1",
+)  # fmt: skip
+
+
+def run(sources: str, out: str, *more: str) -> float:
+    """Runs `curate`; returns seconds."""
+    sets = [word for setting in (*SETTINGS, *more) for word in ("--set", setting)]
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "curator.cli", "run", sources, out, *sets]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.monotonic() - begun
+
+
+def tars(out: str) -> set[str]:
+    """Names of the tars under an output root."""
+    return {info.key for info in open_store(out).list("shards/") if info.key.endswith(".tar")}
+
+
+def main() -> None:
+    """Prints a line per run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sources", type=int, default=200)
+    options = parser.parse_args()
+    server, bucket = os.environ["AWS_ENDPOINT_URL"], f"growth-{secrets.token_hex(4)}"
+    n_more = max(1, options.sources // 100)
+    print(json.dumps(machine()), flush=True)
+    client().create_bucket(Bucket=bucket)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for number in range(options.sources + n_more):
+                path = Path(folder) / f"{number:06}.mp4"
+                frames = moving_texture(75, seed=number, width_px=160, height_px=120)
+                write_video(path, frames, fps=Fraction(25))
+                group = "first" if number < options.sources else "more"
+                client().upload_file(str(path), bucket, f"in/{group}/{path.name}")
+        with FaultProxy(server=server, share=0.0) as proxy:
+            os.environ["AWS_ENDPOINT_URL"] = proxy.url
+            out = f"s3://{bucket}/out"
+            first, more = f"s3://{bucket}/in/first", f"s3://{bucket}/in/more"
+            cases: list[tuple[str, str, tuple[str, ...]]] = [
+                ("first run", first, ()),
+                ("nothing changed", first, ()),
+                ("1% more, named alone", more, ()),
+                ("a bound changed", more, ("filters.motion.min=0.02",)),
+            ]
+            whole = 0
+            for name, sources, changes in cases:
+                standing = tars(out)
+                begun = proxy.counts["requests"]
+                seconds = run(sources, out, *changes)
+                n_requests = proxy.counts["requests"] - begun
+                whole = whole or n_requests
+                now = tars(out)
+                summary: dict[str, Any] = json.loads(open_store(out).read("summary.json"))
+                print(
+                    f"{name}: {n_requests} requests ({n_requests / whole:.1%} of the first run's), "
+                    f"{seconds:.1f} s, {summary['counts']['kept']} clips, tars: "
+                    f"{len(now - standing)} new, {len(standing - now)} gone, {len(now)} there",
+                    flush=True,
+                )
+            os.environ["AWS_ENDPOINT_URL"] = server
+    finally:
+        store = open_store(f"s3://{bucket}/")
+        store.delete([info.key for info in store.list()])
+        client().delete_bucket(Bucket=bucket)
+
+
+if __name__ == "__main__":
+    main()
