@@ -34,7 +34,7 @@ FEW = ("filters.motion.min=0.4",)
 
 
 class Watch:
-    """Peak memory, CPU-seconds and wall time by stage: is told of each stage as it begins."""
+    """Peak memory, CPU-seconds and wall time by stage; called as each stage begins."""
 
     def __init__(self) -> None:
         self.found: dict[str, list[float]] = {}

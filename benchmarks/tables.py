@@ -3,10 +3,10 @@
 
     tables.py FOLDER [--rows 10000000] [--formats own delta lance] [--cases write race ...] [--s3]
 
-A table has 60 columns, as one of clips has. Workers write parts that nobody sees, then one commit
-names them in a new snapshot. The third way is a JSON object per snapshot, `snapshots/00000007.json`
-with the name, rows, bytes and SHA-256 of each part; it is written only if no such object exists (a
-link on a folder, `If-None-Match: *` on S3).
+A table has 60 columns, as one of clips has. Workers write parts that are not visible yet, then a
+commit names them in a new snapshot. The third way is a JSON object per snapshot,
+`snapshots/00000007.json` with the name, rows, bytes and SHA-256 of each part; it is written only if
+no such object exists (a link on a folder, `If-None-Match: *` on S3).
 
 Each step is a process of its own, whose wall seconds, CPU-seconds and peak memory are its own. Wall
 time starts after the imports. `--s3` also races and counts requests on the server of
@@ -227,7 +227,7 @@ class Bucket(Place):
 
 
 @cache
-def s3_client() -> Any:  # noqa: ANN401
+def s3_client() -> Any:  # noqa: ANN401 - boto3's clients are classes made at run time
     """Returns the client of this process."""
     import boto3
     from botocore.config import Config
@@ -310,7 +310,7 @@ class Tables(ABC):
         """SQL by which DuckDB reads the newest snapshot, and the Python objects that it names."""
 
 
-def written_parquet(table: "pa.Table", **options: Any) -> bytes:  # noqa: ANN401
+def written_parquet(table: "pa.Table", **options: Any) -> bytes:  # noqa: ANN401 - as pyarrow's
     """A part as the package writes its tables, or with other options of `write_table`."""
     import pyarrow.parquet as pq
 
@@ -455,7 +455,7 @@ class DeltaTables(Tables):
     def _options(self) -> dict[str, str]:
         return {"allow_http": "true"} if is_s3(self.root) else {}
 
-    def _table(self, version: int | None = None, **more: str) -> Any:  # noqa: ANN401
+    def _table(self, version: int | None = None, **more: str) -> Any:  # noqa: ANN401 - not in each venv
         from deltalake import DeltaTable
 
         return DeltaTable(self.root, version=version, storage_options=self._options() | more)
@@ -564,7 +564,7 @@ class DeltaTables(Tables):
         return "held", {"held": self._table().to_pyarrow_dataset()}
 
 
-def _column(table: Any, name: str) -> list[int]:  # noqa: ANN401
+def _column(table: Any, name: str) -> list[int]:  # noqa: ANN401 - of any of three libraries
     import pyarrow as pa
 
     values: list[int] = pa.table(table)[name].to_pylist()
@@ -579,7 +579,7 @@ class LanceTables(Tables):
             return None
         return {"allow_http": "true", "aws_endpoint": os.environ["AWS_ENDPOINT_URL"]}
 
-    def _dataset(self, version: int | None = None) -> Any:  # noqa: ANN401
+    def _dataset(self, version: int | None = None) -> Any:  # noqa: ANN401 - not in each venv
         import lance
 
         return lance.dataset(self.root, version=version, storage_options=self._options())
@@ -598,7 +598,7 @@ class LanceTables(Tables):
 
         return [FragmentMetadata.from_json(one) for r in receipts for one in r["fragments"]]
 
-    def _commit(self, operation: Any, seen: int, **options: int) -> int:  # noqa: ANN401
+    def _commit(self, operation: Any, seen: int, **options: int) -> int:  # noqa: ANN401 - Lance's
         from lance import LanceDataset
 
         done = LanceDataset.commit(
@@ -1083,8 +1083,8 @@ def racer(
     root: str,
     who: int,
     mode: Mode,
-    barrier: Any,  # noqa: ANN401
-    told: Any,  # noqa: ANN401
+    barrier: Any,  # noqa: ANN401 - of a multiprocessing context
+    told: Any,  # noqa: ANN401 - of a multiprocessing context
 ) -> None:
     """One of two writers; it has written its part and knows the snapshot before both start."""
     for number in range(ROUNDS):

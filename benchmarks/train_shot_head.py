@@ -473,7 +473,7 @@ def main() -> None:
     }
     n_frames = {part: sum(film.n_frames for film in films[part]) for part in films}
     print(f"measured: {n_frames}, {time.process_time() - begun:.0f} CPU-s here", flush=True)
-    # One thread: the layers are too small for two, whose sums come in any order besides.
+    # One thread: the layers are too small for two, and with two the order of sums varies.
     torch.set_num_threads(1)
     nets = [
         fit(films["train"], seed, epochs=args.epochs, without=set(args.without))

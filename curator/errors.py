@@ -71,7 +71,7 @@ class StorageError(CuratorError):
 
 
 class UnconditionalStoreError(StorageError):
-    """The store cannot write on the condition that nobody else wrote in between."""
+    """The store does not support conditional writes."""
 
 
 class FullDiskError(StorageError):

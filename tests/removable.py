@@ -19,7 +19,7 @@ SHARED = ("shard.embedding=descriptor", *SMALL_TARS)
 
 @pytest.fixture(scope="session")
 def finished(running_server: FakeServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two films, more films beside them, and duplicates left out; not to be changed."""
+    """Two films, then more films, without the search for duplicates; not to be changed."""
     folder = tmp_path_factory.mktemp("removable")
     for name, numbers in FILMS.items():
         (folder / name).mkdir()

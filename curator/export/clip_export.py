@@ -60,7 +60,7 @@ def export(
             raise UsageError(f"{store.uri} is OUT itself; choose another destination")
         if snapshot is not None:
             raise UsageError(
-                f"snapshot {snapshot}: the indexes at their known places in {store.uri} follow the "
+                f"snapshot {snapshot}: the indexes at fixed paths in {store.uri} follow the "
                 "newest snapshot; choose another destination"
             )
         store = open_store(f"{store.uri}/{shards.prefix}".rstrip("/"))

@@ -40,7 +40,7 @@ class Selected:
     Attributes:
         record: To be written before anything changes.
         clip_ids: Removed clips that a snapshot keeps in its shards.
-        n_overlapping: Clips that nobody named, and that share footage with named ones.
+        n_overlapping: Clips that share footage with named ones and were not named themselves.
         seconds: Length of `clip_ids`.
         shards: Tars that hold them.
         example: One of them, with its source; None without any.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from curator.errors import CuratorError, DamagedError, UnconditionalStoreError, UsageError
+from curator.errors import CuratorError, DamagedError, UsageError
 from curator.removal.removal_selection import (
     By,
     Selected,
@@ -37,11 +37,12 @@ from curator.tables.out_layout import (
 from curator.tables.parts import SUMMARY
 from curator.tables.removal_records import next_record, read_removals, record_bytes
 from curator.tables.snapshot_store import (
-    at_known_places,
+    created,
     listed_snapshots,
     named_objects,
     require_snapshots,
     snapshot_name,
+    with_fixed_paths,
 )
 
 _REPLACED = (
@@ -99,15 +100,8 @@ def begin_removal(store: Store, selected: Selected) -> str:
     Raises:
         CuratorError: Another removal began meanwhile.
     """
-    name, data = next_record(store), record_bytes(selected.record)
-    try:
-        is_new = store.write_new(name, data) is not None
-    except UnconditionalStoreError:
-        # Whoever took the lease has warned that nothing keeps two writers apart here.
-        is_new = not store.exists(name)
-        if is_new:
-            store.write(name, data)
-    if not is_new:
+    name = next_record(store)
+    if not created(store, name, record_bytes(selected.record)):
         raise CuratorError(f"{store.uri}/{name} is there already: another removal began meanwhile")
     return name
 
@@ -148,7 +142,7 @@ def finish_removal(
     check()
     progress("old objects")
     named = {snapshot_name(number) for number in summaries} | newest.shard_files.keys()
-    every = [*summaries.values(), at_known_places(newest.summary)]
+    every = [*summaries.values(), with_fixed_paths(newest.summary)]
     named = named.union(*map(named_objects, every))
     old = list(_unnamed(store, named))
     store.delete(old)
@@ -182,7 +176,7 @@ def _summaries(store: Store) -> dict[int, dict[str, Any]]:
 
 
 def _publish(store: Store, newest: RewrittenSnapshot) -> None:
-    """Brings what lies at known places up to the newest snapshot, as the commit of a run does."""
+    """Writes the files at fixed paths from the newest snapshot, as the commit of a run does."""
     summary, clips = newest.summary, newest.clips
     names = [n for n in stored_candidates(store, summary, "pictures") if store.exists(n)]
     page = render_report(
@@ -195,7 +189,7 @@ def _publish(store: Store, newest: RewrittenSnapshot) -> None:
     used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
     store.write(CONFIG, sealed_json(used, to_json))
     write_shard_files(store, newest.shard_files)
-    known = at_known_places(summary)
+    known = with_fixed_paths(summary)
     for table, parts in summary["tables"].items():
         for own, part in zip(parts, known["tables"][table], strict=True):
             if own != part and not store.exists(part):

@@ -4,7 +4,6 @@ This is the one exception to snapshots being immutable: what was removed must no
 old one either. A snapshot changes at once, when its own object is written.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from curator.stages.shard.shard_index import (
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json
 from curator.tables.clip_rows import ClipRows
-from curator.tables.out_layout import DATASET, MANIFEST, SHARDS, SNAPSHOTS
+from curator.tables.out_layout import DATASET, MANIFEST, SHARDS
 from curator.tables.parts import tables_to_parquet, write_table_part
 from curator.tables.removal_records import Removals
 from curator.tables.schemas import clips_schema, metadata_fields
@@ -40,6 +39,7 @@ from curator.tables.snapshot_store import (
     EARLIER,
     INDEXES,
     NUMBER,
+    index_names,
     named_objects,
     snapshot_name,
 )
@@ -179,15 +179,11 @@ class SnapshotRewriting:
 
     def _indexes(self, files: Mapping[str, bytes]) -> dict[str, str]:
         """Writes a snapshot's own manifest and table of samples; returns their names."""
-        names = {}
-        for kind, known, suffix in (
-            ("manifest", MANIFEST, "json"),
-            ("dataset", DATASET, "parquet"),
-        ):
-            digest = hashlib.sha256(files[known]).hexdigest()[:16]
-            names[kind] = f"{SNAPSHOTS}/{kind}-{digest}.{suffix}"
-            if not self._store.exists(names[kind]):
-                self._store.write(names[kind], files[known])
+        own = files[MANIFEST], files[DATASET]
+        names = index_names(*own)
+        for name, data in zip(names.values(), own, strict=True):
+            if not self._store.exists(name):
+                self._store.write(name, data)
         return names
 
     def _part(self, part: str, tars: Mapping[str, RewrittenTar | None], lost: "_Lost") -> str:

@@ -95,7 +95,7 @@ class Lease:
         """Makes sure that the root is held still; to be called before each step of a commit.
 
         Raises:
-            LeaseLostError: It is not, or nobody can say so.
+            LeaseLostError: It is not, or that cannot be confirmed.
             StorageError: The object cannot be read.
         """
         with self._lock:

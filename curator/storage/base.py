@@ -80,7 +80,7 @@ class Store(ABC):
 
     @abstractmethod
     def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
-        """Returns a whole small object with the version of these bytes; None if there is none."""
+        """Returns a whole small object with the version of these bytes; None if it is missing."""
 
     @abstractmethod
     def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
@@ -125,9 +125,9 @@ class Store(ABC):
         """
 
     def copy(self, source: str, target: str) -> None:
-        """Gives an object a second key, without passing its bytes on where the store can do that.
+        """Copies an object to another key; on S3 the server does it.
 
-        The copy need not be independent of changes in place, which this package never makes.
+        The copy is independent: damage to one does not reach the other.
         """
         self.write(target, self.read(source))
 

@@ -78,7 +78,7 @@ class BucketStore(Store):
             raise self._failure("read", key, error) from error
 
     def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
-        """Returns a whole small object by one request, and its version; None if there is none."""
+        """Returns a whole small object by one request, and its version; None if it is missing."""
         full = self._full(checked_key(key))
         try:
             answer = self.service.get_range(self.bucket, full, 0, SINGLE_REQUEST_BYTES)

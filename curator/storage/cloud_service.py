@@ -178,7 +178,7 @@ class CloudStore(BucketStore):
         self._put(checked_key(key), data)
 
     def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
-        """Puts an object with the condition that there is none."""
+        """Puts an object on the condition that its key is free."""
         return self._put_if(checked_key(key), data, "create")
 
     def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:

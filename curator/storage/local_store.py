@@ -89,7 +89,7 @@ class LocalStore(Store):
             stream.write(data)
 
     def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
-        """Returns a whole file and its version; None if there is none."""
+        """Returns a whole file and its version; None if it is missing."""
         path = self._path(key)
         try:
             with open(path, "rb") as stream:
@@ -145,17 +145,6 @@ class LocalStore(Store):
         """Opens an append-only stream to a file that is renamed into place at the end."""
         with _replacing(self._path(key)) as stream:
             yield stream
-
-    def copy(self, source: str, target: str) -> None:
-        """Links the file; copies it where the file system has no hard links."""
-        path = self._path(target)
-        try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-            os.link(self._path(source), path)
-        except OSError:
-            super().copy(source, target)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Removes files; folders stay, because another writer may be about to use them."""
@@ -299,7 +288,7 @@ def _written_exclusively(key: str, path: str, data: bytes) -> ObjectInfo | None:
 
 @contextmanager
 def _locked(path: str) -> Iterator[int | None]:
-    """Opens and locks a file; gives None if there is none, or another one by now.
+    """Opens and locks a file; gives None if it is missing or was replaced meanwhile.
 
     Raises:
         UnconditionalStoreError: The file system has no locks.

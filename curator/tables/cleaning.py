@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from curator.errors import DamagedError
 from curator.storage import Store
-from curator.tables.out_layout import LAYOUT, Lifetime, is_at_known_place, is_own, remove
+from curator.tables.out_layout import LAYOUT, Lifetime, has_fixed_path, is_own, remove
 from curator.tables.snapshot_store import (
     MADE,
     listed_snapshots,
@@ -76,7 +76,7 @@ def clean(
         info.key: info.bytes
         for folder in folders
         for info in store.list(f"{folder}/")
-        if info.key not in named and is_own(info.key) and not is_at_known_place(info.key)
+        if info.key not in named and is_own(info.key) and not has_fixed_path(info.key)
     }
     if not dry_run and old:
         check()

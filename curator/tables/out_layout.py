@@ -131,7 +131,7 @@ def is_own(key: str) -> bool:
     return _HASHED.fullmatch(key) is not None or _FIXED.fullmatch(key) is not None
 
 
-def is_at_known_place(key: str) -> bool:
+def has_fixed_path(key: str) -> bool:
     """Says whether an object of this package has a name that follows from no content."""
     return _FIXED.fullmatch(key) is not None
 

@@ -22,10 +22,10 @@ from curator.tables.out_layout import CONFIG, MANIFEST, NEXT_MANIFEST, TABLES
 from curator.tables.parts import SUMMARY
 from curator.tables.snapshot_store import (
     NUMBER,
-    at_known_places,
     read_snapshot,
     snapshot_name,
     snapshot_numbers,
+    with_fixed_paths,
 )
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def read_summary(store: Store, snapshot: int | None = None) -> dict[str, Any]:
         newest = max(snapshot_numbers(store), default=0)
         if newest > summary.get(NUMBER, 0):
             # A commit was broken off behind its snapshot, or the summary is lost.
-            summary = at_known_places(read_json(store, snapshot_name(newest)))
+            summary = with_fixed_paths(read_json(store, snapshot_name(newest)))
     if _format(summary) > FORMAT:
         raise UsageError(
             f"{_made_by(store, summary)}; this version reads up to {FORMAT}: update curate, or "

@@ -1,13 +1,13 @@
 """Snapshots of an output root: each commit adds one, and no run changes or removes an earlier one.
 
-    snapshots/00000007.json                   the summary of a commit, written where there is none
+    snapshots/00000007.json                   the summary of a commit, created exclusively
     snapshots/<table>/part-<number>-<hash>    its tables
     snapshots/manifest-<hash>.json            its manifest of the shards
     snapshots/dataset-<hash>.parquet          its table of the samples
 
-A snapshot names every object that reading it takes. What lies at known places (`summary.json`, the
-folders of the tables, the indexes of the shards, the report) follows the newest snapshot and is
-written after it: where a commit was broken off between the two, the next run writes it again.
+A snapshot names every object that reading it takes. The files at fixed paths (`summary.json`, the
+folders of the tables, the indexes of the shards, the report) follow the newest snapshot and are
+written after it: if a commit breaks off between the two, the next run writes them again.
 
 Objects that only earlier snapshots name are listed in the newest one as `earlier`, so that a commit
 knows what may not be removed without reading all of them.
@@ -53,7 +53,7 @@ def require_snapshots(store: Store) -> list[int]:
     """Returns the numbers of all snapshots, ascending.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No run has committed to this root.
     """
     numbers = snapshot_numbers(store)
     if not numbers:
@@ -65,7 +65,7 @@ def read_snapshot(store: Store, number: int) -> dict[str, Any]:
     """Reads the summary that a commit made.
 
     Raises:
-        UsageError: There is none of that number.
+        UsageError: No snapshot has that number.
         DamagedError: It is cut off or changed.
     """
     numbers = snapshot_numbers(store)
@@ -86,7 +86,7 @@ def archived(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {**summary, "tables": tables}
 
 
-def at_known_places(summary: Mapping[str, Any]) -> dict[str, Any]:
+def with_fixed_paths(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a summary that names the parts of tables in the folders of the tables."""
     tables = {
         table: [part.removeprefix(f"{SNAPSHOTS}/") for part in parts]
@@ -112,9 +112,9 @@ class Committed:
     """A summary with the number of its snapshot.
 
     Attributes:
-        summary: With `snapshot`, `made` and `earlier`, and tables at their known places.
+        summary: With `snapshot`, `made` and `earlier`, and the fixed paths of the tables.
         is_new: Whether the snapshot must be added: the commit changes what readers see.
-        named: Objects that this snapshot or an earlier one names, and those at known places.
+        named: Objects that this snapshot or an earlier one names, and those with fixed paths.
     """
 
     summary: dict[str, Any]
@@ -139,12 +139,8 @@ def number_commit(
         manifest: Of the shards.
         dataset: Table of the samples.
     """
-    indexes = {
-        "manifest": f"{SNAPSHOTS}/manifest-{_digest(manifest)}.json",
-        "dataset": f"{SNAPSHOTS}/dataset-{_digest(dataset)}.parquet",
-    }
     numbers = snapshot_numbers(store)
-    summary = {**summary, INDEXES: indexes}
+    summary = {**summary, INDEXES: index_names(manifest, dataset)}
     own = archived(summary)
     named = named_objects(own)
     before = set(previous.get(EARLIER, ()))
@@ -154,7 +150,7 @@ def number_commit(
     is_new = not (numbers and previous.get(NUMBER) in numbers and _is_same(summary, previous))
     if is_new:
         number, made = max(numbers, default=0) + 1, datetime.now(UTC).isoformat(timespec="seconds")
-        for name, data in zip(indexes.values(), (manifest, dataset), strict=True):
+        for name, data in zip(summary[INDEXES].values(), (manifest, dataset), strict=True):
             if name not in before:
                 store.write(name, data)
         parts = (part for parts in summary["tables"].values() for part in parts)
@@ -173,6 +169,14 @@ def number_commit(
     return Committed(summary=numbered, is_new=is_new, named=frozenset(named | earlier | known))
 
 
+def index_names(manifest: bytes, dataset: bytes) -> dict[str, str]:
+    """Returns the names of a snapshot's own `manifest` and `dataset`, in this order."""
+    return {
+        "manifest": f"{SNAPSHOTS}/manifest-{_digest(manifest)}.json",
+        "dataset": f"{SNAPSHOTS}/dataset-{_digest(dataset)}.parquet",
+    }
+
+
 def add_snapshot(store: Store, number: int, data: bytes) -> None:
     """Adds a snapshot: the commit of a run.
 
@@ -180,18 +184,26 @@ def add_snapshot(store: Store, number: int, data: bytes) -> None:
         CuratorError: Another run added one of that number.
     """
     name = snapshot_name(number)
-    try:
-        is_added = store.write_new(name, data) is not None
-    except UnconditionalStoreError:
-        # The run has warned that nothing keeps two writers apart here.
-        is_added = not store.exists(name)
-        if is_added:
-            store.write(name, data)
-    if not is_added:
+    if not created(store, name, data):
         raise CuratorError(
             f"{store.uri}/{name} is there already: another run committed to this "
             "OUT meanwhile; nothing of it was changed"
         )
+
+
+def created(store: Store, name: str, data: bytes) -> bool:
+    """Creates an object; returns whether it did not exist before.
+
+    In a store without conditional writes that is only as sure as a look before: whoever took the
+    lease has logged a warning.
+    """
+    try:
+        return store.write_new(name, data) is not None
+    except UnconditionalStoreError:
+        if store.exists(name):
+            return False
+        store.write(name, data)
+        return True
 
 
 def listed_snapshots(store: Store) -> Iterator[tuple[int, dict[str, Any] | DamagedError]]:

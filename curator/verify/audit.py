@@ -93,7 +93,7 @@ def verify(
         seed: Chooses the clips to decode.
         workers: Shards read at once; by default one per core, at most `MAX_WORKERS`.
         sources: Whether to hash all sources that still exist.
-        snapshot: Number of the snapshot; None for the newest, with what lies at known places.
+        snapshot: Number of the snapshot; None for the newest, with the files at fixed paths.
         progress: Called with the shards, clips and bytes of MP4s read so far.
         hashed: Called with the number of sources looked at so far, and of all.
 

@@ -1,4 +1,4 @@
-"""A run adds to what earlier ones made, and takes clips out only where it is told to.
+"""A run adds to what earlier ones made, and takes clips out only with `--replace`.
 
 Fails where a run over fewer sources removes the tars of the others and ends with 0.
 """

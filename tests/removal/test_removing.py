@@ -119,7 +119,7 @@ def remove(out: Path, by: str, text: str, *more: str) -> int:
 
 
 def check_all(out: Path) -> None:
-    """All snapshots, and what lies at known places, are whole."""
+    """All snapshots and the files at fixed paths are whole."""
     for number in snapshot_numbers(open_store(str(out))):
         assert main(["verify", str(out), "--snapshot", str(number)]) == EXIT_OK
     assert main(["verify", str(out)]) == EXIT_OK
@@ -342,7 +342,7 @@ def place_refuses(place: Captioned, capsys: pytest.CaptureFixture[str]) -> bool:
 
 
 def state_of(out: Path) -> dict[str, Any]:
-    """What lies under an output, without when it was removed and versions of files."""
+    """The content of an output, without times of removals and versions of files."""
 
     def plain(path: Path) -> object:
         if path.parent.name == "removed":

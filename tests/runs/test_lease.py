@@ -416,7 +416,7 @@ def begin(sources: Path, tmp_path: Path) -> Iterator[Callable[..., "subprocess.P
 
 
 def ended(process: "subprocess.Popen[str]", code: int) -> str:
-    """Waits for the end; returns what was logged besides the progress."""
+    """Waits for the end; returns what was logged, without the progress."""
     _, said = process.communicate(timeout=240)
     assert process.returncode == code, said
     return "\n".join(line for line in said.splitlines() if not line.startswith("curate 0:"))

@@ -1,4 +1,4 @@
-"""Commits a run: a snapshot, then what lies at known places, then the removal of leftovers."""
+"""Commits a run: adds a snapshot, updates the files at fixed paths, removes leftovers."""
 
 import itertools
 import json
@@ -169,7 +169,7 @@ def publish(
     stamps: Mapping[str, str],
     check: Callable[[], None],
 ) -> dict[str, Any]:
-    """Adds a snapshot, brings what lies at known places up to it, and removes leftovers.
+    """Adds a snapshot, updates the files at fixed paths, and removes leftovers.
 
     `manifest.next.json` is there from before the first index changes until `summary.json` is
     written, so that a commit that was broken off can be told from a damaged output.

@@ -43,7 +43,7 @@ FOLDER = "candidates"
 FLUSH_CLIPS = 50_000
 """Clips that are held until they are written."""
 PACK_UNITS = 256
-"""Units that are held until they become one: their tables take many KB besides the rows."""
+"""Units that are held until they become one: a table takes many KB in addition to its rows."""
 SMALL_CLIPS = FLUSH_CLIPS // 2
 """Clips of a source that is asked for below which a part is a small one."""
 MAX_PARTS = 16

@@ -118,7 +118,7 @@ class ShardSet:
     shards: tuple[Shard, ...]
     """Tars that the manifest names, sorted; without a manifest all that are there."""
     snapshot: int | None = None
-    """Number of the snapshot that was asked for; None for what lies at known places."""
+    """Number of the snapshot that was asked for; None for the files at fixed paths."""
     own_dataset: str | None = None
     """Object with that snapshot's table of the samples."""
     following: "ShardSet | None" = None
@@ -146,7 +146,7 @@ def open_shards(out: str, snapshot: int | None = None) -> ShardSet:
 
     Args:
         out: The root or the folder.
-        snapshot: Number of a snapshot of the root; None for what the known places name.
+        snapshot: Number of a snapshot of the root; None for the files at fixed paths.
 
     Raises:
         UsageError: It has neither, no run was finished there, or there is no such snapshot.
