@@ -117,7 +117,7 @@ class Place:
         """The sources that lack families, as a run finds them."""
         from curator.tables.track_items import SourceItem
 
-        stored, _ = parts.stored()
+        stored, _ = parts.stored([source.source_id for source in sources])
         items = []
         for source in sources:
             known = stored.get(source.source_id, {})

@@ -27,6 +27,7 @@ from curator.storage import Store
 from curator.tables.checksums import read_json, sealed_json
 from curator.tables.out_layout import (
     CONFIG,
+    INDEX,
     LAYOUT,
     NEXT_MANIFEST,
     OWN_FOLDERS,
@@ -49,6 +50,7 @@ _REPLACED = (
     *(name for name, life in LAYOUT.items() if life in (Lifetime.TABLE, Lifetime.KEPT)),
     SHARDS,
     "alike",
+    INDEX,
 )
 """Folders whose objects go when no snapshot names them."""
 STATE = frozenset(

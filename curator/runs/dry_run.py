@@ -16,6 +16,7 @@ from curator.stages.scan.probe_parts import scan_key
 from curator.stages.scan.source_listing import ListedSource, SkippedName, list_sources
 from curator.stages.scan.stage import ScanStage
 from curator.storage import Store
+from curator.tables.key_index import KnownKeys, part_versions
 from curator.tables.output_format import read_summary
 from curator.tables.parts import Parts
 from curator.tables.track_parts import TrackParts
@@ -36,11 +37,11 @@ def dry_run(
         The text, and why the run would be refused; None where it would not, or may not.
     """
     scanned = Parts(store, "scan", ScanStage(ScanConfig()).fingerprint({}))
-    probes = scanned.done()
+    parts = part_versions(store, scanned.stage)
+    probes = KnownKeys.of(store, scanned.stage, parts, scanned.of(parts))
     decided = decided_sources(store).select(["uri", "version", "source_id"]).to_pylist()
     own_id = {scan_key(row["uri"], row["version"]): row["source_id"] for row in decided}
     families = families_of(recipe.analyze, semantics_of(recipe).stamp)
-    tracks, failed = TrackParts(store, families).stored()
     counts: Counter[str] = Counter()
     known: dict[str, dict[str, str | None]] = {}
     contents: dict[str, str | None] = {}
@@ -58,7 +59,7 @@ def dry_run(
             counts["sources"] += 1
             counts["bytes"] += item.bytes
             key = scan_key(item.uri, item.version)
-            part = probes.get(key)
+            (part,) = probes.find([key])
             if part is None:
                 unread.append(item.uri)
                 continue
@@ -69,12 +70,14 @@ def dry_run(
                     uri: None if code else source_id
                     for uri, source_id, code in zip(*columns, strict=True)
                 }
-            source_id = contents[item.uri] = own_id.get(key) or known[part].get(item.uri)
-            is_whole = len(tracks.get(source_id or "", {})) == len(families)
-            counts["analyzed"] += is_whole or source_id in failed
+            contents[item.uri] = own_id.get(key) or known[part].get(item.uri)
+    ids = Counter(source_id for source_id in contents.values() if source_id is not None)
+    tracks, failed = TrackParts(store, families).stored(ids)
+    whole = {source_id for source_id, names in tracks.items() if len(names) == len(families)}
+    n_analyzed = sum(ids[source_id] for source_id in whole | failed)
     text = (
         f"{counts['sources']} sources, {counts['bytes'] / 1e9:.3f} GB; "
-        f"{counts['analyzed']} are analyzed already; "
+        f"{n_analyzed} are analyzed already; "
         f"{len(unreadable)} cannot be read; "
         f"{counts['skipped']} skipped by name; nothing was written to {store.uri}"
         + "".join(f"\n  {message}" for message in unreadable[:MAX_NAMED])

@@ -1,73 +1,173 @@
-"""Keys that earlier runs stored: 12 bytes per key in memory."""
+"""Which part has a key, without reading the footers of all parts that earlier runs stored.
+
+    index/<stamp>-<hash of a folder>.parquet    a row per part: its version, hashes of its keys
+
+The index repeats footers, and no result depends on it. A run lists a folder of parts. The index
+counts for parts that still have the version that it names; the footers of all others are read.
+`curate remove` writes parts over, and so gives them other versions, whatever their size. Where OUT
+was copied to another folder, all versions are others, and all footers are read once more.
+
+A run that had to read more than `FEW_FOOTERS` writes the index at once, before its work. So each
+part costs one request in the run after the one that made it, which is in proportion to what was
+new then, and only the index itself grows with history: by 17 bytes per key, in one object.
+"""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.tables.parts import Parts
+from curator.errors import StorageError
+from curator.fingerprints import fingerprint
+from curator.storage import Store
+from curator.tables.checksums import read_parquet
+from curator.tables.out_layout import INDEX
+from curator.tables.parts import Parts, to_parquet
 
+logger = logging.getLogger(__name__)
+
+FEW_FOOTERS = 8
+"""Footers that are read sooner than an index is read or written."""
+_STAMP = fingerprint("keys of parts", 1)
+_SCHEMA = pa.schema(
+    [
+        ("part", pa.string()),
+        ("version", pa.string()),
+        ("keys", pa.large_binary()),
+        ("failed", pa.large_binary()),
+    ]
+)
+"""Row of an index: `_HASH_BYTES` per key of the part, and a byte that is 1 if the key failed."""
+_HASH_BYTES = 16
 _THREADS = 16
-_AT_ONCE = 256
 
 
 class KnownKeys:
-    """Finds the part that probably has a key.
+    """Finds the parts that have a key: 21 bytes per key in memory.
 
-    Keys are held as 64 bits of their hash. Among a billion keys, one look-up in twenty billion
-    finds a part without the key: readers of the part must check.
+    Keys are held as 128 bits of their hash, as many as the id of a source has.
+
+    Args:
+        rows: As in an index.
     """
 
-    def __init__(self, parts: Mapping[str, Sequence[str]]) -> None:
-        self._names = list(parts)
-        self._hashes = np.concatenate(
-            [np.zeros(0, np.uint64), *(hashes(keys) for keys in parts.values())]
-        )
-        lengths = [len(keys) for keys in parts.values()]
-        self._part = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        self._sort()
+    def __init__(self, rows: pa.Table) -> None:
+        self._names: list[str] = rows["part"].to_pylist()
+        hash_N2 = _halves(_joined(rows["keys"]))  # noqa: N806
+        n_keys = pc.binary_length(rows["failed"]).to_numpy()
+        part = np.repeat(np.arange(len(n_keys), dtype=np.int32), n_keys)
+        # Stable, so that parts with the same key stay in the order of their names.
+        order = np.argsort(hash_N2[:, 0], kind="stable")
+        self._first_half, self._second_half = hash_N2[order, 0], hash_N2[order, 1]
+        self._part = part[order]
+        self._failed = np.frombuffer(_joined(rows["failed"]), np.bool_)[order]
 
     @classmethod
-    def of(cls, parts: Parts) -> "KnownKeys":
-        """Reads the keys in the footers of some parts."""
-        known = cls({})
-        names = iter(parts.names())
-        found, number = [known._hashes], [known._part]
-        with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-            # In batches: the keys of all parts are too many for a queue.
-            while some := list(islice(names, _AT_ONCE)):
-                for name, hashed in zip(
-                    some, pool.map(lambda name: hashes(parts.keys(name)), some), strict=True
-                ):
-                    found.append(hashed)
-                    number.append(np.full(len(hashed), len(known._names), np.int32))
-                    known._names.append(name)
-        known._hashes, known._part = np.concatenate(found), np.concatenate(number)
-        known._sort()
-        return known
+    def of(
+        cls,
+        store: Store,
+        folder: str,
+        listed: Mapping[str, str],
+        wanted: Collection[str],
+        *,
+        may_write: bool = False,
+    ) -> "KnownKeys":
+        """Finds the keys of some parts, by the folder's index and by footers.
+
+        Args:
+            store: Output root.
+            folder: Of the parts, such as `tracks/frames`.
+            listed: All parts in the folder, as `part_versions` returns them.
+            wanted: Those to look in.
+            may_write: Whether this process may write the index: that of a run, which has the lease.
+
+        Raises:
+            DamagedError: A part is missing, cut off, or its footer changed.
+        """
+        name = f"{INDEX}/{_STAMP}-{fingerprint(folder)}.parquet"
+        known, is_damaged = _SCHEMA.empty_table(), False
+        if len(wanted) > FEW_FOOTERS and store.exists(name):
+            try:
+                known = read_parquet(store, name, _SCHEMA.names)
+            except StorageError as error:
+                is_damaged = True
+                logger.warning("%s; only time is lost: footers are read in its place", error)
+        pairs = zip(known["part"].to_pylist(), known["version"].to_pylist(), strict=True)
+        known = known.filter(pa.array([listed.get(p) == v for p, v in pairs], pa.bool_()))
+        new = sorted(set(wanted).difference(known["part"].to_pylist()))
+        rows = pa.concat_tables([known, _from_footers(store, folder, new, listed)]).sort_by("part")
+        if may_write and (len(new) > FEW_FOOTERS or is_damaged):
+            store.write(name, to_parquet(rows.combine_chunks()))
+        return cls(rows.filter(pc.is_in(rows["part"], value_set=pa.array([*wanted], pa.string()))))
 
     def __len__(self) -> int:
-        return len(self._hashes)
+        return len(self._part)
 
     def find(self, keys: Sequence[str]) -> list[str | None]:
-        """Returns the part of each key; None for those that no part has."""
-        if not len(self):
-            return [None] * len(keys)
-        wanted = hashes(keys)
-        at = np.minimum(np.searchsorted(self._hashes, wanted), len(self) - 1)
-        part = np.where(self._hashes[at] == wanted, self._part[at], -1)
-        return [self._names[number] if number >= 0 else None for number in part.tolist()]
+        """Returns the part of each key, of several the first by name; None where no part has it."""
+        found: list[str | None] = [None] * len(keys)
+        for row, part, _ in self.matches(keys):
+            found[row] = found[row] or part
+        return found
 
-    def _sort(self) -> None:
-        # Stable, so that of several parts with a key the first by name counts.
-        order = np.argsort(self._hashes, kind="stable")
-        self._hashes, self._part = self._hashes[order], self._part[order]
+    def matches(self, keys: Sequence[str]) -> Iterable[tuple[int, str, bool]]:
+        """Finds all parts of each key, in the order of keys and then of parts.
+
+        Returns:
+            The key's place in `keys`, the part, and whether the key failed permanently.
+        """
+        sought_N2 = _halves(_digests(keys))  # noqa: N806
+        first = np.searchsorted(self._first_half, sought_N2[:, 0], "left")
+        n_found = np.searchsorted(self._first_half, sought_N2[:, 0], "right") - first
+        row = np.repeat(np.arange(len(keys)), n_found)
+        at = np.arange(len(row)) + np.repeat(first - (np.cumsum(n_found) - n_found), n_found)
+        is_same = self._second_half[at] == sought_N2[row, 1]
+        row, at = row[is_same], at[is_same]
+        parts = (self._names[number] for number in self._part[at].tolist())
+        return zip(row.tolist(), parts, self._failed[at].tolist(), strict=True)
+
+
+def part_versions(store: Store, folder: str) -> dict[str, str]:
+    """Returns the version of each object in a folder, by name, sorted."""
+    return {info.key: info.version for info in store.list(f"{folder}/")}
 
 
 def hashes(keys: Sequence[str]) -> NDArray[np.uint64]:
     """Returns 64 bits of each key's hash."""
     digests = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in keys)
     return np.frombuffer(b"".join(digests), np.uint64)
+
+
+def _from_footers(
+    store: Store, folder: str, names: Sequence[str], listed: Mapping[str, str]
+) -> pa.Table:
+    """Returns rows of an index for some parts."""
+    parts = Parts(store, folder, "")
+
+    def row(name: str) -> dict[str, Any]:
+        keys, failed = parts.footer(name)
+        marks = bytes(key in set(failed) for key in keys)
+        return {"part": name, "version": listed[name], "keys": _digests(keys), "failed": marks}
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return pa.Table.from_pylist(list(pool.map(row, names)), _SCHEMA)
+
+
+def _digests(keys: Sequence[str]) -> bytes:
+    """Returns `_HASH_BYTES` of each key's hash, one after the other."""
+    return b"".join(hashlib.blake2b(k.encode(), digest_size=_HASH_BYTES).digest() for k in keys)
+
+
+def _joined(column: pa.ChunkedArray) -> bytes:
+    return b"".join(column.to_pylist())
+
+
+def _halves(joined: bytes) -> NDArray[np.uint64]:
+    """Returns uint64 [N, 2]: the halves of N hashes."""
+    return np.frombuffer(joined, np.uint64).reshape(-1, 2)

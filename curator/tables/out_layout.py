@@ -27,6 +27,8 @@ SNAPSHOTS = "snapshots"
 """Folder of the snapshots."""
 REMOVED = "removed"
 """Folder of the records of what `curate remove` took out."""
+INDEX = "index"
+"""Folder of the keys of parts, an object for each folder of parts."""
 MANIFEST = f"{SHARDS}/manifest.json"
 DATASET = f"{SHARDS}/dataset.parquet"
 """The table of the samples."""
@@ -77,6 +79,7 @@ LAYOUT = {
     "alignments": Lifetime.CACHE,
     "text_embeddings": Lifetime.CACHE,
     "replies": Lifetime.CACHE,
+    INDEX: Lifetime.FIXED,
     "report": Lifetime.FIXED,
     SHARDS: Lifetime.NAMED,
     SNAPSHOTS: Lifetime.KEPT,

@@ -74,6 +74,10 @@ class Parts:
         """Returns the names of this fingerprint's parts, sorted."""
         return [info.key for info in self.store.list(f"{self.stage}/{self.stamp}-")]
 
+    def of(self, names: Iterable[str]) -> list[str]:
+        """Returns those of some objects in the folder that are this fingerprint's parts."""
+        return [name for name in names if name.startswith(f"{self.stage}/{self.stamp}-")]
+
     def done(self) -> dict[str, str]:
         """Returns keys that are done, and the part that holds each."""
         names = self.names()

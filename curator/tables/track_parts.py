@@ -9,8 +9,7 @@ decode have the same hash. A source that failed permanently is in `frames` alone
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +25,8 @@ from curator.records.sources import Failure, SourceRef
 from curator.records.tracks import Track
 from curator.storage import ContentHashes, Store
 from curator.storage.source_reader import is_racy
+from curator.tables.checksums import read_parquet
+from curator.tables.key_index import KnownKeys, part_versions
 from curator.tables.out_layout import is_own
 from curator.tables.parts import Parts
 from curator.tables.removal_records import Removals, RemovedSpan
@@ -99,28 +100,25 @@ class TrackParts:
         self._store = store
         self._since_ns = time.time_ns()
 
-    def stored(self) -> tuple[dict[str, PartsByFamily], set[str]]:
-        """Returns parts by family of each source id, and the source ids that failed permanently.
+    def stored(
+        self, source_ids: Collection[str], *, may_write: bool = False
+    ) -> tuple[dict[str, PartsByFamily], set[str]]:
+        """Returns parts by family of each of some source ids, and those that failed permanently.
 
         Sources of one unit share one dictionary.
+
+        Args:
+            source_ids: What to look for; an id of which nothing is stored is in no result.
+            may_write: As for `KnownKeys.of`.
         """
-        by_hash: dict[str, dict[str, str]] = {}
-        for family in self._families:
-            for name in self._parts(family).names():
-                by_hash.setdefault(name.rpartition("-")[2], {})[family] = name
-        with ThreadPoolExecutor(max_workers=16) as pool:
-            footers = pool.map(self._footer, by_hash.values())
-            found = sorted(
-                zip(by_hash.values(), footers, strict=True), key=lambda one: FRAMES not in one[0]
-            )
         parts_of: dict[str, PartsByFamily] = {}
         failed: set[str] = set()
-        for names, (keys, failed_keys) in found:
-            if FRAMES in names:
-                failed.update(failed_keys)
+        for names, of_unit in self._units(sorted(source_ids), may_write):
             # By identity, which is valid while the dictionaries exist: until `parts_of` is made.
             merged: dict[int, tuple[PartsByFamily, dict[str, str]]] = {}
-            for key in keys:
+            for key, has_failed in of_unit:
+                if has_failed:
+                    failed.add(key)
                 known = parts_of.get(key)
                 if known is None:
                     parts_of[key] = names
@@ -129,6 +127,36 @@ class TrackParts:
                     merged[id(known)] = known, {**known, **names}
                 parts_of[key] = merged[id(known)][1]
         return parts_of, failed
+
+    def _units(
+        self, ids: Sequence[str], may_write: bool
+    ) -> Iterator[tuple[dict[str, str], list[tuple[str, bool]]]]:
+        """Yields units that have some ids: their parts by family, and which ids of them failed.
+
+        Units with the family `frames` come first.
+        """
+        if not ids:
+            # What is stored is listed and read: each is a request.
+            return
+        by_hash: dict[str, dict[str, str]] = {}
+        there = {f: part_versions(self._store, self._parts(f).stage) for f in self._families}
+        for family, versions in there.items():
+            for name in self._parts(family).of(versions):
+                by_hash.setdefault(name.rpartition("-")[2], {})[family] = name
+        units = sorted(by_hash.values(), key=lambda names: FRAMES not in names)
+        # The parts of a unit have the same keys: one of them is asked.
+        asked: dict[str, dict[str, int]] = {}
+        for number, names in enumerate(units):
+            family = FRAMES if FRAMES in names else next(iter(names))
+            asked.setdefault(family, {})[names[family]] = number
+        found: dict[int, list[tuple[str, bool]]] = {}
+        for family, numbers in asked.items():
+            folder = self._parts(family).stage
+            known = KnownKeys.of(self._store, folder, there[family], numbers, may_write=may_write)
+            for row, part, has_failed in known.matches(ids):
+                found.setdefault(numbers[part], []).append((ids[row], has_failed))
+        for number in sorted(found):
+            yield units[number], found[number]
 
     def write(
         self, sources: Sequence[tuple[SourceRef, Track | Failure]], families: Collection[str]
@@ -232,10 +260,6 @@ class TrackParts:
         stored = self._families[family]
         return Parts(self._store, f"{TRACKS}/{stored.folder}", stored.stamp)
 
-    def _footer(self, names: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """Reads keys and failures of the parts of one unit, which are the same in each of them."""
-        return self._parts(FRAMES).footer(names.get(FRAMES) or next(iter(names.values())))
-
 
 def shown_frames(
     frames_N: NDArray[np.int32],  # noqa: N803
@@ -249,22 +273,21 @@ def shown_frames(
 
 
 def track_origins(store: Store, source_ids: Set[str]) -> Iterator[dict[str, Any]]:
-    """Yields what some ids were stored for, under any settings.
+    """Yields what some ids were stored for, under any settings; for a run, as it may write.
 
     Yields:
         `source_id`, `sha256` (None for a failure), and `ORIGIN`, which may be unknown.
     """
-    parts = Parts(store, f"{TRACKS}/{FRAMES}", "")
-    names = [info.key for info in store.list(f"{parts.stage}/") if is_own(info.key)]
-    wanted = pa.array(sorted(source_ids), pa.string())
-    with ThreadPoolExecutor(max_workers=16) as pool:
-        for name, keys in zip(names, pool.map(parts.keys, names), strict=True):
-            if not source_ids.isdisjoint(keys):
-                table = parts.read(name)
-                table = table.filter(pc.is_in(table["source_id"], value_set=wanted))
-                unknown = {name: None for name in ORIGIN}
-                known = [n for n in ("source_id", "sha256", *ORIGIN) if n in table.column_names]
-                yield from (unknown | row for row in table.select(known).to_pylist())
+    folder, ids = f"{TRACKS}/{FRAMES}", sorted(source_ids)
+    listed = part_versions(store, folder)
+    known = KnownKeys.of(store, folder, listed, list(filter(is_own, listed)), may_write=True)
+    wanted = pa.array(ids, pa.string())
+    for name in sorted({part for _, part, _ in known.matches(ids)}):
+        table = read_parquet(store, name)
+        table = table.filter(pc.is_in(table["source_id"], value_set=wanted))
+        unknown = {name: None for name in ORIGIN}
+        columns = [n for n in ("source_id", "sha256", *ORIGIN) if n in table.column_names]
+        yield from (unknown | row for row in table.select(columns).to_pylist())
 
 
 class KeepTracks:

@@ -159,8 +159,8 @@ class Analyzing:
         self, sources: Sequence[SourceRef]
     ) -> tuple[dict[int, list[StoredTrack]], list[SourceItem]]:
         """Sources whose tracks are whole, by what is stored together, and the others."""
-        # Each footer is a read: without sources none is read.
-        parts_of, failed = self.tracks.stored() if sources else ({}, set())
+        ids = {str(source.source_id) for source in sources}
+        parts_of, failed = self.tracks.stored(ids, may_write=True)
         stored: dict[int, list[StoredTrack]] = {}
         pending: list[SourceItem] = []
         nothing: Mapping[str, str] = {}

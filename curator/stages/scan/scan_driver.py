@@ -27,7 +27,7 @@ from curator.stages.scan.probe_parts import SCAN_SCHEMA, ProbeParts, scan_key
 from curator.stages.scan.source_listing import Listed, ListedSource, SkippedName, UnlistedSource
 from curator.stages.scan.stage import ScanStage
 from curator.storage import Store
-from curator.tables.key_index import KnownKeys
+from curator.tables.key_index import KnownKeys, part_versions
 from curator.tables.parts import Parts
 from curator.tables.removal_records import Removals
 from curator.tables.source_table import SourceTable
@@ -110,7 +110,9 @@ class Scanning:
 
     def _units(self, listed: Iterator[Listed]) -> Iterator[list[SourceRef]]:
         """Yields sources without a probe; adds the others to the table."""
-        known = KnownKeys.of(self._parts)
+        store, folder = self._parts.store, self._parts.stage
+        there = part_versions(store, folder)
+        known = KnownKeys.of(store, folder, there, self._parts.of(there), may_write=True)
         unit: list[SourceRef] = []
         size = FIRST_WINDOW
         while window := list(islice(listed, size)):

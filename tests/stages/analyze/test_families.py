@@ -140,7 +140,7 @@ class Place:
 
     def measure(self, source: SourceRef, families: frozenset[str]) -> AnalyzedUnit:
         """Measures families of a source, as a run does that lacks them."""
-        stored, _ = self.parts.stored()
+        stored, _ = self.parts.stored([str(source.source_id)])
         item = SourceItem(
             source=source, families=families, parts=stored.get(str(source.source_id), {})
         )
@@ -166,7 +166,7 @@ class Place:
         hashes = NO_HASHES
         if FRAMES in families:
             hashes = self.run(HashItem(source=source)).segments[0].hashes or NO_HASHES
-        stored, _ = self.parts.stored()
+        stored, _ = self.parts.stored([str(source.source_id)])
         item = JoinItem(
             source=source,
             families=families,
@@ -182,7 +182,7 @@ class Place:
 
     def track(self, source: SourceRef) -> Track | Failure:
         """What is stored of a source."""
-        stored, _ = self.parts.stored()
+        stored, _ = self.parts.stored([str(source.source_id)])
         (item,) = self.parts.read([StoredTrack(source=source, parts=stored[str(source.source_id)])])
         return item.track
 
@@ -293,7 +293,7 @@ def test_a_failure_is_stored_once_and_not_sought_again(
     unit = place.measure(source, place.names)
     assert isinstance(place.track(source), Failure)
     assert (unit.failed, [set(one.parts) for one in unit.tracks]) == ((), [{FRAMES}])
-    stored, failed = place.parts.stored()
+    stored, failed = place.parts.stored(["no film.mp4", "sound.mp4"])
     assert failed == {"no film.mp4"} == set(stored)
     assert [path.parent.name for path in tmp_path.rglob("*.parquet")] == [FRAMES]
 
