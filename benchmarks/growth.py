@@ -1,4 +1,4 @@
-"""Counts the S3 requests of growth: a first run, one with 1% more sources, and a changed bound.
+"""Counts the S3 requests of growth: a first run, twice 1% more sources, and a changed bound.
 
     eval "$(SERVER)"      # AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY of any server
     python benchmarks/growth.py [--sources 200]
@@ -60,20 +60,22 @@ def main() -> None:
     client().create_bucket(Bucket=bucket)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            for number in range(options.sources + n_more):
+            for number in range(options.sources + 2 * n_more):
                 path = Path(folder) / f"{number:06}.mp4"
                 frames = moving_texture(75, seed=number, width_px=160, height_px=120)
                 write_video(path, frames, fps=Fraction(25))
                 group = "first" if number < options.sources else "more"
+                group = "again" if number >= options.sources + n_more else group
                 client().upload_file(str(path), bucket, f"in/{group}/{path.name}")
         with FaultProxy(server=server, share=0.0) as proxy:
             os.environ["AWS_ENDPOINT_URL"] = proxy.url
             out = f"s3://{bucket}/out"
-            first, more = f"s3://{bucket}/in/first", f"s3://{bucket}/in/more"
+            first, more, again = (f"s3://{bucket}/in/{name}" for name in ("first", "more", "again"))
             cases: list[tuple[str, str, tuple[str, ...]]] = [
                 ("first run", first, ()),
                 ("nothing changed", first, ()),
                 ("1% more, named alone", more, ()),
+                ("1% more again", again, ()),
                 ("a bound changed", more, ("filters.motion.min=0.02",)),
             ]
             whole = 0
