@@ -152,7 +152,8 @@ def leftovers(
     """
     old: list[str] = []
     for folder in folders:
-        keys = [info.key for info in store.list(f"{folder}/")]
+        # Not listed where nothing is to be found.
+        keys = (info.key for info in store.list(f"{folder}/"))
         match LAYOUT[folder]:
             case Lifetime.TABLE | Lifetime.NAMED:
                 old += [key for key in keys if key not in current]

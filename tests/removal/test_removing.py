@@ -18,6 +18,7 @@ from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from curator.storage import open_store
 from curator.storage.local_store import LocalStore
+from curator.tables import key_index
 from curator.tables.out_layout import LEASE
 from curator.tables.snapshot_store import read_snapshot, snapshot_numbers
 
@@ -170,11 +171,18 @@ def test_an_unchanged_run_adds_nothing_after_a_removal(place: Captioned) -> None
     assert {name: again[name] for name in same} == {name: summary[name] for name in same}
 
 
-def test_a_removed_source_is_nowhere_and_does_not_come_back(place: Captioned) -> None:
+def test_a_removed_source_is_nowhere_and_does_not_come_back(
+    place: Captioned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that keys in the index do not bring back what parts lack that were written over."""
     out = place.out
+    monkeypatch.setattr(key_index, "FEW_FOOTERS", 0)
+    place.run(*SHARED, "propose.max_s=4")
+    assert (out / "index").exists()
     clips = of_film(kept(out), 5)
     needles = needles_of(out, clips, sources=True)
     assert remove(out, "sources", clips[0]["source_uri"]) == EXIT_OK
+    assert not list((out / "index").glob("*"))
     assert search(out, [*needles, clips[0]["source_uri"].encode()]) == []
     check_all(out)
     for more in ((), ("propose.max_s=3",)):
