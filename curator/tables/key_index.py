@@ -8,8 +8,8 @@ counts for parts that still have the version that it names; the footers of all o
 was copied to another folder, all versions are others, and all footers are read once more.
 
 A run that had to read more than `FEW_FOOTERS` writes the index at once, before its work. So each
-part costs one request in the run after the one that made it, which is in proportion to what was
-new then, and only the index itself grows with history: by 17 bytes per key, in one object.
+part costs one request in the first run after the one that made it, which is in proportion to what
+was new then. Only the index grows with history: by 17 bytes per key, read and written in one piece.
 """
 
 import hashlib
