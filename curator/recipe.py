@@ -15,6 +15,7 @@ from curator.errors import RecipeError, UsageError, unknown_key
 from curator.measures.clip_semantics import SemanticConfig, Semantics
 from curator.measures.score_list import SCORES, ScoreConfig, spec_of, use_measures
 from curator.models.weight_store import ModelStore
+from curator.run_config import RunConfig
 from curator.stages.analyze.config import AnalyzeConfig
 from curator.stages.caption.config import CaptionConfig
 from curator.stages.cut.config import CutConfig
@@ -83,6 +84,7 @@ class Recipe(BaseModel):
     cut: CutConfig = Field(default_factory=CutConfig)
     shard: ShardConfig = Field(default_factory=ShardConfig)
     semantic: SemanticConfig = Field(default_factory=SemanticConfig)
+    run: RunConfig = Field(default_factory=RunConfig)
     stages: tuple[StageEntry, ...] = Field(
         (), description="stages of your own, by dotted path or entry point, and where they come"
     )

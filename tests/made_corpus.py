@@ -7,6 +7,7 @@ made up, and a written clip is a few bytes.
 import hashlib
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -334,3 +335,8 @@ def digests(
         seen |= {name: store.read(name) for name in parts}
     seen |= {i.key: store.read(i.key) for i in store.list("shards/") if i.key.endswith(".tar")}
     return {name: hashlib.sha256(data).hexdigest() for name, data in seen.items()}
+
+
+def copied(out: Path, to: Path) -> Path:
+    """Copies an output root, and returns the copy."""
+    return Path(shutil.copytree(out, to))

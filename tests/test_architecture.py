@@ -23,7 +23,7 @@ LAYERS = (
     ("storage", "media", "footage"),
     ("models",),
     ("measures",),
-    ("buckets", "cut_requests"),
+    ("buckets", "cut_requests", "run_config"),
     ("tables",),
     ("executor",),
     ("report",),

@@ -132,6 +132,8 @@ class Source:
     n_shots: Int32 | None
     n_clips: Int32 | None
     n_kept: Int32 | None
+    generation: Int32 | None = None
+    """Number of the group of sources that it was first committed with; None for a failed one."""
     notes: list[str] | None
     outcome: Literal["done", "failed"] | None
     error_stage: str | None

@@ -26,6 +26,7 @@ from curator.stages.shard.shard_index import (
     DescribedTar,
     ShardFacts,
     described_files,
+    described_tars,
 )
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet, sealed_json
@@ -156,15 +157,11 @@ class SnapshotRewriting:
         manifest = read_json(self._store, summary[INDEXES]["manifest"])
         dataset = dataset.filter(pa.array(~self._removals.rows(dataset)))
         dataset = _moved(dataset, tars, prefix=f"{SHARDS}/").sort_by("shard").cast(DATASET_SCHEMA)
-        seconds = _sums(dataset)
         described: dict[str, DescribedTar] = {}
-        for entry in manifest["shards"]:
-            name = f"{SHARDS}/{entry['name']}"
+        for relative, tar in described_tars(manifest, dataset).items():
+            name = f"{SHARDS}/{relative}"
             if name not in tars:
-                facts = ShardFacts(**{field: entry[field] for field in _FACTS})
-                own = {n: entry[n] for n in ("name", "bucket", "split", "samples", "frames")}
-                length = seconds.get(entry["name"], 0.0)
-                described[name] = DescribedTar(**own, seconds=length, facts=facts)
+                described[name] = tar
             elif (new := tars[name]) is not None:
                 described[f"{SHARDS}/{new.described.name}"] = new.described
         members = {new.described.name: new.members for new in tars.values() if new is not None}
@@ -253,15 +250,6 @@ def _moved(table: pa.Table, tars: Mapping[str, RewrittenTar | None], *, prefix: 
             new = pc.coalesce(column.cast(kind), table[name])
             table = table.set_column(at, table.schema.field(at), new)
     return table
-
-
-def _sums(dataset: pa.Table) -> dict[str, float]:
-    """Returns the seconds of each tar, added in the order of its samples as a run does."""
-    sums: dict[str, float] = {}
-    rows = zip(dataset["shard"].to_pylist(), dataset["duration"].to_pylist(), strict=True)
-    for name, seconds in rows:
-        sums[name] = sums.get(name, 0) + seconds
-    return sums
 
 
 def _entries(

@@ -4,7 +4,7 @@ What the rules reject, and columns that no later stage changes, are on the local
 they exceed a share of the memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 from curator.errors import CuratorError
 from curator.pipeline import AnyStage
 from curator.stage import ClipFilter
+from curator.stages.dedup.earlier_clips import reject_copies
 from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
 from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import RuleCount, total_counts
+from curator.stages.filter.rules import Sides
 from curator.stages.filter.stage import FilterStage
 from curator.stages.propose.stage import ProposedUnit
 from curator.tables.clip_rows import ClipRows, reject
@@ -63,6 +65,8 @@ class Corpus:
         """Embeddings of all clips by the CLIP model; none without one."""
         self.clips = ClipStore(clips_schema(), self._room_bytes)
         self.rules: list[RuleCount] = []
+        self.quantiles: dict[str, Sides] = {}
+        """Bounds by quantile as numbers, by rule."""
 
     @property
     def rows(self) -> ClipRows:
@@ -84,12 +88,18 @@ class Corpus:
         self.clip_vectors.add(proposed.clip_vectors)
         return clips
 
-    def judge(self, stage: FilterStage) -> None:
-        """Judges all candidates, which become `clips`."""
+    def judge(self, stage: FilterStage, frozen: Mapping[str, Sides] | None = None) -> None:
+        """Judges all candidates, which become `clips`.
+
+        Args:
+            stage: The rules.
+            frozen: Bounds by quantile that earlier clips were held to; None for those of these.
+        """
         candidates, self._candidates = self._candidates, None
         if candidates is None:
             candidates = SortedRows(self._empty().schema, CLIP_ORDER, self._room_bytes)
-        bounds = stage.bounds(candidates)
+        bounds = stage.bounds(candidates, frozen)
+        self.quantiles = stage.by_quantile(bounds)
         # Without clips there are counts of rules all the same.
         none = stage.judge(self._empty(), bounds)
         counts = [none.rules]
@@ -111,6 +121,7 @@ def decide(
     pairs: StoredPairs | None,
     *,
     writes: bool = True,
+    earlier: Callable[[], Iterator[pa.Table]] | None = None,
 ) -> None:
     """Runs a stage that rejects clips.
 
@@ -120,9 +131,12 @@ def decide(
         vectors: Perceptual vectors of all clips.
         pairs: Similar pairs that earlier runs stored; None for none.
         writes: Whether new pairs are stored.
+        earlier: Gives vectors of clips of earlier generations that stay; None for none.
     """
     if isinstance(stage, DedupStage):
         if stage.config.enabled:
+            if earlier is not None:
+                reject_copies(stage, clips, vectors, earlier())
             remove_duplicates(stage, clips, vectors, pairs, writes=writes)
     elif isinstance(stage, ClipFilter):
         _filter(stage, clips)

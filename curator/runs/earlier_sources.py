@@ -28,7 +28,8 @@ def earlier_sources(store: Store, previous: Mapping[str, Any]) -> pa.Table:
     parts = [read_parquet(store, name) for name in existing(store, previous, "sources")]
     if not parts:
         return SOURCES_SCHEMA.empty_table()
-    table = pa.concat_tables(parts, promote_options="default")
+    # Older versions had no generations.
+    table = pa.concat_tables([*parts, SOURCES_SCHEMA.empty_table()], promote_options="default")
     return table.filter(pc.equal(table["outcome"], "done"))
 
 

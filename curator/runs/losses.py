@@ -114,8 +114,20 @@ class Losses:
                 f"{self._store.uri}: name sources that can be read"
             )
 
-    def before_shard(self, sources: SourceTable, clips: ClipRows, unlisted: Iterable[str]) -> None:
+    def before_shard(
+        self,
+        sources: SourceTable,
+        clips: ClipRows,
+        unlisted: Iterable[str],
+        generation: int | None = None,
+    ) -> None:
         """Logs what else is lost once clips are cut, and checks that it may go.
+
+        Args:
+            sources: Sources of the run, analyzed.
+            clips: Clips of the run.
+            unlisted: Addresses that could not be listed or read.
+            generation: The one that `clips` are of; None for all.
 
         Raises:
             UsageError: It may not.
@@ -125,7 +137,12 @@ class Losses:
         is_kept = pc.equal(clips.column("decision"), "kept")
         is_uncut = pc.equal(clips.column("reason"), str(Reason.CUT_FAILED))
         uncut = clips.column("clip_id").filter(is_uncut)
-        gone = _without(self._held(), "clip_id", clips.column("clip_id").filter(is_kept))
+        held = self._held()
+        if generation is not None:
+            contents = sources.by_content()
+            own = contents.filter(pc.equal(contents["generation"], generation))["source_id"]
+            held = held.filter(pc.is_in(held["source_id"], value_set=own.combine_chunks()))
+        gone = _without(held, "clip_id", clips.column("clip_id").filter(is_kept))
         gone = _without(gone, "source_id", self._said)
         failed = _without(gone, "source_id", sources.contents())
         gone = _without(gone, "source_id", failed["source_id"])

@@ -41,7 +41,7 @@ class Vectors:
 
     def __init__(self, table: pa.Table) -> None:
         self._rows = KeyRows(table["clip_id"])
-        self._parts = [_matrix(chunk) for chunk in table["vector"].chunks]
+        self._parts = [as_matrix(chunk) for chunk in table["vector"].chunks]
         self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)
 
     def get(self, clip_id: str) -> NDArray[np.float32] | None:
@@ -110,7 +110,7 @@ class StoredVectors:
             begin = 0
             for chunk in table["vector"].chunks:
                 own = (rows >= begin) & (rows < begin + len(chunk))
-                matrix_ND[positions[own]] = _matrix(chunk)[rows[own] - begin]
+                matrix_ND[positions[own]] = as_matrix(chunk)[rows[own] - begin]
                 begin += len(chunk)
         return matrix_ND
 
@@ -123,7 +123,7 @@ class StoredVectors:
         return Vectors(found.whole())
 
 
-def _matrix(column: pa.FixedSizeListArray) -> NDArray[np.float32]:
+def as_matrix(column: pa.FixedSizeListArray) -> NDArray[np.float32]:
     """Returns a view of a column of vectors, float32 [N, D]."""
     flat = column.flatten().to_numpy().astype(np.float32, copy=False)
     matrix_ND: NDArray[np.float32] = flat.reshape(len(column), column.type.list_size)

@@ -191,11 +191,20 @@ def write_table(store: Store, name: str, table: pa.Table) -> list[str]:
 
 
 def write_tables(
-    store: Store, name: str, tables: Iterable[pa.Table], schema: pa.Schema
+    store: Store,
+    name: str,
+    tables: Iterable[pa.Table],
+    schema: pa.Schema,
+    before: Sequence[str] = (),
 ) -> list[str]:
-    """Writes tables of one schema as `write_table` does the whole; holds a row group at a time."""
-    names: list[str] = []
-    for number, pieces in itertools.groupby(_pieces(tables), itemgetter(0)):
+    """Writes tables of one schema as `write_table` does the whole; holds a row group at a time.
+
+    Returns:
+        Names of the table's objects, first those of `before`, which stay as they are.
+    """
+    names: list[str] = list(before)
+    for at, pieces in itertools.groupby(_pieces(tables), itemgetter(0)):
+        number = len(before) + at
         data = tables_to_parquet((piece for _, piece in pieces), schema)
         names.append(_write_part(store, name, number, data))
     return names or [_write_part(store, name, 0, tables_to_parquet((), schema))]

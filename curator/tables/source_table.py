@@ -26,7 +26,7 @@ _LONG = frozenset({"uri", "error_message"})
 _HEADER = (
     "uri", "bytes", "version", "source_id", "container", "codec", "pixel_format", "width", "height",
     "rotation_deg", "pixel_aspect", "is_vfr", "header_duration_s", "header_n_frames", "has_audio",
-    "is_hdr", "outcome", "error_stage", "error_code", "error_message",
+    "is_hdr", "generation", "outcome", "error_stage", "error_code", "error_message",
 )  # fmt: skip
 _MEASURED = (
     "uri", "sha256", "width", "height", "rotation_deg", "pixel_aspect", "duration_s", "n_frames",
@@ -178,10 +178,17 @@ class SourceTable:
         self._header.replace(header)
         self._leaders = self._order = None
 
-    def to_analyze(self) -> Iterator[SourceRef]:
-        """Returns sources that have not failed, by URI, only the first of each content."""
+    def to_analyze(self, generation: int | None = None) -> Iterator[SourceRef]:
+        """Returns sources that have not failed, by URI, only the first of each content.
+
+        Args:
+            generation: Only those of this one; None for all.
+        """
         order, leaders = self._sorted()
         first = order[leaders[order] == order]
+        if generation is not None:
+            numbers = self._header.whole()["generation"].fill_null(0).to_numpy()
+            first = first[numbers[first] == generation]
         for start in range(0, len(first), _REF_ROWS):
             yield from self._refs(first[start : start + _REF_ROWS])
 
@@ -199,6 +206,74 @@ class SourceTable:
         found = pc.index_in(rows["uri"], value_set=last["uri"])
         is_failed = pc.equal(last["outcome"].cast(pa.string()).take(found), "failed")
         return rows["source_id"].filter(pc.invert(pc.fill_null(is_failed, False)))
+
+    def by_content(self) -> pa.Table:
+        """Returns the contents that have not failed before analysis.
+
+        Returns:
+            `source_id`, `uri` of the source that is analyzed, `seconds` by its header (0 if that
+            does not say), and `generation`, null where none is set.
+        """
+        order, leaders = self._sorted()
+        rows = self._header.whole().take(pa.array(order[leaders[order] == order]))
+        seconds = pc.fill_null(rows["header_duration_s"], 0.0)
+        columns = {name: rows[name] for name in ("source_id", "uri", "generation")}
+        return pa.table(columns | {"seconds": seconds})
+
+    def set_generations(self, numbers: pa.Table) -> None:
+        """Sets the generation of contents.
+
+        Args:
+            numbers: `source_id` and `generation`.
+        """
+        header = self._header.whole()
+        found = pc.index_in(header["source_id"], value_set=numbers["source_id"].combine_chunks())
+        at = header.schema.get_field_index("generation")
+        column = numbers["generation"].combine_chunks().take(found)
+        self._header.replace(header.set_column(at, header.schema.field(at), column))
+
+    def generation_of(self) -> dict[str, int] | None:
+        """Returns the generation of each content; None where there is one."""
+        header = self._header.whole()
+        known = header.filter(pc.greater(pc.fill_null(header["generation"], 0), 0))
+        if not known.num_rows or pc.max(known["generation"]).as_py() == 1:
+            return None
+        return dict(
+            zip(known["source_id"].to_pylist(), known["generation"].to_pylist(), strict=True)
+        )
+
+    def up_to(self, generation: int) -> "SourceTable":
+        """Returns the sources up to a generation, and those that failed.
+
+        Both tables share what is measured.
+        """
+        header = self._header.whole()
+        wanted = pc.fill_null(pc.less_equal(header["generation"], generation), True)
+        found = SourceTable()
+        found._header.replace(header.filter(wanted))
+        found._measured = self._measured
+        return found
+
+    def settle(self, earlier: pa.Table) -> Counter[str]:
+        """Takes the measurements of contents from rows of `sources` of an earlier run.
+
+        Returns:
+            The number of kept clips of each.
+        """
+        copies = pc.list_parent_indices(earlier["notes"].combine_chunks()).filter(
+            pc.equal(pc.list_flatten(earlier["notes"].combine_chunks()), str(Note.SAME_BYTES))
+        )
+        own = np.setdiff1d(np.arange(earlier.num_rows), copies.to_numpy())
+        earlier = earlier.take(pa.array(own))
+        now = self.by_content()
+        place = pc.index_in(earlier["source_id"], value_set=now["source_id"].combine_chunks())
+        earlier = earlier.filter(pc.is_valid(place))
+        uris = now["uri"].take(place.drop_null())
+        at = earlier.schema.get_field_index("uri")
+        self.measured(earlier.set_column(at, "uri", uris))
+        return Counter(
+            dict(zip(earlier["source_id"].to_pylist(), earlier["n_kept"].to_pylist(), strict=True))
+        )
 
     def ids(self) -> Iterator[tuple[str, str]]:
         """Yields address and id of the sources that have not failed before analysis."""
@@ -242,6 +317,9 @@ class SourceTable:
             shared = header.take(pa.array(like))
             found = last.take(pc.index_in(shared["uri"], value_set=lookup))
             batch = _overlaid(own, shared, measured.take(found))
+            is_failed = pc.equal(batch["outcome"], "failed")
+            number = pc.if_else(is_failed, pa.scalar(None, pa.int32()), batch["generation"])
+            batch = _with(batch, "generation", number)
             yield _counted(batch, is_copy=like != rows, kept=kept, counts=counts)
 
     def _refs(self, rows: NDArray[np.int64]) -> Iterator[SourceRef]:
@@ -289,7 +367,8 @@ class SourceTotals:
 
 def source_records(rows: pa.Table) -> list[Source]:
     """Returns rows of `sources` as records."""
-    return [Source(**row) for row in rows.select(SOURCES_SCHEMA.names).to_pylist()]
+    known = [name for name in SOURCES_SCHEMA.names if name in rows.column_names]
+    return [Source(**row) for row in rows.select(known).to_pylist()]
 
 
 def value_counts(column: pa.ChunkedArray | pa.Array) -> dict[str, int]:

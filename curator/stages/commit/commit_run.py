@@ -7,7 +7,7 @@ import platform
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import curator
 from curator.errors import StorageError
 from curator.report import render_report, shown_clips
+from curator.stages.commit.summary_merging import added, by_count
 from curator.storage import Store
 from curator.tables.checksums import sealed_json
 from curator.tables.clip_rows import ClipColumns
@@ -37,7 +38,7 @@ from curator.tables.out_layout import (
     remove,
 )
 from curator.tables.output_format import FORMAT
-from curator.tables.parts import SUMMARY, write_table, write_table_part, write_tables
+from curator.tables.parts import SUMMARY, write_table_part, write_tables
 from curator.tables.schemas import ANNOTATIONS_SCHEMA
 from curator.tables.snapshot_store import (
     CANDIDATES,
@@ -83,6 +84,14 @@ class Commit:
     """Gives thumbnails by the ids of clips."""
     previous: Mapping[str, Any]
     """Summary of the newest snapshot; empty without one."""
+    before: Mapping[str, Any] | None = None
+    """Summary of earlier generations, which this commit adds to; None where it is of everything."""
+    n_kept_before: Counter[str] = field(default_factory=Counter)
+    """Clips that earlier generations keep, by source id."""
+    judged: Mapping[str, Any] = field(default_factory=dict)
+    """What the decisions about clips follow from."""
+    publishes: bool = True
+    """Whether readers see the results; else a later commit of the same run publishes them."""
     candidates: Set[str]
     """Objects of stored candidates, and of what was found by comparing them, that stay."""
     shards: list[dict[str, Any]]
@@ -107,7 +116,8 @@ class Commit:
 def commit_run(run: Commit) -> dict[str, Any]:
     """Publishes a run, `summary.json` last, removes leftovers, and returns the summary."""
     run.check()
-    kept = kept_by_source(run.clips)
+    kept = run.n_kept_before + kept_by_source(run.clips)
+    earlier = run.before["tables"] if run.before is not None else {}
     totals = SourceTotals()
     names: dict[str, list[str]] = {"sources": []}
     for number, rows in enumerate(run.sources.rows(kept)):
@@ -123,16 +133,27 @@ def commit_run(run: Commit) -> dict[str, Any]:
         # A separate table: the length of a vector is part of a column's type.
         tables["clip_embeddings"] = run.clip_embeddings
     names |= {
-        name: write_tables(run.store, name, table.blocks(), table.schema)
+        name: write_tables(run.store, name, table.blocks(), table.schema, earlier.get(name, ()))
         for name, table in tables.items()
     }
     if run.sidecars is not None:
-        names["sidecars"] = write_table(run.store, "sidecars", run.sidecars)
+        table = run.sidecars
+        names["sidecars"] = write_tables(
+            run.store, "sidecars", [table], table.schema, earlier.get("sidecars", ())
+        )
     if run.annotations is not None:
         names["annotations"] = write_tables(
-            run.store, "annotations", run.annotations, ANNOTATIONS_SCHEMA
+            run.store,
+            "annotations",
+            run.annotations,
+            ANNOTATIONS_SCHEMA,
+            earlier.get("annotations", ()),
         )
-    summary = _summary(run, totals, names)
+    summary = _summary(run, totals, {**earlier, **names})
+    if run.before is not None:
+        summary = added(run.before, summary)
+    if not run.publishes:
+        return summary
     page = render_report(
         summary=summary,
         sources=totals.failed,
@@ -249,8 +270,8 @@ def source_counts(sources: SourceTotals, n_skipped_names: int) -> dict[str, Any]
         "done": sources.n_sources - sources.n_failed,
         "failed": sources.n_failed,
         "skipped_names": n_skipped_names,
-        "by_error": _count(sources.by_error),
-        "by_note": _count(sources.by_note),
+        "by_error": by_count(sources.by_error),
+        "by_note": by_count(sources.by_note),
     }
 
 
@@ -274,7 +295,7 @@ def clip_counts(clips: ClipColumns) -> dict[str, Any]:
             found[name].update(value_counts(column))
     names = "by_reason", "by_cut_mode", "by_any_reason", "by_only_reason", "by_tag", "by_tag_kept"
     counts = {"clips": len(clips), "kept": n_kept, "rejected": len(clips) - n_kept}
-    return counts | {name: _count(found[name]) for name in names}
+    return counts | {name: by_count(found[name]) for name in names}
 
 
 def kept_by_source(clips: ClipColumns) -> Counter[str]:
@@ -320,14 +341,11 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
         "cpu_seconds": dict(run.cpu_s()),
         "shards": run.shards,
         "tables": dict(names),
+        "judged": dict(run.judged),
         CANDIDATES: sorted(run.candidates),
         "versions": versions(),
         "extensions": [dict(extension) for extension in run.extensions],
     }
-
-
-def _count(values: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(Counter(values).items(), key=lambda item: (-item[1], item[0])))
 
 
 def to_json(value: object) -> bytes:

@@ -216,6 +216,19 @@ def _greedy(ranked_ND: NDArray[np.float32], similarity: float, index: Any) -> Re
     return retention
 
 
+def range_index(vectors_ND: NDArray[np.float32], *, exact: bool, probes: int) -> Any:  # noqa: ANN401 - of faiss
+    """Returns an index of unit vectors, float32 [N, D], for searches within a radius.
+
+    Args:
+        vectors_ND: Of the clips that are found.
+        exact: Whether all are compared; else those of the nearest clusters.
+        probes: Number of these clusters.
+    """
+    index = _index(vectors_ND, exact=exact, probes=probes, on_gpu=False)
+    index.add(vectors_ND)
+    return index
+
+
 def _index(ranked_ND: NDArray[np.float32], *, exact: bool, probes: int, on_gpu: bool) -> Any:  # noqa: ANN401
     import faiss
 

@@ -66,6 +66,11 @@ class Rule(StageConfig):
         return self
 
     @property
+    def is_by_quantile(self) -> bool:
+        """Whether a bound is a share of the corpus."""
+        return self.drop_lowest is not None or self.drop_highest is not None
+
+    @property
     def values(self) -> dict[str, tuple[Value, ...]]:
         """Returns the named values, by key."""
         return self.model_dump(include={"one_of", "none_of"}, exclude_none=True)

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from curator.stages.filter.config import Rule, Severity, Unmeasured, Value
 
 Values = NDArray[np.float64]
+Sides = tuple[float | None, float | None]
+"""Lower and upper bound of a rule; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ def resolve(
     for name, rule in rules.items():
         score = rule.score or name
         low, high, n_measured = rule.min, rule.max, None
-        if corpus is not None and (rule.drop_lowest is not None or rule.drop_highest is not None):
+        if corpus is not None and rule.is_by_quantile:
             values = corpus(score)
             n_measured = len(values)
             lows = low, quantile_bound(values, lowest=rule.drop_lowest)

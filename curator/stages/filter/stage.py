@@ -1,6 +1,7 @@
 """The stage that judges candidate clips by the rules of the recipe."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -14,7 +15,7 @@ from curator.stages.filter.judging import (
     corpus_of,
     judge_table,
 )
-from curator.stages.filter.rules import Bounds, resolve
+from curator.stages.filter.rules import Bounds, Sides, resolve
 
 
 class FilterStage(Stage[FilterConfig, pa.Table, Decided]):
@@ -45,9 +46,32 @@ class FilterStage(Stage[FilterConfig, pa.Table, Decided]):
         """Judges candidates: rows of `candidates`, of all sources."""
         return self.judge(unit, self.bounds(unit))
 
-    def bounds(self, clips: Columns) -> list[Bounds]:
-        """Returns the rules as numbers; those by quantile are of all candidates, in any order."""
-        return resolve(self.config.root, corpus_of(clips, min_s=self._needs.min_s))
+    def bounds(self, clips: Columns, frozen: Mapping[str, Sides] | None = None) -> list[Bounds]:
+        """Returns the rules as numbers.
+
+        Args:
+            clips: All candidates, in any order.
+            frozen: Bounds of rules by quantile that earlier clips were held to; None for those of
+                `clips`.
+        """
+        corpus = corpus_of(clips, min_s=self._needs.min_s)
+        if frozen is None:
+            return resolve(self.config.root, corpus)
+        given = {name: rule for name, rule in self.config.root.items() if name not in frozen}
+        found = {bound.rule: bound for bound in resolve(given, corpus)}
+        for bound in resolve(self.config.root):
+            if bound.rule in frozen:
+                low, high = frozen[bound.rule]
+                found[bound.rule] = replace(bound, min=low, max=high)
+        return [found[name] for name in self.config.root]
+
+    def by_quantile(self, bounds: Sequence[Bounds]) -> dict[str, Sides]:
+        """Returns lower and upper bound of each rule that drops a share, by its name."""
+        return {
+            bound.rule: (bound.min, bound.max)
+            for bound in bounds
+            if self.config.root[bound.rule].is_by_quantile
+        }
 
     def judge(self, clips: pa.Table, bounds: Sequence[Bounds]) -> Decided:
         """Judges some of the candidates that the bounds are of."""

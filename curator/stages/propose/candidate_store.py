@@ -52,6 +52,7 @@ PICTURES_PER_GROUP = 64
 
 _KINDS = ("clips", "shots", "vectors", "clip_vectors", "pictures", "sources")
 _VECTORS = ("vectors", "clip_vectors")
+_PLACE = ("source_id", "track_part", "track_bytes")
 
 
 class Candidates:
@@ -71,6 +72,8 @@ class Candidates:
         self.stamp = stamp
         self._earlier = earlier
         self._kinds = [kind for kind in _KINDS if kind != "clip_vectors" or has_clip]
+        self._places: dict[str, pa.Table] = {}
+        """Sources of each part, and where their tracks are."""
         self._parts: list[str] = []
         """Names without folders of the parts that count."""
         self._new: list[ProposedUnit] = []
@@ -78,11 +81,12 @@ class Candidates:
         self.track_part: dict[str, str] = {}
         """The part of `tracks` that has the frames of each source."""
 
-    def load(self, uris: Mapping[str, str]) -> Iterator[ProposedUnit]:
+    def load(self, uris: Mapping[str, str], *, all_: bool = True) -> Iterator[ProposedUnit]:
         """Reads what is stored of some sources, a part at a time.
 
         Args:
             uris: Address of each source id.
+            all_: Whether no other sources count: what is stored of those may be let go.
 
         Yields:
             Their rows, under these addresses; `track_part` has their sources then.
@@ -96,9 +100,10 @@ class Candidates:
         """Which sources of small parts are valid, and the number of their clips."""
         large: list[str] = []
         for part in list(self._parts):
-            sources = self._read("sources", part)
-            columns = ("source_id", "track_part", "track_bytes")
-            rows = zip(*(sources[name].to_pylist() for name in columns), strict=True)
+            if part not in self._places:
+                self._places[part] = self._read("sources", part).select(_PLACE)
+            columns = (self._places[part][name].to_pylist() for name in _PLACE)
+            rows = zip(*columns, strict=True)
             valid = pa.array(
                 [
                     source_id in uris and source_id not in seen and sizes.get(track) == n_bytes
@@ -108,7 +113,7 @@ class Candidates:
             )
             if not pc.any(valid).as_py():
                 continue
-            unit = self._unit(part, sources, valid)
+            unit = self._unit(part, self._read("sources", part), valid)
             if unit.clips.num_rows >= SMALL_CLIPS:
                 large.append(part)
             else:
@@ -117,7 +122,7 @@ class Candidates:
             seen.update(ids)
             self.track_part |= zip(ids, parts, strict=True)
             yield _moved(unit, uris)
-        if seen and len(self._parts) - len(large) > MAX_PARTS:
+        if all_ and seen and len(self._parts) - len(large) > MAX_PARTS:
             self._parts = large
             self._put_together(small)
 

@@ -6,7 +6,7 @@ only by coming before it in the order of hashes.
 """
 
 import hashlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -39,19 +39,30 @@ class Selected:
     n_clips: NDArray[np.int64]
 
     @property
+    def n_taken(self) -> NDArray[np.int64]:
+        """Number of clips taken of each group, int64 [G]."""
+        return np.minimum(self.quota, self.n_clips)
+
+    @property
     def is_taken(self) -> NDArray[np.bool_]:
         """Whether each clip is among those taken, bool [N]."""
         taken: NDArray[np.bool_] = self.rank <= self.quota[self.group]
         return taken
 
 
-def select(ids: pa.Array, columns: Sequence[pa.ChunkedArray], config: SelectConfig) -> Selected:
+def select(
+    ids: pa.Array,
+    columns: Sequence[pa.ChunkedArray],
+    config: SelectConfig,
+    taken: Mapping[str, int] | None = None,
+) -> Selected:
     """Chooses among clips in any order.
 
     Args:
         ids: Ids of the clips.
         columns: Their values of the columns `select.by`.
         config: How many are taken.
+        taken: Clips of each group that earlier generations took.
 
     Returns:
         The outcome, in the order of the input.
@@ -64,7 +75,8 @@ def select(ids: pa.Array, columns: Sequence[pa.ChunkedArray], config: SelectConf
     rank = np.empty(len(group), np.int64)
     rank[order] = np.arange(len(group)) - first[group[order]] + 1
     pairs = zip(names, n_clips.tolist(), strict=True)
-    quota = np.array([_quota(name, n, config) for name, n in pairs], np.int64)
+    before = taken or {}
+    quota = np.array([_quota(name, n, config, before.get(name, 0)) for name, n in pairs], np.int64)
     return Selected(names=names, group=group, rank=rank, quota=quota, n_clips=n_clips)
 
 
@@ -113,7 +125,9 @@ def _value(value: Hashable | Sequence[str] | None) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _quota(group: str, n_clips: int, config: SelectConfig) -> int:
+def _quota(group: str, n_clips: int, config: SelectConfig, n_before: int) -> int:
     share = config.keep_fractions.get(group, config.keep_fraction)
     quota = n_clips if share is None else ceil(Fraction(repr(float(share))) * n_clips)
-    return quota if config.max_per_group is None else min(quota, config.max_per_group)
+    if config.max_per_group is None:
+        return quota
+    return min(quota, max(0, config.max_per_group - n_before))

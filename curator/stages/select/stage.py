@@ -20,6 +20,11 @@ class SelectStage(Stage[SelectConfig, ClipRows, None]):
     writes = ("clips",)
     config_type = SelectConfig
 
+    def __init__(self, config: SelectConfig) -> None:
+        super().__init__(config)
+        self.taken: dict[str, int] = {}
+        """Clips taken of each group, with those of earlier generations."""
+
     def process(self, unit: ClipRows) -> None:
         """Marks kept clips that are not selected."""
         config = self.config
@@ -27,7 +32,9 @@ class SelectStage(Stage[SelectConfig, ClipRows, None]):
             return
         kept = unit.kept_numbers()
         columns = [unit.column(name).take(pa.array(kept)) for name in config.by]
-        chosen = select(unit.kept_ids(), columns, config)
+        chosen = select(unit.kept_ids(), columns, config, self.taken)
+        for name, n_taken in zip(chosen.names, chosen.n_taken.tolist(), strict=True):
+            self.taken[name] = self.taken.get(name, 0) + n_taken
         for place in np.flatnonzero(~chosen.is_taken).tolist():
             clip, group, rank = unit[int(kept[place])], chosen.group[place], chosen.rank[place]
             named = f"group {chosen.names[group]}: " if config.by else ""

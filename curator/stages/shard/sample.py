@@ -28,6 +28,7 @@ class Sample:
         embedding: float32 [D], or None for no member `npy`.
         text_vector: Embedding of the caption; None for no member `text.npy`.
         has_id: Whether there is a member `id`.
+        generation: Of the clip's source: a tar holds clips of one.
         spill: Stores JSON and caption, which are most of a sample; None keeps them in memory.
 
     Raises:
@@ -35,8 +36,19 @@ class Sample:
     """
 
     __slots__ = (
-        "_begin", "_caption_bytes", "_spill", "_text", "embedding", "has_id", "json_bytes", "key",
-        "location", "mp4_bytes", "split", "text_vector",
+        "_begin",
+        "_caption_bytes",
+        "_spill",
+        "_text",
+        "embedding",
+        "generation",
+        "has_id",
+        "json_bytes",
+        "key",
+        "location",
+        "mp4_bytes",
+        "split",
+        "text_vector",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +64,7 @@ class Sample:
         embedding: NDArray[np.float32] | None = None,
         text_vector: TextVector | None = None,
         has_id: bool = False,
+        generation: int = 1,
         spill: Spill | None = None,
     ) -> None:
         if not key.isalnum():
@@ -63,6 +76,7 @@ class Sample:
         self.embedding = embedding
         self.text_vector = text_vector
         self.has_id = has_id
+        self.generation = generation
         said = orjson.dumps(metadata, option=orjson.OPT_SORT_KEYS)
         text = caption.encode()
         self.json_bytes, self._caption_bytes = len(said), len(text)

@@ -16,6 +16,7 @@ from curator.records.clips import Clip, Reason
 from curator.records.cuts import CROP_COLUMNS
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
+from curator.stages.shard.shard_index import members_of
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout, split_of
 from curator.stages.shard.tar_reader import Split
 from curator.tables.clip_locations import Location
@@ -40,12 +41,14 @@ def plan_samples(
     text_vectors: Callable[[str], TextVector | None] | None = None,
     *,
     annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
+    generation_of: Mapping[str, int] | None = None,
     spill: Spill | None = None,
 ) -> Iterator[tuple[Bucket, Sample]]:
     """Plans the samples of the kept clips, with their buckets.
 
     A clip whose written form fits no bucket is rejected. Samples omit embeddings, caption
-    embeddings or annotations that are None. Without `spill` their texts stay in memory.
+    embeddings or annotations that are None. `generation_of` has the number of each source id, None
+    where all are in one generation. Without `spill` their texts stay in memory.
     """
     splits: dict[str, Split] = {}
     for clip in clips.kept():
@@ -74,6 +77,7 @@ def plan_samples(
             embedding=vectors.get(key) if vectors is not None else None,
             text_vector=text_vectors(caption) if text_vectors else None,
             has_id=config.id_member,
+            generation=generation_of[source] if generation_of is not None else 1,
             spill=spill,
         )
         yield bucket, sample
@@ -148,4 +152,5 @@ def shard_facts(plan: ShardPlan, n_bytes: int) -> dict[str, Any]:
         "n_samples": len(plan.samples),
         "n_frames": plan.totals[0],
         "bytes": n_bytes,
+        "members": asdict(members_of(plan.samples[0])),
     }

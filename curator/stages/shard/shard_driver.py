@@ -6,6 +6,7 @@ describe all tars, the manifest last.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import curator
@@ -15,7 +16,7 @@ from curator.executor.worker import Step
 from curator.records.clips import Clip
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample_plan import place_samples, plan_samples, shard_facts
-from curator.stages.shard.shard_index import Shard, ShardFacts, set_files
+from curator.stages.shard.shard_index import EarlierShards, Shard, ShardFacts, set_files
 from curator.stages.shard.shard_plan import ShardPlan, TarLayout, plan_shards, tar_layout
 from curator.stages.shard.stage import ShardStage, ShardUnit, object_names
 from curator.stages.shard.standing_shards import StandingShards
@@ -35,6 +36,8 @@ class Sharding:
 
     Args:
         stamp: Fingerprint of the recipe, for the manifest.
+        standing: Tars that may stay if their samples are wanted.
+        before: Shards of earlier generations, which stay; None for none.
     """
 
     def __init__(
@@ -45,12 +48,14 @@ class Sharding:
         engine: Engine,
         *,
         standing: StandingShards,
+        before: EarlierShards | None = None,
     ) -> None:
         self._store = store
         self._config = config
         self._stamp = stamp
         self._engine = engine
         self._standing = standing
+        self._before = before
         self.n_written = 0
         """Tars that had to be written."""
         self.summary: list[dict[str, Any]] = []
@@ -65,6 +70,7 @@ class Sharding:
         vectors: Vectors | None = None,
         text_vectors: Callable[[str], TextVector | None] | None = None,
         annotation_of: Callable[[Clip], Mapping[str, Any]] | None = None,
+        generation_of: Mapping[str, int] | None = None,
     ) -> None:
         """Writes missing tars with their indexes and metadata.
 
@@ -78,10 +84,13 @@ class Sharding:
             vectors,
             text_vectors,
             annotation_of=annotation_of,
+            generation_of=generation_of,
             spill=Spill(),
         )
         sizes, known = self._standing.sizes, self._standing.facts
-        plans = plan_shards(samples, self._config, self._standing.keys())
+        earlier = self._before.facts if self._before is not None else ()
+        taken = [fact["name"] for fact in earlier]
+        plans = plan_shards(samples, self._config, self._standing.keys(), taken)
         layouts = {plan.name: tar_layout(plan) for plan in plans}
         facts: dict[str, ShardFacts] = {}
         units = []
@@ -99,13 +108,16 @@ class Sharding:
         ]
         place_samples([(shard.plan, shard.layout) for shard in shards], clips)
         versions = {info.key: info.version for info in self._store.list(f"{SHARDS}/")}
-        self.summary = [
+        new = [
             shard_facts(shard.plan, shard.layout.n_bytes)
             | {"versions": {name: versions.get(name) for name in object_names(shard.plan)}}
             for shard in shards
         ]
+        self.summary = sorted([*map(dict, earlier), *new], key=itemgetter("name"))
         made_by = f"curate {curator.__version__}"
-        self.files = set_files(shards, seed=self._config.seed, stamp=self._stamp, made_by=made_by)
+        self.files = set_files(
+            shards, self._before, seed=self._config.seed, stamp=self._stamp, made_by=made_by
+        )
 
     def _run(self, units: Sequence[ShardUnit]) -> Iterator[tuple[str, ShardFacts]]:
         stage = ShardStage(self._config, self._store)

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curator.stages.shard.dataset_card import CARD, dataset_card
 from curator.stages.shard.sample import Sample
@@ -114,6 +115,46 @@ class DescribedTar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierShards:
+    """The shards of earlier generations, which stay as they are.
+
+    Attributes:
+        facts: Entries of the summary, by name.
+        tars: For the files that describe all shards, by name.
+        dataset: Rows of `dataset.parquet`, in the order of the tars.
+    """
+
+    facts: Sequence[Mapping[str, Any]]
+    tars: Sequence[DescribedTar]
+    dataset: pa.Table
+
+    @classmethod
+    def of(
+        cls, summary: Mapping[str, Any], manifest: Mapping[str, Any], dataset: pa.Table
+    ) -> "EarlierShards":
+        """Returns the shards of a snapshot."""
+        tars = list(described_tars(manifest, dataset).values())
+        return cls(facts=summary["shards"], tars=tars, dataset=dataset)
+
+    def rows(self) -> dict[str, pa.Table]:
+        """Returns the rows of each tar, by its name relative to `shards/`."""
+        runs = pc.run_end_encode(self.dataset["shard"].combine_chunks())
+        ends = runs.run_ends.to_pylist()
+        starts = [0, *ends]
+        return {
+            name: self.dataset.slice(start, end - start)
+            for name, start, end in zip(runs.values.to_pylist(), starts, ends, strict=False)
+        }
+
+    def members(self) -> dict[str, "SampleMembers"]:
+        """Returns the optional members of each tar's first sample, by its relative name."""
+        return {
+            fact["name"].removeprefix(f"{SHARDS}/"): SampleMembers(**fact["members"])
+            for fact in self.facts
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleMembers:
     """Optional members of samples, as a dataset card names them."""
 
@@ -133,16 +174,28 @@ def meta_lines(plan: ShardPlan) -> bytes:
     return b"".join(sample.json() + b"\n" for sample in plan.samples)
 
 
-def set_files(shards: Sequence[Shard], *, seed: int, stamp: str, made_by: str) -> dict[str, bytes]:
+def set_files(
+    shards: Sequence[Shard],
+    before: EarlierShards | None = None,
+    *,
+    seed: int,
+    stamp: str,
+    made_by: str,
+) -> dict[str, bytes]:
     """Returns the files that describe all shards together, which are sorted by name.
 
     They are by name under the output root, in writing order: the manifest is the last.
     """
-    first = {shard.name: shard for shard in shards}
+    new = {shard.name: shard for shard in shards}
+    rows = before.rows() if before is not None else {}
+    members = before.members() if before is not None else {}
+    tars = [*(before.tars if before is not None else ()), *map(_described, shards)]
+    tars.sort(key=lambda tar: tar.name)
+    tables = (rows[tar.name] if tar.name in rows else dataset_table(new[tar.name]) for tar in tars)
     return described_files(
-        [_described(shard) for shard in shards],
-        tables_to_parquet(map(dataset_table, shards), DATASET_SCHEMA),
-        lambda name: members_of(first[name].plan.samples[0]),
+        tars,
+        tables_to_parquet(tables, DATASET_SCHEMA),
+        lambda name: members.get(name) or members_of(new[name].plan.samples[0]),
         seed=seed,
         stamp=stamp,
         made_by=made_by,
@@ -198,6 +251,34 @@ def known_facts(manifest: Mapping[str, Any]) -> dict[str, ShardFacts]:
         for entry in manifest["shards"]
         if all(name in entry for name in names)
     }
+
+
+def described_tars(manifest: Mapping[str, Any], dataset: pa.Table) -> dict[str, DescribedTar]:
+    """Returns the tars of a manifest, by name relative to `shards/`.
+
+    Args:
+        manifest: As `known_facts` takes it.
+        dataset: Rows of `dataset.parquet`, in the order of the tars.
+    """
+    facts = known_facts(manifest)
+    seconds = _seconds(dataset)
+    return {
+        entry["name"]: DescribedTar(
+            **{name: entry[name] for name in ("name", "bucket", "split", "samples", "frames")},
+            seconds=seconds.get(entry["name"], 0.0),
+            facts=facts[f"{SHARDS}/{entry['name']}"],
+        )
+        for entry in manifest["shards"]
+    }
+
+
+def _seconds(dataset: pa.Table) -> dict[str, float]:
+    """Returns the seconds of each tar, added in the order of its samples."""
+    sums: dict[str, float] = {}
+    rows = zip(dataset["shard"].to_pylist(), dataset["duration"].to_pylist(), strict=True)
+    for name, seconds in rows:
+        sums[name] = sums.get(name, 0) + seconds
+    return sums
 
 
 def dataset_table(shard: Shard) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Packs written clips into WebDataset tars, one bucket and split per tar.
+"""Packs written clips into WebDataset tars, one bucket, split and generation per tar.
 
 The assignment follows from the clips, their sizes, a seed, and the existing tars; not from workers,
 order or crashes. A tar's name ends in the hash of its contents, so that an existing object is never
@@ -63,6 +63,7 @@ def plan_shards(
     samples: Iterable[tuple[Bucket, Sample]],
     config: ShardConfig,
     standing: Mapping[str, Collection[str]] | None = None,
+    taken: Iterable[str] = (),
 ) -> list[ShardPlan]:
     """Groups samples into tars.
 
@@ -71,7 +72,9 @@ def plan_shards(
         config: Sizes, and the seed of the order.
         standing: Sample keys of each existing tar of the last finished run, by name. A tar stays as
             it is if each of its samples is wanted, in the same bucket and split and with the same
-            bytes, and if it is not too large; the other samples go into new tars.
+            bytes, if all are of one generation, and if it is not too large; the other samples go
+            into new tars.
+        taken: Names of tars of earlier generations, whose numbers are not used again.
 
     Returns:
         Plans sorted by name. Within a bucket and split samples are sorted by the hash of seed and
@@ -81,6 +84,12 @@ def plan_shards(
     for bucket, sample in samples:
         groups.setdefault((bucket.name, sample.split), {})[sample.key] = sample
     next_number: dict[tuple[str, Split], int] = {}
+
+    def used(bucket: str, split: Split, number: int) -> None:
+        next_number[bucket, split] = max(next_number.get((bucket, split), 0), number + 1)
+
+    for place in filter(None, map(place_of, taken)):
+        used(*place)
     plans = []
     for name, keys in sorted(standing.items()) if standing and config.append else ():
         kept = _kept(name, keys, groups, config)
@@ -88,15 +97,15 @@ def plan_shards(
             continue
         plan, number = kept
         plans.append(plan)
-        group = plan.bucket, plan.split
-        next_number[group] = max(next_number.get(group, 0), number + 1)
+        used(plan.bucket, plan.split, number)
         for sample in plan.samples:
-            del groups[group][sample.key]
+            del groups[plan.bucket, plan.split][sample.key]
     for (folder, split), by_key in groups.items():
-        ordered = _shuffled(by_key.values(), config.seed)
-        first = next_number.get((folder, split), 0)
-        for number, packed in enumerate(_packed(ordered, config), first):
-            plans.append(plan_shard(folder, split, number, packed))
+        for _, own in _by_generation(by_key.values()):
+            first = next_number.get((folder, split), 0)
+            for number, packed in enumerate(_packed(_shuffled(own, config.seed), config), first):
+                plans.append(plan_shard(folder, split, number, packed))
+                used(folder, split, number)
     return sorted(plans, key=lambda plan: plan.name)
 
 
@@ -116,11 +125,20 @@ def _kept(
     if not keys or not all(key in wanted for key in keys):
         return None
     ordered = _shuffled((wanted[key] for key in keys), config.seed)
+    if any(sample.generation != ordered[0].generation for sample in ordered):
+        return None
     n_bytes = END_BYTES + sum(sample.n_bytes for sample in ordered)
     if len(ordered) > 1 and n_bytes > config.max_bytes + config.floor_bytes:
         return None
     plan = plan_shard(bucket, split, number, ordered)
     return (plan, number) if plan.name == name else None
+
+
+def _by_generation(samples: Iterable[Sample]) -> list[tuple[int, list[Sample]]]:
+    found: dict[int, list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.generation, []).append(sample)
+    return sorted(found.items())
 
 
 def _shuffled(samples: Iterable[Sample], seed: int) -> list[Sample]:

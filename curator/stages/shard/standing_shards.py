@@ -78,6 +78,8 @@ class StandingShards:
     def keys(self) -> dict[str, list[str]]:
         """Returns the sample keys of each tar that is there or was lost since."""
         rows: Iterable[tuple[str | None, str]]
+        if not self._previous:
+            return {}
         try:
             table = read_parquet(self._store, DATASET_KEY, ["clip_id", "shard"])
             tars = (f"{SHARDS}/{name}" for name in column_values(table["shard"]))

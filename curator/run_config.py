@@ -1,0 +1,20 @@
+"""Settings of a run as a whole: how much of a corpus is taken at a time, and how it grows."""
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from curator.stage import StageConfig
+
+
+class RunConfig(StageConfig):
+    """Generations, and what later ones may change about earlier ones."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    generation_hours: float = Field(1000.0, gt=0, json_schema_extra={"unit": "hours of video"})
+    """sources are taken in generations of about this length; each one goes the whole way and is
+    committed before the next one is cut"""
+    mode: Literal["exact", "growing"] = Field("exact", json_schema_extra={"unit": "name"})
+    """exact: bounds by quantile, duplicates and selection are those of one run over everything;
+    growing: earlier clips stay as they are, and only new ones are read and decided about"""

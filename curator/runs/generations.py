@@ -1,0 +1,166 @@
+"""Generations: groups of sources that go the whole way together, and what makes them current."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curator.fingerprints import fingerprint
+from curator.pipeline import Graph
+from curator.recipe import Recipe
+from curator.run_config import RunConfig
+from curator.stages.shard.standing_shards import StandingShards
+from curator.storage import Store
+from curator.tables.source_table import SourceTable
+
+JUDGED = "judged"
+"""Field of a summary: what the decisions about its clips follow from."""
+STAMP, BOUNDS, TAKEN = "stamp", "bounds", "taken"
+"""Fields of `judged`: fingerprint, bounds by quantile as numbers, clips taken of each group."""
+_SHORT = 0.5
+"""Share of a generation below which the last sources join the generation before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generations:
+    """The numbers of the generations of a run, ascending.
+
+    Attributes:
+        known: Those of earlier runs that still have sources.
+        new: Those that begin with this run; in `exact` mode also one that gets more sources.
+    """
+
+    known: tuple[int, ...]
+    new: tuple[int, ...]
+
+    @property
+    def last_known(self) -> int:
+        """The last one of earlier runs; 0 for none."""
+        return max(self.known, default=0)
+
+    @classmethod
+    def of(cls, sources: SourceTable, earlier: pa.Table, config: RunConfig) -> "Generations":
+        """Puts the sources of a run into generations.
+
+        Args:
+            sources: Gets their numbers.
+            earlier: Rows of `sources` of the run before.
+            config: How long a generation is.
+        """
+        contents = sources.by_content()
+        numbers = numbered(contents, earlier, config)
+        sources.set_generations(numbers)
+        is_known = pc.is_in(numbers["source_id"], value_set=earlier["source_id"].combine_chunks())
+        known, new = (
+            sorted(numbers["generation"].filter(mask).unique().to_pylist())
+            for mask in (is_known, pc.invert(is_known))
+        )
+        return cls(known=tuple(known), new=tuple(new))
+
+
+def not_current(
+    store: Store,
+    previous: Mapping[str, Any],
+    sources: SourceTable,
+    earlier: pa.Table,
+    standing: StandingShards,
+    stamp: str,
+) -> str | None:
+    """Says why the clips of earlier runs must be decided about again; None if they need not be.
+
+    Args:
+        store: Output root.
+        previous: Summary of the newest snapshot.
+        sources: Of the run.
+        earlier: Rows of `sources` of the run before.
+        standing: The tars that are there.
+        stamp: What decisions follow from now.
+    """
+    if previous.get(JUDGED, {}).get(STAMP) != stamp:
+        return "the recipe, this version, or the metadata of sources changed"
+    contents = sources.by_content()["source_id"].combine_chunks()
+    gone = earlier.filter(pc.invert(pc.is_in(earlier["source_id"], value_set=contents)))
+    if gone.num_rows:
+        uri = gone["uri"][0].as_py()
+        return f"{gone.num_rows} sources are gone or have other content, such as {uri}"
+    named = {name for shard in previous["shards"] for name in shard["versions"]}
+    lost = sorted(named.difference(standing.sizes))
+    for table, parts in previous["tables"].items():
+        there = {info.key for info in store.list(f"{table}/")}
+        lost += [part for part in parts if part not in there]
+    return f"{store.uri}/{lost[0]} is missing or damaged" if lost else None
+
+
+def judged_stamp(
+    recipe: Recipe,
+    graph: Graph,
+    extensions: list[dict[str, Any]],
+    metadata: list[tuple[str, str]],
+) -> str:
+    """Returns a fingerprint of all that decisions and shards follow from, but the sources.
+
+    Args:
+        recipe: How sources are grouped changes nothing in a generation.
+        graph: The stages of the recipe.
+        extensions: Classes from outside this package, with their origins.
+        metadata: Names and types of the columns of metadata.
+    """
+    settings = recipe.model_dump(mode="json", exclude={"run", "about"})
+    return fingerprint("judged", settings, graph.fingerprints(), extensions, metadata)
+
+
+def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Table:
+    """Puts contents into generations.
+
+    Those of earlier runs keep theirs. New ones come in the order of their ids, which are hashes.
+
+    Args:
+        contents: Each once, with `source_id` and `seconds`.
+        earlier: `source_id` and `generation` of contents of earlier runs; null counts as 1.
+        config: How long a generation is.
+
+    Returns:
+        `source_id` and `generation` of each, from 1.
+    """
+    contents = contents.sort_by("source_id")
+    ids, seconds = contents["source_id"].combine_chunks(), contents["seconds"].to_numpy()
+    numbers = pc.fill_null(earlier["generation"].cast(pa.int32()), 1).combine_chunks()
+    found = pc.index_in(ids, value_set=earlier["source_id"].combine_chunks())
+    known = pc.fill_null(numbers.take(found), 0).to_numpy(zero_copy_only=False).astype(np.int32)
+    new = np.flatnonzero(known == 0)
+    number = int(known.max(initial=0))
+    is_growing = config.mode == "growing"
+    lengths = np.bincount(known, weights=seconds, minlength=number + 1)
+    lengths[0] = 0.0
+
+    def limit_s(number: int) -> float:
+        """Length at which a generation is full."""
+        least = config.generation_hours * 3600.0
+        return least if is_growing else max(least, float(lengths[:number].sum()))
+
+    is_open = number > 0 and not is_growing and lengths[number] < limit_s(number)
+    place = 0
+    while place < len(new):
+        if not is_open:
+            number += 1
+            lengths = np.append(lengths, 0.0)
+        is_open = False
+        limit = limit_s(number)
+        ends = lengths[number] + np.cumsum(seconds[new[place:]])
+        n = int(np.searchsorted(ends, limit)) + 1
+        rest_s = float(seconds[new[place + n :]].sum())
+        if rest_s < _SHORT * limit:
+            n = len(new) - place
+        known[new[place : place + n]] = number
+        lengths[number] += float(seconds[new[place : place + n]].sum())
+        place += n
+    return pa.table({"source_id": ids, "generation": pa.array(known, pa.int32())})
+
+
+def frozen_bounds(previous: Mapping[str, Any]) -> dict[str, tuple[float | None, float | None]]:
+    """Returns lower and upper bounds by quantile that earlier clips were held to, by rule."""
+    bounds = previous.get(JUDGED, {}).get(BOUNDS, {})
+    return {rule: (low, high) for rule, (low, high) in bounds.items()}

@@ -1,0 +1,494 @@
+"""One pass from analysis to commit: over everything, or over one generation.
+
+What an earlier run stored and is still valid is read, not made again. Nothing that readers see
+changes before `commit`, which adds a snapshot and then removes what no longer counts.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from curator.executor.cpu_accounting import cpu_profile
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.executor.unit_worker import UnitWorker
+from curator.executor.worker import Step
+from curator.fingerprints import fingerprint
+from curator.measures.clip_semantics import Semantics
+from curator.measures.score_list import measures_used
+from curator.models.weight_store import ModelStore
+from curator.pipeline import AnyStage, Graph
+from curator.recipe import Recipe
+from curator.runs.corpus import Corpus, decide
+from curator.runs.generations import BOUNDS, JUDGED, STAMP, TAKEN, frozen_bounds
+from curator.runs.losses import Losses
+from curator.runs.run_log import RunLog
+from curator.runs.withheld import WITHHELD, without_removed
+from curator.stages.analyze.analysis_driver import Analyzing
+from curator.stages.caption.measured_caption import measured_captions
+from curator.stages.commit.commit_run import Commit, kept_by_source
+from curator.stages.cut.cut_driver import Cutting
+from curator.stages.cut.output_form import as_written
+from curator.stages.dedup.pair_store import StoredPairs
+from curator.stages.propose.candidate_store import Candidates
+from curator.stages.propose.stage import KeepProposed, ProposedUnit
+from curator.stages.select.stage import SelectStage
+from curator.stages.shard.shard_driver import Sharding
+from curator.stages.shard.shard_index import EarlierShards
+from curator.stages.shard.standing_shards import StandingShards
+from curator.storage import Store
+from curator.tables.checksums import read_json, read_parquet
+from curator.tables.clip_locations import Location
+from curator.tables.out_layout import DATASET, MANIFEST
+from curator.tables.output_format import existing
+from curator.tables.removal_records import Removals
+from curator.tables.snapshot_store import EARLIER, INDEXES
+from curator.tables.source_metadata import SourceMetadata
+from curator.tables.source_table import SourceTable
+from curator.tables.track_parts import LoadTracks
+
+if TYPE_CHECKING:
+    from curator.stages.caption.caption_driver import Captioning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What all passes of a run share.
+
+    Attributes:
+        store: Output root.
+        recipe: Settings.
+        engine: Where work is done.
+        progress: Where it is shown.
+        graph: The stages.
+        semantics: The models that the recipe names.
+        log: What the run took and did.
+        metadata: Of the sources.
+        removals: What may not come back.
+        losses: Checks that no clips are lost that may not.
+        extensions: Classes from outside this package, with their origins.
+        stamp: Fingerprint of what decisions follow from.
+        listed_ns: Unix time before the listing.
+        unlisted: Addresses that could not be listed or read.
+        memory_bytes: What the columns of clips may take.
+        check: Raises if this run may not write to the root any more.
+    """
+
+    store: Store
+    recipe: Recipe
+    engine: Engine
+    progress: Progress
+    graph: Graph
+    semantics: Semantics
+    log: RunLog
+    metadata: SourceMetadata
+    removals: Removals
+    losses: Losses
+    extensions: list[dict[str, Any]]
+    stamp: str
+    listed_ns: int
+    unlisted: list[str]
+    memory_bytes: int
+    check: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a pass is over.
+
+    Attributes:
+        sources: Those whose rows are in the table `sources`, up to this generation.
+        candidates: Stored clips with their scores.
+        standing: Tars that may stay if their clips do.
+        generation: Number of the generation whose clips are decided about; None for all sources.
+        before: Results of the generations before it; None for all sources.
+        reuses: Summary whose clips, tars and answers may be used again; empty for none.
+        publishes: Whether readers see the results.
+    """
+
+    sources: SourceTable
+    candidates: Candidates
+    standing: StandingShards
+    reuses: Mapping[str, Any]
+    generation: int | None = None
+    before: "Results | None" = None
+    publishes: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What a pass left.
+
+    Attributes:
+        summary: With the tables and shards of all generations so far.
+        shards: Gives the shards, for a commit that adds to them.
+        n_kept: Clips kept of each source id.
+    """
+
+    summary: Mapping[str, Any]
+    shards: Callable[[], EarlierShards]
+    n_kept: Counter[str]
+
+
+class Pass:
+    """The stages from analysis to commit.
+
+    Args:
+        run: What it shares with others.
+        scope: What it is over.
+        previous: Summary of the newest snapshot; empty without one.
+    """
+
+    def __init__(self, run: RunContext, scope: Scope, previous: Mapping[str, Any]) -> None:
+        self._run, self._scope, self._previous = run, scope, previous
+        self._store, self._recipe, self._graph = run.store, run.recipe, run.graph
+        self._engine, self._progress, self._log = run.engine, run.progress, run.log
+        self._semantics, self._removals, self._check = run.semantics, run.removals, run.check
+        self._sources, self._metadata = scope.sources, run.metadata
+        self._losses, self._unlisted = run.losses, run.unlisted
+        self._candidates, self._standing = scope.candidates, scope.standing
+        self._corpus = Corpus(self._formed, run.memory_bytes)
+        self._stamps = run.graph.fingerprints()
+        self._pairs = StoredPairs(
+            run.store, self._stamps["propose"], earlier=frozenset(previous.get(EARLIER, ()))
+        )
+        self._captioning: Captioning | None = None
+        self._locations: Mapping[str, Location] = {}
+        self._is_whole = scope.generation is None
+        self._n_passed = 0
+
+    def execute(self) -> Results:
+        """Runs the stages of the graph behind the scan.
+
+        Raises:
+            UsageError: Clips would be lost that may not.
+        """
+        drivers: Mapping[str, Callable[[Any], Any]] = {
+            "analyze": self._analyze,
+            "filter": self._filter,
+            "caption": self._caption,
+            "cut": self._cut,
+            "shard": self._shard,
+            "commit": self._commit,
+        } | {stage.name: self._decide for stage in self._graph.deciding()}
+        result: Any = None
+        try:
+            for stage in self._graph:
+                # `propose` runs in the chain of `analyze`, stages that change pixels in `cut`.
+                if stage.name in drivers:
+                    self._check()
+                    result = drivers[stage.name](stage)
+        finally:
+            if self._captioning is not None:
+                self._captioning.close()
+        results: Results = result
+        return results
+
+    def _formed(self, clips: pa.Table) -> pa.Table:
+        """Candidates as they would be written, with the metadata of their sources."""
+        formed = as_written(clips, self._recipe.cut, self._recipe.shard)
+        return self._metadata.joined(formed, "source_uri")
+
+    def _analyze(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+        """Analyzes what has no candidates yet, and proposes clips in the same processes."""
+        log = self._log
+        with log.timed("analyze"):
+            analyzing = Analyzing(
+                self._store,
+                stage.config,
+                self._engine,
+                self._progress,
+                clip=self._semantics.clip,
+                models=self._semantics.store,
+                measures=[extension.name for extension in measures_used()],
+                removals=self._removals,
+            )
+            sources = list(self._sources.to_analyze(self._scope.generation))
+            uris = {str(s.source_id): s.uri for s in sources}
+            for stored in self._candidates.load(uris, all_=self._is_whole):
+                self._take(stored)
+            known = self._candidates.track_part
+            missing = [s for s in sources if str(s.source_id) not in known]
+            if missing:
+                analyzing.run(missing, self._propose_step(analyzing), self._take_proposed)
+            self._candidates.flush()
+        counts = analyzing.counts
+        log.counts["sources_analyzed"] += counts.n_analyzed
+        log.counts["segments_analyzed"] += counts.n_segments
+        log.counts["sources_joined"] += counts.n_joined
+        log.counts["gpu_batches_halved"] += counts.n_halved
+        log.long_whole |= counts.whole
+        log.cpu_s.update(analyzing.cpu_s)
+
+    def _propose_step(self, analyzing: Analyzing) -> Step:
+        stage = self._graph["propose"]
+        stage.heads = self._semantics.heads()
+        return Step(
+            make=UnitWorker,
+            settings={
+                "stage": stage,
+                "load": LoadTracks(analyzing.tracks),
+                "keep": KeepProposed(self._recipe.analyze.clip),
+            },
+            resources=stage.resources,
+        )
+
+    def _take_proposed(self, proposed: ProposedUnit) -> None:
+        proposed, n_withheld = without_removed(proposed, self._removals)
+        if n_withheld:
+            self._log.counts[WITHHELD] += n_withheld
+        self._candidates.add(proposed)
+        self._take(proposed)
+
+    def _take(self, proposed: ProposedUnit) -> None:
+        self._sources.measured(proposed.sources)
+        clips = self._corpus.add(proposed)
+        self._n_passed += self._graph["filter"].n_passing(clips)
+        self._progress.clips(self._n_passed)
+
+    def _filter(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+        with self._log.timed("filter"):
+            before = self._scope.before
+            self._corpus.judge(stage, frozen_bounds(before.summary) if before else None)
+
+    def _decide(self, stage: AnyStage) -> None:
+        before, corpus = self._scope.before, self._corpus
+        if isinstance(stage, SelectStage):
+            stage.taken = dict(before.summary[JUDGED][TAKEN]) if before is not None else {}
+        with self._log.timed(stage.name):
+            decide(
+                stage,
+                corpus.rows,
+                corpus.vectors,
+                self._pairs if self._is_whole else None,
+                earlier=self._earlier_vectors if before is not None else None,
+            )
+
+    def _earlier_vectors(self) -> Iterator[pa.Table]:
+        """Yields `clip_id` and `vector` of the clips that earlier generations keep."""
+        assert self._scope.before is not None
+        tables = self._scope.before.summary["tables"]
+        kept = [pa.array([], pa.string())]
+        for name in tables["clips"]:
+            clips = read_parquet(self._store, name, ["clip_id", "decision"])
+            own = clips["clip_id"].filter(pc.equal(clips["decision"], "kept"))
+            kept.append(own.combine_chunks())
+        ids = pa.concat_arrays(kept)
+        for name in tables["embeddings"]:
+            vectors = read_parquet(self._store, name, ["clip_id", "vector"])
+            yield vectors.filter(pc.is_in(vectors["clip_id"], value_set=ids))
+
+    def _cutting(self) -> Cutting:
+        stage = self._graph["cut"]
+        return Cutting(
+            stage.config,
+            stage.pixels,
+            self._store,
+            self._engine,
+            self._progress,
+            min_s=self._recipe.propose.min_s,
+            buckets=self._recipe.shard,
+            previous=self._scope.reuses,
+            standing=lambda: self._standing.sizes,
+        )
+
+    def _caption(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+        """Annotates clips before they are cut, where answers decide about them; else with them."""
+        if not self._recipe.caption.annotates:
+            return
+        # Imported here: runs that ask no model need nothing of it.
+        from curator.stages.caption.caption_driver import Captioning
+
+        # Without a finished run the server was asked before all work.
+        captioning = self._captioning = Captioning(
+            self._store,
+            stage.config,
+            self._engine,
+            self._progress,
+            self._corpus.rows,
+            checks=bool(self._previous),
+            pixels=self._graph.pixels_stamp(),
+            annotations=existing(self._store, self._scope.reuses, "annotations"),
+        )
+        if not stage.config.decides:
+            return
+        cutting, clips = self._cutting(), self._corpus.rows
+        with self._log.timed("caption"):
+            cutting.refuse_hdr(clips)
+            captioning.before_cut(partial(cutting.look, **self._origins()))
+            captioning.apply(clips)
+        self._log.cpu_s.update(cutting.cpu_s)
+
+    def _origins(self) -> dict[str, Any]:
+        """Sources of the kept clips, and the parts that have their tracks."""
+        kept = kept_by_source(self._corpus.rows)
+        return {"sources": self._sources.find(kept), "track_part": self._candidates.track_part}
+
+    def _cut(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+        """Cuts what is kept, and takes frames for captions on the way."""
+        log, captioning, caption = self._log, self._captioning, self._recipe.caption
+        cutting, clips = self._cutting(), self._corpus.rows
+        is_open = captioning is not None and not caption.decides
+        order = captioning.order if captioning is not None and is_open and caption.asks else None
+        with log.timed("cut"):
+            self._locations = cutting.cut(clips, order=order, **self._origins())
+        with log.timed("caption"):
+            if captioning is not None and is_open:
+                captioning.after_cut(self._locations)
+                captioning.apply(clips)
+            # A caption tells the length, and a copy may be shorter than its candidate.
+            measured_captions(clips, caption)
+        if captioning is not None:
+            self._align(captioning)
+            # Not by |=, which drops what is zero.
+            log.counts.update(captioning.counts)
+            log.cpu_s.update(captioning.cpu_s)
+        log.cut = _summed(log.cut, cutting.work)
+        log.counts["clips_cut"] += cutting.n_cut
+        log.cpu_s.update(cutting.cpu_s)
+
+    def _align(self, captioning: "Captioning") -> None:
+        entry = self._semantics.clip
+        if entry is not None:
+            from curator.stages.caption.caption_alignment import Alignments
+
+            rows = self._corpus.rows
+            found = Alignments(self._store, entry, self._semantics.store, self._engine)
+            captioning.align(rows, found, self._corpus.clip_vectors.some(rows.kept_ids()))
+
+    def _shard(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+        log, recipe, clips = self._log, self._recipe, self._corpus.rows
+        with log.timed("shard"):
+            if self._scope.reuses:
+                self._losses.before_shard(
+                    self._sources, clips, self._unlisted, self._scope.generation
+                )
+            before = self._scope.before
+            sharding = self._sharding = Sharding(
+                self._store,
+                stage.config,
+                fingerprint(recipe.model_dump(mode="json")),
+                self._engine,
+                standing=self._standing,
+                before=before.shards() if before is not None else None,
+            )
+            vectors = None
+            if recipe.shard.embedding != "none":
+                is_clip = recipe.shard.embedding == "clip"
+                stored = self._corpus.clip_vectors if is_clip else self._corpus.vectors
+                vectors = stored.some(clips.kept_ids())
+            find = None
+            if recipe.caption.embedding is not None:
+                # Imported here: few recipes have captions embedded.
+                from curator.stages.caption.caption_embeddings import text_vectors_of
+
+                models = ModelStore.at(recipe.models)
+                embedded = text_vectors_of(
+                    recipe.caption.embedding, models, clips, self._store, self._engine
+                )
+                if embedded is not None:
+                    find = embedded.find
+                    log.counts["captions_embedded"] += embedded.n_made
+                    log.cpu_s.update(embedded.cpu_s)
+            sample = self._captioning.sample if self._captioning is not None else None
+            sharding.shard(
+                clips, self._locations, vectors, find, sample, self._sources.generation_of()
+            )
+        log.counts["shards_written"] += sharding.n_written
+
+    def _commit(self, stage: Any) -> Results:  # noqa: ANN401 - the stage of that name
+        log, corpus, captioning, recipe = self._log, self._corpus, self._captioning, self._recipe
+        scope, sharding = self._scope, self._sharding
+        counts = dict(log.counts)
+        before = scope.before.n_kept if scope.before is not None else Counter()
+        with log.timed("commit"):
+            summary: dict[str, Any] = stage.process(
+                Commit(
+                    store=self._store,
+                    recipe=recipe.model_dump(mode="json"),
+                    sources=self._sources,
+                    metadata=self._metadata,
+                    shots=corpus.shots,
+                    clips=corpus.clips,
+                    rules=[rule.facts(recipe.filters.root) for rule in corpus.rules],
+                    embeddings=corpus.vectors,
+                    clip_embeddings=corpus.clip_vectors if recipe.analyze.clip else None,
+                    annotations=captioning.tables() if captioning is not None else None,
+                    sidecars=captioning.sidecars if captioning is not None else None,
+                    pictures=self._candidates.pictures,
+                    previous=self._previous,
+                    before=scope.before.summary if scope.before is not None else None,
+                    n_kept_before=before,
+                    judged={
+                        STAMP: self._run.stamp,
+                        BOUNDS: corpus.quantiles,
+                        TAKEN: self._graph["select"].taken,
+                    },
+                    publishes=scope.publishes,
+                    candidates=self._candidates.names() | self._pairs.names(),
+                    shards=sharding.summary,
+                    shard_files=sharding.files,
+                    listed_ns=self._run.listed_ns,
+                    n_skipped_names=counts.pop("skipped_names", 0),
+                    seconds=log.seconds,
+                    counts=counts,
+                    long_whole=dict(log.long_whole),
+                    cpu_s=lambda: cpu_profile(log.cpu_s),
+                    cut=log.cut,
+                    check=self._check,
+                    stamps={
+                        "scan": self._stamps["scan"],
+                        "tracks": self._stamps["analyze"],
+                        "candidates": self._stamps["propose"],
+                        "cuts": self._stamps["cut"],
+                    },
+                    extensions=self._run.extensions,
+                )
+            )
+        return Results(
+            summary=summary,
+            shards=partial(_written, summary, sharding.files),
+            n_kept=before + kept_by_source(corpus.clips),
+        )
+
+
+def _summed(before: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds numbers, and the numbers of each kind."""
+    sums = dict(before)
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            sums[name] = _summed(before.get(name, {}), value)
+        else:
+            sums[name] = round(before.get(name, 0) + value, 3)
+    return sums
+
+
+def earlier_results(store: Store, summary: Mapping[str, Any], n_kept: Counter[str]) -> Results:
+    """Returns what the runs before left.
+
+    Args:
+        store: Output root.
+        summary: Of the newest snapshot.
+        n_kept: Clips kept of each source id.
+    """
+
+    def shards() -> EarlierShards:
+        indexes = summary[INDEXES]
+        return EarlierShards.of(
+            summary, read_json(store, indexes["manifest"]), read_parquet(store, indexes["dataset"])
+        )
+
+    return Results(summary=summary, shards=shards, n_kept=n_kept)
+
+
+def _written(summary: Mapping[str, Any], files: Mapping[str, bytes]) -> EarlierShards:
+    return EarlierShards.of(
+        summary, json.loads(files[MANIFEST]), pq.read_table(pa.BufferReader(files[DATASET]))
+    )

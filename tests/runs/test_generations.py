@@ -1,0 +1,249 @@
+"""Generations: commits that come early, tars of one generation, and growth that adds."""
+
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import made_corpus
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from curator.recipe import Recipe
+from curator.run_config import RunConfig
+from curator.runs.generations import numbered
+from curator.storage import open_store
+from curator.tables.checksums import read_parquet
+from curator.tables.snapshot_store import read_snapshot, snapshot_numbers
+
+N = 4000
+N_SOURCES = N // made_corpus.PER_SOURCE
+HOURS = 250 / 3600
+"""Length of each source."""
+RULES = [
+    *made_corpus.SETTINGS,
+    "dedup.exact_below=100000",
+    "shard.max_bytes=65536",
+]
+
+
+def recipe(mode: str, *settings: str, n_per_generation: int = 20) -> Recipe:
+    hours = n_per_generation * HOURS
+    own = [f"run.mode={mode}", f"run.generation_hours={hours}"]
+    return made_corpus.recipe_of([*RULES, *own, *settings])
+
+
+def run(out: Path, made: Recipe, n_sources: int = N_SOURCES) -> dict[str, Any]:
+    return made_corpus.execute(out, made, n_sources)
+
+
+def table(out: Path, name: str, summary: Mapping[str, Any]) -> pa.Table:
+    store = open_store(str(out))
+    return pa.concat_tables([read_parquet(store, part) for part in summary["tables"][name]])
+
+
+def snapshots(out: Path) -> list[dict[str, Any]]:
+    store = open_store(str(out))
+    return [read_snapshot(store, number) for number in snapshot_numbers(store)]
+
+
+def decisions(clips: pa.Table) -> dict[str, Any]:
+    names = ("clip_id", "decision", "reason", "reason_threshold", "duplicate_of")
+    rows = zip(*(clips[name].to_pylist() for name in names), strict=True)
+    return {row[0]: row[1:] for row in rows}
+
+
+def generations(out: Path, summary: Mapping[str, Any]) -> dict[str, int]:
+    sources = table(out, "sources", summary)
+    return dict(
+        zip(sources["source_id"].to_pylist(), sources["generation"].to_pylist(), strict=True)
+    )
+
+
+def by_tar(out: Path, summary: Mapping[str, Any]) -> dict[str, set[int]]:
+    """Generations of the clips of each tar."""
+    number, clips = generations(out, summary), table(out, "clips", summary)
+    found: dict[str, set[int]] = {}
+    for tar, source in zip(clips["shard"].to_pylist(), clips["source_id"].to_pylist(), strict=True):
+        if tar is not None:
+            found.setdefault(tar, set()).add(number[source])
+    return found
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Candidates that nobody judged yet; not to be changed."""
+    out = tmp_path_factory.mktemp("stored") / "out"
+    made_corpus.make(out, N, recipe("exact"), per_part=1000)
+    return out
+
+
+@pytest.fixture(scope="module")
+def exact(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = made_corpus.copied(stored, tmp_path_factory.mktemp("exact") / "out")
+    run(out, recipe("exact"))
+    return out
+
+
+@pytest.fixture(scope="module")
+def growing(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = made_corpus.copied(stored, tmp_path_factory.mktemp("growing") / "out")
+    run(out, recipe("growing"))
+    return out
+
+
+def test_exact_generations_decide_as_one_run_over_everything(
+    stored: Path, exact: Path, tmp_path: Path
+) -> None:
+    """Pins decisions, bounds by quantile and counts of several generations against those of one."""
+    out = made_corpus.copied(stored, tmp_path / "out")
+    whole = run(out, recipe("exact", n_per_generation=1000))
+    first, *_, last = snapshots(exact)
+    assert len(snapshots(out)) == 1
+    assert first["counts"]["sources"] == 20
+    assert 0 < first["counts"]["kept"] < last["counts"]["kept"]
+    assert decisions(table(exact, "clips", last)) == decisions(table(out, "clips", whole))
+    assert (last["counts"], last["rules"], last["kept_s"]) == (
+        whole["counts"], whole["rules"], whole["kept_s"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["exact", "growing"])
+def test_tars_hold_clips_of_one_generation(mode: str, request: pytest.FixtureRequest) -> None:
+    out = request.getfixturevalue(mode)
+    found = by_tar(out, snapshots(out)[-1])
+    assert {len(numbers) for numbers in found.values()} == {1}
+    assert len({number for numbers in found.values() for number in numbers}) >= 3
+
+
+def test_growing_generations_leave_earlier_clips_as_they_are(growing: Path) -> None:
+    """Pins that each commit adds, and that bounds and kept clips of the first one stay."""
+    found = snapshots(growing)
+    assert [one["counts"]["sources"] for one in found] == [20, 40, 60, 80]
+    for before, after in itertools.pairwise(found):
+        for name in ("clips", "shots", "embeddings"):
+            n_parts = len(before["tables"][name])
+            assert after["tables"][name][:n_parts] == before["tables"][name]
+        assert {s["name"] for s in before["shards"]} < {s["name"] for s in after["shards"]}
+        assert after["judged"]["bounds"] == before["judged"]["bounds"] != {}
+    clips, number = table(growing, "clips", found[-1]), generations(growing, found[-1])
+    source_of = dict(zip(clips["clip_id"].to_pylist(), clips["source_id"].to_pylist(), strict=True))
+    copies = clips.filter(pc.is_valid(clips["duplicate_of"]))
+    kept = set(clips.filter(pc.equal(clips["decision"], "kept"))["clip_id"].to_pylist())
+    pairs = [
+        (number[source], number[source_of[other]])
+        for source, other in zip(
+            copies["source_id"].to_pylist(), copies["duplicate_of"].to_pylist(), strict=True
+        )
+    ]
+    # A clip may turn out later to be one that cannot be cut.
+    uncut = clips.filter(pc.equal(clips["reason"], "cut_failed"))["clip_id"].to_pylist()
+    assert set(copies["duplicate_of"].to_pylist()) <= kept.union(uncut)
+    assert all(later >= earlier for later, earlier in pairs)
+    assert any(later > earlier for later, earlier in pairs)
+    counts = found[-1]["counts"]
+    assert counts["clips"] == len(clips) == N
+    assert counts["kept"] == len(kept)
+    assert found[-1]["kept_s"] > found[0]["kept_s"]
+    sources = table(growing, "sources", found[-1])
+    assert pc.sum(sources["n_kept"]).as_py() == len(kept)
+    assert pc.sum(sources["n_clips"]).as_py() == N
+
+
+def test_new_sources_read_no_clips_of_the_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins what a run that adds sources reads: no candidates, shots or tars of others."""
+    out, made = tmp_path / "out", recipe("growing")
+    made_corpus.make(out, N, made, per_part=4 * made_corpus.PER_SOURCE)
+    before = run(out, made, n_sources=N_SOURCES - 4)
+    read: set[str] = set()
+    kind = type(open_store(str(out)))
+    for name in ("read", "open", "read_range"):
+        whole = getattr(kind, name)
+
+        def noted(self: Any, key: str, *rest: Any, _whole: Any = whole) -> Any:  # noqa: ANN401
+            read.add(key)
+            return _whole(self, key, *rest)
+
+        monkeypatch.setattr(kind, name, noted)
+    after = run(out, made)
+    assert after["counts"]["sources"] == before["counts"]["sources"] + 4
+    assert {s["name"] for s in before["shards"]} < {s["name"] for s in after["shards"]}
+    past = set(before["candidates"]) | {s["name"] for s in before["shards"]}
+    past |= set(before["tables"]["shots"])
+    assert not read & past
+
+
+def test_another_bound_decides_about_all_generations_and_commits_once(growing: Path) -> None:
+    """Pins that no snapshot is smaller while a changed recipe is applied to all generations."""
+    n_before = len(snapshots(growing))
+    summary = run(growing, recipe("growing", "filters.motion.min=0.05"))
+    found = snapshots(growing)
+    assert len(found) == n_before + 1
+    assert summary["counts"]["clips"] == N
+    assert 0 < summary["counts"]["kept"] < found[-2]["counts"]["kept"]
+    old, new = ({s["name"] for s in one["shards"]} for one in found[-2:])
+    there = {info.key for info in open_store(str(growing)).list("shards/")}
+    assert old | new <= there
+    assert {len(numbers) for numbers in by_tar(growing, found[-1]).values()} == {1}
+
+
+def test_exact_and_growing_can_follow_each_other(exact: Path) -> None:
+    """Pins that what `exact` decided is current in `growing` mode, and the other way round."""
+    before = snapshots(exact)[-1]
+    summary = run(exact, recipe("growing"))
+    assert summary["shards"] == before["shards"]
+    assert summary["candidates"] == before["candidates"]
+    again = run(exact, recipe("exact"))
+    assert (again["counts"], again["shards"]) == (before["counts"], before["shards"])
+
+
+def contents(*seconds: float, first: int = 0) -> pa.Table:
+    ids = [f"{number:04}" for number in range(first, first + len(seconds))]
+    return pa.table({"source_id": ids, "seconds": pa.array(seconds, pa.float64())})
+
+
+def numbers(found: pa.Table) -> list[int]:
+    listed: list[int] = found["generation"].to_pylist()
+    return listed
+
+
+NONE = pa.table({"source_id": pa.array([], pa.string()), "generation": pa.array([], pa.int32())})
+HOUR = 3600.0
+
+
+def test_small_corpora_are_one_generation_and_a_short_rest_joins_the_last() -> None:
+    growing = RunConfig(generation_hours=2, mode="growing")
+    assert numbers(numbered(contents(HOUR, HOUR / 2), NONE, growing)) == [1, 1]
+    assert numbers(numbered(contents(*[HOUR] * 7), NONE, growing)) == [1, 1, 2, 2, 3, 3, 4]
+    assert numbers(numbered(contents(*[HOUR] * 5, HOUR / 2), NONE, growing)) == [1, 1, 2, 2, 3, 3]
+    assert numbers(numbered(contents(HOUR).slice(1), NONE, growing)) == []
+
+
+def test_exact_generations_are_at_least_as_long_as_all_before() -> None:
+    exact = RunConfig(generation_hours=1)
+    found = numbers(numbered(contents(*[HOUR] * 16), NONE, exact))
+    assert [found.count(number) for number in sorted(set(found))] == [1, 1, 2, 4, 8]
+
+
+def test_new_sources_fill_the_last_exact_generation_and_begin_a_growing_one() -> None:
+    known = numbered(contents(HOUR, HOUR), NONE, RunConfig(generation_hours=10))
+    more = contents(*[HOUR] * 3)
+    assert numbers(numbered(more, known, RunConfig(generation_hours=10))) == [1, 1, 1]
+    growing = RunConfig(generation_hours=10, mode="growing")
+    assert numbers(numbered(more, known, growing)) == [1, 1, 2]
+
+
+def test_a_broken_off_run_makes_the_same_generations_again() -> None:
+    made = RunConfig(generation_hours=2)
+    whole = numbered(contents(*[HOUR] * 12), NONE, made)
+    first = whole.filter(pc.equal(whole["generation"], 1))
+    assert numbered(contents(*[HOUR] * 12), first, made) == whole
+
+
+def test_summaries_are_plain_json(growing: Path) -> None:
+    summary = json.loads((growing / "summary.json").read_text())
+    assert set(summary["judged"]) == {"stamp", "bounds", "taken"}
