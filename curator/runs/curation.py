@@ -42,7 +42,7 @@ from curator.storage import Store
 from curator.storage.metadata_columns import PREFIX
 from curator.tables.output_format import earlier_state, log_older
 from curator.tables.removal_records import finished_removals
-from curator.tables.snapshot_store import CANDIDATES, EARLIER
+from curator.tables.snapshot_store import EARLIER
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
 
@@ -178,21 +178,19 @@ class Run:
         """Decides about each new generation alone, and about all of them if that must be."""
         previous, store = self._previous, self._store
         standing = StandingShards(store, previous)
-        gone = set(previous.get(EARLIER, ()))
         before: Results | None = None
         if previous:
             why = not_current(store, previous, self._sources, earlier, standing, run.stamp)
             if why is None:
                 n_kept = self._sources.settle(earlier)
                 before = earlier_results(store, previous, n_kept)
-                gone.update(previous.get(CANDIDATES, ()))
             else:
                 logger.info("all clips are decided about again: %s", why)
                 self._losses.after_scan(self._sources, self._unlisted)
         known = () if before is not None else generations.known
         scope = Scope(
             sources=self._sources,
-            candidates=self._candidates(gone),
+            candidates=self._candidates(previous.get(EARLIER, ())),
             standing=standing,
             reuses=previous,
         )

@@ -172,8 +172,10 @@ def test_new_sources_read_no_clips_of_the_past(
     after = run(out, made)
     assert after["counts"]["sources"] == before["counts"]["sources"] + 4
     assert {s["name"] for s in before["shards"]} < {s["name"] for s in after["shards"]}
-    past = set(before["candidates"]) | {s["name"] for s in before["shards"]}
-    past |= set(before["tables"]["shots"])
+    # Which sources a part of candidates has must be looked at.
+    clips = {name for name in read if name.startswith("candidates/") and "/sources/" not in name}
+    assert len({name.rpartition("/")[2] for name in clips}) == 1
+    past = {s["name"] for s in before["shards"]} | set(before["tables"]["shots"])
     assert not read & past
 
 

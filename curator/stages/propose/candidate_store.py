@@ -72,6 +72,8 @@ class Candidates:
         self.stamp = stamp
         self._earlier = earlier
         self._kinds = [kind for kind in _KINDS if kind != "clip_vectors" or has_clip]
+        self._used: set[str] = set()
+        """Parts that have clips of the sources that were asked for or added."""
         self._places: dict[str, pa.Table] = {}
         """Sources of each part, and where their tracks are."""
         self._parts: list[str] = []
@@ -91,7 +93,7 @@ class Candidates:
         Yields:
             Their rows, under these addresses; `track_part` has their sources then.
         """
-        self._parts = self._whole_parts()
+        self._parts, self._used = self._whole_parts(), set()
         if not self._parts or not uris:
             return
         sizes = self._track_sizes()
@@ -113,6 +115,7 @@ class Candidates:
             )
             if not pc.any(valid).as_py():
                 continue
+            self._used.add(part)
             unit = self._unit(part, self._read("sources", part), valid)
             if unit.clips.num_rows >= SMALL_CLIPS:
                 large.append(part)
@@ -153,7 +156,9 @@ class Candidates:
     def pictures(self, clip_ids: Iterable[str]) -> dict[str, bytes]:
         """Thumbnails of some clips; a clip may have none."""
         return read_pictures(
-            self._store, [f"{FOLDER}/pictures/{part}" for part in self._parts], clip_ids
+            self._store,
+            [f"{FOLDER}/pictures/{part}" for part in self._parts if part in self._used],
+            clip_ids,
         )
 
     def names(self) -> set[str]:
@@ -227,6 +232,7 @@ class Candidates:
                 table, rows = table.sort_by("clip_id"), PICTURES_PER_GROUP
             self._store.write(f"{FOLDER}/{kind}/{part}", to_parquet(table, rows_per_group=rows))
         self._parts.append(part)
+        self._used.add(part)
 
 
 def stored_candidates(store: Store, summary: Mapping[str, Any], kind: str) -> list[str]:
