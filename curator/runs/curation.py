@@ -21,7 +21,7 @@ from curator.measures.score_list import measures_used
 from curator.pipeline import graph_of
 from curator.recipe import Recipe, semantics_of
 from curator.runs.earlier_sources import CARRIED, carry, earlier_sources
-from curator.runs.generations import Generations, judged_stamp, not_current
+from curator.runs.generations import Generations, judged_by, not_current
 from curator.runs.losses import Losses
 from curator.runs.one_pass import Pass, Results, RunContext, Scope, earlier_results
 from curator.runs.run_log import RunLog
@@ -139,7 +139,6 @@ class Run:
                 *captioner_extensions(self._recipe.caption.captioner),
             )
         ]
-        metadata = sorted((field.name, str(field.type)) for field in self._metadata.schema())
         return RunContext(
             store=self._store,
             recipe=self._recipe,
@@ -152,7 +151,7 @@ class Run:
             removals=self._removals,
             losses=self._losses,
             extensions=extensions,
-            stamp=judged_stamp(self._recipe, self._graph, extensions, metadata),
+            judged=judged_by(self._recipe, self._graph, extensions, self._metadata.schema()),
             listed_ns=self._listed_ns,
             unlisted=self._unlisted,
             memory_bytes=self._memory_bytes,
@@ -180,7 +179,7 @@ class Run:
         standing = StandingShards(store, previous)
         before: Results | None = None
         if previous:
-            why = not_current(store, previous, self._sources, earlier, standing, run.stamp)
+            why = not_current(store, previous, self._sources, earlier, standing, run.judged)
             if why is None:
                 n_kept = self._sources.settle(earlier)
                 before = earlier_results(store, previous, n_kept)

@@ -1,6 +1,6 @@
 """Generations: groups of sources that go the whole way together, and what makes them current."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,10 @@ JUDGED = "judged"
 """Field of a summary: what the decisions about its clips follow from."""
 STAMP, BOUNDS, TAKEN = "stamp", "bounds", "taken"
 """Fields of `judged`: fingerprint, bounds by quantile as numbers, clips taken of each group."""
+CAPTIONS = "captions"
+_CAPTIONERS = "captioners"
+_WITH_WORDS = frozenset({"caption", "shard", "commit"})
+"""Stages whose fingerprints change with captions."""
 _SHORT = 0.5
 """Share of a generation below which the last sources join the generation before."""
 
@@ -67,7 +71,7 @@ def not_current(
     sources: SourceTable,
     earlier: pa.Table,
     standing: StandingShards,
-    stamp: str,
+    judged: Mapping[str, Any],
 ) -> str | None:
     """Says why the clips of earlier runs must be decided about again; None if they need not be.
 
@@ -77,10 +81,13 @@ def not_current(
         sources: Of the run.
         earlier: Rows of `sources` of the run before.
         standing: The tars that are there.
-        stamp: What decisions follow from now.
+        judged: What decisions and captions follow from now.
     """
-    if previous.get(JUDGED, {}).get(STAMP) != stamp:
-        return "the recipe, this version, or the metadata of sources changed"
+    before = previous.get(JUDGED, {})
+    if before.get(STAMP) != judged[STAMP]:
+        return "the recipe, this version, or the columns of metadata changed"
+    if _of_captions(previous["recipe"], previous["extensions"]) != judged[CAPTIONS]:
+        return "the section caption of the recipe changed"
     contents = sources.by_content()["source_id"].combine_chunks()
     gone = earlier.filter(pc.invert(pc.is_in(earlier["source_id"], value_set=contents)))
     if gone.num_rows:
@@ -94,22 +101,37 @@ def not_current(
     return f"{store.uri}/{lost[0]} is missing or damaged" if lost else None
 
 
-def judged_stamp(
+def judged_by(
     recipe: Recipe,
     graph: Graph,
-    extensions: list[dict[str, Any]],
-    metadata: list[tuple[str, str]],
-) -> str:
-    """Returns a fingerprint of all that decisions and shards follow from, but the sources.
+    extensions: Sequence[Mapping[str, Any]],
+    metadata: pa.Schema,
+) -> dict[str, Any]:
+    """Returns what decisions and shards follow from, but for the sources.
 
     Args:
         recipe: How sources are grouped changes nothing in a generation.
         graph: The stages of the recipe.
         extensions: Classes from outside this package, with their origins.
-        metadata: Names and types of the columns of metadata.
+        metadata: Columns of metadata.
     """
-    settings = recipe.model_dump(mode="json", exclude={"run", "about"})
-    return fingerprint("judged", settings, graph.fingerprints(), extensions, metadata)
+    settings = recipe.model_dump(mode="json", exclude={"run", "about", "caption"})
+    others = [extension for extension in extensions if extension["kind"] != _CAPTIONERS]
+    found = graph.fingerprints().items()
+    stamps = {name: stamp for name, stamp in found if name not in _WITH_WORDS}
+    columns = sorted((field.name, str(field.type)) for field in metadata)
+    return {
+        STAMP: fingerprint("judged", settings, stamps, others, columns),
+        CAPTIONS: _of_captions(recipe.model_dump(mode="json"), extensions),
+    }
+
+
+def _of_captions(
+    recipe: Mapping[str, Any], extensions: Sequence[Mapping[str, Any]]
+) -> tuple[Any, list[Mapping[str, Any]]]:
+    """Returns what captions follow from, which `curate recaption` changes alone."""
+    own = [dict(extension) for extension in extensions if extension["kind"] == _CAPTIONERS]
+    return recipe.get("caption"), own
 
 
 def numbered(contents: pa.Table, earlier: pa.Table, config: RunConfig) -> pa.Table:

@@ -74,7 +74,7 @@ class RunContext:
         removals: What may not come back.
         losses: Checks that no clips are lost that may not.
         extensions: Classes from outside this package, with their origins.
-        stamp: Fingerprint of what decisions follow from.
+        judged: What decisions and captions follow from.
         listed_ns: Unix time before the listing.
         unlisted: Addresses that could not be listed or read.
         memory_bytes: What the columns of clips may take.
@@ -92,7 +92,7 @@ class RunContext:
     removals: Removals
     losses: Losses
     extensions: list[dict[str, Any]]
-    stamp: str
+    judged: Mapping[str, Any]
     listed_ns: int
     unlisted: list[str]
     memory_bytes: int
@@ -427,7 +427,7 @@ class Pass:
                     before=scope.before.summary if scope.before is not None else None,
                     n_kept_before=before,
                     judged={
-                        STAMP: self._run.stamp,
+                        STAMP: self._run.judged[STAMP],
                         BOUNDS: corpus.quantiles,
                         TAKEN: self._graph["select"].taken,
                     },

@@ -27,6 +27,7 @@ from curator.recipe import recipe_used, semantics_of, with_changes
 from curator.records.clips import Clip
 from curator.report import render_report, shown_clips
 from curator.runs.corpus import room_of
+from curator.runs.earlier_sources import earlier_sources
 from curator.runs.withheld import fewer
 from curator.stages.caption.annotation_rows import SPAN
 from curator.stages.caption.annotation_store import CaptionedSpans
@@ -169,7 +170,7 @@ class Recaption:
             self._cpu_s.update(embedded.cpu_s)
         self._clear_rejected(clips)
         vectors = self._vectors(self.recipe.shard.embedding, clips.kept_ids())
-        sharding.shard(clips, locations, vectors, find, self._sample)
+        sharding.shard(clips, locations, vectors, find, self._sample, self._generation_of())
         self._seconds["shard"] = round(time.monotonic() - begun, 3)
         self._progress.stage("commit")
         self._check()
@@ -188,6 +189,15 @@ class Recaption:
             found.add(table)
         assert found is not None, "each table has a part"
         return found
+
+    def _generation_of(self) -> dict[str, int] | None:
+        """The generation of each source id; None where older versions set none."""
+        table = earlier_sources(self._store, self._previous)
+        if table["generation"].null_count:
+            return None
+        return dict(
+            zip(table["source_id"].to_pylist(), table["generation"].to_pylist(), strict=True)
+        )
 
     def _locations(self, clips: ClipRows) -> Locations:
         standing = self._standing.sizes
