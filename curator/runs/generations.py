@@ -128,7 +128,7 @@ def judged_by(
 
 def _of_captions(
     recipe: Mapping[str, Any], extensions: Sequence[Mapping[str, Any]]
-) -> tuple[Any, list[Mapping[str, Any]]]:
+) -> tuple[Any, list[dict[str, Any]]]:
     """Returns what captions follow from, which `curate recaption` changes alone."""
     own = [dict(extension) for extension in extensions if extension["kind"] == _CAPTIONERS]
     return recipe.get("caption"), own
