@@ -47,6 +47,7 @@ def main(options: argparse.Namespace) -> int:
         facts = {
             NUMBER: number,
             MADE: summary[MADE],
+            "generations": summary.get("judged", {}).get("generation", 1),
             "sources": counts["sources"],
             "clips": counts["clips"],
             "kept": counts["kept"],
@@ -62,9 +63,11 @@ def main(options: argparse.Namespace) -> int:
 
 def _line(facts: Mapping[str, Any]) -> str:
     changes = f"  {', '.join(facts['recipe_changes'])}" if facts["recipe_changes"] else ""
+    n = facts["generations"]
+    of = f" of {n} generations" if n > 1 else ""
     return (
-        f"{facts['snapshot']:>6}  {facts['made']}  {facts['sources']} sources, {facts['kept']} of "
-        f"{facts['clips']} clips kept ({facts['kept_s'] / 3600:.2f} h), {facts['shards']} tars "
+        f"{facts['snapshot']:>6}  {facts['made']}  {facts['sources']} sources{of}, "
+        f"{facts['kept']} of {facts['clips']} clips kept ({facts['kept_s'] / 3600:.2f} h), {facts['shards']} tars "
         f"({facts['new_shards']} new, {facts['bytes'] / 1e9:.2f} GB in all){changes}"
     )
 

@@ -81,6 +81,7 @@ class Progress:
         self._began = 0.0
         self._ended: dict[str, float] = {}
         """Seconds that finished stages took."""
+        self._generation = ""
         self._n_sources: int | None = None
         self._n_kept: int | None = None
         self._work = _Work()
@@ -105,7 +106,12 @@ class Progress:
         with self._lock:
             self._end_stage()
             self._stage, self._began = name, time.monotonic()
-            self._write_line(name)
+            self._write_line(f"{name}, {self._generation}" if self._generation else name)
+
+    def generation(self, number: int, last: int) -> None:
+        """Names the generation that the next stages are of; a single one is not named."""
+        with self._lock:
+            self._generation = f"generation {number} of {last}" if last > 1 else ""
 
     def sources(self, n_total: int) -> None:
         """Sets the number of the run's sources."""
@@ -178,6 +184,8 @@ class Progress:
     def _facts(self) -> Iterator[str]:
         """Describes the progress of the current stage."""
         work = self._work
+        if self._generation:
+            yield self._generation
         if work.n_items > 0:
             noun = NOUNS.get(self._stage or "", "item")
             done = min(work.n_done, work.n_items)

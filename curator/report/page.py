@@ -29,6 +29,7 @@ def render_report(
     clips: ClipColumns,
     thumbnails: Mapping[str, bytes],
     max_per_group: int = MAX_PER_GROUP,
+    is_of_last: bool = False,
 ) -> str:
     """Renders the page that shows which clips a run kept and dropped, and why.
 
@@ -42,6 +43,7 @@ def render_report(
         thumbnails: JPEG of a clip by its id; a clip may have none.
         max_per_group: Most clips on a contact sheet, and most failed sources of one error code: the
             first by id, which is a hash and so a fair sample, or by URI.
+        is_of_last: Whether `clips` are those of the last generation alone.
     """
     counts: Mapping[str, Any] = defaultdict(int, _given(summary.get("counts")))
     recipe, shards = _given(summary.get("recipe")), summary.get("shards") or []
@@ -55,6 +57,7 @@ def render_report(
         summary=summary,
         version=summary.get("curate_version"),
         counts=counts,
+        is_of_last=is_of_last,
         recipe=recipe,
         recipe_text=json.dumps(recipe, indent=2, ensure_ascii=False, default=str),
         versions=summary.get("versions") or {},

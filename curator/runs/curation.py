@@ -168,6 +168,7 @@ class Run:
                 standing=StandingShards(self._store, previous),
                 reuses=previous,
             )
+            self._progress.generation(number, generations.last)
             previous = dict(Pass(run, scope, previous).execute().summary)
         return previous
 
@@ -205,6 +206,7 @@ class Run:
                 before=before,
                 publishes=is_new or number == generations.last_known,
             )
+            self._progress.generation(number, generations.last)
             before = Pass(run, scope, previous).execute()
             if scope.publishes:
                 previous = dict(before.summary)

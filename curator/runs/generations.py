@@ -14,12 +14,14 @@ from curator.recipe import Recipe
 from curator.run_config import RunConfig
 from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
+from curator.tables.snapshot_store import INDEXES
 from curator.tables.source_table import SourceTable
 
 JUDGED = "judged"
 """Field of a summary: what the decisions about its clips follow from."""
-STAMP, BOUNDS, TAKEN = "stamp", "bounds", "taken"
-"""Fields of `judged`: fingerprint, bounds by quantile as numbers, clips taken of each group."""
+STAMP, BOUNDS, TAKEN, GENERATION = "stamp", "bounds", "taken", "generation"
+"""Fields of `judged`: fingerprint, bounds by quantile as numbers, clips taken of each group, number
+of the last generation."""
 CAPTIONS = "captions"
 _CAPTIONERS = "captioners"
 _WITH_WORDS = frozenset({"caption", "shard", "commit"})
@@ -44,6 +46,11 @@ class Generations:
     def last_known(self) -> int:
         """The last one of earlier runs; 0 for none."""
         return max(self.known, default=0)
+
+    @property
+    def last(self) -> int:
+        """The last one; 0 for none."""
+        return max((*self.known, *self.new), default=0)
 
     @classmethod
     def of(cls, sources: SourceTable, earlier: pa.Table, config: RunConfig) -> "Generations":
@@ -95,6 +102,7 @@ def not_current(
         return f"{gone.num_rows} sources are gone or have other content, such as {uri}"
     named = {name for shard in previous["shards"] for name in shard["versions"]}
     lost = sorted(named.difference(standing.sizes))
+    lost += [name for name in previous[INDEXES].values() if not store.exists(name)]
     for table, parts in previous["tables"].items():
         there = {info.key for info in store.list(f"{table}/")}
         lost += [part for part in parts if part not in there]

@@ -27,7 +27,7 @@ from curator.models.weight_store import ModelStore
 from curator.pipeline import AnyStage, Graph
 from curator.recipe import Recipe
 from curator.runs.corpus import Corpus, decide
-from curator.runs.generations import BOUNDS, JUDGED, STAMP, TAKEN, frozen_bounds
+from curator.runs.generations import BOUNDS, GENERATION, JUDGED, STAMP, TAKEN, frozen_bounds
 from curator.runs.losses import Losses
 from curator.runs.run_log import RunLog
 from curator.runs.withheld import WITHHELD, without_removed
@@ -430,6 +430,7 @@ class Pass:
                         STAMP: self._run.judged[STAMP],
                         BOUNDS: corpus.quantiles,
                         TAKEN: self._graph["select"].taken,
+                        GENERATION: pc.max(self._sources.by_content()["generation"]).as_py() or 0,
                     },
                     publishes=scope.publishes,
                     candidates=self._candidates.names() | self._pairs.names(),

@@ -248,4 +248,4 @@ def test_a_broken_off_run_makes_the_same_generations_again() -> None:
 
 def test_summaries_are_plain_json(growing: Path) -> None:
     summary = json.loads((growing / "summary.json").read_text())
-    assert set(summary["judged"]) == {"stamp", "bounds", "taken"}
+    assert set(summary["judged"]) == {"stamp", "bounds", "taken", "generation"}

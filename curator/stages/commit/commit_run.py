@@ -159,6 +159,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         sources=totals.failed,
         clips=run.clips,
         thumbnails=run.pictures(shown_clips(run.clips)),
+        is_of_last=run.before is not None,
     )
     summary = publish(
         run.store,
