@@ -7,9 +7,13 @@ the driver's arithmetic: reading, judging, deciding, planning shards, tables, re
 
 Memory is sampled each 10 ms: all that is resident, and the part that no file backs (`anon`). The
 pages of a temporary file count to the first alone, and the system takes them back when it needs to.
+
+`--grow` then runs once more with 1% more sources, and with another bound. `requests` are the calls
+of the store that would each be a request to S3, and a listing one for each thousand objects.
 """
 
 import argparse
+import functools
 import json
 import os
 import shutil
@@ -17,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +34,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from measure import machine
 
 MIB = 1 << 20
+CASES = ("run", "more", "bound")
+BOUND = "filters.motion.min=0.41"
 FEW = ("filters.motion.min=0.4",)
 """Rejects more, as recipes for a large corpus do: about one clip of twenty is kept."""
 
@@ -92,45 +99,102 @@ def main() -> None:
         "--unit-clips", type=int, help="as a first run, whose workers propose so many at a time"
     )
     parser.add_argument("--set", action="append", default=[], dest="overrides")
-    parser.add_argument("--case", choices=("make", "run"), help=argparse.SUPPRESS)
+    parser.add_argument("--grow", action="store_true", help="run again with more, and otherwise")
+    parser.add_argument("--case", choices=("make", *CASES), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    root: Path = options.folder / f"out-{options.clips}"
+    n_all = options.clips + (options.clips // 100 if options.grow else 0)
+    root: Path = options.folder / f"out-{n_all}"
     if options.case:
-        print(json.dumps(_case(options, root)))
+        print(json.dumps(_case(options, root, n_all)))
         return
     if not root.exists():
         _child("make")
-    found = _child("run")
-    for stage, values in found["stages"].items():
-        print(
-            f"{stage:<10}{values['rss_mib']:>9,.0f} MiB {values['anon_mib']:>9,.0f} MiB anon"
-            f"{values['cpu_s'] * 1e6 / options.clips:>9.2f} CPU-us/clip{values['wall_s']:>9.2f} s"
-        )
+    cases = CASES if options.grow else CASES[:1]
+    found = {case: _child(case) for case in cases}
+    shutil.rmtree(root.with_name("run"))
+    for case, one in found.items():
+        print(case, {name: value for name, value in one.items() if name != "stages"})
+        for stage, values in one["stages"].items():
+            each = values["cpu_s"] * 1e6 / options.clips
+            print(
+                f"{stage:<10}{values['rss_mib']:>9,.0f} MiB {values['anon_mib']:>9,.0f} MiB anon"
+                f"{values['cpu_s']:>9.2f} CPU-s{each:>9.2f} CPU-us/clip{values['wall_s']:>9.2f} s"
+            )
     print(json.dumps({"clips": options.clips, **found, **machine()}))
 
 
-def _case(options: argparse.Namespace, root: Path) -> dict[str, Any]:
+def _requests() -> Counter[str]:
+    """Counts calls of stores in this process from now on."""
+    from curator.storage.local_store import LocalStore
+
+    counts: Counter[str] = Counter()
+    inner = threading.local()
+
+    def counted(name: str) -> None:
+        whole = getattr(LocalStore, name)
+
+        @functools.wraps(whole)
+        def call(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - as the method
+            if getattr(inner, "is_within", False):
+                return whole(*args, **options)
+            inner.is_within = True
+            try:
+                if name == "list":
+                    found = list(whole(*args, **options))
+                    counts[name] += 1 + len(found) // 1000
+                    return iter(found)
+                counts[name] += 1
+                return whole(*args, **options)
+            finally:
+                inner.is_within = False
+
+        setattr(LocalStore, name, call)
+
+    for name in (
+        "list", "read", "open", "read_range", "write", "read_versioned", "write_new", "replace",
+        "create", "delete", "exists", "copy",
+    ):  # fmt: skip
+        counted(name)
+    return counts
+
+
+def _case(options: argparse.Namespace, root: Path, n_all: int) -> dict[str, Any]:
     import made_corpus as made
 
-    recipe = made.recipe_of([*made.SETTINGS, *FEW, *options.overrides])
+    overrides = [*options.overrides, *([BOUND] if options.case == "bound" else [])]
+    recipe = made.recipe_of([*made.SETTINGS, *FEW, *overrides])
     if options.case == "make":
-        made.make(root, options.clips, recipe)
+        made.make(root, n_all, recipe)
         return {}
     out = root.with_name("run")
-    shutil.rmtree(out, ignore_errors=True)
-    subprocess.run(["cp", "-al", str(root), str(out)], check=True)
+    if options.case == "run":
+        shutil.rmtree(out, ignore_errors=True)
+        subprocess.run(["cp", "-al", str(root), str(out)], check=True)
+    before = {path.name for path in out.glob("shards/*/*.tar")}
+    requests = _requests()
     own: dict[str, Any] = {}
     if options.memory:
         from curator.commands.arguments import memory_size
 
         own["memory_bytes"] = memory_size(options.memory)
     watch = Watch()
-    n_sources = -(-options.clips // made.PER_SOURCE)
+    n_sources = -(-(options.clips if options.case == "run" else n_all) // made.PER_SOURCE)
     own |= {"unit_clips": options.unit_clips} if options.unit_clips else {}
     summary = made.execute(out, recipe, n_sources, stage=watch.stage, **own)
     stages = watch.result()
-    shutil.rmtree(out)
-    return {"kept": summary["counts"]["kept"], "stages": stages, "memory": options.memory}
+    tars = {path.name for path in out.glob("shards/*/*.tar")}
+    return {
+        "kept": summary["counts"]["kept"],
+        "requests": sum(requests.values()),
+        "by_kind": dict(requests.most_common()),
+        "tars": len(summary["shards"]),
+        "new_tars": len(tars - before),
+        "gone_tars": len(before - tars),
+        "cpu_s": round(sum(stage["cpu_s"] for stage in stages.values()), 2),
+        "peak_mib": max(stage["rss_mib"] for stage in stages.values()),
+        "memory": options.memory,
+        "stages": stages,
+    }
 
 
 def _child(case: str) -> dict[str, Any]:

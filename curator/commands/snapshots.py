@@ -67,8 +67,9 @@ def _line(facts: Mapping[str, Any]) -> str:
     of = f" of {n} generations" if n > 1 else ""
     return (
         f"{facts['snapshot']:>6}  {facts['made']}  {facts['sources']} sources{of}, "
-        f"{facts['kept']} of {facts['clips']} clips kept ({facts['kept_s'] / 3600:.2f} h), {facts['shards']} tars "
-        f"({facts['new_shards']} new, {facts['bytes'] / 1e9:.2f} GB in all){changes}"
+        f"{facts['kept']} of {facts['clips']} clips kept ({facts['kept_s'] / 3600:.2f} h), "
+        f"{facts['shards']} tars ({facts['new_shards']} new, {facts['bytes'] / 1e9:.2f} GB in all)"
+        f"{changes}"
     )
 
 

@@ -33,7 +33,7 @@ from curator.runs.run_log import RunLog
 from curator.runs.withheld import WITHHELD, without_removed
 from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.caption.measured_caption import measured_captions
-from curator.stages.commit.commit_run import Commit, kept_by_source
+from curator.stages.commit.commit_run import KEPT_VECTORS, Commit, kept_by_source
 from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written
 from curator.stages.dedup.pair_store import StoredPairs
@@ -274,7 +274,13 @@ class Pass:
     def _earlier_vectors(self) -> Iterator[pa.Table]:
         """Yields `clip_id` and `vector` of the clips that earlier generations keep."""
         assert self._scope.before is not None
-        tables = self._scope.before.summary["tables"]
+        summary = self._scope.before.summary
+        tables, sorted_ = summary["tables"], summary[JUDGED].get(KEPT_VECTORS)
+        if sorted_ is not None and set(sorted_) <= set(tables["embeddings"]):
+            for name in sorted_:
+                yield read_parquet(self._store, name, ["clip_id", "vector"])
+            return
+        # `exact` passes do not sort them: bounds would move them from part to part.
         kept = [pa.array([], pa.string())]
         for name in tables["clips"]:
             clips = read_parquet(self._store, name, ["clip_id", "decision"])
@@ -432,6 +438,7 @@ class Pass:
                         TAKEN: self._graph["select"].taken,
                         GENERATION: pc.max(self._sources.by_content()["generation"]).as_py() or 0,
                     },
+                    sorts_vectors=not self._is_whole,
                     publishes=scope.publishes,
                     candidates=self._candidates.names() | self._pairs.names(),
                     shards=sharding.summary,

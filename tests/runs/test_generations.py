@@ -147,6 +147,12 @@ def test_growing_generations_leave_earlier_clips_as_they_are(growing: Path) -> N
     assert counts["clips"] == len(clips) == N
     assert counts["kept"] == len(kept)
     assert found[-1]["kept_s"] > found[0]["kept_s"]
+    vectors = [
+        read_parquet(open_store(str(growing)), part)["clip_id"].to_pylist()
+        for part in found[-1]["judged"]["kept_vectors"]
+    ]
+    assert sorted(itertools.chain(*vectors)) == sorted(kept)
+    assert len(table(growing, "embeddings", found[-1])) == N
     sources = table(growing, "sources", found[-1])
     assert pc.sum(sources["n_kept"]).as_py() == len(kept)
     assert pc.sum(sources["n_clips"]).as_py() == N
@@ -199,6 +205,7 @@ def test_exact_and_growing_can_follow_each_other(exact: Path) -> None:
     summary = run(exact, recipe("growing"))
     assert summary["shards"] == before["shards"]
     assert summary["candidates"] == before["candidates"]
+    assert "kept_vectors" not in summary["judged"]
     again = run(exact, recipe("exact"))
     assert (again["counts"], again["shards"]) == (before["counts"], before["shards"])
 
@@ -247,5 +254,5 @@ def test_a_broken_off_run_makes_the_same_generations_again() -> None:
 
 
 def test_summaries_are_plain_json(growing: Path) -> None:
-    summary = json.loads((growing / "summary.json").read_text())
-    assert set(summary["judged"]) == {"stamp", "bounds", "taken", "generation"}
+    judged = json.loads((growing / "summary.json").read_text())["judged"]
+    assert set(judged) == {"stamp", "bounds", "taken", "generation", "kept_vectors"}

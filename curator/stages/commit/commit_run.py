@@ -53,6 +53,8 @@ from curator.tables.source_table import SourceTable, SourceTotals, value_counts
 logger = logging.getLogger(__name__)
 
 
+KEPT_VECTORS = "kept_vectors"
+"""Field of `judged`: parts of `embeddings` that hold the vectors of kept clips and no others."""
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
@@ -90,6 +92,8 @@ class Commit:
     """Clips that earlier generations keep, by source id."""
     judged: Mapping[str, Any] = field(default_factory=dict)
     """What the decisions about clips follow from."""
+    sorts_vectors: bool = False
+    """Whether vectors of kept clips are parts of their own, for the generations to come."""
     publishes: bool = True
     """Whether readers see the results; else a later commit of the same run publishes them."""
     candidates: Set[str]
@@ -127,8 +131,9 @@ def commit_run(run: Commit) -> dict[str, Any]:
     tables: dict[str, SortedRows | StoredVectors | ClipColumns] = {
         "shots": run.shots,
         "clips": run.clips,
-        "embeddings": run.embeddings,
     }
+    if not run.sorts_vectors:
+        tables["embeddings"] = run.embeddings
     if run.clip_embeddings is not None:
         # A separate table: the length of a vector is part of a column's type.
         tables["clip_embeddings"] = run.clip_embeddings
@@ -136,6 +141,12 @@ def commit_run(run: Commit) -> dict[str, Any]:
         name: write_tables(run.store, name, table.blocks(), table.schema, earlier.get(name, ()))
         for name, table in tables.items()
     }
+    judged = dict(run.judged)
+    if run.sorts_vectors:
+        names["embeddings"], own = _sorted_vectors(run, earlier.get("embeddings", ()))
+        before = run.before["judged"].get(KEPT_VECTORS) if run.before is not None else []
+        if before is not None:
+            judged[KEPT_VECTORS] = [*before, *own]
     if run.sidecars is not None:
         table = run.sidecars
         names["sidecars"] = write_tables(
@@ -149,7 +160,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
             ANNOTATIONS_SCHEMA,
             earlier.get("annotations", ()),
         )
-    summary = _summary(run, totals, {**earlier, **names})
+    summary = _summary(run, totals, {**earlier, **names}) | {"judged": judged}
     if run.before is not None:
         summary = added(run.before, summary)
     if not run.publishes:
@@ -178,6 +189,25 @@ def commit_run(run: Commit) -> dict[str, Any]:
         # Leftovers of killed writers cost space, not correctness.
         logger.warning("unfinished objects were not all removed: %s", error)
     return summary
+
+
+def _sorted_vectors(run: Commit, earlier: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Writes the vectors of kept clips, then the others; returns all parts, and the first ones."""
+    kept = [pa.array([], pa.string())]
+    for block in run.clips.blocks(("clip_id", "decision")):
+        own = block["clip_id"].filter(pc.equal(block["decision"], "kept"))
+        kept.append(own.combine_chunks())
+    ids = pa.concat_arrays(kept)
+
+    def only(*, are_kept: bool) -> Iterator[pa.Table]:
+        for block in run.embeddings.blocks():
+            mask = pc.is_in(block["clip_id"], value_set=ids)
+            yield block.filter(mask if are_kept else pc.invert(mask))
+
+    schema = run.embeddings.schema
+    first = write_tables(run.store, "embeddings", only(are_kept=True), schema, earlier)
+    names = write_tables(run.store, "embeddings", only(are_kept=False), schema, first)
+    return names, first[len(earlier) :]
 
 
 def publish(
@@ -342,7 +372,6 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
         "cpu_seconds": dict(run.cpu_s()),
         "shards": run.shards,
         "tables": dict(names),
-        "judged": dict(run.judged),
         CANDIDATES: sorted(run.candidates),
         "versions": versions(),
         "extensions": [dict(extension) for extension in run.extensions],
