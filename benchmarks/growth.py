@@ -1,7 +1,7 @@
 """Counts the S3 requests of growth: a first run, twice 1% more sources, and a changed bound.
 
     eval "$(SERVER)"      # AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY of any server
-    python benchmarks/growth.py [--sources 200]
+    python benchmarks/growth.py [--sources 200] [--set run.mode=growing]
 
 Films of three seconds, made by code, are in a bucket of their own, which is removed at the end. A
 proxy between the runs and the server counts requests. What was found: benchmarks/results/corpus.md.
@@ -53,6 +53,7 @@ def main() -> None:
     """Prints a line per run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sources", type=int, default=200)
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
     options = parser.parse_args()
     server, bucket = os.environ["AWS_ENDPOINT_URL"], f"growth-{secrets.token_hex(4)}"
     n_more = max(1, options.sources // 100)
@@ -82,7 +83,7 @@ def main() -> None:
             for name, sources, changes in cases:
                 standing = tars(out)
                 begun = proxy.counts["requests"]
-                seconds = run(sources, out, *changes)
+                seconds = run(sources, out, *options.overrides, *changes)
                 n_requests = proxy.counts["requests"] - begun
                 whole = whole or n_requests
                 now = tars(out)
