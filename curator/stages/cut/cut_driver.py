@@ -23,6 +23,7 @@ from curator.media.frame_tap import FrameOrder, FrameTaker, StoredFrames, TakenF
 from curator.records.clips import Borders, Clip, Reason, Span, Written
 from curator.records.cuts import ClipForm, Crop
 from curator.records.sources import FULL_HD, SourceRef
+from curator.records.tracks import Timeline
 from curator.stage import PixelStage
 from curator.stages.cut.stage import (
     ClipToCut,
@@ -69,20 +70,26 @@ class CutUnit:
 
 
 class TrackLoader:
-    """Reads the frame times of a unit's sources."""
+    """Reads the frame times of a unit's sources; those of a long source serve its next units."""
 
     def __init__(self, store: Store) -> None:
         self._tracks = Parts(store, "tracks", "")
+        self._last: tuple[str, Timeline] | None = None
+        """Part and frame times of the source read last."""
 
     def __call__(self, unit: Sequence[CutGroup]) -> list[CutItem]:
         """Returns the clips of the unit with their tracks."""
         items = []
         for group in unit:
             source = group.source
-            table = self._tracks.read(group.track_part)
-            track = table_to_timeline(table, str(source.source_id))
+            track = self._timeline(group.track_part, str(source.source_id))
             items += [CutItem(source=source, track=track, clip=clip) for clip in group.clips]
         return items
+
+    def _timeline(self, part: str, source_id: str) -> Timeline:
+        if self._last is None or (self._last[0], self._last[1].source_id) != (part, source_id):
+            self._last = part, table_to_timeline(self._tracks.read(part), source_id)
+        return self._last[1]
 
 
 class CutKeeper:
