@@ -4,8 +4,8 @@
 
 Each case is a run into an output root of its own. During it a loader opens the first snapshot and
 reads it epoch by epoch until the run ends; all epochs must be the same. Then a loader opens the
-snapshot before the newest, `curate clean --keep 2` removes all older ones, and it reads on. What was
-found: benchmarks/results/corpus.md.
+snapshot before the newest, `curate clean --keep 2` removes all older ones, and it reads on. What
+was found: benchmarks/results/corpus.md.
 """
 
 import argparse
