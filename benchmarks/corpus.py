@@ -8,6 +8,9 @@ the driver's arithmetic: reading, judging, deciding, planning shards, tables, re
 Memory is sampled each 10 ms: all that is resident, and the part that no file backs (`anon`). The
 pages of a temporary file count to the first alone, and the system takes them back when it needs to.
 
+With `--s3 s3://bucket/prefix` the root is there, behind a proxy that counts requests and adds
+`--delay-ms` to each; the server is that of AWS_ENDPOINT_URL.
+
 `--grow` then runs once more with 1% more sources, and with another bound. `requests` are the calls
 of the store that would each be a request to S3, and a listing one for each thousand objects.
 """
@@ -22,6 +25,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+from fault_proxy import FaultProxy
 from measure import machine
 
 MIB = 1 << 20
@@ -99,19 +104,25 @@ def main() -> None:
         "--unit-clips", type=int, help="as a first run, whose workers propose so many at a time"
     )
     parser.add_argument("--set", action="append", default=[], dest="overrides")
+    parser.add_argument("--s3", help="prefix of the output root, in place of FOLDER")
+    parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--grow", action="store_true", help="run again with more, and otherwise")
     parser.add_argument("--case", choices=("make", *CASES), help=argparse.SUPPRESS)
     options = parser.parse_args()
     n_all = options.clips + (options.clips // 100 if options.grow else 0)
     root: Path = options.folder / f"out-{n_all}"
+    out = f"{options.s3}/run" if options.s3 else str(root.with_name("run"))
     if options.case:
-        print(json.dumps(_case(options, root, n_all)))
+        print(json.dumps(_case(options, root, out, n_all)))
         return
-    if not root.exists():
-        _child("make")
     cases = CASES if options.grow else CASES[:1]
-    found = {case: _child(case) for case in cases}
-    shutil.rmtree(root.with_name("run"))
+    if options.s3:
+        found = _behind_a_proxy(options, cases)
+    else:
+        if not root.exists():
+            _child("make")
+        found = {case: _child(case) for case in cases}
+        shutil.rmtree(out)
     for case, one in found.items():
         print(case, {name: value for name, value in one.items() if name != "stages"})
         for stage, values in one["stages"].items():
@@ -121,6 +132,18 @@ def main() -> None:
                 f"{values['cpu_s']:>9.2f} CPU-s{each:>9.2f} CPU-us/clip{values['wall_s']:>9.2f} s"
             )
     print(json.dumps({"clips": options.clips, **found, **machine()}))
+
+
+def _behind_a_proxy(options: argparse.Namespace, cases: Sequence[str]) -> dict[str, Any]:
+    server, found = os.environ["AWS_ENDPOINT_URL"], {}
+    _child("make")
+    with FaultProxy(server=server, share=0.0, delay_s=options.delay_ms / 1000) as proxy:
+        os.environ["AWS_ENDPOINT_URL"] = proxy.url
+        for case in cases:
+            before = proxy.counts["requests"]
+            found[case] = _child(case) | {"requests": proxy.counts["requests"] - before}
+    os.environ["AWS_ENDPOINT_URL"] = server
+    return found
 
 
 def _requests() -> Counter[str]:
@@ -158,19 +181,24 @@ def _requests() -> Counter[str]:
     return counts
 
 
-def _case(options: argparse.Namespace, root: Path, n_all: int) -> dict[str, Any]:
+def _tars(out: str) -> set[str]:
+    from curator.storage import open_store
+
+    return {info.key for info in open_store(out).list("shards/") if info.key.endswith(".tar")}
+
+
+def _case(options: argparse.Namespace, root: Path, out: str, n_all: int) -> dict[str, Any]:
     import made_corpus as made
 
     overrides = [*options.overrides, *([BOUND] if options.case == "bound" else [])]
     recipe = made.recipe_of([*made.SETTINGS, *FEW, *overrides])
     if options.case == "make":
-        made.make(root, n_all, recipe)
+        made.make(out if options.s3 else root, n_all, recipe)
         return {}
-    out = root.with_name("run")
-    if options.case == "run":
+    if options.case == "run" and not options.s3:
         shutil.rmtree(out, ignore_errors=True)
-        subprocess.run(["cp", "-al", str(root), str(out)], check=True)
-    before = {path.name for path in out.glob("shards/*/*.tar")}
+        subprocess.run(["cp", "-al", str(root), out], check=True)
+    before = _tars(out)
     requests = _requests()
     own: dict[str, Any] = {}
     if options.memory:
@@ -182,7 +210,7 @@ def _case(options: argparse.Namespace, root: Path, n_all: int) -> dict[str, Any]
     own |= {"unit_clips": options.unit_clips} if options.unit_clips else {}
     summary = made.execute(out, recipe, n_sources, stage=watch.stage, **own)
     stages = watch.result()
-    tars = {path.name for path in out.glob("shards/*/*.tar")}
+    tars = _tars(out)
     return {
         "kept": summary["counts"]["kept"],
         "requests": sum(requests.values()),

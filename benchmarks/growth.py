@@ -53,6 +53,7 @@ def main() -> None:
     """Prints a line per run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sources", type=int, default=200)
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="added to each request")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     options = parser.parse_args()
     server, bucket = os.environ["AWS_ENDPOINT_URL"], f"growth-{secrets.token_hex(4)}"
@@ -68,7 +69,7 @@ def main() -> None:
                 group = "first" if number < options.sources else "more"
                 group = "again" if number >= options.sources + n_more else group
                 client().upload_file(str(path), bucket, f"in/{group}/{path.name}")
-        with FaultProxy(server=server, share=0.0) as proxy:
+        with FaultProxy(server=server, share=0.0, delay_s=options.delay_ms / 1000) as proxy:
             os.environ["AWS_ENDPOINT_URL"] = proxy.url
             out = f"s3://{bucket}/out"
             first, more, again = (f"s3://{bucket}/in/{name}" for name in ("first", "more", "again"))

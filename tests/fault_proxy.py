@@ -51,6 +51,7 @@ class FaultProxy:
             does not.
         refuse: See `Refusal`; without counting, because it is no fault of the network.
         slow_s: How long a slow body waits.
+        delay_s: How long each request waits before it is passed on.
         counts: Requests, faults by kind, and refusals.
     """
 
@@ -61,6 +62,7 @@ class FaultProxy:
     checks: bool = False
     refuse: Refusal = refuse_nothing
     slow_s: float = 2.0
+    delay_s: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
 
     def __enter__(self) -> Self:
@@ -103,6 +105,7 @@ class FaultProxy:
     async def _answer(self, request: _Request, writer: asyncio.StreamWriter) -> bytes | None:
         """Returns what is still to be sent; None after a reset."""
         self.counts["requests"] += 1
+        await asyncio.sleep(self.delay_s)
         refusal = self.refuse(self.counts["requests"], request.method, request.path)
         if refusal is not None:
             self.counts["refused"] += 1

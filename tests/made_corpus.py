@@ -146,7 +146,9 @@ def vectors_of(first: int, n: int, *, copies: float) -> np.ndarray:
     return unit
 
 
-def make(out: Path, n: int, recipe: Recipe, *, per_part: int = 50_000, copies: float = 0.2) -> None:
+def make(
+    out: Path | str, n: int, recipe: Recipe, *, per_part: int = 50_000, copies: float = 0.2
+) -> None:
     """Writes probes and candidates of `n` clips under an output root."""
     store = open_store(str(out))
     scan = Parts(store, "scan", ScanStage(ScanConfig()).fingerprint({}))
@@ -225,7 +227,7 @@ def _cut(self: Any, clips: Any, *_: object, **__: object) -> Locations:  # noqa:
 
 def _analyze(
     load: Any,  # noqa: ANN401 - the method
-    out: Path,
+    out: Path | str,
     unit_clips: int,
     missing: Sequence[SourceRef],
     step: Any,  # noqa: ANN401
@@ -256,7 +258,7 @@ def _analyze(
 
 
 def execute(
-    out: Path,
+    out: Path | str,
     recipe: Recipe,
     n_sources: int,
     *,
