@@ -56,7 +56,9 @@ class Reader:
 
 def opened(out: Path, snapshot: int) -> ClipDataset:
     """Opens a snapshot, in the order of the tars, so that epochs are alike."""
-    return ClipDataset(out, snapshot=snapshot, batch_size=None, frames=8, window="first", shuffle=0)
+    return ClipDataset(
+        str(out), snapshot=snapshot, batch_size=None, frames=8, window="first", shuffle=0
+    )
 
 
 def epoch(dataset: ClipDataset) -> str:

@@ -42,12 +42,14 @@ class Engine:
         self._cluster: RayCluster | None = None
         self._child = Child()
         self._ledger: AttemptLedger | None = None
+        self._is_ended = False
 
     def __enter__(self) -> "Engine":
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stops every process that was started here."""
+        """Stops every process that was started here, for good."""
+        self._is_ended = True
         self.stop()
 
     @property
@@ -186,6 +188,9 @@ class Engine:
             self._cluster, self._ledger = None, None
 
     def _start(self) -> RayCluster:
+        if self._is_ended:
+            # A thread that works ahead must not start Ray again.
+            raise CuratorError("the run has ended; nothing is started any more")
         if self._cluster is None:
             self._child.stop()
             process_box().stop()

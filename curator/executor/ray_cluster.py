@@ -68,6 +68,8 @@ class RayCluster:
         self._address = address
         self._workers = workers
         self._idle: list[Any] = []
+        self._n_chains = 0
+        """Chains whose workers run, or wait for room."""
         self._session: BinaryIO | None = None
         self.ray: Any = None
 
@@ -152,6 +154,7 @@ class RayCluster:
         On a growing cluster, workers are added. Without a GPU they serve the next chain, where this
         machine has the memory for that.
         """
+        self._n_chains += 1
         packed = pack_chain(steps)
         waiting = deque(units)
         under_way: dict[Any, tuple[Any, bool]] = {}
@@ -174,8 +177,11 @@ class RayCluster:
                         yield result
             is_done = True
         finally:
+            self._n_chains -= 1
             has_room = memory_bytes() // SERVED_BYTES >= len(workers)
-            if is_done and has_room and _may_serve_again(each):
+            # An idle worker holds the core that another chain's workers may wait for.
+            is_alone = not self._n_chains
+            if is_done and is_alone and has_room and _may_serve_again(each):
                 self._idle += workers
             else:
                 for worker in workers:

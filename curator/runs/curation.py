@@ -5,13 +5,14 @@ docs/design/generations.md says what generations are.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from curator.errors import ErrorCode
+from curator.errors import DamagedError, ErrorCode
 from curator.executor.cpu_accounting import mark_processes
 from curator.executor.engine import Engine
 from curator.executor.host_resources import default_memory_bytes
@@ -23,6 +24,7 @@ from curator.recipe import Recipe, semantics_of
 from curator.runs.earlier_sources import CARRIED, carry, earlier_sources
 from curator.runs.generations import Generations, judged_by, not_current
 from curator.runs.losses import Losses
+from curator.runs.measuring import Ahead, Measuring
 from curator.runs.one_pass import Pass, Results, RunContext, Scope, earlier_results
 from curator.runs.run_log import RunLog
 from curator.runs.withheld import withhold_sources
@@ -146,6 +148,14 @@ class Run:
             progress=self._progress,
             graph=self._graph,
             semantics=self._semantics,
+            measuring=Measuring(
+                self._store,
+                self._recipe,
+                self._graph,
+                self._engine,
+                self._semantics,
+                self._removals,
+            ),
             log=self._log,
             metadata=self._metadata,
             removals=self._removals,
@@ -161,16 +171,47 @@ class Run:
     def _whole(self, run: RunContext, generations: Generations) -> dict[str, Any]:
         """Decides about everything up to each new generation."""
         previous = self._previous
-        for number in generations.new or (generations.last_known,):
+        numbers = generations.new or (generations.last_known,)
+        for number, after in zip_longest(numbers, numbers[1:]):
             scope = Scope(
                 sources=self._sources.up_to(number),
                 candidates=self._candidates(previous.get(EARLIER, ())),
                 standing=StandingShards(self._store, previous),
                 reuses=previous,
+                ahead=self._ahead(run, after, previous),
             )
-            self._progress.generation(number, generations.last)
-            previous = dict(Pass(run, scope, previous).execute().summary)
+            previous = dict(self._passed(run, scope, previous, number, generations).summary)
         return previous
+
+    def _passed(
+        self,
+        run: RunContext,
+        scope: Scope,
+        previous: dict[str, Any],
+        number: int,
+        generations: Generations,
+    ) -> Results:
+        """Runs a pass, and waits for what it measured ahead."""
+        self._progress.generation(number, generations.last)
+        try:
+            results = Pass(run, scope, previous).execute()
+        except DamagedError:
+            # What is damaged is made again: by nobody else at the same time.
+            if scope.ahead is not None:
+                scope.ahead.join(self._log)
+            raise
+        if scope.ahead is not None:
+            scope.ahead.join(self._log)
+        return results
+
+    def _ahead(
+        self, run: RunContext, number: int | None, previous: Mapping[str, Any]
+    ) -> Ahead | None:
+        """The analysis of a generation beside the pass before it; None for no generation."""
+        if number is None:
+            return None
+        sources = list(self._sources.to_analyze(number))
+        return Ahead(run.measuring, sources, self._candidates(previous.get(EARLIER, ())))
 
     def _grown(
         self, run: RunContext, generations: Generations, earlier: pa.Table
@@ -194,8 +235,10 @@ class Run:
             standing=standing,
             reuses=previous,
         )
-        for number in (*known, *generations.new) or (generations.last_known + 1,):
+        numbers = (*known, *generations.new) or (generations.last_known + 1,)
+        for number, after in zip_longest(numbers, numbers[1:]):
             is_new = number > generations.last_known
+            ahead = after if after is not None and after > generations.last_known else None
             if is_new:
                 # Of what is new there are no clips yet.
                 scope = changed(scope, reuses={}, standing=StandingShards(store, {}))
@@ -205,9 +248,9 @@ class Run:
                 generation=number,
                 before=before,
                 publishes=is_new or number == generations.last_known,
+                ahead=self._ahead(run, ahead, previous),
             )
-            self._progress.generation(number, generations.last)
-            before = Pass(run, scope, previous).execute()
+            before = self._passed(run, scope, previous, number, generations)
             if scope.publishes:
                 previous = dict(before.summary)
         assert before is not None, "there is at least one pass"

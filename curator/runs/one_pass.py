@@ -18,27 +18,23 @@ import pyarrow.parquet as pq
 from curator.executor.cpu_accounting import cpu_profile
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
-from curator.executor.unit_worker import UnitWorker
-from curator.executor.worker import Step
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
-from curator.measures.score_list import measures_used
 from curator.models.weight_store import ModelStore
 from curator.pipeline import AnyStage, Graph
 from curator.recipe import Recipe
 from curator.runs.corpus import Corpus, decide
 from curator.runs.generations import BOUNDS, GENERATION, JUDGED, STAMP, TAKEN, frozen_bounds
 from curator.runs.losses import Losses
+from curator.runs.measuring import Ahead, Measuring
 from curator.runs.run_log import RunLog
-from curator.runs.withheld import WITHHELD, without_removed
-from curator.stages.analyze.analysis_driver import Analyzing
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.commit.commit_run import KEPT_VECTORS, Commit, kept_by_source
 from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written
 from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.propose.candidate_store import Candidates
-from curator.stages.propose.stage import KeepProposed, ProposedUnit
+from curator.stages.propose.stage import ProposedUnit
 from curator.stages.select.stage import SelectStage
 from curator.stages.shard.shard_driver import Sharding
 from curator.stages.shard.shard_index import EarlierShards
@@ -52,7 +48,6 @@ from curator.tables.removal_records import Removals
 from curator.tables.snapshot_store import EARLIER, INDEXES
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
-from curator.tables.track_parts import LoadTracks
 
 if TYPE_CHECKING:
     from curator.stages.caption.caption_driver import Captioning
@@ -69,6 +64,7 @@ class RunContext:
         progress: Where it is shown.
         graph: The stages.
         semantics: The models that the recipe names.
+        measuring: How sources get their candidates.
         log: What the run took and did.
         metadata: Of the sources.
         removals: What may not come back.
@@ -87,6 +83,7 @@ class RunContext:
     progress: Progress
     graph: Graph
     semantics: Semantics
+    measuring: Measuring
     log: RunLog
     metadata: SourceMetadata
     removals: Removals
@@ -111,6 +108,7 @@ class Scope:
         before: Results of the generations before it; None for all sources.
         reuses: Summary whose clips, tars and answers may be used again; empty for none.
         publishes: Whether readers see the results.
+        ahead: What is measured while clips of this pass are cut; None for nothing.
     """
 
     sources: SourceTable
@@ -120,6 +118,7 @@ class Scope:
     generation: int | None = None
     before: "Results | None" = None
     publishes: bool = True
+    ahead: Ahead | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,56 +195,16 @@ class Pass:
         formed = as_written(clips, self._recipe.cut, self._recipe.shard)
         return self._metadata.joined(formed, "source_uri")
 
-    def _analyze(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
+    def _analyze(self, _: Any) -> None:  # noqa: ANN401 - the stage of that name
         """Analyzes what has no candidates yet, and proposes clips in the same processes."""
-        log = self._log
-        with log.timed("analyze"):
-            analyzing = Analyzing(
-                self._store,
-                stage.config,
-                self._engine,
-                self._progress,
-                clip=self._semantics.clip,
-                models=self._semantics.store,
-                measures=[extension.name for extension in measures_used()],
-                removals=self._removals,
+        with self._log.timed("analyze"):
+            self._run.measuring.run(
+                list(self._sources.to_analyze(self._scope.generation)),
+                self._candidates,
+                self._take,
+                self._log,
+                all_=self._is_whole,
             )
-            sources = list(self._sources.to_analyze(self._scope.generation))
-            uris = {str(s.source_id): s.uri for s in sources}
-            for stored in self._candidates.load(uris, all_=self._is_whole):
-                self._take(stored)
-            known = self._candidates.track_part
-            missing = [s for s in sources if str(s.source_id) not in known]
-            if missing:
-                analyzing.run(missing, self._propose_step(analyzing), self._take_proposed)
-            self._candidates.flush()
-        counts = analyzing.counts
-        log.counts["sources_analyzed"] += counts.n_analyzed
-        log.counts["segments_analyzed"] += counts.n_segments
-        log.counts["sources_joined"] += counts.n_joined
-        log.counts["gpu_batches_halved"] += counts.n_halved
-        log.long_whole |= counts.whole
-        log.cpu_s.update(analyzing.cpu_s)
-
-    def _propose_step(self, analyzing: Analyzing) -> Step:
-        stage = self._graph["propose"]
-        stage.heads = self._semantics.heads()
-        return Step(
-            make=UnitWorker,
-            settings={
-                "stage": stage,
-                "load": LoadTracks(analyzing.tracks),
-                "keep": KeepProposed(self._recipe.analyze.clip),
-            },
-            resources=stage.resources,
-        )
-
-    def _take_proposed(self, proposed: ProposedUnit) -> None:
-        proposed, n_withheld = without_removed(proposed, self._removals)
-        if n_withheld:
-            self._log.counts[WITHHELD] += n_withheld
-        self._candidates.add(proposed)
-        self._take(proposed)
 
     def _take(self, proposed: ProposedUnit) -> None:
         self._sources.measured(proposed.sources)
@@ -344,7 +303,13 @@ class Pass:
         is_open = captioning is not None and not caption.decides
         order = captioning.order if captioning is not None and is_open and caption.asks else None
         with log.timed("cut"):
-            self._locations = cutting.cut(clips, order=order, **self._origins())
+            ahead = self._scope.ahead
+            self._locations = cutting.cut(
+                clips,
+                order=order,
+                begun=ahead.begin if ahead is not None else _nothing,
+                **self._origins(),
+            )
         with log.timed("caption"):
             if captioning is not None and is_open:
                 captioning.after_cut(self._locations)
@@ -440,6 +405,7 @@ class Pass:
                     },
                     sorts_vectors=not self._is_whole,
                     publishes=scope.publishes,
+                    is_last=scope.ahead is None,
                     candidates=self._candidates.names() | self._pairs.names(),
                     shards=sharding.summary,
                     shard_files=sharding.files,
@@ -465,6 +431,10 @@ class Pass:
             shards=partial(_written, summary, sharding.files),
             n_kept=before + kept_by_source(corpus.clips),
         )
+
+
+def _nothing() -> None:
+    """What follows the first written clips where nothing is measured ahead."""
 
 
 def _summed(before: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:

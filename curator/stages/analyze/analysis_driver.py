@@ -103,6 +103,7 @@ class Analyzing:
         models: Where weights are.
         measures: Users' measures, as the recipe names them.
         removals: Footage of which no thumbnails are stored.
+        is_ahead: Whether another chain runs at the same time.
     """
 
     def __init__(
@@ -116,7 +117,9 @@ class Analyzing:
         models: ModelStore | None = None,
         measures: Sequence[str] = (),
         removals: Removals | None = None,
+        is_ahead: bool = False,
     ) -> None:
+        self._is_ahead = is_ahead
         self._config = config
         self._engine = engine
         self._progress = progress
@@ -266,12 +269,13 @@ class Analyzing:
         )
         workers = 1 if small else engine.n_workers(len(units), stage.resources)
         stage.threads = max(1, engine.n_cpus() // workers)
+        ledger = engine.own_ledger if self._is_ahead else engine.ledger
         step = Step(
             make=UnitWorker,
             settings={
                 "stage": stage,
                 "keep": KeepTracks(self.tracks),
-                "ledger": engine.ledger(small=small),
+                "ledger": ledger(small=small),
                 "rest": "decode",
             },
             resources=stage.resources,

@@ -33,6 +33,7 @@ from curator.tables.out_layout import (
     NEXT_MANIFEST,
     OWN_FOLDERS,
     SHARDS,
+    TABLES,
     is_own,
     leftovers,
     remove,
@@ -94,6 +95,8 @@ class Commit:
     """What the decisions about clips follow from."""
     sorts_vectors: bool = False
     """Whether vectors of kept clips are parts of their own, for the generations to come."""
+    is_last: bool = True
+    """Whether no other work of this run goes on: else what no snapshot names may be its own."""
     publishes: bool = True
     """Whether readers see the results; else a later commit of the same run publishes them."""
     candidates: Set[str]
@@ -178,11 +181,13 @@ def commit_run(run: Commit) -> dict[str, Any]:
         run.previous,
         report=page,
         shard_files=run.shard_files,
-        folders=LAYOUT,
+        folders=LAYOUT if run.is_last else (*TABLES, SHARDS),
         stamps=run.stamps,
         check=run.check,
     )
     run.check()
+    if not run.is_last:
+        return summary
     try:
         run.store.clean_temporary(("", *OWN_FOLDERS), is_own)
     except StorageError as error:

@@ -182,12 +182,14 @@ class Cutting:
         sources: Mapping[str, SourceRef],
         track_part: Mapping[str, str],
         order: FrameOrder | None = None,
+        begun: Callable[[], None] = lambda: None,
     ) -> Mapping[str, Location]:
         """Cuts the survivors that no part or shard has yet.
 
         Kept rows of `clips` get the facts of the written clip, or are rejected if writing failed.
         `track_part` is the part of `tracks` of each source id, `order` the frames that another
-        stage wants of clips written now.
+        stage wants of clips written now. `begun` is called once the workers have begun, and again
+        later.
 
         Returns:
             The location of each clip.
@@ -202,6 +204,7 @@ class Cutting:
             units = self._run(missing, sources, track_part, order)
             with self._progress.polling(self._engine.progress):
                 for unit in units:
+                    begun()
                     cut: CutUnit = unit.results
                     outcomes |= {outcome.clip_id: outcome for outcome in cut.outcomes}
                     self.cpu_s.update(unit.cpu_s)
@@ -215,6 +218,7 @@ class Cutting:
                     changed = failure.code is ErrorCode.CHANGED
                     reason = Reason.SOURCE_CHANGED if changed else Reason.CUT_FAILED
                     reject(clip, reason, detail=failure.message)
+        begun()
         self.work = cut_facts(outcomes.values(), self._config.cut.crf)
         return written.apply(self.stamp)
 

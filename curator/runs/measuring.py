@@ -1,0 +1,174 @@
+"""Gives sources tracks and stored candidates, for a pass that is about to begin or a later one.
+
+While the clips of a generation are cut and committed, the next one is analyzed in a thread. All
+that comes of it is stored state, which the next pass finds as if an earlier run had left it:
+nothing depends on whether it was done ahead.
+"""
+
+import io
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.executor.unit_worker import UnitWorker
+from curator.executor.worker import Step
+from curator.measures.clip_semantics import Semantics
+from curator.measures.score_list import measures_used
+from curator.pipeline import Graph
+from curator.recipe import Recipe
+from curator.records.sources import SourceRef
+from curator.runs.run_log import RunLog
+from curator.runs.withheld import WITHHELD, without_removed
+from curator.stages.analyze.analysis_driver import Analyzing
+from curator.stages.propose.candidate_store import Candidates
+from curator.stages.propose.stage import KeepProposed, ProposedUnit
+from curator.storage import Store
+from curator.tables.removal_records import Removals
+from curator.tables.track_parts import LoadTracks
+
+logger = logging.getLogger(__name__)
+
+
+class Measuring:
+    """Analyzes sources that have no candidates yet, and proposes clips in the same processes.
+
+    Args:
+        store: Output root.
+        recipe: Settings.
+        graph: The stages.
+        engine: Where work is done.
+        semantics: The models that the recipe names.
+        removals: What may not come back.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        recipe: Recipe,
+        graph: Graph,
+        engine: Engine,
+        semantics: Semantics,
+        removals: Removals,
+    ) -> None:
+        self._store, self._recipe, self._graph = store, recipe, graph
+        self._engine, self._semantics, self._removals = engine, semantics, removals
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether several processes can work at a time."""
+        return self._engine.is_started
+
+    def run(
+        self,
+        sources: Sequence[SourceRef],
+        candidates: Candidates,
+        take: Callable[[ProposedUnit], None],
+        log: RunLog,
+        *,
+        all_: bool = True,
+        is_ahead: bool = False,
+    ) -> None:
+        """Gives sources their candidates.
+
+        Args:
+            sources: Each content once.
+            candidates: Where they are stored.
+            take: Called with what is stored of them and what is new.
+            log: Gets the counts, and has the display.
+            all_: Whether no other sources count.
+            is_ahead: Whether another chain runs at the same time.
+        """
+        analyzing = Analyzing(
+            self._store,
+            self._graph["analyze"].config,
+            self._engine,
+            log.progress,
+            clip=self._semantics.clip,
+            models=self._semantics.store,
+            measures=[extension.name for extension in measures_used()],
+            removals=self._removals,
+            is_ahead=is_ahead,
+        )
+
+        def take_new(proposed: ProposedUnit) -> None:
+            proposed, n_withheld = without_removed(proposed, self._removals)
+            if n_withheld:
+                log.counts[WITHHELD] += n_withheld
+            candidates.add(proposed)
+            take(proposed)
+
+        uris = {str(source.source_id): source.uri for source in sources}
+        for stored in candidates.load(uris, all_=all_):
+            take(stored)
+        missing = [s for s in sources if str(s.source_id) not in candidates.track_part]
+        if missing:
+            analyzing.run(missing, self._propose_step(analyzing), take_new)
+        candidates.flush()
+        counts = analyzing.counts
+        log.counts["sources_analyzed"] += counts.n_analyzed
+        log.counts["segments_analyzed"] += counts.n_segments
+        log.counts["sources_joined"] += counts.n_joined
+        log.counts["gpu_batches_halved"] += counts.n_halved
+        log.long_whole.update(counts.whole)
+        log.cpu_s.update(analyzing.cpu_s)
+
+    def _propose_step(self, analyzing: Analyzing) -> Step:
+        stage = self._graph["propose"]
+        stage.heads = self._semantics.heads()
+        return Step(
+            make=UnitWorker,
+            settings={
+                "stage": stage,
+                "load": LoadTracks(analyzing.tracks),
+                "keep": KeepProposed(self._recipe.analyze.clip),
+            },
+            resources=stage.resources,
+        )
+
+
+class Ahead:
+    """Measures sources in a thread, for a later pass.
+
+    Args:
+        measuring: How.
+        sources: Each content once.
+        candidates: Of its own.
+    """
+
+    def __init__(
+        self, measuring: Measuring, sources: Sequence[SourceRef], candidates: Candidates
+    ) -> None:
+        self._measuring, self._sources, self._candidates = measuring, sources, candidates
+        # The display shows the pass that is under way.
+        self._log = RunLog(progress=Progress(io.StringIO(), live=False))
+        self._thread = threading.Thread(target=self._run, name="ahead", daemon=True)
+        self._is_begun = False
+
+    def begin(self) -> None:
+        """Starts, unless it was started before.
+
+        Without Ray it does not: the only process for work is that of the pass under way.
+        """
+        if not self._is_begun and self._measuring.has_workers:
+            self._is_begun = True
+            self._thread.start()
+
+    def join(self, log: RunLog) -> None:
+        """Waits for the end, and adds what was done to a log."""
+        if self._is_begun:
+            self._thread.join()
+            log.counts.update(self._log.counts)
+            log.cpu_s.update(self._log.cpu_s)
+            log.long_whole.update(self._log.long_whole)
+
+    def _run(self) -> None:
+        try:
+            self._measuring.run(
+                self._sources, self._candidates, lambda _: None, self._log, all_=False,
+                is_ahead=True,
+            )  # fmt: skip
+        except Exception:
+            # The pass that needs these sources meets it again, and reports it.
+            logger.debug("a generation was not analyzed ahead", exc_info=True)
