@@ -1,8 +1,10 @@
 """Generations: commits that come early, tars of one generation, and growth that adds."""
 
+import io
 import itertools
 import json
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,19 @@ import made_corpus
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from film_makers import write_video
+from film_shots import moving_texture
 
-from curator.recipe import Recipe
+from curator.cli import main
+from curator.commands.arguments import EXIT_OK
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.recipe import Recipe, load_recipe
 from curator.run_config import RunConfig
+from curator.runs.curation import Run
 from curator.runs.generations import numbered
+from curator.runs.measuring import Ahead
+from curator.runs.run_log import RunLog
 from curator.storage import open_store
 from curator.tables.checksums import read_parquet
 from curator.tables.snapshot_store import read_snapshot, snapshot_numbers
@@ -256,3 +267,34 @@ def test_a_broken_off_run_makes_the_same_generations_again() -> None:
 def test_summaries_are_plain_json(growing: Path) -> None:
     judged = json.loads((growing / "summary.json").read_text())["judged"]
     assert set(judged) == {"stamp", "bounds", "taken", "generation", "kept_vectors"}
+
+
+def test_the_next_generation_is_analyzed_while_this_one_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that work ahead is found by the next pass, counted once, and cleaned up in the end."""
+    for number in range(3):
+        film = tmp_path / "in" / f"{number}.mp4"
+        film.parent.mkdir(exist_ok=True)
+        write_video(film, moving_texture(75, seed=number), fps=Fraction(25))
+    settings = ["run.mode=growing", "run.generation_hours=0.0008", "dedup.enabled=false"]
+    settings += ["filters.short_side_px.min=100", "shard.resolutions=[120]"]
+    found: list[tuple[str, int]] = []
+    join = Ahead.join
+
+    def joined(self: Ahead, log: RunLog) -> None:
+        before = log.counts["sources_analyzed"]
+        join(self, log)
+        found.append(("ahead", log.counts["sources_analyzed"] - before))
+
+    monkeypatch.setattr(Ahead, "join", joined)
+    out = tmp_path / "out"
+    with Progress(io.StringIO(), live=False) as progress, Engine(address=None, workers=1) as engine:
+        made = Run(open_store(str(out)), load_recipe("quickstart", settings), engine, progress)
+        summary = made.execute([str(tmp_path / "in")], limit=None)
+    assert found == [("ahead", 1), ("ahead", 1)]
+    assert summary["work"]["sources_analyzed"] == summary["counts"]["done"] == 3
+    assert summary["counts"]["kept"] == 3
+    assert [one["counts"]["sources"] for one in snapshots(out)] == [1, 2, 3]
+    assert not list(out.glob("cuts/*"))
+    assert main(["verify", str(out)]) == EXIT_OK
