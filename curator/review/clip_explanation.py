@@ -93,7 +93,8 @@ def _judged(finished: Finished, number: int) -> Iterator[Judged]:
     candidates = finished.candidates()
     corpus = corpus_of(candidates, min_s=finished.recipe.propose.min_s)
     rules = finished.recipe.filters.root
-    for bounds, rule in zip(resolve(rules, corpus), rules.values(), strict=True):
+    resolved = resolve(rules, corpus, finished.frozen())
+    for bounds, rule in zip(resolved, rules.values(), strict=True):
         values = score_values(candidates, bounds.score)
         value = None if np.isnan(values[number]) else float(values[number])
         row = candidates.slice(number, 1)

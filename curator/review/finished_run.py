@@ -1,6 +1,7 @@
 """A finished run under OUT, read without changing anything."""
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,9 @@ from curator.measures.score_list import SCORES
 from curator.recipe import Recipe, recipe_used
 from curator.records.clips import Reason
 from curator.runs.corpus import CLIP_ORDER, room_of
+from curator.runs.generations import frozen_bounds
 from curator.stages.dedup.pair_store import StoredPairs
+from curator.stages.filter.rules import Sides
 from curator.stages.propose.candidate_store import read_pictures, stored_candidates
 from curator.storage import Store, open_store
 from curator.storage.metadata_columns import is_metadata
@@ -34,10 +37,14 @@ class Finished:
     summary: Mapping[str, Any]
     recipe: Recipe
     clips: pa.Table
-    """Rows of `clips_schema`; columns that were added since are null. Where they are many, they are
-    in a temporary file, and what is not used takes no memory."""
+    """Rows of `clips_schema` in `CLIP_ORDER`; columns that were added since are null. Where they
+    are many, they are in a temporary file, and what is not used takes no memory."""
     room_bytes: int
     """Memory for each of the tables that are held."""
+
+    def frozen(self) -> dict[str, Sides] | None:
+        """Numbers of rules by quantile that a growing run froze, by rule; None of an exact run."""
+        return frozen_bounds(self.summary) if self.recipe.run.mode == "growing" else None
 
     def candidates(self) -> pa.Table:
         """The clips as proposed and scored, a row for each of `clips`, in its order.
@@ -106,12 +113,14 @@ def open_finished(
     # First, because it names the scores of the tables.
     recipe = recipe_used(summary, store.uri)
     room_bytes = room_of(memory_bytes or default_memory_bytes())
-    clips: DiskTable | None = None
-    for name in summary["tables"]["clips"]:
-        table = _as_now(read_parquet(store, name))
-        clips = clips or DiskTable(table.schema, room_bytes)
-        clips.add(table)
-    assert clips is not None, "each table has a part"
+    # Of a growing run only the clips of one generation are in order.
+    is_growing = recipe.run.mode == "growing"
+    tables = (_as_now(read_parquet(store, name)) for name in summary["tables"]["clips"])
+    first = next(tables)
+    rows = itertools.chain([first], tables)
+    clips = DiskTable(first.schema, room_bytes)
+    for block in _in_order(rows, first.schema, room_bytes) if is_growing else rows:
+        clips.add(block)
     return Finished(
         store=store,
         summary=summary,
@@ -119,6 +128,13 @@ def open_finished(
         clips=clips.whole(),
         room_bytes=room_bytes,
     )
+
+
+def _in_order(tables: Iterable[pa.Table], schema: pa.Schema, room_bytes: int) -> Iterator[pa.Table]:
+    stored = SortedRows(schema, CLIP_ORDER, room_bytes)
+    for table in tables:
+        stored.add(table)
+    yield from stored.blocks()
 
 
 def _as_now(table: pa.Table) -> pa.Table:

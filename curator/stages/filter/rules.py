@@ -54,7 +54,9 @@ class Bounds:
 
 
 def resolve(
-    rules: Mapping[str, Rule], corpus: Callable[[str], Values] | None = None
+    rules: Mapping[str, Rule],
+    corpus: Callable[[str], Values] | None = None,
+    frozen: Mapping[str, Sides] | None = None,
 ) -> list[Bounds]:
     """Turns rules into numbers, in the same order.
 
@@ -64,12 +66,15 @@ def resolve(
         rules: From the recipe.
         corpus: Returns the values of a score over all candidate clips that are long enough and have
             it, whatever other rules decide. None leaves bounds by quantile out.
+        frozen: Numbers of rules by quantile that earlier clips were held to, by rule.
     """
     bounds = []
     for name, rule in rules.items():
         score = rule.score or name
         low, high, n_measured = rule.min, rule.max, None
-        if corpus is not None and rule.is_by_quantile:
+        if frozen is not None and name in frozen:
+            low, high = frozen[name]
+        elif corpus is not None and rule.is_by_quantile:
             values = corpus(score)
             n_measured = len(values)
             lows = low, quantile_bound(values, lowest=rule.drop_lowest)

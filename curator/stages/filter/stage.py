@@ -1,7 +1,6 @@
 """The stage that judges candidate clips by the rules of the recipe."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 
@@ -51,26 +50,20 @@ class FilterStage(Stage[FilterConfig, pa.Table, Decided]):
 
         Args:
             clips: All candidates, in any order.
-            frozen: Bounds of rules by quantile that earlier clips were held to; None for those of
-                `clips`.
+            frozen: Numbers of rules by quantile that earlier clips were held to; other rules have
+                those of `clips`.
         """
-        corpus = corpus_of(clips, min_s=self._needs.min_s)
-        if frozen is None:
-            return resolve(self.config.root, corpus)
-        given = {name: rule for name, rule in self.config.root.items() if name not in frozen}
-        found = {bound.rule: bound for bound in resolve(given, corpus)}
-        for bound in resolve(self.config.root):
-            if bound.rule in frozen:
-                low, high = frozen[bound.rule]
-                found[bound.rule] = replace(bound, min=low, max=high)
-        return [found[name] for name in self.config.root]
+        return resolve(self.config.root, corpus_of(clips, min_s=self._needs.min_s), frozen)
 
     def by_quantile(self, bounds: Sequence[Bounds]) -> dict[str, Sides]:
-        """Returns lower and upper bound of each rule that drops a share, by its name."""
+        """Returns lower and upper bound of each rule that drops a share, by its name.
+
+        A rule whose score no clip has is left out: it has no numbers yet.
+        """
         return {
             bound.rule: (bound.min, bound.max)
             for bound in bounds
-            if self.config.root[bound.rule].is_by_quantile
+            if self.config.root[bound.rule].is_by_quantile and bound.n_measured != 0
         }
 
     def judge(self, clips: pa.Table, bounds: Sequence[Bounds]) -> Decided:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judged import needs
 from one_by_one import Verdict, judge
 from pydantic import ValidationError
 from samples import made_signals, made_track
@@ -17,6 +18,8 @@ from curator.measures.score_list import SCORES, score_clip
 from curator.records.clips import Reason, Span
 from curator.stages.filter.config import FilterConfig
 from curator.stages.filter.rules import Bounds, quantile_bound, resolve
+from curator.stages.filter.stage import FilterStage
+from curator.stages.shard.config import ShardConfig
 
 
 def span(start: int, end: int) -> Span:
@@ -245,6 +248,19 @@ def test_ties_at_a_quantile_are_kept_together() -> None:
     assert quantile_bound(values, highest=0.5) == 1.0
     assert quantile_bound(values, highest=0.95) == 0.0
     assert quantile_bound(np.zeros(0), lowest=0.5) is None
+
+
+def test_frozen_numbers_take_the_place_of_quantiles_once_there_are_any() -> None:
+    """Pins that a first generation without a score does not leave its rule without a bound."""
+    config = FilterConfig.model_validate({"luma": {"drop_lowest": 0.5}, "motion": {"min": 1}})
+    stage = FilterStage(config, needs(ShardConfig()))
+    none = resolve(config.root, lambda _: np.array([]))
+    assert stage.by_quantile(none) == {}
+    first = resolve(config.root, lambda _: np.array([0.1, 0.2]), stage.by_quantile(none))
+    assert stage.by_quantile(first) == {"luma": (0.2, None)}
+    later = resolve(config.root, lambda _: np.array([0.7, 0.8]), stage.by_quantile(first))
+    assert [(bound.min, bound.max) for bound in later] == [(0.2, None), (1, None)]
+    assert stage.by_quantile(later) == {"luma": (0.2, None)}
 
 
 def test_of_two_bounds_on_a_side_the_stricter_counts() -> None:
