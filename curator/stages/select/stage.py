@@ -32,13 +32,18 @@ class SelectStage(Stage[SelectConfig, ClipRows, None]):
             return
         kept = unit.kept_numbers()
         columns = [unit.column(name).take(pa.array(kept)) for name in config.by]
-        chosen = select(unit.kept_ids(), columns, config, self.taken)
+        before = dict(self.taken) if config.max_per_group is not None else {}
+        chosen = select(unit.kept_ids(), columns, config, before)
         for name, n_taken in zip(chosen.names, chosen.n_taken.tolist(), strict=True):
             self.taken[name] = self.taken.get(name, 0) + n_taken
         for place in np.flatnonzero(~chosen.is_taken).tolist():
             clip, group, rank = unit[int(kept[place])], chosen.group[place], chosen.rank[place]
-            named = f"group {chosen.names[group]}: " if config.by else ""
-            quota, n_clips = chosen.quota[group], chosen.n_clips[group]
-            detail = f"{named}{quota} of {n_clips} taken, this is no. {rank}"
+            name, quota, n_clips = chosen.names[group], chosen.quota[group], chosen.n_clips[group]
+            named = f"group {name}: " if config.by else ""
+            n_before = before.get(name, 0)
+            more = f", after {n_before} of earlier generations" if n_before else ""
+            detail = f"{named}{quota} of {n_clips} taken, this is no. {rank}{more}"
             reject(clip, Reason.NOT_SELECTED, detail=detail)
-            clip.reason_score, clip.reason_threshold = float(rank), float(quota)
+            # Counted with earlier clips, as `max_per_group` is.
+            clip.reason_score = float(rank + n_before)
+            clip.reason_threshold = float(quota + n_before)

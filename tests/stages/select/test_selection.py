@@ -95,6 +95,20 @@ def test_only_survivors_are_chosen_from_and_the_others_keep_their_reason() -> No
         assert row.reason_detail.startswith("group wide: 2 of 5 taken, this is no. ")
 
 
+def test_a_cap_counts_what_earlier_generations_took() -> None:
+    """Pins that a rejected clip says the cap that would have kept it."""
+    stage = SelectStage(SelectConfig(max_per_group=3))
+    stage.taken = {"": 2}
+    rows = clips(3)
+    stage.process(rows)
+    lost = sorted(row.reason_score for row in rows if row.decision == "rejected")
+    assert lost == [4, 5]
+    assert {row.reason_threshold for row in rows if row.decision == "rejected"} == {3}
+    details = [str(row.reason_detail) for row in rows if row.decision == "rejected"]
+    assert all("1 of 3 taken" in d and "after 2 of earlier generations" in d for d in details)
+    assert stage.taken == {"": 3}
+
+
 def test_without_shares_and_caps_nothing_is_left_out() -> None:
     """Pins that a section which only names columns selects nothing."""
     rows = clips(5)
