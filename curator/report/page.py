@@ -58,6 +58,7 @@ def render_report(
         version=summary.get("curate_version"),
         counts=counts,
         is_of_last=is_of_last,
+        has_clips=len(clips) > 0,
         recipe=recipe,
         recipe_text=json.dumps(recipe, indent=2, ensure_ascii=False, default=str),
         versions=summary.get("versions") or {},

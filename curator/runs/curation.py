@@ -221,12 +221,20 @@ class Run:
         standing = StandingShards(store, previous)
         before: Results | None = None
         if previous:
-            why = not_current(store, previous, self._sources, earlier, standing, run.judged)
+            why = not_current(
+                store,
+                previous,
+                self._sources,
+                self._metadata,
+                earlier,
+                standing,
+                run.judged,
+            )
             if why is None:
                 n_kept = self._sources.settle(earlier)
                 before = earlier_results(store, previous, n_kept)
             else:
-                logger.info("all clips are decided about again: %s", why)
+                logger.warning("all clips are decided about again: %s", why)
                 self._losses.after_scan(self._sources, self._unlisted)
         known = () if before is not None else generations.known
         scope = Scope(

@@ -14,8 +14,10 @@ from curator.recipe import Recipe
 from curator.run_config import RunConfig
 from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
+from curator.storage.metadata_columns import is_metadata
 from curator.tables.snapshot_store import INDEXES
-from curator.tables.source_table import SourceTable
+from curator.tables.source_metadata import SourceMetadata
+from curator.tables.source_table import SourceTable, without_copies
 
 JUDGED = "judged"
 """Field of a summary: what the decisions about its clips follow from."""
@@ -76,6 +78,7 @@ def not_current(
     store: Store,
     previous: Mapping[str, Any],
     sources: SourceTable,
+    metadata: SourceMetadata,
     earlier: pa.Table,
     standing: StandingShards,
     judged: Mapping[str, Any],
@@ -86,6 +89,7 @@ def not_current(
         store: Output root.
         previous: Summary of the newest snapshot.
         sources: Of the run.
+        metadata: Of the sources.
         earlier: Rows of `sources` of the run before.
         standing: The tars that are there.
         judged: What decisions and captions follow from now.
@@ -95,18 +99,40 @@ def not_current(
         return "the recipe, this version, or the columns of metadata changed"
     if _of_captions(previous["recipe"], previous["extensions"]) != judged[CAPTIONS]:
         return "the section caption of the recipe changed"
-    contents = sources.by_content()["source_id"].combine_chunks()
-    gone = earlier.filter(pc.invert(pc.is_in(earlier["source_id"], value_set=contents)))
+    contents = sources.by_content()
+    there = pc.is_in(earlier["source_id"], value_set=contents["source_id"].combine_chunks())
+    gone = earlier.filter(pc.invert(there))
     if gone.num_rows:
-        uri = gone["uri"][0].as_py()
-        return f"{gone.num_rows} sources are gone or have other content, such as {uri}"
+        first = gone["uri"][0].as_py()
+        return f"sources that are gone or have other content: {gone.num_rows}, such as {first}"
+    changed = _described_otherwise(metadata.joined(contents, "uri"), without_copies(earlier))
+    if changed:
+        return f"sources with other metadata: {len(changed)}, such as {changed[0]}"
     named = {name for shard in previous["shards"] for name in shard["versions"]}
     lost = sorted(named.difference(standing.sizes))
     lost += [name for name in previous[INDEXES].values() if not store.exists(name)]
     for table, parts in previous["tables"].items():
-        there = {info.key for info in store.list(f"{table}/")}
-        lost += [part for part in parts if part not in there]
+        found = {info.key for info in store.list(f"{table}/")}
+        lost += [part for part in parts if part not in found]
     return f"{store.uri}/{lost[0]} is missing or damaged" if lost else None
+
+
+def _described_otherwise(contents: pa.Table, earlier: pa.Table) -> list[str]:
+    """Returns addresses of earlier sources whose metadata is another now.
+
+    Args:
+        contents: Of the run, with columns of metadata.
+        earlier: Rows of `sources` of the run before, one of each content.
+    """
+    place = pc.index_in(earlier["source_id"], value_set=contents["source_id"].combine_chunks())
+    is_other = np.zeros(earlier.num_rows, bool)
+    for name in filter(is_metadata, contents.column_names):
+        before, now = earlier[name], contents[name].take(place)
+        if not before.equals(now):
+            pairs = zip(before.to_pylist(), now.to_pylist(), strict=True)
+            is_other |= [old != new for old, new in pairs]
+    found: list[str] = earlier["uri"].filter(pa.array(is_other)).to_pylist()
+    return found
 
 
 def judged_by(
@@ -127,9 +153,10 @@ def judged_by(
     others = [extension for extension in extensions if extension["kind"] != _CAPTIONERS]
     found = graph.fingerprints().items()
     stamps = {name: stamp for name, stamp in found if name not in _WITH_WORDS}
+    versions = {stage.name: stage.version for stage in graph}
     columns = sorted((field.name, str(field.type)) for field in metadata)
     return {
-        STAMP: fingerprint("judged", settings, stamps, others, columns),
+        STAMP: fingerprint("judged", settings, stamps, versions, others, columns),
         CAPTIONS: _of_captions(recipe.model_dump(mode="json"), extensions),
     }
 

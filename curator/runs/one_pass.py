@@ -235,11 +235,13 @@ class Pass:
         assert self._scope.before is not None
         summary = self._scope.before.summary
         tables, sorted_ = summary["tables"], summary[JUDGED].get(KEPT_VECTORS)
-        if sorted_ is not None and set(sorted_) <= set(tables["embeddings"]):
+        parts = {part.rpartition("/")[2]: part for part in tables["embeddings"]}
+        if sorted_ is not None and parts.keys() >= set(sorted_):
             for name in sorted_:
-                yield read_parquet(self._store, name, ["clip_id", "vector"])
+                yield read_parquet(self._store, parts[name], ["clip_id", "vector"])
             return
-        # `exact` passes do not sort them: bounds would move them from part to part.
+        # `exact` passes do not sort them: bounds would move them from part to part. `curate remove`
+        # and `curate recaption` may have changed what is kept.
         kept = [pa.array([], pa.string())]
         for name in tables["clips"]:
             clips = read_parquet(self._store, name, ["clip_id", "decision"])
@@ -401,7 +403,7 @@ class Pass:
                         STAMP: self._run.judged[STAMP],
                         BOUNDS: corpus.quantiles,
                         TAKEN: self._graph["select"].taken,
-                        GENERATION: pc.max(self._sources.by_content()["generation"]).as_py() or 0,
+                        GENERATION: self._sources.last_generation(),
                     },
                     sorts_vectors=not self._is_whole,
                     publishes=scope.publishes,

@@ -152,7 +152,8 @@ def _from_footers(
 
     def row(name: str) -> dict[str, Any]:
         keys, failed = parts.footer(name)
-        marks = bytes(key in set(failed) for key in keys)
+        lost = frozenset(failed)
+        marks = bytes(key in lost for key in keys)
         return {"part": name, "version": listed[name], "keys": _digests(keys), "failed": marks}
 
     with ThreadPoolExecutor(_THREADS) as pool:

@@ -16,6 +16,7 @@ knows what may not be removed without reading all of them.
 """
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -93,6 +94,18 @@ def with_fixed_paths(summary: Mapping[str, Any]) -> dict[str, Any]:
         for table, parts in summary.get("tables", {}).items()
     }
     return {**summary, "tables": tables}
+
+
+def put_in_place(store: Store, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies parts of tables that only `snapshots/` has to the folders that readers list.
+
+    Returns:
+        The summary, which names the copies.
+    """
+    for part in itertools.chain.from_iterable(summary["tables"].values()):
+        if part == _own(part):
+            store.copy(part, part.removeprefix(f"{SNAPSHOTS}/"))
+    return with_fixed_paths(summary)
 
 
 def _own(part: str) -> str:

@@ -220,6 +220,12 @@ class SourceTable:
         columns = {name: rows[name] for name in ("source_id", "uri", "generation")}
         return pa.table(columns | {"seconds": seconds})
 
+    def last_generation(self) -> int:
+        """Returns the number of the last generation that has a source; 0 for none."""
+        found = self.by_content()
+        done = pc.is_in(found["source_id"], value_set=self.contents().combine_chunks())
+        return pc.max(found["generation"].filter(done)).as_py() or 0
+
     def set_generations(self, numbers: pa.Table) -> None:
         """Sets the generation of contents.
 
@@ -260,11 +266,7 @@ class SourceTable:
         Returns:
             The number of kept clips of each.
         """
-        copies = pc.list_parent_indices(earlier["notes"].combine_chunks()).filter(
-            pc.equal(pc.list_flatten(earlier["notes"].combine_chunks()), str(Note.SAME_BYTES))
-        )
-        own = np.setdiff1d(np.arange(earlier.num_rows), copies.to_numpy())
-        earlier = earlier.take(pa.array(own))
+        earlier = without_copies(earlier)
         now = self.by_content()
         place = pc.index_in(earlier["source_id"], value_set=now["source_id"].combine_chunks())
         earlier = earlier.filter(pc.is_valid(place))
@@ -363,6 +365,14 @@ class SourceTotals:
             shown = failed.filter(pc.equal(failed["error_code"], code)).slice(0, room)
             self.failed += source_records(shown)
             self.by_error[code] += n_failed
+
+
+def without_copies(rows: pa.Table) -> pa.Table:
+    """Returns rows of `sources` without those of the same bytes as another, whose clips count."""
+    notes = rows["notes"].combine_chunks()
+    is_copy = pc.equal(pc.list_flatten(notes), str(Note.SAME_BYTES))
+    copies = pc.list_parent_indices(notes).filter(is_copy)
+    return rows.take(pa.array(np.setdiff1d(np.arange(rows.num_rows), copies.to_numpy())))
 
 
 def source_records(rows: pa.Table) -> list[Source]:

@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -20,6 +21,9 @@ from curator.commands.arguments import EXIT_OK
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.recipe import Recipe, load_recipe
+from curator.review.bound_tuning import tune
+from curator.review.clip_explanation import explain
+from curator.review.finished_run import open_finished
 from curator.run_config import RunConfig
 from curator.runs.curation import Run
 from curator.runs.generations import numbered
@@ -58,6 +62,11 @@ def table(out: Path, name: str, summary: Mapping[str, Any]) -> pa.Table:
 def snapshots(out: Path) -> list[dict[str, Any]]:
     store = open_store(str(out))
     return [read_snapshot(store, number) for number in snapshot_numbers(store)]
+
+
+def summary_of(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return found
 
 
 def decisions(clips: pa.Table) -> dict[str, Any]:
@@ -100,7 +109,9 @@ def exact(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def growing(stored: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Grown by two runs, so that the sources of later generations come between earlier ones."""
     out = made_corpus.copied(stored, tmp_path_factory.mktemp("growing") / "out")
+    run(out, recipe("growing"), n_sources=N_SOURCES // 2)
     run(out, recipe("growing"))
     return out
 
@@ -159,7 +170,7 @@ def test_growing_generations_leave_earlier_clips_as_they_are(growing: Path) -> N
     assert counts["kept"] == len(kept)
     assert found[-1]["kept_s"] > found[0]["kept_s"]
     vectors = [
-        read_parquet(open_store(str(growing)), part)["clip_id"].to_pylist()
+        read_parquet(open_store(str(growing)), f"embeddings/{part}")["clip_id"].to_pylist()
         for part in found[-1]["judged"]["kept_vectors"]
     ]
     assert sorted(itertools.chain(*vectors)) == sorted(kept)
@@ -167,6 +178,21 @@ def test_growing_generations_leave_earlier_clips_as_they_are(growing: Path) -> N
     sources = table(growing, "sources", found[-1])
     assert pc.sum(sources["n_kept"]).as_py() == len(kept)
     assert pc.sum(sources["n_clips"]).as_py() == N
+
+
+def test_clips_of_all_generations_are_explained_by_the_bounds_that_they_were_held_to(
+    growing: Path,
+) -> None:
+    """Pins that generations are put in one order, and that each table has the frozen number."""
+    finished = open_finished(str(growing))
+    low, _ = finished.summary["judged"]["bounds"]["sharpness"]
+    low_clips = finished.clips.filter(pc.equal(finished.clips["reason"], "sharpness_too_low"))
+    assert len(low_clips)
+    for clip_id in (low_clips["clip_id"][0].as_py(), low_clips["clip_id"][-1].as_py()):
+        words = explain(finished, clip_id)
+        assert re.search(rf"sharpness +\S+ +min {low:.4g} .*rejects: sharpness_too_low", words)
+    tuned = tune(finished, ["motion.min=0.05"], rules_only=True)
+    assert len(tuned.then) == N
 
 
 def test_new_sources_read_no_clips_of_the_past(
@@ -196,10 +222,36 @@ def test_new_sources_read_no_clips_of_the_past(
     assert not read & past
 
 
-def test_another_bound_decides_about_all_generations_and_commits_once(growing: Path) -> None:
+def test_a_run_that_adds_nothing_leaves_snapshot_and_report(growing: Path) -> None:
+    before, page = snapshots(growing), growing / "report/index.html"
+    shown = page.read_bytes()
+    assert b"those of the last generation" in shown
+    run(growing, recipe("growing"))
+    assert snapshots(growing) == before
+    assert page.read_bytes() == shown
+    page.unlink()
+    run(growing, recipe("growing"))
+    assert b"No clip was added" in page.read_bytes()
+
+
+def test_another_bound_decides_about_all_generations_and_commits_once(
+    growing: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Pins that no snapshot is smaller while a changed recipe is applied to all generations."""
     n_before = len(snapshots(growing))
-    summary = run(growing, recipe("growing", "filters.motion.min=0.05"))
+    named = sorted(summary_of(growing)["tables"]["clips"])
+    listed: list[list[str]] = []
+
+    def stage(_: str) -> None:
+        listed.append(sorted(f"clips/{path.name}" for path in (growing / "clips").iterdir()))
+
+    made = recipe("growing", "filters.motion.min=0.05")
+    summary = made_corpus.execute(growing, made, N_SOURCES, stage=stage)
+    assert all(names == named for names in listed), "readers of the folder see no clip twice"
+    assert any("decided about again: the recipe" in message for message in caplog.messages)
+    assert summary["tables"] == summary_of(growing)["tables"]
+    assert set(summary["tables"]["clips"]) == {f"clips/{p.name}" for p in growing.glob("clips/*")}
+    assert set(summary["judged"]["kept_vectors"]) <= {p.name for p in growing.glob("embeddings/*")}
     found = snapshots(growing)
     assert len(found) == n_before + 1
     assert summary["counts"]["clips"] == N
@@ -208,6 +260,21 @@ def test_another_bound_decides_about_all_generations_and_commits_once(growing: P
     there = {info.key for info in open_store(str(growing)).list("shards/")}
     assert old | new <= there
     assert {len(numbers) for numbers in by_tar(growing, found[-1]).values()} == {1}
+
+
+def test_other_metadata_of_an_earlier_source_decides_again(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that no clip keeps a value that its source has no more."""
+    out, made = made_corpus.copied(stored, tmp_path / "out"), recipe("growing")
+    made_corpus.execute(out, made, 20, meta=True)
+    monkeypatch.setattr(made_corpus, "CAMERAS", ("a", "b", "mended", None))
+    made_corpus.execute(out, made, 40, meta=True)
+    cameras = table(out, "clips", summary_of(out))["meta.camera"]
+    assert set(cameras.to_pylist()) == {"a", "b", "mended", None}
+    n_before = len(snapshots(out))
+    made_corpus.execute(out, made, 40, meta=True)
+    assert len(snapshots(out)) == n_before
 
 
 def test_exact_and_growing_can_follow_each_other(exact: Path) -> None:

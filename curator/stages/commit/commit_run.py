@@ -33,6 +33,7 @@ from curator.tables.out_layout import (
     NEXT_MANIFEST,
     OWN_FOLDERS,
     SHARDS,
+    SNAPSHOTS,
     TABLES,
     is_own,
     leftovers,
@@ -47,6 +48,7 @@ from curator.tables.snapshot_store import (
     add_snapshot,
     archived,
     number_commit,
+    put_in_place,
 )
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable, SourceTotals, value_counts
@@ -55,7 +57,9 @@ logger = logging.getLogger(__name__)
 
 
 KEPT_VECTORS = "kept_vectors"
-"""Field of `judged`: parts of `embeddings` that hold the vectors of kept clips and no others."""
+"""Field of `judged`: parts of `embeddings` that hold the vectors of kept clips and no others, named
+without their folder."""
+REPORT = "report/index.html"
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
@@ -125,12 +129,15 @@ def commit_run(run: Commit) -> dict[str, Any]:
     run.check()
     kept = run.n_kept_before + kept_by_source(run.clips)
     earlier = run.before["tables"] if run.before is not None else {}
+    # Readers of the folders of the tables see no clip twice before there is a snapshot.
+    root = "" if run.publishes else f"{SNAPSHOTS}/"
     totals = SourceTotals()
     names: dict[str, list[str]] = {"sources": []}
     for number, rows in enumerate(run.sources.rows(kept)):
-        rows = run.metadata.joined(rows, "uri")
-        names["sources"].append(write_table_part(run.store, "sources", number, rows))
         totals.add(rows)
+        if run.publishes:
+            rows = run.metadata.joined(rows, "uri")
+            names["sources"].append(write_table_part(run.store, "sources", number, rows))
     tables: dict[str, SortedRows | StoredVectors | ClipColumns] = {
         "shots": run.shots,
         "clips": run.clips,
@@ -141,24 +148,27 @@ def commit_run(run: Commit) -> dict[str, Any]:
         # A separate table: the length of a vector is part of a column's type.
         tables["clip_embeddings"] = run.clip_embeddings
     names |= {
-        name: write_tables(run.store, name, table.blocks(), table.schema, earlier.get(name, ()))
+        name: write_tables(
+            run.store, root + name, table.blocks(), table.schema, earlier.get(name, ())
+        )
         for name, table in tables.items()
     }
     judged = dict(run.judged)
     if run.sorts_vectors:
-        names["embeddings"], own = _sorted_vectors(run, earlier.get("embeddings", ()))
+        parts = earlier.get("embeddings", ())
+        names["embeddings"], own = _sorted_vectors(run, f"{root}embeddings", parts)
         before = run.before["judged"].get(KEPT_VECTORS) if run.before is not None else []
         if before is not None:
-            judged[KEPT_VECTORS] = [*before, *own]
+            judged[KEPT_VECTORS] = [*before, *(part.rpartition("/")[2] for part in own)]
     if run.sidecars is not None:
         table = run.sidecars
         names["sidecars"] = write_tables(
-            run.store, "sidecars", [table], table.schema, earlier.get("sidecars", ())
+            run.store, f"{root}sidecars", [table], table.schema, earlier.get("sidecars", ())
         )
     if run.annotations is not None:
         names["annotations"] = write_tables(
             run.store,
-            "annotations",
+            f"{root}annotations",
             run.annotations,
             ANNOTATIONS_SCHEMA,
             earlier.get("annotations", ()),
@@ -168,6 +178,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         summary = added(run.before, summary)
     if not run.publishes:
         return summary
+    summary = put_in_place(run.store, summary)
     page = render_report(
         summary=summary,
         sources=totals.failed,
@@ -180,6 +191,8 @@ def commit_run(run: Commit) -> dict[str, Any]:
         summary,
         run.previous,
         report=page,
+        # A page that shows clips is of more use than one that says that none was added.
+        keeps_report=run.before is not None and not len(run.clips),
         shard_files=run.shard_files,
         folders=LAYOUT if run.is_last else (*TABLES, SHARDS),
         stamps=run.stamps,
@@ -196,8 +209,17 @@ def commit_run(run: Commit) -> dict[str, Any]:
     return summary
 
 
-def _sorted_vectors(run: Commit, earlier: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Writes the vectors of kept clips, then the others; returns all parts, and the first ones."""
+def _sorted_vectors(run: Commit, name: str, earlier: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Writes the vectors of kept clips, then the others.
+
+    Args:
+        run: What is committed.
+        name: Folder of the parts.
+        earlier: Parts of earlier generations, which come first.
+
+    Returns:
+        All parts, and the new ones of kept clips.
+    """
     kept = [pa.array([], pa.string())]
     for block in run.clips.blocks(("clip_id", "decision")):
         own = block["clip_id"].filter(pc.equal(block["decision"], "kept"))
@@ -210,8 +232,8 @@ def _sorted_vectors(run: Commit, earlier: Sequence[str]) -> tuple[list[str], lis
             yield block.filter(mask if are_kept else pc.invert(mask))
 
     schema = run.embeddings.schema
-    first = write_tables(run.store, "embeddings", only(are_kept=True), schema, earlier)
-    names = write_tables(run.store, "embeddings", only(are_kept=False), schema, first)
+    first = write_tables(run.store, name, only(are_kept=True), schema, earlier)
+    names = write_tables(run.store, name, only(are_kept=False), schema, first)
     return names, first[len(earlier) :]
 
 
@@ -221,6 +243,7 @@ def publish(
     previous: Mapping[str, Any],
     *,
     report: str,
+    keeps_report: bool = False,
     shard_files: Mapping[str, bytes],
     folders: Iterable[str],
     stamps: Mapping[str, str],
@@ -236,6 +259,7 @@ def publish(
         summary: Of the commit.
         previous: Of the newest snapshot; empty without one.
         report: The page.
+        keeps_report: Whether the page that is there stays if nothing changed for readers.
         shard_files: What describes all shards, by name, in writing order.
         folders: Where leftovers may be.
         stamps: Current fingerprint of each folder that goes by them.
@@ -255,7 +279,8 @@ def publish(
     if commit.is_new:
         own = sealed_json(archived(commit.summary), to_json)
         add_snapshot(store, commit.summary[NUMBER], own)
-    store.write("report/index.html", report.encode())
+    if commit.is_new or not keeps_report or not store.exists(REPORT):
+        store.write(REPORT, report.encode())
     used = {"recipe": summary["recipe"], "fingerprints": summary["fingerprints"]}
     store.write(CONFIG, sealed_json(used, to_json))
     check()
