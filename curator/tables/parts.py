@@ -30,6 +30,7 @@ FINGERPRINT = b"curate.fingerprint"
 ROWS_PER_TABLE_PART = 200_000
 MANY_ROWS = 10_000
 _ROWS_PER_GROUP = 65_536
+_JUDGED_VALUES = 16_384
 
 
 def leave_pandas_out() -> None:
@@ -148,37 +149,68 @@ def to_parquet(
         one_row_groups: See `Parts.write`.
         rows_per_group: Rows that can be read without the others; by default the whole object.
     """
-    rows = 1 if one_row_groups else rows_per_group or _ROWS_PER_GROUP
+    if one_row_groups:
+        return sealed_parquet(
+            lambda writer: writer.write_table(table, row_group_size=1),
+            table.schema,
+            compression="none",
+            use_dictionary=False,
+            write_statistics=False,
+        )
+    rows = rows_per_group or _ROWS_PER_GROUP
     return sealed_parquet(
         lambda writer: writer.write_table(table, row_group_size=rows),
         table.schema,
-        compression="none" if one_row_groups else "zstd",
-        use_dictionary=not one_row_groups,
-        write_statistics=not one_row_groups,
+        compression="zstd",
+        **_encodings(table),
     )
 
 
 def tables_to_parquet(tables: Iterable[pa.Table], schema: pa.Schema) -> bytes:
     """Returns Parquet bytes of concatenated tables of one schema; holds few rows at a time."""
+    groups = _row_groups(tables, schema)
+    first = [next(groups)]
+    encodings = _encodings(first[0])
 
     def write(writer: pq.ParquetWriter) -> None:
-        waiting: list[pa.Table] = []
-        n_written = 0
-        for table in tables:
-            waiting.append(table)
-            while sum(one.num_rows for one in waiting) >= _ROWS_PER_GROUP:
-                whole = pa.concat_tables(waiting)
-                waiting = [whole.slice(_ROWS_PER_GROUP)]
-                group = whole.slice(0, _ROWS_PER_GROUP).combine_chunks()
-                writer.write_table(group, row_group_size=_ROWS_PER_GROUP)
-                n_written += 1
-        rest = pa.concat_tables([schema.empty_table(), *waiting]).combine_chunks()
-        if rest.num_rows or not n_written:
-            writer.write_table(rest, row_group_size=_ROWS_PER_GROUP)
+        writer.write_table(first.pop(), row_group_size=_ROWS_PER_GROUP)
+        for group in groups:
+            writer.write_table(group, row_group_size=_ROWS_PER_GROUP)
 
-    return sealed_parquet(
-        write, schema, compression="zstd", use_dictionary=True, write_statistics=True
-    )
+    return sealed_parquet(write, schema, compression="zstd", **encodings)
+
+
+def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yields concatenated tables by row groups; an empty one if there are no rows."""
+    waiting = [schema.empty_table()]
+    is_first = True
+    for table in tables:
+        waiting.append(table)
+        while sum(one.num_rows for one in waiting) >= _ROWS_PER_GROUP:
+            whole = pa.concat_tables(waiting)
+            waiting = [whole.slice(_ROWS_PER_GROUP)]
+            yield whole.slice(0, _ROWS_PER_GROUP).combine_chunks()
+            is_first = False
+    if is_first or any(one.num_rows for one in waiting):
+        yield pa.concat_tables(waiting).combine_chunks()
+
+
+def _encodings(table: pa.Table) -> dict[str, list[str]]:
+    """Returns options of the writer: dictionaries for all columns but floats that mostly differ.
+
+    Their dictionary would hold each value and add its key. They are stored byte by byte instead,
+    which compresses as well as their exponents repeat. The first values of a column decide.
+    """
+    repeating: list[str] = []
+    differing: list[str] = []
+    for name in table.column_names:
+        path, values = name, table[name].slice(0, _JUDGED_VALUES)
+        while pa.types.is_list(values.type) or pa.types.is_fixed_size_list(values.type):
+            path, values = f"{path}.list.element", pc.list_flatten(values).slice(0, _JUDGED_VALUES)
+        n_distinct = pc.count_distinct(values).as_py() if pa.types.is_floating(values.type) else 0
+        differs = 2 * n_distinct > len(values) - values.null_count
+        (differing if differs else repeating).append(path)
+    return {"use_dictionary": repeating, "use_byte_stream_split": differing}
 
 
 def write_table(store: Store, name: str, table: pa.Table) -> list[str]:
