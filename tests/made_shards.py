@@ -79,6 +79,7 @@ class MadeClip:
     fps: Fraction = FPS
     caption: str = "A made clip."
     npy: NDArray[np.float32] | None = None
+    text_npy: NDArray[np.float32] | NDArray[np.float16] | None = None
 
     @property
     def facts(self) -> dict[str, object]:
@@ -158,10 +159,11 @@ def tar_of(clips: Sequence[MadeClip]) -> tuple[bytes, list[int]]:
                 "mp4": clip.mp4,
                 "txt": clip.caption.encode(),
             }
-            if clip.npy is not None:
-                held = io.BytesIO()
-                np.save(held, clip.npy)
-                members["npy"] = held.getvalue()
+            for suffix, vector in (("npy", clip.npy), ("text.npy", clip.text_npy)):
+                if vector is not None:
+                    held = io.BytesIO()
+                    np.save(held, vector)
+                    members[suffix] = held.getvalue()
             for suffix, data in members.items():
                 info = tarfile.TarInfo(f"{clip.key}.{suffix}")
                 info.size = len(data)

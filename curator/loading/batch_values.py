@@ -2,13 +2,14 @@
 
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import torch
+from numpy.typing import NDArray
 
 from curator.errors import ShardError
 
@@ -27,9 +28,9 @@ class Repeated(NamedTuple):
     inverse: torch.Tensor
 
 
-def repeated(values: Sequence[str]) -> Repeated:
+def repeated(values: Sequence[Hashable]) -> Repeated:
     """Groups equal values."""
-    places: dict[str, int] = {}
+    places: dict[Hashable, int] = {}
     inverse = [places.setdefault(value, len(places)) for value in values]
     return Repeated(list(places), torch.tensor(inverse))
 
@@ -89,6 +90,21 @@ def rate_of(facts: Mapping[str, Any]) -> Fraction:
 
 def embeddings(stored: Sequence[bytes]) -> Repeated:
     """Returns the embeddings of a batch, each once."""
-    order = repeated([data.hex() for data in stored])
-    arrays = [np.load(io.BytesIO(bytes.fromhex(data)), allow_pickle=False) for data in order.unique]
+    order = repeated(stored)
+    arrays = [_array(data) for data in order.unique]
     return Repeated(torch.from_numpy(np.stack(arrays).astype(np.float32)), order.inverse)
+
+
+def caption_embeddings(stored: Sequence[bytes | None]) -> Repeated:
+    """Returns the embeddings of the captions of a batch, each once, as they are stored.
+
+    They are a list, because those of tokens differ in length; None stays None.
+    """
+    order = repeated(stored)
+    unique = [None if data is None else torch.from_numpy(_array(data)) for data in order.unique]
+    return Repeated(unique, order.inverse)
+
+
+def _array(stored: bytes) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(io.BytesIO(stored), allow_pickle=False)
+    return array

@@ -27,7 +27,14 @@ from torch.utils.data import IterableDataset, get_worker_info
 from curator.errors import ShardError, UsageError, unknown_key
 from curator.loading import device_windows as device
 from curator.loading.batch_plan import BucketPlan, Plan, Setting, normalized
-from curator.loading.batch_values import as_unit, embeddings, facts_of, rate_of, repeated
+from curator.loading.batch_values import (
+    as_unit,
+    caption_embeddings,
+    embeddings,
+    facts_of,
+    rate_of,
+    repeated,
+)
 from curator.loading.shard_reader import LoadedBucket, SampleReader, Shard, read_buckets
 from curator.loading.window_decoder import (
     MULTIPLE,
@@ -41,6 +48,7 @@ Batch = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 
+TEXT_VECTOR = "text.npy"
 SHUFFLED_SAMPLES = 64
 """Default window of the shuffle; neighbours in a tar come from the whole corpus already."""
 
@@ -65,6 +73,7 @@ class ClipDataset(IterableDataset[Batch]):
         values: `uint8` for [0, 255], or `unit` for float32 [-1, 1], which is four times as much to
             copy between processes; `as_unit` does the same on the trainer's device.
         embedding: Reads `npy`, the clip's embedding, into `embedding`, float32 [B, D].
+        caption_embedding: Reads `text.npy`, the caption's embedding, into `caption_embedding`.
         seed: Seed of order and windows.
         shuffle: Window of the shuffle, in samples; tars are shuffled too. 0 keeps the order of tars
             and samples.
@@ -110,6 +119,7 @@ class ClipDataset(IterableDataset[Batch]):
         size: tuple[int, int] | None = None,
         values: Literal["uint8", "unit"] = "uint8",
         embedding: bool = False,
+        caption_embedding: bool = False,
         seed: int = 0,
         shuffle: int = SHUFFLED_SAMPLES,
         drop_last: bool = False,
@@ -139,6 +149,7 @@ class ClipDataset(IterableDataset[Batch]):
         self._size = None if size is None else checked_size(size)
         self._unit = values == "unit"
         self._embedding = embedding
+        self._caption_embedding = caption_embedding
         self.gpu = device.gpu_number(gpu) if decode == "gpu" else None
         self._engines = None if self.gpu is None else partial(device.engines_of, self.gpu)
         self._on_device: device.DeviceDecoder | None = None
@@ -259,6 +270,8 @@ class ClipDataset(IterableDataset[Batch]):
         - `start_frame`: int64 [B], number of the window's first frame in the clip
         - `key`: clip ids; `json`: each sample's JSON; `bucket`: its name
         - `embedding`: `Repeated` of float32 [U, D], if requested
+        - `caption_embedding`: `Repeated` of a list, if requested: float32 [D] or, of tokens,
+          float16 [tokens, D]; None for a sample without a caption
         - `not_on_gpu`: with `decode="gpu"`, the number of clips that the CPU decoded, by reason
         - `position`: for `advance`
 
@@ -305,7 +318,7 @@ class ClipDataset(IterableDataset[Batch]):
 
     def _reader(self) -> SampleReader:
         members = ("json", "mp4", "txt", *(("npy",) if self._embedding else ()))
-        return SampleReader(self._store, members)
+        return SampleReader(self._store, members, (TEXT_VECTOR,) if self._caption_embedding else ())
 
     def _batch(self, reader: SampleReader, planned: "_Planned") -> Batch:
         name = self._plan.buckets[planned.i].name
@@ -340,9 +353,21 @@ class ClipDataset(IterableDataset[Batch]):
         }
         if self._embedding:
             batch["embedding"] = embeddings([sample["npy"] for sample in read])
+        if self._caption_embedding:
+            batch["caption_embedding"] = caption_embeddings([self._text_vector(s) for s in read])
         if on_device is not None:
             batch["not_on_gpu"] = dict(refused)
         return batch if self.batch_size is not None else _single_of(batch)
+
+    def _text_vector(self, sample: Mapping[str, Any]) -> bytes | None:
+        """Returns the stored embedding of a sample's caption; None for an empty caption."""
+        stored: bytes | None = sample.get(TEXT_VECTOR)
+        if stored is None and sample["txt"].strip():
+            raise ShardError(
+                f"clip {sample['__key__']} of {self._store.uri}/{sample['__url__']} has a caption "
+                f"and no {TEXT_VECTOR!r}; `curate recaption` with caption.embedding adds it"
+            )
+        return stored
 
     def _device_decoder(self) -> "device.DeviceDecoder | None":
         if self._engines is None:
@@ -445,6 +470,7 @@ def _single_of(batch: Batch) -> Batch:
     single |= {"caption": batch["caption"].unique[0], "bucket": batch["bucket"]}
     if "not_on_gpu" in batch:
         single["not_on_gpu"] = batch["not_on_gpu"]
-    if "embedding" in batch:
-        single["embedding"] = batch["embedding"].unique[0]
+    for name in ("embedding", "caption_embedding"):
+        if name in batch:
+            single[name] = batch[name].unique[0]
     return single

@@ -265,13 +265,14 @@ class SampleReader:
 
     Args:
         store: The shards' folder.
-        suffixes: Members to keep, such as `mp4`.
+        suffixes: Members that each sample must have, such as `mp4`.
+        optional: Members to keep where a sample has them.
 
     Raises:
         UsageError: webdataset is not installed.
     """
 
-    def __init__(self, store: Store, suffixes: Sequence[str]) -> None:
+    def __init__(self, store: Store, suffixes: Sequence[str], optional: Sequence[str] = ()) -> None:
         try:
             from webdataset.tariterators import group_by_keys, tar_file_iterator
         except ImportError as error:
@@ -279,6 +280,7 @@ class SampleReader:
         self._members, self._grouped = tar_file_iterator, group_by_keys
         self._store = store
         self._suffixes = frozenset(suffixes)
+        self._kept = self._suffixes.union(optional)
         self._pool: ThreadPoolExecutor | None = None
         self._under_way: dict[tuple[str, int], Future[bytes]] = {}
         self._n_bytes = 0
@@ -351,7 +353,7 @@ class SampleReader:
         return sample
 
     def _named(self, data: bytes, name: str) -> Iterator[dict[str, Any]]:
-        wanted = lambda member: member.partition(".")[2] in self._suffixes  # noqa: E731
+        wanted = lambda member: member.partition(".")[2] in self._kept  # noqa: E731
         for member in self._members(io.BytesIO(data), select_files=wanted):
             yield member | {"__url__": name}
 

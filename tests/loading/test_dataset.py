@@ -396,6 +396,32 @@ def test_repeated_captions_and_embeddings_come_once(tmp_path: Path) -> None:
     assert single["caption"] == captions[int(single["key"], 16)]
 
 
+def test_caption_embeddings_come_once_as_they_are_stored(tmp_path: Path) -> None:
+    """Pins vectors of tokens, which differ in length, and that no value stands for no caption."""
+    mp4 = clip_bytes(tmp_path)
+    captions = ["long", "short", "long", " "]
+    stored = {"long": np.float16([[1, 2], [3, 4]]), "short": np.float16([[5, 6]])}
+    clips = [
+        MadeClip(key=f"{i:04x}", mp4=mp4, caption=text, text_npy=stored.get(text))
+        for i, text in enumerate(captions)
+    ]
+    out = str(write_shards(tmp_path / "out", [(A, "train", clips)]))
+    dataset = ClipDataset(out, batch_size=4, frames=1, caption_embedding=True)
+    batch = next(iter(ClipLoader(dataset, num_workers=1)))
+    found = batch["caption_embedding"]
+    assert len(found.unique) == 3
+    for key, place in zip(batch["key"], found.inverse, strict=True):
+        wanted, vectors = stored.get(captions[int(key, 16)]), found.unique[place]
+        if wanted is None:
+            assert vectors is None
+        else:
+            assert (vectors.dtype, vectors.tolist()) == (torch.float16, wanted.tolist())
+    bare = MadeClip(key="00ff", mp4=mp4, caption="a caption")
+    out = str(write_shards(tmp_path / "bare", [(A, "train", [bare])]))
+    with pytest.raises(ShardError, match=r"clip 00ff of .* has a caption and no 'text.npy'"):
+        next(iter(ClipDataset(out, frames=1, caption_embedding=True)))
+
+
 def test_tars_without_a_manifest_are_listed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
