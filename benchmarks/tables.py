@@ -328,7 +328,7 @@ def encodings(table: "pa.Table") -> dict[str, dict[str, Any]]:
     lists = [f"{field.name}.list.element" for field in table.schema if types.is_list(field.type)]
     others = [f.name for f in table.schema if f.name not in floats and not types.is_list(f.type)]
     return {
-        "as the package does": {},
+        "as the package did": {},
         "no dictionary for floats": {"use_dictionary": others},
         "floats split by byte": {
             "use_dictionary": others, "use_byte_stream_split": floats + lists,
