@@ -15,12 +15,11 @@ from curator.run_config import RunConfig
 from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.storage.metadata_columns import is_metadata
+from curator.tables.kept_vectors import JUDGED
 from curator.tables.snapshot_store import INDEXES
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable, without_copies
 
-JUDGED = "judged"
-"""Field of a summary: what the decisions about its clips follow from."""
 STAMP, BOUNDS, TAKEN, GENERATION = "stamp", "bounds", "taken", "generation"
 """Fields of `judged`: fingerprint, bounds by quantile as numbers, clips taken of each group, number
 of the last generation."""

@@ -6,13 +6,12 @@ changes before `commit`, which adds a snapshot and then removes what no longer c
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curator.executor.cpu_accounting import cpu_profile
@@ -24,12 +23,12 @@ from curator.models.weight_store import ModelStore
 from curator.pipeline import AnyStage, Graph
 from curator.recipe import Recipe
 from curator.runs.corpus import Corpus, decide
-from curator.runs.generations import BOUNDS, GENERATION, JUDGED, STAMP, TAKEN, frozen_bounds
+from curator.runs.generations import BOUNDS, GENERATION, STAMP, TAKEN, frozen_bounds
 from curator.runs.losses import Losses
 from curator.runs.measuring import Ahead, Measuring
 from curator.runs.run_log import RunLog
 from curator.stages.caption.measured_caption import measured_captions
-from curator.stages.commit.commit_run import KEPT_VECTORS, Commit, kept_by_source
+from curator.stages.commit.commit_run import Commit, kept_by_source
 from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written
 from curator.stages.dedup.pair_store import StoredPairs
@@ -42,6 +41,7 @@ from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.clip_locations import Location
+from curator.tables.kept_vectors import JUDGED, kept_vectors
 from curator.tables.out_layout import DATASET, MANIFEST
 from curator.tables.output_format import existing
 from curator.tables.removal_records import Removals
@@ -227,30 +227,8 @@ class Pass:
                 corpus.rows,
                 corpus.vectors,
                 self._pairs if self._is_whole else None,
-                earlier=self._earlier_vectors if before is not None else None,
+                earlier=partial(kept_vectors, self._store, before.summary) if before else None,
             )
-
-    def _earlier_vectors(self) -> Iterator[pa.Table]:
-        """Yields `clip_id` and `vector` of the clips that earlier generations keep."""
-        assert self._scope.before is not None
-        summary = self._scope.before.summary
-        tables, sorted_ = summary["tables"], summary[JUDGED].get(KEPT_VECTORS)
-        parts = {part.rpartition("/")[2]: part for part in tables["embeddings"]}
-        if sorted_ is not None and parts.keys() >= set(sorted_):
-            for name in sorted_:
-                yield read_parquet(self._store, parts[name], ["clip_id", "vector"])
-            return
-        # `exact` passes do not sort them: bounds would move them from part to part. `curate remove`
-        # and `curate recaption` may have changed what is kept.
-        kept = [pa.array([], pa.string())]
-        for name in tables["clips"]:
-            clips = read_parquet(self._store, name, ["clip_id", "decision"])
-            own = clips["clip_id"].filter(pc.equal(clips["decision"], "kept"))
-            kept.append(own.combine_chunks())
-        ids = pa.concat_arrays(kept)
-        for name in tables["embeddings"]:
-            vectors = read_parquet(self._store, name, ["clip_id", "vector"])
-            yield vectors.filter(pc.is_in(vectors["clip_id"], value_set=ids))
 
     def _cutting(self) -> Cutting:
         stage = self._graph["cut"]
@@ -405,7 +383,7 @@ class Pass:
                         TAKEN: self._graph["select"].taken,
                         GENERATION: self._sources.last_generation(),
                     },
-                    sorts_vectors=not self._is_whole,
+                    keeps_vectors=not self._is_whole,
                     publishes=scope.publishes,
                     is_last=scope.ahead is None,
                     candidates=self._candidates.names() | self._pairs.names(),

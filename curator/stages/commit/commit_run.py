@@ -23,6 +23,7 @@ from curator.tables.checksums import sealed_json
 from curator.tables.clip_rows import ClipColumns
 from curator.tables.clip_vectors import StoredVectors
 from curator.tables.disk_table import SortedRows
+from curator.tables.kept_vectors import JUDGED, KEPT, write_kept
 from curator.tables.out_layout import (
     CONFIG,
     DATASET,
@@ -56,9 +57,6 @@ from curator.tables.source_table import SourceTable, SourceTotals, value_counts
 logger = logging.getLogger(__name__)
 
 
-KEPT_VECTORS = "kept_vectors"
-"""Field of `judged`: parts of `embeddings` that hold the vectors of kept clips and no others, named
-without their folder."""
 REPORT = "report/index.html"
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
@@ -97,8 +95,8 @@ class Commit:
     """Clips that earlier generations keep, by source id."""
     judged: Mapping[str, Any] = field(default_factory=dict)
     """What the decisions about clips follow from."""
-    sorts_vectors: bool = False
-    """Whether vectors of kept clips are parts of their own, for the generations to come."""
+    keeps_vectors: bool = False
+    """Whether vectors of kept clips are stored for the generations to come."""
     is_last: bool = True
     """Whether no other work of this run goes on: else what no snapshot names may be its own."""
     publishes: bool = True
@@ -141,9 +139,8 @@ def commit_run(run: Commit) -> dict[str, Any]:
     tables: dict[str, SortedRows | StoredVectors | ClipColumns] = {
         "shots": run.shots,
         "clips": run.clips,
+        "embeddings": run.embeddings,
     }
-    if not run.sorts_vectors:
-        tables["embeddings"] = run.embeddings
     if run.clip_embeddings is not None:
         # A separate table: the length of a vector is part of a column's type.
         tables["clip_embeddings"] = run.clip_embeddings
@@ -153,13 +150,13 @@ def commit_run(run: Commit) -> dict[str, Any]:
         )
         for name, table in tables.items()
     }
-    judged = dict(run.judged)
-    if run.sorts_vectors:
-        parts = earlier.get("embeddings", ())
-        names["embeddings"], own = _sorted_vectors(run, f"{root}embeddings", parts)
-        before = run.before["judged"].get(KEPT_VECTORS) if run.before is not None else []
+    judged, candidates = dict(run.judged), set(run.candidates)
+    if run.keeps_vectors and len(run.clips):
+        own = write_kept(run.store, run.clips, run.embeddings)
+        candidates.add(own)
+        before = run.before["judged"].get(KEPT) if run.before is not None else []
         if before is not None:
-            judged[KEPT_VECTORS] = [*before, *(part.rpartition("/")[2] for part in own)]
+            judged[KEPT] = [*before, own]
     if run.sidecars is not None:
         table = run.sidecars
         names["sidecars"] = write_tables(
@@ -173,7 +170,8 @@ def commit_run(run: Commit) -> dict[str, Any]:
             ANNOTATIONS_SCHEMA,
             earlier.get("annotations", ()),
         )
-    summary = _summary(run, totals, {**earlier, **names}) | {"judged": judged}
+    summary = _summary(run, totals, {**earlier, **names})
+    summary |= {JUDGED: judged, CANDIDATES: sorted(candidates)}
     if run.before is not None:
         summary = added(run.before, summary)
     if not run.publishes:
@@ -207,34 +205,6 @@ def commit_run(run: Commit) -> dict[str, Any]:
         # Leftovers of killed writers cost space, not correctness.
         logger.warning("unfinished objects were not all removed: %s", error)
     return summary
-
-
-def _sorted_vectors(run: Commit, name: str, earlier: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Writes the vectors of kept clips, then the others.
-
-    Args:
-        run: What is committed.
-        name: Folder of the parts.
-        earlier: Parts of earlier generations, which come first.
-
-    Returns:
-        All parts, and the new ones of kept clips.
-    """
-    kept = [pa.array([], pa.string())]
-    for block in run.clips.blocks(("clip_id", "decision")):
-        own = block["clip_id"].filter(pc.equal(block["decision"], "kept"))
-        kept.append(own.combine_chunks())
-    ids = pa.concat_arrays(kept)
-
-    def only(*, are_kept: bool) -> Iterator[pa.Table]:
-        for block in run.embeddings.blocks():
-            mask = pc.is_in(block["clip_id"], value_set=ids)
-            yield block.filter(mask if are_kept else pc.invert(mask))
-
-    schema = run.embeddings.schema
-    first = write_tables(run.store, name, only(are_kept=True), schema, earlier)
-    names = write_tables(run.store, name, only(are_kept=False), schema, first)
-    return names, first[len(earlier) :]
 
 
 def publish(
@@ -402,7 +372,6 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
         "cpu_seconds": dict(run.cpu_s()),
         "shards": run.shards,
         "tables": dict(names),
-        CANDIDATES: sorted(run.candidates),
         "versions": versions(),
         "extensions": [dict(extension) for extension in run.extensions],
     }
