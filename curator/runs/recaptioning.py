@@ -53,6 +53,7 @@ from curator.tables.clip_locations import LOCATION_SCHEMA, Locations
 from curator.tables.clip_rows import ClipRows, fields_of
 from curator.tables.clip_store import ClipStore
 from curator.tables.clip_vectors import StoredVectors, Vectors, vectors_table
+from curator.tables.kept_vectors import JUDGED, KEPT
 from curator.tables.out_layout import SHARDS
 from curator.tables.output_format import read_current_summary
 from curator.tables.parts import write_table, write_tables
@@ -331,6 +332,12 @@ class Recaption:
             "stage_seconds": dict(self._seconds),
             "cpu_seconds": cpu_profile(self._cpu_s),
             "shards": sharding.summary,
+            # Some of these clips are not kept any more: the next generation asks the tables.
+            JUDGED: {
+                name: value
+                for name, value in before.get(JUDGED, {}).items()
+                if name != KEPT or not lost
+            },
             "tables": tables,
         }
         failed = source_records(sources.filter(pc.equal(sources["outcome"], "failed")))
