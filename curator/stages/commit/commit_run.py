@@ -151,12 +151,12 @@ def commit_run(run: Commit) -> dict[str, Any]:
         for name, table in tables.items()
     }
     judged, candidates = dict(run.judged), set(run.candidates)
-    if run.keeps_vectors and len(run.clips):
-        own = write_kept(run.store, run.clips, run.embeddings)
-        candidates.add(own)
+    if run.keeps_vectors:
+        own = [write_kept(run.store, run.clips, run.embeddings)] if len(run.clips) else []
+        candidates.update(own)
         before = run.before["judged"].get(KEPT) if run.before is not None else []
         if before is not None:
-            judged[KEPT] = [*before, own]
+            judged[KEPT] = [*before, *own]
     if run.sidecars is not None:
         table = run.sidecars
         names["sidecars"] = write_tables(
