@@ -31,6 +31,7 @@ from curator.runs.measuring import Ahead
 from curator.runs.run_log import RunLog
 from curator.storage import open_store
 from curator.tables.checksums import read_parquet
+from curator.tables.kept_vectors import kept_vectors
 from curator.tables.snapshot_store import archived, read_snapshot, snapshot_numbers
 
 N = 4000
@@ -220,6 +221,27 @@ def test_new_sources_read_no_clips_of_the_past(
     assert len({name.rpartition("/")[2] for name in clips}) == 1
     past = {s["name"] for s in before["shards"]} | set(before["tables"]["shots"])
     assert not read & past
+
+
+def test_a_removed_clip_is_not_among_the_kept_vectors(stored: Path, tmp_path: Path) -> None:
+    """Pins that the next generation is compared with the clips that are left."""
+    out, made = made_corpus.copied(stored, tmp_path / "out"), recipe("growing")
+    before = run(out, made, n_sources=40)
+    clips = table(out, "clips", before)
+    gone = clips.filter(pc.equal(clips["decision"], "kept"))["clip_id"][0].as_py()
+    (tmp_path / "ids.txt").write_text(gone)
+    for path in out.glob("tracks/*/*"):
+        # It is no table: nothing was decoded.
+        path.unlink()
+    assert main(["remove", str(out), "--clips", str(tmp_path / "ids.txt")]) == EXIT_OK
+    store = open_store(str(out))
+    kept = pa.concat_tables(kept_vectors(store, summary_of(out)))["clip_id"].to_pylist()
+    assert len(kept) == before["counts"]["kept"] - 1
+    assert gone not in kept
+    stored = [read_parquet(store, info.key) for info in store.list("alike/")]
+    assert not any(
+        gone in one["clip_id"].to_pylist() for one in stored if "clip_id" in one.schema.names
+    )
 
 
 def test_a_run_that_adds_nothing_leaves_snapshot_and_report(growing: Path) -> None:
