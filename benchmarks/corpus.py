@@ -104,13 +104,16 @@ def main() -> None:
         "--unit-clips", type=int, help="as a first run, whose workers propose so many at a time"
     )
     parser.add_argument("--set", action="append", default=[], dest="overrides")
+    parser.add_argument(
+        "--in-order", action="store_true", help="stored parts hold sources of one generation"
+    )
     parser.add_argument("--s3", help="prefix of the output root, in place of FOLDER")
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--grow", action="store_true", help="run again with more, and otherwise")
     parser.add_argument("--case", choices=("make", *CASES), help=argparse.SUPPRESS)
     options = parser.parse_args()
     n_all = options.clips + (options.clips // 100 if options.grow else 0)
-    root: Path = options.folder / f"out-{n_all}"
+    root: Path = options.folder / f"out-{n_all}{'-in-order' if options.in_order else ''}"
     out = f"{options.s3}/run" if options.s3 else str(root.with_name("run"))
     if options.case:
         print(json.dumps(_case(options, root, out, n_all)))
@@ -190,6 +193,7 @@ def _tars(out: str) -> set[str]:
 def _case(options: argparse.Namespace, root: Path, out: str, n_all: int) -> dict[str, Any]:
     import made_corpus as made
 
+    made.Ids.in_order = options.in_order
     overrides = [*options.overrides, *([BOUND] if options.case == "bound" else [])]
     recipe = made.recipe_of([*made.SETTINGS, *FEW, *overrides])
     if options.case == "make":

@@ -70,9 +70,21 @@ def uri_of(source: int) -> str:
     return f"/films/{source // 1000:05}/{source:08}.mp4"
 
 
+class Ids:
+    """How ids are made.
+
+    Attributes:
+        in_order: Whether they are in the order of the numbers, so that stored parts hold sources of
+            one generation, as runs leave them.
+    """
+
+    in_order = False
+
+
 def id_of(source: int) -> str:
-    """Its id, which is no order of the numbers."""
-    return hashlib.sha256(str(source).encode()).hexdigest()[:32]
+    """Its id, which is no order of the numbers but where `Ids` says so."""
+    hashed = hashlib.sha256(str(source).encode()).hexdigest()[:32]
+    return f"{source:08x}{hashed[8:]}" if Ids.in_order else hashed
 
 
 def listed(n_sources: int, *, meta: bool = False) -> Iterator[ListedSource]:
