@@ -30,7 +30,7 @@ CASES = (("one generation", "exact", None), ("exact", "exact", 1), ("growing", "
 
 
 class Reader:
-    """Reads the first snapshot with clips as soon as it is there, until it is told to end."""
+    """Reads the first snapshot with clips, from its commit until `end` is called."""
 
     def __init__(self, out: Path) -> None:
         self._out, self._ends = out, threading.Event()
@@ -50,7 +50,7 @@ class Reader:
         dataset = opened(self._out, number)
         while not self._ends.is_set():
             self.epochs.append(epoch(dataset))
-            # It takes a share of the processor alone, beside the run that is measured.
+            # A pause, because it shares the processor with the run that is measured.
             self._ends.wait(5.0)
 
 

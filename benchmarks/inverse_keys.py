@@ -151,7 +151,7 @@ def with_dictionaries(table: pa.Table) -> bytes:
     )
 
 
-def opened(data: bytes, **options: Any) -> pa.Table:  # noqa: ANN401
+def opened(data: bytes, **options: Any) -> pa.Table:  # noqa: ANN401 - as pyarrow's
     """All rows of Parquet bytes."""
     return pq.ParquetFile(pa.BufferReader(data), **options).read(use_threads=False)
 

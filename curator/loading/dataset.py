@@ -49,6 +49,7 @@ Batch = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 TEXT_VECTOR = "text.npy"
+"""Member with the embedding of a caption."""
 SHUFFLED_SAMPLES = 64
 """Default window of the shuffle; neighbours in a tar come from the whole corpus already."""
 

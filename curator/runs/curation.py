@@ -84,6 +84,7 @@ class Run:
         self._engine, self._progress = engine, progress
         self._semantics = semantics_of(recipe)
         self._graph = graph_of(recipe)
+        self._stamps = self._graph.fingerprints()
         self._removals = finished_removals(store)
         self._previous = earlier_state(store)
         log_older(store, self._previous)
@@ -158,10 +159,12 @@ class Run:
             ),
             log=self._log,
             metadata=self._metadata,
-            removals=self._removals,
             losses=self._losses,
             extensions=extensions,
-            judged=judged_by(self._recipe, self._graph, extensions, self._metadata.schema()),
+            stamps=self._stamps,
+            judged=judged_by(
+                self._recipe, self._graph, self._stamps, extensions, self._metadata.schema()
+            ),
             listed_ns=self._listed_ns,
             unlisted=self._unlisted,
             memory_bytes=self._memory_bytes,
@@ -196,7 +199,7 @@ class Run:
         try:
             results = Pass(run, scope, previous).execute()
         except DamagedError:
-            # What is damaged is made again: by nobody else at the same time.
+            # The run starts over: two analyses of the same sources must not write at once.
             if scope.ahead is not None:
                 scope.ahead.join(self._log)
             raise
@@ -207,7 +210,7 @@ class Run:
     def _ahead(
         self, run: RunContext, number: int | None, previous: Mapping[str, Any]
     ) -> Ahead | None:
-        """The analysis of a generation beside the pass before it; None for no generation."""
+        """The analysis of a generation during the pass before it; None for no generation."""
         if number is None:
             return None
         sources = list(self._sources.to_analyze(number))
@@ -266,9 +269,12 @@ class Run:
 
     def _candidates(self, gone: Iterable[str]) -> Candidates:
         """Stored candidates, without some objects."""
-        stamp = self._graph.fingerprints()["propose"]
-        has_clip = self._recipe.analyze.clip is not None
-        return Candidates(self._store, stamp, has_clip=has_clip, earlier=frozenset(gone))
+        return Candidates(
+            self._store,
+            self._stamps["propose"],
+            has_clip=self._recipe.analyze.clip is not None,
+            earlier=frozenset(gone),
+        )
 
     def _scan(self, stage: Any) -> None:  # noqa: ANN401 - the stage of that name
         log, begun = self._log, time.monotonic()

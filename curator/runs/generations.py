@@ -137,6 +137,7 @@ def _described_otherwise(contents: pa.Table, earlier: pa.Table) -> list[str]:
 def judged_by(
     recipe: Recipe,
     graph: Graph,
+    fingerprints: Mapping[str, str],
     extensions: Sequence[Mapping[str, Any]],
     metadata: pa.Schema,
 ) -> dict[str, Any]:
@@ -145,13 +146,13 @@ def judged_by(
     Args:
         recipe: How sources are grouped changes nothing in a generation.
         graph: The stages of the recipe.
+        fingerprints: Of each stage.
         extensions: Classes from outside this package, with their origins.
         metadata: Columns of metadata.
     """
     settings = recipe.model_dump(mode="json", exclude={"run", "about", "caption"})
     others = [extension for extension in extensions if extension["kind"] != _CAPTIONERS]
-    found = graph.fingerprints().items()
-    stamps = {name: stamp for name, stamp in found if name not in _WITH_WORDS}
+    stamps = {name: stamp for name, stamp in fingerprints.items() if name not in _WITH_WORDS}
     versions = {stage.name: stage.version for stage in graph}
     columns = sorted((field.name, str(field.type)) for field in metadata)
     return {

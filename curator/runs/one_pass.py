@@ -44,7 +44,6 @@ from curator.tables.clip_locations import Location
 from curator.tables.kept_vectors import JUDGED, kept_vectors
 from curator.tables.out_layout import DATASET, MANIFEST
 from curator.tables.output_format import existing
-from curator.tables.removal_records import Removals
 from curator.tables.snapshot_store import EARLIER, INDEXES
 from curator.tables.source_metadata import SourceMetadata
 from curator.tables.source_table import SourceTable
@@ -67,9 +66,9 @@ class RunContext:
         measuring: How sources get their candidates.
         log: What the run took and did.
         metadata: Of the sources.
-        removals: What may not come back.
         losses: Checks that no clips are lost that may not.
         extensions: Classes from outside this package, with their origins.
+        stamps: Fingerprint of each stage.
         judged: What decisions and captions follow from.
         listed_ns: Unix time before the listing.
         unlisted: Addresses that could not be listed or read.
@@ -86,9 +85,9 @@ class RunContext:
     measuring: Measuring
     log: RunLog
     metadata: SourceMetadata
-    removals: Removals
     losses: Losses
     extensions: list[dict[str, Any]]
+    stamps: Mapping[str, str]
     judged: Mapping[str, Any]
     listed_ns: int
     unlisted: list[str]
@@ -149,12 +148,11 @@ class Pass:
         self._run, self._scope, self._previous = run, scope, previous
         self._store, self._recipe, self._graph = run.store, run.recipe, run.graph
         self._engine, self._progress, self._log = run.engine, run.progress, run.log
-        self._semantics, self._removals, self._check = run.semantics, run.removals, run.check
+        self._semantics, self._stamps, self._check = run.semantics, run.stamps, run.check
         self._sources, self._metadata = scope.sources, run.metadata
         self._losses, self._unlisted = run.losses, run.unlisted
         self._candidates, self._standing = scope.candidates, scope.standing
         self._corpus = Corpus(self._formed, run.memory_bytes)
-        self._stamps = run.graph.fingerprints()
         self._pairs = StoredPairs(
             run.store, self._stamps["propose"], earlier=frozenset(previous.get(EARLIER, ()))
         )

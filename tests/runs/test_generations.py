@@ -95,7 +95,7 @@ def by_tar(out: Path, summary: Mapping[str, Any]) -> dict[str, set[int]]:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Candidates that nobody judged yet; not to be changed."""
+    """Candidates without decisions; not to be changed."""
     out = tmp_path_factory.mktemp("stored") / "out"
     made_corpus.make(out, N, recipe("exact"), per_part=1000)
     return out
@@ -375,6 +375,8 @@ def test_the_next_generation_is_analyzed_while_this_one_is_cut(
 
     def joined(self: Ahead, log: RunLog) -> None:
         before = log.counts["sources_analyzed"]
+        # The commit before it has removed what was cut.
+        assert not list((tmp_path / "out").glob("cuts/*"))
         join(self, log)
         found.append(("ahead", log.counts["sources_analyzed"] - before))
 

@@ -29,13 +29,13 @@ from curator.tables.out_layout import (
     DATASET,
     ENERGON_COUNTS,
     ENERGON_SPLITS,
+    INDEX,
     LAYOUT,
     MANIFEST,
     NEXT_MANIFEST,
     OWN_FOLDERS,
     SHARDS,
     SNAPSHOTS,
-    TABLES,
     is_own,
     leftovers,
     remove,
@@ -58,6 +58,8 @@ logger = logging.getLogger(__name__)
 
 
 REPORT = "report/index.html"
+_ANALYZED = frozenset({"segments", "candidates", "tracks", "scan", INDEX})
+"""Folders in which the analysis of another generation may be writing."""
 VERSIONS = ("av", "numpy", "opencv-python-headless", "pyarrow", "ray", "torch")
 
 
@@ -192,7 +194,7 @@ def commit_run(run: Commit) -> dict[str, Any]:
         # A page that shows clips is of more use than one that says that none was added.
         keeps_report=run.before is not None and not len(run.clips),
         shard_files=run.shard_files,
-        folders=LAYOUT if run.is_last else (*TABLES, SHARDS),
+        folders=[name for name in LAYOUT if run.is_last or name not in _ANALYZED],
         stamps=run.stamps,
         check=run.check,
     )
