@@ -19,7 +19,7 @@ from curator.commands.arguments import (
 )
 from curator.commands.late_parser import LateParser
 from curator.errors import CuratorError, DamagedError, RecipeError, UsageError
-from curator.executor.termination import Terminated, end_process
+from curator.executor.termination import end_process, was_terminated
 
 COMMANDS = (
     "run", "recipes", "graph", "models", "scores", "explain", "tune", "recaption", "verify",
@@ -48,9 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, RecipeError) as error:
         print(f"curate: {error}", file=sys.stderr)
         return EXIT_USAGE
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt:
         print("curate: stopped; the same command goes on from what was done", file=sys.stderr)
-        return EXIT_TERMINATED if isinstance(stop, Terminated) else EXIT_INTERRUPTED
+        return EXIT_TERMINATED if was_terminated() else EXIT_INTERRUPTED
     except DamagedError as error:
         print(f"curate: {error}", file=sys.stderr)
         return EXIT_BROKEN_OFF

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-
-class Terminated(KeyboardInterrupt):
-    """A scheduler requested the end of the process, which ends like an interrupted one."""
+_arrived: list[signal.Signals] = []
+"""The SIGTERM that ended the last `ends_when_asked`, if one did."""
 
 
 @contextmanager
 def ends_when_asked() -> Iterator[None]:
-    """Lets SIGTERM raise `Terminated`; outermost, because it restores the signal handlers."""
+    """Lets SIGTERM interrupt like Ctrl-C; outermost, because it restores the signal handlers."""
+    _arrived.clear()
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -46,8 +46,18 @@ def ends_in_peace() -> Iterator[None]:
         raise
 
 
+def was_terminated() -> bool:
+    """Returns whether SIGTERM, not Ctrl-C, interrupted the last `ends_when_asked`.
+
+    A class of exception of its own could not tell: Ray's native code, interrupted while it waits,
+    raises a new `KeyboardInterrupt` in place of what the handler raised.
+    """
+    return bool(_arrived)
+
+
 def _terminate(number: int, frame: object) -> None:
-    raise Terminated
+    _arrived.append(signal.Signals(number))
+    raise KeyboardInterrupt
 
 
 def end_process(code: int) -> NoReturn:

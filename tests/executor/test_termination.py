@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from curator.executor.termination import Terminated, ends_in_peace, ends_when_asked
+from curator.executor.termination import ends_in_peace, ends_when_asked, was_terminated
 
 PROGRAM = "from curator.cli import command; command()"
 
@@ -37,9 +37,19 @@ def test_a_second_interrupt_does_not_break_the_end_of_workers(
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def test_a_scheduler_ends_a_command_like_an_interrupt() -> None:
-    with pytest.raises(Terminated), ends_when_asked(), ends_in_peace():
-        os.kill(os.getpid(), signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_schedulers_signal_is_told_from_an_interrupt(number: signal.Signals) -> None:
+    """Also where native code, as Ray's does, raises its own exception in place of the handler's."""
+
+    def native() -> None:
+        try:
+            os.kill(os.getpid(), number)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None
+
+    with pytest.raises(KeyboardInterrupt), ends_when_asked(), ends_in_peace():
+        native()
+    assert was_terminated() == (number == signal.SIGTERM)
 
 
 def test_threads_leave_signals_alone() -> None:
