@@ -1,0 +1,282 @@
+"""When the workers of each node were busy, by stage: for `summary.json` and the report.
+
+The memory does not grow with the number of units. Busy seconds are added up in at most 240 buckets
+of time; when a run becomes too long for them, neighbours are merged and the buckets are twice as
+wide. Buckets begin at multiples of their width since 1970, so that timelines that were kept apart
+add up to what one alone would hold.
+"""
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+N_BUCKETS = 240
+LEAST_BUCKETS = 60
+"""To which their number is reduced in `as_dict` before nodes are summed."""
+LEAST_S = 0.125
+"""Seconds of a bucket at first: a power of two, so that times of buckets are exact."""
+MAX_NODES = 200
+MAX_WORKERS = 10_000
+"""Workers of a stage that are told apart; their number is a lower limit from there on."""
+MAX_BYTES = 90_000
+"""Of `as_dict` as JSON."""
+THIS_MACHINE = "this machine"
+OTHER_NODES = "other nodes"
+
+
+@dataclass(slots=True)
+class _Row:
+    """What one stage did on one node.
+
+    Attributes:
+        units: Units that ended.
+        busy_s: Seconds of all of its workers.
+        buckets_s: The same by bucket, float64 [N_BUCKETS].
+    """
+
+    units: int = 0
+    busy_s: float = 0.0
+    buckets_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(N_BUCKETS))
+
+    def add(self, other: "_Row") -> None:
+        """Adds a row with the same buckets."""
+        self.units += other.units
+        self.busy_s += other.busy_s
+        self.buckets_s = self.buckets_s + other.buckets_s
+
+
+class Timeline:
+    """Collects the units that ended. May be used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._rows: defaultdict[tuple[str, str], _Row] = defaultdict(_Row)
+        """By node and stage."""
+        self._nodes: set[str] = set()
+        self._workers: defaultdict[str, set[str]] = defaultdict(set)
+        self._first_s: dict[str, float] = {}
+        """When each stage first began."""
+        self._begun_s, self._ended_s = math.inf, -math.inf
+        self._width_s = LEAST_S
+        self._offset = 0
+        """Number of the first bucket, counted from 1970."""
+
+    def __bool__(self) -> bool:
+        """Whether any unit ended."""
+        return bool(self._rows)
+
+    def add(self, stage: str, node: str, begun_s: float, ended_s: float, worker: str = "") -> None:
+        """Adds a unit.
+
+        Args:
+            stage: What was done.
+            node: Name or address of the node; empty for the machine of the driver.
+            begun_s: Unix time at which a worker took the unit.
+            ended_s: Unix time at which it was done. A clock that was set back gives a unit without
+                busy seconds.
+            worker: Id of the worker; empty if unknown.
+        """
+        with self._lock:
+            row = self._rows[self._known(node), stage]
+            row.units += 1
+            self._began(stage, begun_s)
+            workers = self._workers[stage]
+            if worker and len(workers) < MAX_WORKERS:
+                workers.add(worker)
+            if ended_s > begun_s:
+                self._cover(begun_s, ended_s)
+                self._fill(row, begun_s, ended_s)
+
+    def merge(self, other: "Timeline") -> None:
+        """Adds the units of another timeline, which stays as it is."""
+        copy = Timeline()
+        with other._lock:
+            copy._rows.update({key: _Row() for key in other._rows})
+            for key, row in other._rows.items():
+                copy._rows[key].add(row)
+            copy._width_s, copy._offset = other._width_s, other._offset
+            copy._begun_s, copy._ended_s = other._begun_s, other._ended_s
+            first_s = dict(other._first_s)
+            workers = {stage: set(known) for stage, known in other._workers.items()}
+        with self._lock:
+            if copy._begun_s < copy._ended_s:
+                self._cover(copy._begun_s, copy._ended_s, least_s=copy._width_s)
+                copy._regrid(self._width_s, self._offset)
+            for (node, stage), row in copy._rows.items():
+                self._rows[self._known(node), stage].add(row)
+            for stage, begun_s in first_s.items():
+                self._began(stage, begun_s)
+            for stage, known in workers.items():
+                room = MAX_WORKERS - len(self._workers[stage])
+                self._workers[stage].update(sorted(known - self._workers[stage])[:room])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what `summary.json` keeps: below 100 KB; empty without units.
+
+        `start` is the time at which the first bucket begins, `bucket_s` the width of each. `busy`
+        of a row is the mean number of busy workers in each bucket: numbers in one text, separated
+        by blanks; those that are missing at the end are 0. Where that is too long, buckets are
+        merged, and then the least busy nodes are summed as `other nodes`.
+        """
+        with self._lock:
+            if not self._rows:
+                return {}
+            rows = {key: _Row() for key in self._rows}
+            for key, row in self._rows.items():
+                rows[key].add(row)
+            width_s, offset, ended_s = self._width_s, self._offset, self._ended_s
+            stages = sorted(self._first_s, key=lambda stage: (self._first_s[stage], stage))
+            n_workers = {stage: len(self._workers[stage]) for stage in stages}
+        if math.isfinite(ended_s):
+            n_used = math.ceil(ended_s / width_s) - offset
+        else:
+            # No unit took any time.
+            n_used, offset = 1, math.floor(min(self._first_s.values()) / width_s)
+        n_merged, n_nodes = 1, len({node for node, _ in rows})
+        while True:
+            found = {
+                "start": _iso((offset // n_merged) * n_merged * width_s),
+                "bucket_s": width_s * n_merged,
+                "stages": [_facts(stage, rows, n_workers[stage]) for stage in stages],
+                "rows": _listed(_fewer(rows, n_nodes), stages, width_s, offset, n_used, n_merged),
+            }
+            if len(json.dumps(found, indent=1)) <= MAX_BYTES:
+                return found
+            if n_used / n_merged > LEAST_BUCKETS:
+                n_merged *= 2
+            elif n_nodes > 1:
+                n_nodes = n_nodes * 3 // 4
+            else:
+                return found
+
+    def _known(self, node: str) -> str:
+        node = node or THIS_MACHINE
+        if node not in self._nodes:
+            if len(self._nodes) >= MAX_NODES:
+                return OTHER_NODES
+            self._nodes.add(node)
+        return node
+
+    def _began(self, stage: str, begun_s: float) -> None:
+        self._first_s[stage] = min(self._first_s.get(stage, math.inf), begun_s)
+
+    def _cover(self, begun_s: float, ended_s: float, least_s: float = LEAST_S) -> None:
+        """Makes buckets as wide as is necessary for a span, and at least as wide as another's."""
+        begun_s, ended_s = min(begun_s, self._begun_s), max(ended_s, self._ended_s)
+        if (begun_s, ended_s) == (self._begun_s, self._ended_s) and least_s <= self._width_s:
+            return
+        self._begun_s, self._ended_s = begun_s, ended_s
+        width_s = max(self._width_s, least_s)
+        while math.ceil(ended_s / width_s) - math.floor(begun_s / width_s) > N_BUCKETS:
+            width_s *= 2
+        self._regrid(width_s, math.floor(begun_s / width_s))
+
+    def _regrid(self, width_s: float, offset: int) -> None:
+        """Puts busy seconds into buckets of a width that is as large or larger."""
+        if (width_s, offset) == (self._width_s, self._offset):
+            return
+        ratio = round(width_s / self._width_s)
+        places = (self._offset + np.arange(N_BUCKETS)) // ratio - offset
+        is_there = (places >= 0) & (places < N_BUCKETS)
+        for row in self._rows.values():
+            # What is outside is empty.
+            moved = np.zeros(N_BUCKETS)
+            np.add.at(moved, places[is_there], row.buckets_s[is_there])
+            row.buckets_s = moved
+        self._width_s, self._offset = width_s, offset
+
+    def _fill(self, row: _Row, begun_s: float, ended_s: float) -> None:
+        width_s = self._width_s
+        first, last = math.floor(begun_s / width_s), math.floor(ended_s / width_s)
+        at, to = first - self._offset, last - self._offset
+        row.busy_s += ended_s - begun_s
+        if at == to:
+            row.buckets_s[at] += ended_s - begun_s
+            return
+        row.buckets_s[at] += (first + 1) * width_s - begun_s
+        row.buckets_s[at + 1 : to] += width_s
+        if to < N_BUCKETS:
+            row.buckets_s[to] += ended_s - last * width_s
+
+
+def busy_of(row: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Returns the mean number of busy workers in each bucket of a row of `as_dict`."""
+    return np.array(row["busy"].split(), np.float64)
+
+
+def _facts(stage: str, rows: Mapping[tuple[str, str], _Row], n_workers: int) -> dict[str, Any]:
+    own = [row for (_, name), row in rows.items() if name == stage]
+    return {
+        "stage": stage,
+        "units": sum(row.units for row in own),
+        "busy_s": round(sum(row.busy_s for row in own), 3),
+        "workers": n_workers,
+    }
+
+
+def _fewer(rows: Mapping[tuple[str, str], _Row], n_nodes: int) -> dict[tuple[str, str], _Row]:
+    """Returns rows of at most so many nodes, of which one may be `OTHER_NODES`."""
+    busy_s: defaultdict[str, float] = defaultdict(float)
+    for (node, _), row in rows.items():
+        busy_s[node] += row.busy_s
+    if len(busy_s) <= n_nodes:
+        return dict(rows)
+    named = sorted(busy_s.keys() - {OTHER_NODES}, key=lambda node: (-busy_s[node], node))
+    own = set(named[: n_nodes - 1])
+    found: defaultdict[tuple[str, str], _Row] = defaultdict(_Row)
+    for (node, stage), row in rows.items():
+        found[node if node in own else OTHER_NODES, stage].add(row)
+    return found
+
+
+def _listed(
+    rows: Mapping[tuple[str, str], _Row],
+    stages: Iterable[str],
+    width_s: float,
+    offset: int,
+    n_used: int,
+    n_merged: int,
+) -> list[dict[str, Any]]:
+    """Returns rows by node, this machine first, and by the order of the stages."""
+    places = (offset + np.arange(n_used)) // n_merged - offset // n_merged
+    order = {stage: number for number, stage in enumerate(stages)}
+    found = []
+    for node, stage in sorted(rows, key=lambda key: (_natural(key[0]), order[key[1]])):
+        row = rows[node, stage]
+        busy = np.bincount(places, row.buckets_s[:n_used]) / (width_s * n_merged)
+        found.append(
+            {
+                "node": node,
+                "stage": stage,
+                "units": row.units,
+                "busy_s": round(row.busy_s, 3),
+                "busy": " ".join(map(_short, np.trim_zeros(busy, "b").tolist())),
+            }
+        )
+    return found
+
+
+def _natural(node: str) -> tuple[int, list[tuple[int, str]]]:
+    """Orders numbers in names by their value."""
+    place = {THIS_MACHINE: 0, OTHER_NODES: 2}.get(node, 1)
+    parts = re.findall(r"\d+|\D+", node)
+    return place, [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _short(number: float) -> str:
+    digits = 2 if number < 10 else 1 if number < 100 else 0
+    text = f"{number:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text
+
+
+def _iso(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")
