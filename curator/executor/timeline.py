@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 N_BUCKETS = 240
 LEAST_BUCKETS = 60
-"""To which their number is reduced in `as_dict` before nodes are summed."""
+"""Below which `as_dict` sums nodes rather than merge more buckets."""
 LEAST_S = 0.125
 """Seconds of a bucket at first: a power of two, so that times of buckets are exact."""
 MAX_NODES = 200
@@ -151,7 +151,7 @@ class Timeline:
             }
             if len(json.dumps(found, indent=1)) <= MAX_BYTES:
                 return found
-            if n_used / n_merged > LEAST_BUCKETS:
+            if n_used / n_merged >= 2 * LEAST_BUCKETS:
                 n_merged *= 2
             elif n_nodes > 1:
                 n_nodes = n_nodes * 3 // 4
@@ -265,11 +265,11 @@ def _listed(
     return found
 
 
-def _natural(node: str) -> tuple[int, list[tuple[int, str]]]:
+def _natural(node: str) -> tuple[int, list[tuple[int, int, str]]]:
     """Orders numbers in names by their value."""
     place = {THIS_MACHINE: 0, OTHER_NODES: 2}.get(node, 1)
     parts = re.findall(r"\d+|\D+", node)
-    return place, [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+    return place, [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
 
 
 def _short(number: float) -> str:

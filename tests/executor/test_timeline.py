@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from curator.executor.timeline import (
+    LEAST_BUCKETS,
     LEAST_S,
     MAX_BYTES,
     MAX_NODES,
@@ -122,6 +123,7 @@ def test_a_timeline_of_many_nodes_stays_below_its_limit() -> None:
     nodes = list(dict.fromkeys(row["node"] for row in found["rows"]))
     assert nodes[-1] == OTHER_NODES
     assert 20 < len(nodes) <= MAX_NODES
+    assert max(len(busy_of(row)) for row in found["rows"]) >= LEAST_BUCKETS
     assert nodes[:-1] == sorted(nodes[:-1], key=lambda name: int(name.split(".")[0][5:]))
     assert len(json.dumps(found, indent=1)) <= MAX_BYTES < 100_000
     assert sum(row["units"] for row in found["rows"]) == 12 * MAX_NODES
