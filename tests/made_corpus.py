@@ -327,15 +327,18 @@ def digests(
     gone = {"stage_seconds": {}, "cpu_seconds": {}, "versions": {}, "listed_ns": 0}
     gone |= {"curate_version": "", "extensions": [], "made": ""}
 
+    def same(summary: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in summary.items() if name != "timeline"} | gone
+
     def page(*, summary: Mapping[str, Any], **others: Any) -> str:  # noqa: ANN401
-        shown: str = render(summary={**summary, **gone}, **others)
+        shown: str = render(summary=same(summary), **others)
         seen["report"] = shown.encode()
         return shown
 
     def sealed_summary(value: Mapping[str, Any], encode: Callable[[object], bytes]) -> bytes:
         if "counts" in value:
             shards = [shard | {"versions": {}} for shard in value["shards"]]
-            shown = {**value, **gone, "shards": shards}
+            shown = {**same(value), "shards": shards}
             seen["summary"] = json.dumps(shown, default=str).encode()
         return sealed(value, encode)
 

@@ -15,6 +15,7 @@ from curator.executor.decoder_box import process_box
 from curator.executor.host_resources import available_cpus, available_gpus, memory_bytes
 from curator.executor.ledger import ActorLedger, AttemptLedger
 from curator.executor.ray_cluster import RayCluster, largest
+from curator.executor.timeline import Timeline
 from curator.executor.worker import Chain, Step
 from curator.stage import Resources
 
@@ -43,6 +44,8 @@ class Engine:
         self._child = Child()
         self._ledger: AttemptLedger | None = None
         self._is_ended = False
+        self.timeline = Timeline()
+        """The units that ended, of all chains."""
 
     def __enter__(self) -> "Engine":
         return self

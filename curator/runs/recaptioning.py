@@ -41,6 +41,7 @@ from curator.stages.commit.commit_run import (
     kept_by_source,
     kept_seconds,
     publish,
+    timeline_facts,
     versions,
 )
 from curator.stages.cut.cut_driver import cut_facts
@@ -312,7 +313,7 @@ class Recaption:
             tables[name] = write_tables(store, name, parts, schema)
         recipe = self.recipe.model_dump(mode="json")
         summary = {
-            **before,
+            **{name: value for name, value in before.items() if name != "timeline"},
             "curate_version": curator.__version__,
             "versions": versions(),
             "recipe": recipe,
@@ -331,6 +332,7 @@ class Recaption:
             "kept_s": kept_seconds(clips),
             "stage_seconds": dict(self._seconds),
             "cpu_seconds": cpu_profile(self._cpu_s),
+            **timeline_facts(self._engine.timeline.as_dict()),
             "shards": sharding.summary,
             # Some of these clips are not kept any more: the next generation asks the tables.
             JUDGED: {

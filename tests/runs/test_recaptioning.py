@@ -10,6 +10,7 @@ from captioned import Captioned, assert_described, film_of
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
+from curator.executor.timeline import Timeline
 from curator.stages.commit.commit_run import to_json
 from curator.stages.cut.stage import CutStage
 from curator.tables.checksums import sealed_json
@@ -161,9 +162,13 @@ def test_a_cluster_that_may_not_see_the_output_is_refused(
     assert main([*cluster, "--shared-out"]) == EXIT_OK
 
 
-def test_the_summary_says_what_this_command_did(alone: Captioned) -> None:
+def test_the_summary_says_what_this_command_did(
+    alone: Captioned, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pins that no time and no count of the run before stands as if it were this one's."""
     before = alone.summary()
+    timelines = iter([{"rows": []}, {}])
+    monkeypatch.setattr(Timeline, "as_dict", lambda _: next(timelines))
     assert before["cut"]["copied"] + before["cut"]["encoded"] > 0
     assert "cut" in before["cpu_seconds"]
     after = alone.recaption("caption.text=short")
@@ -171,9 +176,12 @@ def test_the_summary_says_what_this_command_did(alone: Captioned) -> None:
     assert after["cut"].keys() == before["cut"].keys()
     assert not any(after["cut"].values())
     assert after["long_sources_analyzed_whole"] == {}
+    assert after["timeline"] == {"rows": []}
     assert after["source_bytes"] == before["source_bytes"]
     alone.forget("replies")
-    spent = alone.recaption()["cpu_seconds"]
+    summary = alone.recaption()
+    assert "timeline" not in summary
+    spent = summary["cpu_seconds"]
     assert {"driver", "engine", "total"} < spent.keys()
     parts = [seconds for name, seconds in spent.items() if name != "total"]
     assert sum(parts) == pytest.approx(spent["total"], abs=0.01)

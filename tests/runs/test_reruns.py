@@ -26,6 +26,7 @@ from curator.cli import main
 from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.errors import ErrorCode, SourceError
 from curator.executor.engine import Engine
+from curator.executor.timeline import Timeline
 from curator.executor.worker import Step
 from curator.stages.propose import candidate_store as candidates
 from curator.stages.scan import probe as scan
@@ -360,6 +361,21 @@ def test_a_selection_takes_its_share_and_records_the_rest(place: Place) -> None:
     (out,) = (clip for clip in place.table("clips") if clip["decision"] == "rejected")
     assert (out["reason_score"], out["reason_threshold"]) == (3.0, 2.0)
     assert {clip["clip_id"] for clip in place.table("clips")} == every
+
+
+def test_summary_and_report_have_the_timeline_of_their_own_run(
+    finished: tuple[Place, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _ = finished
+    timeline = Timeline()
+    timeline.add("cut", "", 1_790_000_000.0, 1_790_000_001.0)
+    made, page = timeline.as_dict(), place.out / "report" / "index.html"
+    with monkeypatch.context() as patched:
+        patched.setattr(Timeline, "as_dict", lambda _: made)
+        assert place.run()["timeline"] == place.summary()["timeline"] == made
+    assert "Since 2026-09-21 14:13:20 UTC" in page.read_text()
+    assert place.run().get("timeline") != made
+    assert "Since 2026-09-21 14:13:20 UTC" not in page.read_text()
 
 
 def test_a_run_that_keeps_nothing_is_whole(place: Place) -> None:
