@@ -10,12 +10,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from curator.barriers import Wait, waits, waits_text
 from curator.errors import ModelError, RecipeError, unknown_key
 from curator.extensions import Extension, Kind, load_extension
 from curator.fingerprints import fingerprint
 from curator.measures.score_list import measures_used
 from curator.recipe import Recipe, StageEntry, semantics_of
-from curator.stage import ClipFilter, PixelStage, Stage
+from curator.run_config import RunConfig
+from curator.stage import AnyStage, ClipFilter, PixelStage
 from curator.stages.analyze.stage import AnalyzeStage
 from curator.stages.caption.stage import CaptionStage
 from curator.stages.commit.config import CommitConfig
@@ -29,8 +31,6 @@ from curator.stages.propose.stage import ProposeStage
 from curator.stages.scan.stage import ScanStage
 from curator.stages.select.stage import SelectStage
 from curator.stages.shard.stage import ShardStage
-
-AnyStage = Stage[Any, Any, Any]
 
 
 def _built_in(recipe: Recipe, pixels: Sequence[PixelStage[Any]]) -> list[AnyStage]:
@@ -68,10 +68,12 @@ class Graph:
 
     Attributes:
         stages: In their order; stages that change pixels stand before `cut`, which runs them.
+        run: How generations are made.
         extensions: Stages that were loaded from outside this package.
     """
 
     stages: tuple[AnyStage, ...]
+    run: RunConfig
     extensions: tuple[Extension, ...] = ()
 
     def __iter__(self) -> Iterator[AnyStage]:
@@ -131,13 +133,16 @@ class Graph:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         )
-        return "\n".join(lines) + missing
+        return "\n".join(lines) + f"{missing}\n\n{waits_text(self.stages, self.run)}"
 
     def mermaid(self) -> str:
         """A Mermaid flowchart: stages as boxes, tables on the arrows between them."""
         lines = ["flowchart LR"]
-        for stage in self.stages:
-            lines.append(f'  {stage.name}["{stage.name}<br/>{stage.scope}, {_takes(stage)}"]')
+        for stage, wait in zip(self.stages, waits(self.stages, self.run), strict=True):
+            said = f"{stage.name}<br/>{stage.scope}, {_takes(stage)}{_waits_label(wait)}"
+            # A second line at the sides: results depend on the wait.
+            box = ("[[", "]]") if wait.is_needed else ("[", "]")
+            lines.append(f'  {stage.name}{box[0]}"{said}"{box[1]}')
         writer: dict[str, str] = {}
         for stage in self.stages:
             lines += [
@@ -176,7 +181,7 @@ def graph_of(recipe: Recipe) -> Graph:
             _insert(stages, moved, entry)
     for entry, stage in own:
         _insert(stages, stage, entry)
-    return Graph(stages=tuple(stages), extensions=tuple(extensions))
+    return Graph(stages=tuple(stages), run=recipe.run, extensions=tuple(extensions))
 
 
 def _loaded(entry: StageEntry) -> tuple[Extension, AnyStage]:
@@ -229,6 +234,13 @@ def _filter_needs(recipe: Recipe) -> FilterNeeds:
 
 def _cut_config(recipe: Recipe) -> CutStageConfig:
     return CutStageConfig(cut=recipe.cut, max_pixels=recipe.analyze.max_pixels)
+
+
+def _waits_label(wait: Wait) -> str:
+    """What a stage waits for, for the label of a Mermaid box."""
+    if not wait.on:
+        return f"<br/>{wait.goes}" if wait.goes == "off" else ""
+    return f"<br/>waits for {wait.on}:<br/>{wait.why}".replace('"', "#quot;")
 
 
 def _takes(stage: AnyStage) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,6 +167,9 @@ class Stage(ABC, Generic[ConfigT, UnitT, ResultT]):
         """
         read = {name: inputs[name] for name in self.reads if name not in self.by_content}
         return fingerprint(self.name, self.version, self.settings(), self.models(), read)
+
+
+AnyStage = Stage[Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

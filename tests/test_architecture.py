@@ -29,7 +29,7 @@ LAYERS = (
     ("report",),
     ("stages",),
     ("recipe",),
-    ("verify", "pipeline"),
+    ("verify", "barriers", "pipeline"),
     ("export",),
     ("runs", "removal"),
     ("review", "doctor", "loading"),

@@ -81,8 +81,11 @@ def test_fingerprints_follow_what_a_stage_depends_on() -> None:
 def test_the_graph_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["graph"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == BUILT_IN
+    assert [line.split()[0] for line in lines[1 : len(BUILT_IN) + 1]] == BUILT_IN
+    assert [line.split()[0] for line in lines[-len(BUILT_IN) - 4 : -4]] == BUILT_IN
     assert main(["graph", "cosmos", "--format", "mermaid"]) == 0
     drawn = capsys.readouterr().out
     assert drawn.startswith("flowchart LR\n")
     assert "analyze -- tracks --> propose" in drawn
+    assert 'propose["propose<br/>source, 0.5 CPU, 2 GiB"]' in drawn
+    assert '<br/>bounds by quantile (sharpness) are of all clips"]]' in drawn

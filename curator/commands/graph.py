@@ -5,7 +5,9 @@ import argparse
 from curator.commands.arguments import EXIT_OK, add_overrides
 from curator.errors import ModelError, UsageError
 
-HELP = "print the stages of a recipe: scope, resources, tables and fingerprints"
+HELP = (
+    "print the stages of a recipe: scope, resources, tables, fingerprints, and what they wait for"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     parser.add_argument(
         "--format", choices=("text", "mermaid"), default="text",
-        help="a table for people, or a Mermaid diagram (default: %(default)s)",
+        help="tables for people, or a Mermaid diagram (default: %(default)s)",
     )  # fmt: skip
 
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import CuratorError
-from curator.pipeline import AnyStage
-from curator.stage import ClipFilter
+from curator.stage import AnyStage, ClipFilter
 from curator.stages.dedup.earlier_clips import reject_copies
 from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
 from curator.stages.dedup.stage import DedupStage

@@ -20,13 +20,14 @@ from curator.executor.progress import Progress
 from curator.fingerprints import fingerprint
 from curator.measures.clip_semantics import Semantics
 from curator.models.weight_store import ModelStore
-from curator.pipeline import AnyStage, Graph
+from curator.pipeline import Graph
 from curator.recipe import Recipe
 from curator.runs.corpus import Corpus, decide
 from curator.runs.generations import BOUNDS, GENERATION, STAMP, TAKEN, frozen_bounds
 from curator.runs.losses import Losses
 from curator.runs.measuring import Ahead, Measuring
 from curator.runs.run_log import RunLog
+from curator.stage import AnyStage
 from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.commit.commit_run import Commit, kept_by_source
 from curator.stages.cut.cut_driver import Cutting

@@ -1,0 +1,90 @@
+"""What each stage waits for, by recipe, and whether its results depend on that."""
+
+import pytest
+
+from curator.barriers import Wait, waits
+from curator.pipeline import graph_of
+from curator.recipe import load_recipe
+from curator.stage import Scope
+
+OFF = ("dedup.enabled=false", "caption.enabled=false")
+
+
+def waits_of(*overrides: str, recipe: str = "quickstart") -> dict[str, Wait]:
+    graph = graph_of(load_recipe(recipe, overrides))
+    return {wait.stage: wait for wait in waits(graph.stages, graph.run)}
+
+
+def needed(found: dict[str, Wait]) -> set[str]:
+    return {name for name, wait in found.items() if wait.is_needed}
+
+
+@pytest.mark.parametrize("recipe", ["quickstart", "cosmos", "driving"])
+def test_a_stage_over_the_corpus_waits_or_is_off(recipe: str) -> None:
+    found = waits_of(recipe=recipe)
+    for stage in graph_of(load_recipe(recipe)).stages:
+        if stage.scope is Scope.CORPUS:
+            assert found[stage.name].on or found[stage.name].goes == "off"
+    assert found["propose"] == Wait(stage="propose", goes="source by source")
+
+
+def test_without_quantiles_and_duplicates_only_the_order_of_a_run_holds_clips_back() -> None:
+    found = waits_of(*OFF)
+    assert needed(found) == {"analyze", "shard", "commit"}
+    assert [found[name].goes for name in ("dedup", "select", "caption")] == ["off"] * 3
+    assert found["filter"].on == "every source to be analyzed"
+    for name in ("filter", "cut"):
+        assert found[name].why.startswith("only because a run takes stages in turn")
+    assert found["shard"].on == "every kept clip to be cut"
+
+
+def test_bounds_by_quantile_need_all_clips() -> None:
+    """Pins that a flag waits too, and that many rules are not all named."""
+    found = waits_of(*OFF, "filters.motion.drop_lowest=0.1")
+    assert found["filter"].why == "bounds by quantile (motion) are of all clips"
+    assert str(found["cut"]) == "the decisions about all clips: filter may reject any of them"
+    many = [f"filters.{name}={{drop_highest: 0.1, severity: flag}}"
+            for name in ("luma", "noise", "banding", "contrast", "blocking")]  # fmt: skip
+    assert " and 1 more) are of all clips" in waits_of(*OFF, *many)["filter"].why
+
+
+def test_frozen_bounds_need_the_first_generation_alone() -> None:
+    found = waits_of("run.mode=growing", "filters.motion.drop_lowest=0.1", "select.max_per_group=9")
+    assert "of all clips of the first generation, then frozen" in found["filter"].why
+    assert found["dedup"].why.endswith("or the one that an earlier generation kept")
+    assert found["select"].why == (
+        "at most 9 of all clips, chosen by a hash; those of earlier generations count"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (("select.keep_fraction=0.5",), "a share of all clips, chosen by a hash"),
+        (
+            ("select.keep_fraction=0.5", "select.max_per_group=1000", "select.by=[bucket, fps]"),
+            "a share and at most 1,000 of each group by bucket, fps, chosen by a hash",
+        ),
+    ],
+)
+def test_a_selection_needs_all_clips_of_its_groups(settings: tuple[str, ...], why: str) -> None:
+    found = waits_of(*OFF, *settings)
+    assert found["select"].why == why
+    assert found["cut"].why == "select may reject any of them"
+
+
+def test_answers_that_reject_clips_come_before_the_cut() -> None:
+    asked = waits_of(recipe="cosmos")
+    assert asked["caption"].on == ""
+    assert asked["cut"].on == "the decisions about all clips"
+    asked = waits_of("caption.failed=reject", recipe="cosmos")
+    assert asked["caption"].on == "the decisions about all clips"
+    assert str(asked["cut"]) == "every kept clip to be annotated: answers may reject it"
+    assert waits_of()["caption"].on == "every kept clip to be cut"
+
+
+def test_own_stages_that_reject_clips_get_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend("examples")
+    found = waits_of(*OFF, "stages=[blocklist:Blocklist]")
+    assert found["blocklist"].why == "it gets all kept clips in one table"
+    assert found["cut"].why == "blocklist may reject any of them"
