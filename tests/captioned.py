@@ -186,13 +186,10 @@ def place(
 ) -> Captioned:
     """The finished run in another place, whose further work is done in this process."""
 
-    def run_here(self: Engine, steps: Any, units: Any, *, small: bool) -> Any:  # noqa: ANN401
+    def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
         return self.run_here(steps, units)
 
-    def no_ledger(self: Engine, *, small: bool = False) -> None: ...
-
     monkeypatch.setattr(Engine, "run", run_here)
-    monkeypatch.setattr(Engine, "ledger", no_ledger)
     shutil.copytree(described.out, tmp_path / "out")
     fake_server.start(captions=True)
     return Captioned(described.sources, tmp_path / "out", fake_server)

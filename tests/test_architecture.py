@@ -44,7 +44,7 @@ STAGES = (
     "scan", "analyze", "propose", "filter", "dedup", "select", "caption", "cut", "shard", "commit",
 )  # fmt: skip
 KNOWS_RAY = {
-    Path("executor/ledger.py"),
+    Path("executor/ray_backend.py"),
     Path("executor/ray_cluster.py"),
     Path("loading/ray_decoding.py"),
 }

@@ -1,4 +1,4 @@
-"""Attempts of a worker: the most of them, their CPU-seconds, unforeseen failures."""
+"""CPU-seconds of a worker's tasks, and unforeseen failures."""
 
 import logging
 import time
@@ -10,9 +10,6 @@ from curator.executor.cpu_accounting import is_driver
 from curator.records.sources import Failure
 
 logger = logging.getLogger(__name__)
-
-MAX_ATTEMPTS = 2
-"""A source whose worker died this often is given up."""
 
 
 class CpuClock:

@@ -1,7 +1,7 @@
 """Runs small work in one child process, where starting a cluster would take longer than the work.
 
-A model that crashes must not end the run: the process is started again, and attempts are counted in
-files. Stages that parse untrusted bytes have a `decoder_box` instead.
+A model that crashes must not end the run: the process is started again. Stages that parse untrusted
+bytes have a `decoder_box` instead.
 """
 
 import contextlib
@@ -9,19 +9,22 @@ import os
 import pickle
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from curator.errors import CuratorError
 from curator.executor.cpu_accounting import MARK
-from curator.executor.ledger import FileLedger
-from curator.executor.worker import Chain, call_chain, pack_chain
-from curator.storage.scratch import ScratchFolder
+from curator.executor.work import MAX_DEATHS, Death, Repeated, Work
+from curator.executor.worker import Chain, call_chain, load_chain, pack_chain, stage_name
 from curator.tables.parts import leave_pandas_out
 
-MAX_DEATHS = 100
-"""Deaths over one unit after which a run gives up: more than the steps' own ledgers allow."""
+MAX_LOADS = 3
+"""Deaths while models are loaded after which a run gives up."""
+
+MAX_IN_VAIN = 20
+"""Deaths without a result between them after which a run gives up: a model may not load at all."""
 
 _READY = b"ready"
 
@@ -36,12 +39,8 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self._is_ready = False
-        self._folders: list[ScratchFolder] = []
-
-    def ledger(self) -> FileLedger:
-        """A fresh ledger."""
-        self._folders.append(ScratchFolder("curate-attempts-"))
-        return FileLedger(self._folders[-1].path)
+        self._loaded: bytes | None = None
+        """The chain that the process has loaded."""
 
     def start(self) -> None:
         """Starts the process."""
@@ -60,31 +59,47 @@ class Child:
             process_group=0,
         )
         theirs.close()
-        self._pipe, self._is_ready = ours, False
+        self._pipe, self._is_ready, self._loaded = ours, False, None
 
     def run(self, steps: Chain, units: Sequence[Any]) -> Iterator[Any]:
         """Sends units through a chain, one after the other.
 
-        A unit that kills the process is sent again to a new one; steps give up by their ledger.
+        A unit that kills the process is divided, or sent again to a new one, as in a fleet.
 
         Raises:
             CuratorError: Raised by a step, or the process dies repeatedly.
         """
         chain = pack_chain(steps)
-        for unit in units:
-            for _ in range(MAX_DEATHS):
-                answer = self._ask(chain, unit)
-                if answer is not None:
-                    break
-            else:
+        waiting = deque(Work(unit=unit) for unit in units)
+        n_in_vain, n_loads = 0, 0
+        while waiting:
+            if self._loaded != chain:
+                n_loads += 1
+                if self._ask(chain, None) is None:
+                    if n_loads > MAX_LOADS:
+                        raise CuratorError(
+                            f"the worker process dies while it loads the models of "
+                            f"{stage_name(steps)}; is there enough memory? take a smaller model"
+                        )
+                    continue
+                self._loaded, n_loads = chain, 0
+            work = waiting.popleft()
+            sent = Repeated(unit=work.unit, n_deaths=len(work.deaths)) if work.deaths else work.unit
+            answer = self._ask(chain, sent)
+            if answer is not None:
+                n_in_vain = n_in_vain if work.is_given_up else 0
+                yield answer[0]
+                continue
+            n_in_vain += 1
+            if len(work.deaths) >= MAX_DEATHS or n_in_vain > MAX_IN_VAIN:
                 raise CuratorError(
-                    f"the worker process died {MAX_DEATHS} times over the same work; is there "
+                    f"the worker process died {n_in_vain} times, and finished no unit; is there "
                     "enough memory? run again with --workers 1 to see more of it in Ray's logs"
                 )
-            yield answer[0]
+            waiting.extendleft(reversed(work.after_death(Death())))
 
     def stop(self) -> None:
-        """Ends the process at once, and removes the ledgers."""
+        """Ends the process at once."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -92,24 +107,26 @@ class Child:
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
-        for folder in self._folders:
-            folder.close()
-        self._folders.clear()
 
     def _ask(self, chain: bytes, unit: Any) -> tuple[Any] | None:  # noqa: ANN401
-        """Returns the result of one unit, or raises the error it is; None if the process died."""
+        """Returns the result of one unit, or raises the error it is; None if the process died.
+
+        Without a unit the process only loads the chain.
+        """
         if self._process is None or self._process.poll() is not None:
             self.start()
         assert self._pipe is not None
         assert self._process is not None
         with contextlib.suppress(BrokenPipeError, EOFError, ConnectionResetError):
             self._is_ready = self._is_ready or self._pipe.recv_bytes() == _READY
-            self._pipe.send_bytes(pickle.dumps((chain, pickle.dumps(unit))))
+            packed = None if unit is None else pickle.dumps(unit)
+            self._pipe.send_bytes(pickle.dumps((chain, packed)))
             result = pickle.loads(self._pipe.recv_bytes())
             if isinstance(result, CuratorError):
                 raise result
             return (result,)
         code = self._process.wait()
+        self._loaded = None
         self._pipe.close()
         if not self._is_ready:
             raise CuratorError(
@@ -127,7 +144,7 @@ def _serve(pipe: Connection) -> None:
             packed, unit = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
-        pipe.send_bytes(call_chain(packed, unit))
+        pipe.send_bytes(load_chain(packed) if unit is None else call_chain(packed, unit))
 
 
 if __name__ == "__main__":

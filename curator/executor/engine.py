@@ -2,31 +2,42 @@
 
 Ray is started only when there is work for it, because that takes seconds of every core. Steps that
 merely read parts and add up run in this process when there are few units; small work runs in one
-child.
+child. A cluster is joined before anything is decided about its devices or workers.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+import math
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from curator.errors import CuratorError
-from curator.executor.actor_pool import Pool
 from curator.executor.child_process import Child
 from curator.executor.decoder_box import process_box
+from curator.executor.fleet import Fleet, FleetCounts, Lane
 from curator.executor.host_resources import available_cpus, available_gpus, memory_bytes
-from curator.executor.ledger import ActorLedger, AttemptLedger
-from curator.executor.ray_cluster import RayCluster, largest
+from curator.executor.ray_cluster import RayCluster
 from curator.executor.timeline import Timeline
-from curator.executor.worker import Chain, Step
+from curator.executor.unit_worker import UnitResult
+from curator.executor.worker import Chain, largest, pack_chain, stage_name
 from curator.stage import Resources
-
-_Unit = TypeVar("_Unit")
-
-TASK_RETRIES = 3
-"""How often Ray repeats a unit of light work whose process died."""
 
 SMALL_FRAMES = 1800.0
 """Work, in frames of 1080p, that one process does while a cluster would still be starting."""
 SMALL_SOURCES = 32
+
+EXPECTED_WORKERS = 64
+"""Workers that a cluster may grow to, where nobody says: units are made small enough for them."""
+
+UNBOUNDED = 1 << 20
+"""The most workers on a cluster, where nobody says."""
+
+AHEAD = 2
+"""Units that a worker of light or waiting work has: it begins the next before the driver takes the
+result of the last."""
+
+Check = Callable[[], str | None]
+"""Runs on a node once; returns why it cannot do some work, or None."""
 
 
 class Engine:
@@ -34,18 +45,23 @@ class Engine:
 
     Args:
         address: Ray cluster to join, or None for one of this process's own.
-        workers: Workers of steps that keep state; None for one per core.
+        workers: Most workers; None for one per core, and on a cluster for as many as there is work.
+        place: Custom resource of Ray on whose nodes a stage runs, by the stage's name.
     """
 
-    def __init__(self, *, address: str | None, workers: int | None) -> None:
+    def __init__(
+        self, *, address: str | None, workers: int | None, place: Mapping[str, str] | None = None
+    ) -> None:
         self._address = address
         self._workers = workers
+        self._place = dict(place or {})
         self._cluster: RayCluster | None = None
         self._child = Child()
-        self._ledger: AttemptLedger | None = None
         self._is_ended = False
+        self._done = (0, 0.0)
         self.timeline = Timeline()
-        """The units that ended, of all chains."""
+        """When the workers of each node were busy, by stage."""
+        self.counts = FleetCounts()
 
     def __enter__(self) -> "Engine":
         return self
@@ -60,63 +76,76 @@ class Engine:
         """Whether Ray runs."""
         return self._cluster is not None
 
+    @property
+    def joins(self) -> bool:
+        """Whether it works on a cluster that others started."""
+        return self._address is not None
+
     def is_small(self, n_items: int, frames: float) -> bool:
         """Returns whether one process finishes work sooner than a cluster that has to start first.
 
         `frames` are those of the sources or clips, weighted by size: 1 for 1080p.
         """
-        may = self._address is None and self._workers is None and self._cluster is None
+        may = not self.joins and self._workers is None and self._cluster is None
         return may and n_items <= SMALL_SOURCES and frames <= SMALL_FRAMES
 
     def preload(self, modules: Sequence[str]) -> None:
         """Lets the decoder box of this process import modules; starts it if necessary."""
         process_box().load(modules)
 
-    def ledger(self, *, small: bool = False) -> AttemptLedger:
-        """Returns a new ledger for one chain; starts Ray unless the work is small."""
-        if isinstance(self._ledger, ActorLedger) and not small:
-            self._ledger.reset()
-        else:
-            self._ledger = self.own_ledger(small=small)
-        return self._ledger
-
-    def own_ledger(self, *, small: bool = False) -> AttemptLedger:
-        """Returns a ledger apart from the current chain's; starts Ray unless the work is small."""
-        if small:
-            return self._child.ledger()
-        cluster = self._start()
-        # Workers of our own cluster see this machine's files; an actor is one more process.
-        return self._child.ledger() if self._address is None else cluster.new_ledger()
-
     def progress(self) -> tuple[int, float]:
-        """Returns finished keys of the current ledger, and their seconds of video."""
-        return self._ledger.progress() if self._ledger is not None else (0, 0.0)
+        """Returns finished items of the current chain, and their seconds of video."""
+        return self._done
 
     def n_cpus(self) -> int:
-        """Returns the cores of this machine, or of the joined cluster."""
-        if self._cluster is not None and self._address is not None:
-            return self._cluster.n_cpus()
+        """Returns the cores of this machine, or those that the joined cluster has or may have."""
+        if self.joins:
+            return max(1, int(self._start().most("CPU")))
         return available_cpus()
 
     def n_gpus(self) -> float:
-        """Returns the GPUs of this machine, or of the joined cluster."""
-        if self._cluster is not None and self._address is not None:
-            return self._cluster.n_gpus()
+        """Returns the GPUs of this machine, or those that the joined cluster has or may have."""
+        if self.joins:
+            return self._start().most("GPU")
         return float(available_gpus())
 
+    def threads(self, n_workers: int) -> int:
+        """Returns the threads of each of some workers: their share of this machine's cores."""
+        return 1 if self.joins else max(1, available_cpus() // n_workers)
+
     def n_workers(self, n_units: int, each: Resources = Resources()) -> int:  # noqa: B008 - frozen
-        """Counts workers that keep state: as configured, or one per core with memory."""
+        """Estimates the workers of a chain: as configured, or one per core with memory."""
         wanted = self._workers
         if wanted is None:
             wanted = self.n_cpus()
-            if self._address is None:
+            if self.joins:
+                wanted = max(wanted, EXPECTED_WORKERS)
+            else:
                 wanted = min(wanted, memory_bytes() // each.memory_bytes)
         if each.gpus:
             wanted = min(wanted, int(self.n_gpus() / each.gpus + 1e-6))
         return max(1, min(wanted, n_units))
 
-    def run(self, steps: Chain, units: Sequence[Any], *, small: bool = False) -> Iterator[Any]:
+    def run(
+        self,
+        steps: Chain,
+        units: Iterable[Any],
+        *,
+        small: bool = False,
+        without_gpu: Chain | None = None,
+        check: Check | None = None,
+        is_shown: bool = True,
+    ) -> Iterator[Any]:
         """Streams units through a chain on Ray, or through the child process.
+
+        Args:
+            steps: The chain.
+            units: Lists of items; a sequence, or a stream that is taken as there is room.
+            small: Whether to use one child process instead of Ray.
+            without_gpu: On a cluster, the same for workers that hold no GPU, which take units
+                too; None for none.
+            check: Whether a node can run `steps`; asked on each node.
+            is_shown: Whether `progress` counts what is done.
 
         Yields:
             Results, in any order.
@@ -124,29 +153,24 @@ class Engine:
         Raises:
             CuratorError: The first that a step raised, unchanged.
         """
-        if not units:
+        if isinstance(units, Sequence) and not units:
             return
         if small:
             # A box is a child already.
             run = self.run_here if any(step.is_boxed for step in steps) else self._child.run
-            yield from run(steps, units)
-            return
-        cluster = self._start()
-        if any(step.keeps_state for step in steps):
-            each = largest(steps)
-            yield from cluster.on_workers(steps, units, lambda: self.n_workers(len(units), each))
-            return
-        for unit, result in cluster.as_tasks(
-            steps, units, retries=TASK_RETRIES, n_cpus=self.n_cpus
-        ):
-            if result is None:
-                raise CuratorError(
-                    f"the process of a unit died {TASK_RETRIES + 1} times: {unit!r:.200}; is there "
-                    "enough memory? the same command goes on from what was done"
-                )
+            results = run(steps, list(units))
+        else:
+            ahead = 1 if any(step.keeps_state for step in steps) else AHEAD
+            results = self._fleet(steps, without_gpu, check, ahead=ahead).run(units)
+        if is_shown:
+            self._done = (0, 0.0)
+        for result in results:
+            if is_shown and isinstance(result, UnitResult):
+                n_items, video_s = self._done
+                self._done = n_items + result.n_items, video_s + result.video_s
             yield result
 
-    def run_here(self, steps: Chain, units: Sequence[Any]) -> Iterator[Any]:
+    def run_here(self, steps: Chain, units: Iterable[Any]) -> Iterator[Any]:
         """Runs a chain in this process, one unit at a time."""
         made = [step.make(**step.settings) for step in steps]
         for unit in units:
@@ -155,32 +179,25 @@ class Engine:
                 result = step(result)
             yield result
 
-    def pool(self, steps: Chain) -> Pool:
+    def pool(self, steps: Chain) -> Fleet:
         """Returns workers of a chain that take units during other work; starts Ray."""
-        cluster = self._start()
-        return Pool(cluster, steps, self.n_workers(1 << 20, largest(steps)))
+        return self._fleet(steps, None, None, ahead=AHEAD, keeps=True)
 
-    def attempts(
-        self, step: Step, units: Iterable[_Unit], *, few: bool
-    ) -> Iterator[tuple[_Unit, Any]]:
-        """Streams units through one step without state, and reports those that ended their process.
-
-        Units are taken as there is room for them: neither they nor their results pile up, and their
-        number need not be known. `few` is whether this process finishes them sooner than a cluster
-        starts.
-
-        Yields:
-            Each unit with its result, or with None where its process died; in any order.
-
-        Raises:
-            CuratorError: The first that the step raised, unchanged.
-        """
-        if few:
-            for unit in units:
-                yield unit, next(self.run_here([step], [unit]))
-        else:
-            cluster = self._start()
-            yield from cluster.as_tasks([step], units, retries=0, n_cpus=self.n_cpus)
+    def facts(self) -> dict[str, Any]:
+        """Returns what was decided on the cluster, and what happened to it, for the summary."""
+        counts = self.counts
+        if not counts.workers:
+            return {}
+        facts: dict[str, Any] = {
+            "workers_requested": counts.workers,
+            "workers_died": counts.deaths,
+            "units_repeated": counts.repeated_units,
+        }
+        if self.joins:
+            facts["nodes_lost"] = len(counts.lost_nodes)
+            facts["nodes_refused"] = dict(sorted(counts.refusals.items()))
+            facts["lanes"] = dict(sorted(counts.lanes.items()))
+        return facts
 
     def stop(self) -> None:
         """Stops Ray, the child process and this process's decoder box, if they were started."""
@@ -188,7 +205,51 @@ class Engine:
         process_box().stop()
         if self._cluster is not None:
             self._cluster.stop()
-            self._cluster, self._ledger = None, None
+            self._cluster = None
+
+    def _fleet(
+        self,
+        steps: Chain,
+        without_gpu: Chain | None,
+        check: Check | None,
+        *,
+        ahead: int,
+        keeps: bool = False,
+    ) -> Fleet:
+        cluster = self._start()
+        chains = [steps] if without_gpu is None else [steps, without_gpu]
+        lanes = [self._lane(chain, check if chain is steps else None) for chain in chains]
+        return Fleet(
+            cluster.backend,
+            lanes,
+            counts=self.counts,
+            timeline=self.timeline,
+            ahead=ahead,
+            keeps=keeps,
+        )
+
+    def _lane(self, steps: Chain, check: Check | None) -> Lane:
+        each, name = largest(steps), stage_name(steps)
+        self.counts.lanes[f"{name} on a GPU" if each.gpus else name] = {
+            "cpus": each.cpus, "gpus": each.gpus, "memory_bytes": each.memory_bytes,
+        }  # fmt: skip
+        return Lane(
+            stage=name,
+            chain=pack_chain(steps),
+            resources=each,
+            most=partial(self._most, each),
+            check=pickle.dumps(check) if check is not None else None,
+            place=self._place.get(name),
+        )
+
+    def _most(self, each: Resources) -> int:
+        """Returns the most workers of a lane."""
+        if self.joins:
+            most = self._workers or UNBOUNDED
+            return min(most, int(self.n_gpus() / each.gpus + 1e-6)) if each.gpus else most
+        if each.cpus < 1 and not each.gpus:
+            return math.ceil(max(available_cpus(), self._workers or 0) / (each.cpus or 1))
+        return self.n_workers(UNBOUNDED, each)
 
     def _start(self) -> RayCluster:
         if self._is_ended:

@@ -1,7 +1,7 @@
 """Runs a stage over the items of one unit, in a worker.
 
-What every stage would repeat is here once: attempts that survive the process, the time limit, the
-failure that nothing foresaw, and the worker's CPU-seconds. A unit holds several small items or one
+What every stage would repeat is here once: attempts, the time limit, the failure that nothing
+foresaw, and the worker's CPU-seconds. A unit holds several small items or one
 large one; an item that fails ends in its own result, and the others of the unit go on.
 """
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from curator.errors import CuratorError, DamagedError, ErrorCode, FullDiskError, SourceError
-from curator.executor.attempts import MAX_ATTEMPTS, CpuClock, internal_failure
+from curator.executor.attempts import CpuClock, internal_failure
 from curator.executor.decoder_box import BoxDiedError, SetUpError, process_box
-from curator.executor.ledger import AttemptLedger
+from curator.executor.work import MAX_ATTEMPTS
 from curator.records.sources import Failure
 from curator.stage import Stage
 
@@ -26,10 +26,8 @@ ResultT = TypeVar("ResultT")
 
 
 class _Item(Protocol):
-    """One item of a unit: the key under which attempts are counted, and its source."""
+    """One item of a unit, with its source."""
 
-    @property
-    def key(self) -> str: ...
     @property
     def uri(self) -> str: ...
 
@@ -42,11 +40,15 @@ class UnitResult(Generic[ResultT]):
         results: One per item, or what was stored in their place.
         cpu_s: CPU-seconds of the worker since its last unit, by what they went into.
         counts: What the stage counted.
+        n_items: Items of the unit.
+        video_s: Their seconds of video.
     """
 
     results: ResultT
     cpu_s: Mapping[str, float] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    n_items: int = 0
+    video_s: float = 0.0
 
 
 class UnitWorker:
@@ -58,7 +60,6 @@ class UnitWorker:
             is; None where the items themselves are sent.
         keep: Turns items and their results into what leaves the worker, such as the name of the
             part that holds them; None for the results themselves.
-        ledger: Counts attempts; None where nothing can die but the run.
         rest: Name of the CPU-seconds that the stage does not measure itself; None for its name.
     """
 
@@ -68,13 +69,12 @@ class UnitWorker:
         stage: Stage[Any, Any, Any],
         load: Callable[[Any], Sequence[Any] | None] | None = None,
         keep: Callable[[Sequence[Any], Sequence[Any]], Any] | None = None,
-        ledger: AttemptLedger | None = None,
         rest: str | None = None,
     ) -> None:
         self._stage = stage
         self._load = load
         self._keep = keep
-        self._ledger = ledger
+        self._video_s = 0.0
         self._rest = rest
         self._clock = CpuClock()
         self._is_ready = False
@@ -86,16 +86,24 @@ class UnitWorker:
         `unit` may be the result of the worker before this one in a chain, whose CPU-seconds and
         counts are passed on.
         """
+        return self.repeat(unit, 0)
+
+    def prepare(self) -> None:
+        """Sets the stage up, unless its box does that."""
+        if not self._is_ready and self._box is None:
+            self._stage.setup()
+        self._is_ready = True
+
+    def repeat(self, unit: Any, n_deaths: int) -> UnitResult[Any]:  # noqa: ANN401
+        """Runs the items of a unit over which workers died; fails them after `MAX_ATTEMPTS`."""
         before = unit if isinstance(unit, UnitResult) else UnitResult(results=unit)
         items = before.results if self._load is None else self._load(before.results)
         if items is None:
             return before
-        if not self._is_ready and self._box is None:
-            self._stage.setup()
-        self._is_ready = True
+        self.prepare()
         spent = self._clock.begin()
         try:
-            results = [self._result(item) for item in items]
+            results = [self._result(item, n_deaths) for item in items]
         finally:
             (self._box or self._stage).release()
         in_box_s = 0.0
@@ -113,23 +121,28 @@ class UnitWorker:
         self._stage.counts.clear()
         cpu_s = Counter(before.cpu_s)
         cpu_s.update(self._clock.end(spent, rest=self._rest or self._stage.name, more_s=in_box_s))
-        return UnitResult(results=results, cpu_s=dict(cpu_s), counts=counts)
+        video_s, self._video_s = self._video_s, 0.0
+        return UnitResult(
+            results=results,
+            cpu_s=dict(cpu_s),
+            counts=counts,
+            n_items=before.n_items + len(items),
+            video_s=before.video_s + video_s,
+        )
 
-    def _result(self, item: _Item) -> Any:  # noqa: ANN401
-        ledger, stage = self._ledger, self._stage
-        n_begun, video_s = 0, 0.0
+    def _result(self, item: _Item, n_deaths: int) -> Any:  # noqa: ANN401
+        stage = self._stage
         while True:
-            n_begun = n_begun + 1 if ledger is None else ledger.begin(item.key)
-            if n_begun > MAX_ATTEMPTS:
+            if n_deaths >= MAX_ATTEMPTS:
                 failure = _failure(item, stage, ErrorCode.WORKER_DIED, f"{item.uri}: {_DIED}")
-                result = stage.failed(item, failure)
-                break
+                return stage.failed(item, failure)
             try:
                 result = self._processed(item)
-                video_s = stage.video_s(result)
+                self._video_s += stage.video_s(result)
             except BoxDiedError as died:
                 logger.warning("%s: %s", item.uri, died)
                 if not died.is_slow:
+                    n_deaths += 1
                     continue
                 result = stage.failed(item, _failure(item, stage, ErrorCode.TOO_SLOW, _slow(item)))
             except SetUpError as error:
@@ -142,10 +155,7 @@ class UnitWorker:
                 result = stage.failed(item, _failure(item, stage, code, str(error)))
             except Exception as error:  # noqa: BLE001 - becomes the item's failed outcome
                 result = stage.failed(item, internal_failure(item.uri, stage.name, error))
-            break
-        if ledger is not None:
-            ledger.end(item.key, video_s)
-        return result
+            return result
 
     def _processed(self, item: _Item) -> Any:  # noqa: ANN401
         if self._box is None:

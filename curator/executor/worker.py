@@ -8,10 +8,11 @@ import logging
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from curator.errors import CuratorError
 from curator.executor.garbage import no_collection
+from curator.executor.work import Repeated
 from curator.stage import Resources, Stage
 from curator.tables.parts import leave_pandas_out
 
@@ -51,26 +52,89 @@ def pack_chain(steps: Chain) -> bytes:
     return pickle.dumps([(step.make, step.settings) for step in steps])
 
 
+def largest(steps: Chain) -> Resources:
+    """Returns the resources of a chain's worker: the most of any step."""
+    return Resources(
+        cpus=max(step.resources.cpus for step in steps),
+        memory_bytes=max(step.resources.memory_bytes for step in steps),
+        gpus=max(step.resources.gpus for step in steps),
+    )
+
+
+def stage_name(steps: Chain) -> str:
+    """Returns the name of the stage that a chain begins with."""
+    stage = steps[0].settings.get("stage")
+    return stage.name if isinstance(stage, Stage) else steps[0].make.__name__
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A step that loads something before its first unit."""
+
+    def prepare(self) -> None:
+        """Loads it."""
+        ...
+
+
+@runtime_checkable
+class Repeats(Protocol):
+    """A step that minds how many workers died over a unit."""
+
+    def repeat(self, unit: Any, n_deaths: int) -> Any:  # noqa: ANN401
+        """Runs a unit once more, or fails it."""
+        ...
+
+
 _kept: dict[bytes, list[Callable[[Any], Any]]] = {}
 """The steps of the last chain."""
+
+
+def load_chain(packed: bytes) -> bytes:
+    """Makes the steps of a chain, and loads their models; returns None or an error, pickled.
+
+    It comes before the first unit: a process that dies of it does not die of a unit.
+    """
+    return _answered(lambda: _loaded(packed) and None)
 
 
 def call_chain(packed: bytes, unit: bytes) -> bytes:
     """Runs a unit through a chain; the process keeps the chain until it gets another one.
 
-    An error is the result: Ray would raise its own, with a page of traceback, and a process that
-    ended would be started again and meet it again.
+    An error is the result: Ray would raise its own, with a page of traceback.
     """
+    return _answered(lambda: _called(_loaded(packed), unit))
+
+
+def _loaded(packed: bytes) -> list[Callable[[Any], Any]]:
+    if packed not in _kept:
+        _kept.clear()
+        leave_pandas_out()
+        with no_collection():
+            made = [make(**settings) for make, settings in pickle.loads(packed)]
+            for step in made:
+                if isinstance(step, Prepares):
+                    step.prepare()
+        _kept[packed] = made
+    return _kept[packed]
+
+
+def _called(chain: Sequence[Callable[[Any], Any]], unit: bytes) -> Any:  # noqa: ANN401
+    result, n_deaths = pickle.loads(unit), 0
+    if isinstance(result, Repeated):
+        result, n_deaths = result.unit, result.n_deaths
+    for step in chain:
+        if n_deaths and isinstance(step, Repeats):
+            result = step.repeat(result, n_deaths)
+        else:
+            result = step(result)
+    return result
+
+
+def _answered(work: Callable[[], Any]) -> bytes:
+    """Does some work; its error is the result."""
     result: Any
     try:
-        if packed not in _kept:
-            _kept.clear()
-            leave_pandas_out()
-            with no_collection():
-                _kept[packed] = [make(**settings) for make, settings in pickle.loads(packed)]
-        result = pickle.loads(unit)
-        for step in _kept[packed]:
-            result = step(result)
+        result = work()
     except CuratorError as error:
         result = error
     except Exception as error:

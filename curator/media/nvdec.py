@@ -117,6 +117,17 @@ class Nvdec:
         self._stream: torch.cuda.Stream | None = None
         self._codec_module = module if module is not None else _import_module()
 
+    def decodes_nothing(self) -> str | None:
+        """Why the engine decodes not even H.264, which all of them do; None if it does."""
+        module = self._codec_module
+        try:
+            caps = module.GetDecoderCaps(
+                gpuid=self.gpu, codec=getattr(module.cudaVideoCodec, _CODECS["h264"][0]), bitdepth=8
+            )
+        except Exception as error:  # noqa: BLE001 - the module raises RuntimeError and its own
+            return f"NVDEC does not answer: {_line(error)}"
+        return None if caps.get("supported", 1) else "NVDEC of this GPU does not decode H.264"
+
     def refusal(self, stream: av.video.stream.VideoStream) -> tuple[Refusal, str] | None:
         """Why the engine cannot decode a stream, by its header; None if it can."""
         context = stream.codec_context

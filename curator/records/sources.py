@@ -65,11 +65,6 @@ class SourceRef:
     n_pixels: int | None = None
 
     @property
-    def key(self) -> str:
-        """Name under which attempts are counted."""
-        return self.uri
-
-    @property
     def weight(self) -> float:
         """About how many frames it has."""
         return float(self.header_n_frames or 30.0 * (self.header_duration_s or 0.0))

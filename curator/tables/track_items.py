@@ -45,11 +45,6 @@ class SourceItem:
     parts: PartsByFamily = field(default_factory=dict)
 
     @property
-    def key(self) -> str:
-        """Name under which attempts are counted."""
-        return f"analyze {self.source.uri}"
-
-    @property
     def uri(self) -> str:
         """For messages."""
         return self.source.uri
@@ -79,11 +74,6 @@ class HashItem:
     """A source in segments, whose hashes no segment can compute by itself."""
 
     source: SourceRef
-
-    @property
-    def key(self) -> str:
-        """Name under which attempts are counted."""
-        return f"hash {self.source.uri}"
 
     @property
     def uri(self) -> str:
@@ -120,11 +110,6 @@ class TrackItem:
     source: SourceRef
     track: Track | Failure
     frames_part: str | None
-
-    @property
-    def key(self) -> str:
-        """Name under which attempts are counted."""
-        return f"propose {self.source.uri}"
 
     @property
     def uri(self) -> str:

@@ -10,8 +10,8 @@ import pytest
 from curator.errors import CuratorError, ErrorCode, SourceError, StorageError
 from curator.executor import ray_cluster
 from curator.executor.engine import Engine, available_cpus
-from curator.executor.ledger import FileLedger, LedgerActor
 from curator.executor.signal_mask import signals_held
+from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import SERVED_BYTES, Step, call_chain, pack_chain
 from curator.stage import Resources
 
@@ -135,19 +135,13 @@ def is_there(process: int) -> bool:
 
 
 @pytest.mark.usefixtures("here")
-def test_workers_serve_the_next_chain_until_they_are_let_go() -> None:
+def test_workers_serve_the_next_chain() -> None:
     """A process of its own for each chain costs one or two CPU-seconds."""
+    light = Step(make=Where, settings={"name": "light"}, resources=Resources(cpus=0.5))
     with Engine(address=None, workers=1) as engine:
         ((_, first),) = engine.run([where("a")], [0])
         assert list(engine.run([where("b")], [0, 0])) == [("b", first)] * 2
-        # Light work may need the core that it holds.
-        assert list(engine.run([HALF], [4])) == [2]
-        deadline = time.monotonic() + 60
-        while is_there(first) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not is_there(first)
-        ((_, other),) = engine.run([where("c")], [0])
-        assert other != first
+        assert ("light", first) in list(engine.run([light], [0]))
 
 
 @pytest.mark.usefixtures("here")
@@ -173,8 +167,6 @@ def test_a_chain_that_failed_leaves_no_worker_to_the_next() -> None:
 @pytest.mark.usefixtures("here")
 def test_a_cluster_of_our_own_has_no_daemons_that_nobody_asks() -> None:
     with Engine(address=None, workers=1) as engine:
-        log = engine.ledger()
-        assert isinstance(log, FileLedger)
         assert list(engine.run([HALF], [4])) == [2]
         commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children()]
     assert any(b"raylet" in command for command in commands)
@@ -190,49 +182,70 @@ def test_chains_run_in_this_process_too() -> None:
 
 
 class Fragile:
-    """Dies over a unit as often as its ledger has not seen it begin three times."""
+    """Dies of one item; says how many others did when it is given up."""
 
-    def __init__(self, *, log: FileLedger) -> None:
-        self._log = log
-
-    def __call__(self, unit: str) -> tuple[str, int]:
-        """Says at which attempt it was done."""
-        attempt = self._log.begin(unit)
-        if unit == "deadly" and attempt < 3:
+    def __call__(self, unit: list[str]) -> list[str]:
+        """Returns the items."""
+        if "deadly" in unit:
             os.abort()
-        self._log.end(unit, 1.5)
-        return unit, attempt
+        return unit
+
+    def repeat(self, unit: list[str], n_deaths: int) -> list[str]:
+        """Gives up after two."""
+        return [f"{unit[0]}: {n_deaths}"] if n_deaths > 1 else self(unit)
 
 
-def test_small_work_runs_in_one_child_that_is_started_again_when_it_dies() -> None:
+@pytest.mark.parametrize("small", [True, False], ids=["child", "ray"])
+@pytest.mark.usefixtures("here")
+def test_an_item_that_kills_its_process_twice_is_given_up_and_its_neighbours_are_done(
+    small: bool,
+) -> None:
     before = children()
-    with Engine(address=None, workers=None) as engine:
-        assert engine.is_small(3, 900.0)
-        assert not engine.is_small(3, 1e6)
-        assert not engine.is_small(1000, 900.0)
-        log = engine.ledger(small=True)
-        step = Step(make=Fragile, settings={"log": log}, resources=Resources(cpus=1))
-        results = list(engine.run([step], ["a", "deadly", "b"], small=True))
-        assert results == [("a", 1), ("deadly", 3), ("b", 1)]
-        assert engine.progress() == (3, 4.5)
+    with Engine(address=None, workers=None if small else 1) as engine:
+        step = Step(make=Fragile, resources=Resources(cpus=1), keeps_state=True)
+        results = list(engine.run([step], [["a"], ["b", "deadly", "c"], ["d"]], small=small))
+        assert sorted(results) == [["a"], ["b"], ["c"], ["d"], ["deadly: 2"]]
         with pytest.raises(StorageError, match="3 is odd"):
-            list(engine.run([HALF], [2, 3], small=True))
-        assert not engine.is_started
+            list(engine.run([HALF], [2, 3], small=small))
+        assert engine.is_started != small
         assert len(children() - before) >= 1
     assert children() == before
 
 
-def test_progress_is_read_on_from_where_it_was_read(tmp_path: Path) -> None:
-    log = FileLedger(tmp_path)
-    assert log.progress() == (0, 0.0)
-    log.end("a", 1.5)
-    assert log.progress() == (1, 1.5)
-    with (tmp_path / "done").open("a") as file:
-        file.write("2.25\n3")
-    assert log.progress() == (2, 3.75)
-    with (tmp_path / "done").open("a") as file:
-        file.write(".5\n")
-    assert log.progress() == (3, 7.25)
+class Unloadable:
+    """Dies while it is made."""
+
+    def __init__(self) -> None:
+        os.abort()
+
+
+def test_small_work_ends_with_an_error_where_no_process_can_load_its_models() -> None:
+    step = Step(make=Unloadable, resources=Resources(cpus=1))
+    with Engine(address=None, workers=None) as engine:
+        assert engine.is_small(3, 900.0)
+        assert not engine.is_small(3, 1e6)
+        assert not engine.is_small(1000, 900.0)
+        with pytest.raises(CuratorError, match="dies while it loads the models of Unloadable"):
+            list(engine.run([step], [[1]], small=True))
+
+
+class Counted:
+    """Says that it did some items."""
+
+    def __call__(self, unit: list[int]) -> UnitResult[list[int]]:
+        """Returns the items."""
+        return UnitResult(results=unit, n_items=len(unit), video_s=1.5)
+
+
+def test_progress_is_what_the_results_of_the_last_chain_say() -> None:
+    with Engine(address=None, workers=None) as engine:
+        step = Step(make=Counted, resources=Resources(cpus=1))
+        list(engine.run([step], [[1, 2], [3]], small=True))
+        assert engine.progress() == (3, 3.0)
+        list(engine.run([step], [[1]], small=True, is_shown=False))
+        assert engine.progress() == (3, 3.0)
+        list(engine.run([step], [[1]], small=True))
+        assert engine.progress() == (1, 1.5)
 
 
 def test_named_workers_and_clusters_are_never_left_out() -> None:
@@ -261,14 +274,6 @@ def test_workers_are_no_more_than_units_and_at_least_one() -> None:
     assert Engine(address=None, workers=8).n_workers(3) == 3
     assert Engine(address=None, workers=8).n_workers(0) == 1
     assert 1 <= Engine(address=None, workers=None).n_workers(1000) <= available_cpus()
-
-
-def test_the_ledger_counts_attempts_until_one_ends() -> None:
-    ledger = LedgerActor()
-    assert [ledger.begin("a"), ledger.begin("b"), ledger.begin("a")] == [1, 1, 2]
-    ledger.end("a", 2.5)
-    assert ledger.begin("a") == 1
-    assert ledger.progress() == (1, 2.5)
 
 
 def test_a_handler_of_sigterm_outlives_the_start_of_ray() -> None:

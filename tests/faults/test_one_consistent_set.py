@@ -73,14 +73,13 @@ def recorded(journal: Journal) -> Iterator[None]:
                 journal.steps.append((key, None))
             delete(self, [key])
 
-    def run_here(self: Engine, steps: Any, units: Any, *, small: bool = False) -> Any:  # noqa: ANN401
+    def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
         return Engine.run_here(self, steps, units)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalStore, "create", noted)
         patch.setattr(LocalStore, "delete", deleted)
         patch.setattr(Engine, "run", run_here)
-        patch.setattr(Engine, "ledger", lambda self, small=False: None)
         yield
 
 

@@ -25,7 +25,6 @@ from curator.cli import main
 from curator.commands.arguments import EXIT_BROKEN_OFF, EXIT_OK, EXIT_USAGE
 from curator.errors import StorageError
 from curator.executor.engine import Engine
-from curator.executor.ledger import FileLedger
 from curator.storage import local_store, open_store, scratch
 from curator.storage.object_service import service_named
 from curator.storage.s3_client import client
@@ -90,7 +89,7 @@ def served(s3_endpoint: str) -> Iterator[FaultProxy]:
 def runs(served: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     """Two films on S3, one of them above 8 MiB, and what a run without faults makes."""
 
-    def run_here(self: Engine, steps: Any, units: Any, *, small: bool = False) -> Any:  # noqa: ANN401
+    def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
         return Engine.run_here(self, steps, units)
 
     runs = Runs(f"curate-test-{secrets.token_hex(4)}")
@@ -105,7 +104,6 @@ def runs(served: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         films.write(path.name, path.read_bytes() + box)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Engine, "run", run_here)
-        patch.setattr(Engine, "ledger", lambda self, small=False: None)
         assert runs.run(f"s3://{runs.bucket}/whole")[0] == EXIT_OK
         runs.whole = runs.objects(f"s3://{runs.bucket}/whole")
         yield runs
@@ -215,10 +213,6 @@ def test_a_full_disk_of_temporary_files_is_no_error_of_a_film(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with pytest.raises(StorageError, match=words), unnamed_file(".mp4"):
         mux_to("/dev/full")
-    full = Path("/dev/full").open("ab")  # noqa: SIM115 - the ledger closes it
-    monkeypatch.setattr(Path, "open", lambda self, mode: full)
-    with pytest.raises(StorageError, match=words):
-        FileLedger(tmp_path).begin("key")
 
 
 def mux_to(path: str) -> None:

@@ -24,13 +24,10 @@ FORM = ("cut.size=bucket", "cut.fps=15", "cut.length_frames=18", "cut.audio=aac"
 
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_here(self: Engine, steps: Any, units: Any, *, small: bool) -> Any:  # noqa: ANN401
+    def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
         return self.run_here(steps, units)
 
-    def no_ledger(self: Engine, *, small: bool) -> None: ...
-
     monkeypatch.setattr(Engine, "run", run_here)
-    monkeypatch.setattr(Engine, "ledger", no_ledger)
 
 
 @pytest.fixture

@@ -39,13 +39,10 @@ SHORT, LONG = "shard.lengths=[17,33]", "shard.lengths=[17,33,49]"
 
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_here(self: Engine, steps: Any, units: Any, *, small: bool) -> Any:  # noqa: ANN401
+    def run_here(self: Engine, steps: Any, units: Any, **_: Any) -> Any:  # noqa: ANN401
         return self.run_here(steps, units)
 
-    def no_ledger(self: Engine, *, small: bool) -> None: ...
-
     monkeypatch.setattr(Engine, "run", run_here)
-    monkeypatch.setattr(Engine, "ledger", no_ledger)
 
 
 @pytest.fixture

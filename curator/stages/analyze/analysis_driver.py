@@ -17,6 +17,7 @@ from curator.executor.packing import pack
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitResult, UnitWorker
 from curator.executor.worker import Step
+from curator.media.nvdec_check import nvdec_refusal
 from curator.media.source_segments import WholeReason
 from curator.models.catalogue import ModelEntry
 from curator.models.weight_store import ModelStore
@@ -256,36 +257,50 @@ class Analyzing:
         families = frozenset().union(
             *(item.families for unit in units for item in unit if not isinstance(item, HashItem))
         )
-        config = self._config.model_copy(
-            update={"device": device_of(self._config.device, engine.n_gpus())}
+        devices = self._devices()
+        chains = [
+            [self._measure_step(device, families, 1 if small else len(units)), self._then]
+            for device in devices
+        ]
+        results = engine.run(
+            chains[0],
+            units,
+            small=small,
+            without_gpu=chains[1] if len(chains) > 1 else None,
+            check=nvdec_refusal if devices[0] == "gpu" and engine.joins else None,
+            is_shown=not self._is_ahead,
         )
+        with self._progress.polling(engine.progress):
+            for result in results:
+                self.cpu_s.update(result.cpu_s)
+                self.counts.n_halved += result.counts["gpu_batches_halved"]
+                self._note(result.results, in_segments)
+
+    def _devices(self) -> list[str]:
+        """Returns what sources are decoded on: on a cluster, CPUs beside GPUs."""
+        asked, engine = self._config.device, self._engine
+        if not engine.joins:
+            return [device_of(asked, engine.n_gpus())]
+        if asked != "auto":
+            return [asked]
+        return ["gpu", "cpu"] if engine.n_gpus() >= 1 else ["cpu"]
+
+    def _measure_step(self, device: str, families: frozenset[str], n_units: int) -> Step:
         has_clip = "clip" in families
         stage = AnalyzeStage(
-            config,
+            self._config.model_copy(update={"device": device}),
             families=families,
             clip=self._clip if has_clip else None,
             models=self._models if has_clip else None,
             measures=self._measures,
         )
-        workers = 1 if small else engine.n_workers(len(units), stage.resources)
-        stage.threads = max(1, engine.n_cpus() // workers)
-        ledger = engine.own_ledger if self._is_ahead else engine.ledger
-        step = Step(
+        stage.threads = self._engine.threads(self._engine.n_workers(n_units, stage.resources))
+        return Step(
             make=UnitWorker,
-            settings={
-                "stage": stage,
-                "keep": KeepTracks(self.tracks),
-                "ledger": ledger(small=small),
-                "rest": "decode",
-            },
+            settings={"stage": stage, "keep": KeepTracks(self.tracks), "rest": "decode"},
             resources=stage.resources,
             keeps_state=True,
         )
-        with self._progress.polling(engine.progress):
-            for result in engine.run([step, self._then], units, small=small):
-                self.cpu_s.update(result.cpu_s)
-                self.counts.n_halved += result.counts["gpu_batches_halved"]
-                self._note(result.results, in_segments)
 
     def _run_stored(self, stored: Mapping[int, Sequence[StoredTrack]]) -> None:
         units = [UnitResult(results=AnalyzedUnit(tracks=tuple(t))) for t in stored.values()]

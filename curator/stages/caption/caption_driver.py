@@ -389,7 +389,7 @@ class Captioning:
         stage = WrittenFramesStage(
             self._config,
             taker=self._taker,
-            threads=max(1, engine.n_cpus() // workers),
+            threads=engine.threads(workers),
         )
         step = Step(
             make=UnitWorker,
@@ -397,7 +397,6 @@ class Captioning:
                 "stage": stage,
                 "load": ReadClips(self._store),
                 "keep": stage.store,
-                "ledger": engine.ledger(small=small),
             },
             resources=Resources(cpus=1),
             keeps_state=True,

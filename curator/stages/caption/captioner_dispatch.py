@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from curator.errors import CuratorError, UsageError
-from curator.executor.actor_pool import Pool
 from curator.executor.engine import Engine
+from curator.executor.fleet import Fleet
 from curator.executor.unit_worker import UnitResult, UnitWorker
 from curator.executor.worker import Step
 from curator.media.frame_tap import StoredFrames
@@ -38,7 +38,7 @@ class WorkerDispatch:
         self._replies = replies
         self._engine = engine
         self._waiting: list[tuple[Task, StoredFrames]] = []
-        self._pool: Pool | None = None
+        self._pool: Fleet | None = None
         self.cpu_s: Counter[str] = Counter()
         """CPU seconds of workers, by kind of work."""
         wanted = captioner_class(config.captioner)
@@ -52,7 +52,7 @@ class WorkerDispatch:
         self._waiting.append((task, where))
         if self._resources.gpus and self._engine.is_started and len(self._waiting) >= UNIT_WINDOWS:
             if self._pool is None:
-                self._pool = self._engine.pool([self._step(1 << 20, small=False)])
+                self._pool = self._engine.pool([self._step()])
             self._pool.submit([self._unit(self._waiting)])
             self._waiting = []
 
@@ -85,8 +85,7 @@ class WorkerDispatch:
             starts = range(0, len(waiting), UNIT_WINDOWS)
             units = [[self._unit(waiting[start : start + UNIT_WINDOWS])] for start in starts]
             small = not self._resources.gpus and self._engine.is_small(1, 0.0)
-            step = self._step(len(units), small=small)
-            for result in self._engine.run([step], units, small=small):
+            for result in self._engine.run([self._step()], units, small=small):
                 yield self._taken(result)
 
     def close(self) -> None:
@@ -95,16 +94,11 @@ class WorkerDispatch:
             self._pool.close()
             self._pool = None
 
-    def _step(self, n_units: int, *, small: bool) -> Step:
-        engine = self._engine
-        workers = 1 if small else engine.n_workers(n_units, self._resources)
+    def _step(self) -> Step:
         stage = CaptionStage(
             self._config,
             store=self._replies.store,
             prompts={one.prompt: load_prompt(one.prompt) for one in self._config.models},
-            ledger=engine.own_ledger(small=small),
-            # Several workers load at the same time, and a cluster may grow.
-            most_loads=4 * workers + 16,
         )
         settings = {"stage": stage}
         return Step(make=UnitWorker, settings=settings, resources=self._resources, keeps_state=True)

@@ -216,11 +216,6 @@ class WrittenClip:
     """The clip as `ReadClips` reads it, or why it cannot be read."""
 
     @property
-    def key(self) -> str:
-        """Name for counting attempts."""
-        return f"frames {self.clip_id}"
-
-    @property
     def uri(self) -> str:
         """URI of the object that holds the clip."""
         return self.location.name

@@ -5,11 +5,9 @@ For captioners in the driver, see `captioner_dispatch.py`.
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from curator.errors import CuratorError, DamagedError, ModelError
-from curator.executor.attempts import MAX_ATTEMPTS
-from curator.executor.ledger import AttemptLedger
+from curator.errors import CuratorError, DamagedError, ErrorCode
 from curator.media.frame_tap import StoredFrames
 from curator.records.sources import Failure
 from curator.stage import Resources, Scope, Stage
@@ -33,12 +31,12 @@ class WindowUnit:
     windows: Sequence[tuple[Task, StoredFrames]]
     known: Mapping[str, Reply] = field(default_factory=dict)
     """Stored replies for the windows, by request key."""
+    is_repeated: bool = False
+    """Whether a worker died over it, which may have stored replies."""
 
-    @property
-    def key(self) -> str:
-        """Name for counting attempts."""
-        first = self.windows[0][0]
-        return f"unit of {first.clip_id} {first.window.index}, {len(self.windows)} windows"
+    def split(self) -> list["WindowUnit"]:
+        """A unit for each window, because a worker died on one of them."""
+        return [replace(self, windows=[window], is_repeated=True) for window in self.windows]
 
     @property
     def uri(self) -> str:
@@ -60,8 +58,6 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     Args:
         store: Output root; None if the stage is only described.
         prompts: Prompts by name, for a machine without their files.
-        ledger: Counts attempts, so that no window kills workers without end.
-        most_loads: Allowed model loads that began and did not end.
     """
 
     name = "caption"
@@ -78,14 +74,10 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         *,
         store: Store | None = None,
         prompts: Mapping[str, Prompt] | None = None,
-        ledger: AttemptLedger | None = None,
-        most_loads: int = 3,
     ) -> None:
         super().__init__(config)
         self._root = store
         self._prompts = prompts or {}
-        self._ledger = ledger
-        self._most_loads = most_loads
         self._error: CuratorError | None = None
 
     @property
@@ -100,18 +92,11 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         """Loads the models.
 
         Raises:
-            ModelError: A model cannot be loaded, or workers die while they load it.
+            ModelError: A model cannot be loaded.
         """
         assert self._root is not None, "a stage that is only described has no output root"
         self._store = self._root
-        if self._ledger is not None and self._ledger.begin("load") > self._most_loads:
-            raise ModelError(
-                f"workers die while they load {self.config.name}; is there enough memory? take a "
-                "smaller model, or fewer --workers"
-            )
         self._models = load_models(self.config)
-        if self._ledger is not None:
-            self._ledger.end("load", 0.0)
         give_prompts(self._prompts)
         self._dialogs = make_dialogs(self.config)
         self._parts = FrameParts(self._store, self.config)
@@ -126,29 +111,29 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
             raise
 
     def failed(self, unit: WindowUnit, failure: Failure) -> UnitAnnotations:
-        """Ends the run, because only windows, not units, can fail.
+        """Leaves a window that killed its workers without an answer; other failures end the run.
 
         Raises:
             CuratorError: The failure of the unit.
         """
-        raise self._error or CuratorError(failure.message)
+        if failure.code is not ErrorCode.WORKER_DIED:
+            raise self._error or CuratorError(failure.message)
+        detail = failure.message.removeprefix(f"{unit.uri}: ")
+        annotations = [
+            Annotation(task=task, failure=Unanswered.OUT_OF_MEMORY, detail=detail)
+            for task, _ in unit.windows
+        ]
+        return UnitAnnotations(annotations=annotations, replies=[])
 
     def _annotated(self, unit: WindowUnit) -> UnitAnnotations:
         kept: list[tuple[str, Reply]] = []
-        is_first = self._ledger is None or self._ledger.begin(unit.key) == 1
-        replies = UnitReplies(self._store, self._stamp, unit.known, rereads=not is_first)
+        replies = UnitReplies(self._store, self._stamp, unit.known, rereads=unit.is_repeated)
 
         def keep(key: str, reply: Reply) -> None:
             replies.keep(key, reply)
             kept.append((key, reply))
 
-        if is_first:
-            annotations = self._annotations(unit.windows, replies, keep)
-        else:
-            # A worker died on one of the windows, and the others still need annotations.
-            annotations = [self._alone(window, replies, keep) for window in unit.windows]
-        if self._ledger is not None:
-            self._ledger.end(unit.key, 0.0)
+        annotations = self._annotations(unit.windows, replies, keep)
         return UnitAnnotations(annotations=annotations, replies=kept)
 
     def _annotations(
@@ -164,20 +149,6 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
             keep=keep,
             budget_s=self.config.budget_s,
         )
-
-    def _alone(
-        self, window: tuple[Task, StoredFrames], replies: UnitReplies, keep: Keep
-    ) -> Annotation:
-        assert self._ledger is not None
-        task = window[0]
-        name = f"{task.clip_id} {task.window.index}"
-        # The first attempt was the unit's.
-        if 1 + self._ledger.begin(name) > MAX_ATTEMPTS:
-            detail = f"the worker died {MAX_ATTEMPTS} times while working on it"
-            return Annotation(task=task, failure=Unanswered.OUT_OF_MEMORY, detail=detail)
-        (made,) = self._annotations([window], replies, keep)
-        self._ledger.end(name, 0.0)
-        return made
 
     def _frames(self, task: Task, where: StoredFrames) -> Frames | None:
         try:

@@ -60,6 +60,10 @@ class CutGroup:
     clips: tuple[ClipToCut, ...]
     """In order."""
 
+    def split(self) -> "list[CutGroup]":
+        """A group for each clip, because a worker died on one of them."""
+        return [replace(self, clips=(clip,)) for clip in self.clips]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutUnit:
@@ -283,9 +287,7 @@ class Cutting:
         workers = 1 if small else engine.n_workers(len(units))
         taker = order.taker if order is not None else None
         make = LookStage if before else CutStage
-        stage = make(
-            self._config, self._pixels, threads=max(1, engine.n_cpus() // workers), taker=taker
-        )
+        stage = make(self._config, self._pixels, threads=engine.threads(workers), taker=taker)
         keep: Callable[..., Any] = CutKeeper(self._store, self.stamp, taker)
         if before and taker is not None:
             keep = partial(keep_frames, taker)
@@ -295,7 +297,6 @@ class Cutting:
                 "stage": stage,
                 "load": TrackLoader(self._store),
                 "keep": keep,
-                "ledger": engine.ledger(small=small),
             },
             resources=stage.resources,
             keeps_state=True,

@@ -63,11 +63,6 @@ class CutItem:
     clip: ClipToCut
 
     @property
-    def key(self) -> str:
-        """Name under which attempts are counted."""
-        return self.clip.clip_id
-
-    @property
     def uri(self) -> str:
         """Address of the source."""
         return self.source.uri

@@ -3,8 +3,7 @@
 Probes of earlier runs come from the parts of `scan`, the other sources go out in units while the
 listing goes on. The driver holds a window of the listing and the units in progress.
 
-A source whose probe ends its process, by a crash or because it hangs, ends as failed. Its unit is
-repeated, one source at a time.
+A source whose probe ends its process, by a crash or because it hangs, ends as failed.
 """
 
 from collections import Counter
@@ -17,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curator.errors import ErrorCode
-from curator.executor.attempts import MAX_ATTEMPTS
 from curator.executor.engine import Engine
 from curator.executor.progress import Progress
 from curator.executor.unit_worker import UnitWorker
@@ -174,38 +172,17 @@ class Scanning:
             settings={"stage": self._stage, "keep": keep},
             resources=self._stage.resources,
         )
-        deaths: Counter[str] = Counter()
-        while True:
-            again: list[list[SourceRef]] = []
-            outcomes = self._engine.attempts(step, units, few=few)
-            if few:
-                outcomes = iter(list(outcomes))
-                then()
-            for unit, probes in outcomes:
-                if probes is not None:
-                    self.cpu_s.update(probes.cpu_s)
-                    rows = probes.results
-                    self._sources.add_probes(self._keep(unit, rows) if few else rows)
-                elif len(unit) > 1:
-                    again += [[source] for source in unit]
-                else:
-                    (source,) = unit
-                    deaths[source.uri] += 1
-                    if deaths[source.uri] < MAX_ATTEMPTS:
-                        again.append(unit)
-                    else:
-                        self._give_up(source)
-            if not again:
-                return
-            units = again
-
-    def _give_up(self, source: SourceRef) -> None:
-        message = (
-            f"{source.uri}: the process that read its header died {MAX_ATTEMPTS} times: a crash, "
-            "too little memory on the machine; leave the file out, or remux it"
-        )
-        row = _failed(source.uri, "scan", ErrorCode.WORKER_DIED, message)
-        self._sources.add_failed([row | {"bytes": source.n_bytes, "version": source.version}])
+        if not few:
+            for probes in self._engine.run([step], units):
+                self.cpu_s.update(probes.cpu_s)
+                self._sources.add_probes(probes.results)
+            return
+        listed = list(units)
+        probed = list(self._engine.run_here([step], listed))
+        then()
+        for unit, probes in zip(listed, probed, strict=True):
+            self.cpu_s.update(probes.cpu_s)
+            self._sources.add_probes(self._keep(unit, probes.results))
 
 
 def _failed(uri: str, stage: str, code: ErrorCode, message: str) -> dict[str, str | int]:

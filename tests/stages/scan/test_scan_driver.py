@@ -45,11 +45,9 @@ class DyingScanStage(ScanStage):
 
 
 class Wait:
-    """Takes its time, and dies of 13."""
+    """Takes its time."""
 
     def __call__(self, unit: int) -> int:
-        if unit == 13:
-            os.abort()
         time.sleep(0.01)
         return -unit
 
@@ -181,7 +179,7 @@ def test_a_probe_that_its_part_does_not_have_is_made_again(
     assert rows(table)["gone.mp4"]["error_code"] == "vanished"
 
 
-def test_a_stream_of_units_on_ray_says_which_ended_their_process(
+def test_a_stream_of_units_on_ray_is_taken_as_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{Path(__file__).parents[2]}")
@@ -193,18 +191,13 @@ def test_a_stream_of_units_on_ray_says_which_ended_their_process(
             ahead = number
             yield number
 
-    results = {}
+    results = []
     furthest = 0
     with Engine(address=None, workers=None) as engine:
         step = Step(make=Wait, resources=Resources(cpus=0.5))
-        for unit, result in engine.attempts(step, units(), few=False):
-            results[unit] = result
+        for result in engine.run([step], units()):
+            results.append(result)
             furthest = max(furthest, ahead - len(results))
         room = 4 * engine.n_cpus()
-    assert results.pop(13) is None
-    # A machine under load may cost Ray another worker; the caller does its unit again.
-    answered = {unit: result for unit, result in results.items() if result is not None}
-    assert answered == {unit: -unit for unit in answered}
-    assert len(results) == 59
-    assert len(answered) >= 55
+    assert sorted(results) == [-unit for unit in range(59, -1, -1)]
     assert furthest <= room

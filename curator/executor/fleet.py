@@ -1,0 +1,479 @@
+"""Hands out units to workers that come, die and go.
+
+It is the only loop that does so, and knows no Ray: a backend starts workers, calls them, and puts
+what they answer into a queue. `docs/design/cluster.md` has the rules.
+"""
+
+import logging
+import pickle
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Protocol
+
+from curator.errors import CuratorError
+from curator.executor.timeline import Timeline
+from curator.executor.work import MAX_DEATHS, Death, Repeated, Work
+from curator.stage import Resources
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 10.0
+"""Time between looks at the cluster: nodes that are drained, and whether anything comes up."""
+
+FIRST_WARNING_S = 60.0
+"""Wait for a first worker after which a run says what it waits for; later ones double it."""
+
+MOST_IN_VAIN = 16
+"""Deaths without a result between them after which a run gives up; and four for each worker."""
+
+PATIENCE_S = 30.0
+"""Wait for workers of a lane after which the next lane gets workers for the same units."""
+
+MAX_UNPLACED = 1000
+"""Workers that are requested at a time and have no place yet: enough demand for any autoscaler."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lane:
+    """A kind of worker.
+
+    Attributes:
+        stage: Name of what it does.
+        chain: Its chain, packed.
+        resources: What one worker takes.
+        most: Returns the most workers.
+        check: Packed function that a worker calls once: it returns why its node cannot do this
+            work, or None. None for no check.
+        place: Custom resource of the nodes to use; None for any node.
+    """
+
+    stage: str
+    chain: bytes
+    resources: Resources
+    most: Callable[[], int]
+    check: bytes | None = None
+    place: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """What a worker says when it is up.
+
+    Attributes:
+        node: Id of its node.
+        name: Name of its node for people.
+        refusal: Why the node cannot do the lane's work; None if it can.
+    """
+
+    node: str | None = None
+    name: str = "this machine"
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The result of a unit, pickled, and when it was worked on, in seconds since the epoch."""
+
+    result: bytes
+    begun_s: float
+    ended_s: float
+
+
+class Lost(Exception):  # noqa: N818 - an event, as Greeting and Answer
+    """A worker ended.
+
+    Attributes:
+        is_node: Whether its node is known to be gone; a death is not held against units then.
+        error: What ends the run; starting another one is no use.
+        is_loading: Whether it ended while it loaded its chain, and did no unit.
+    """
+
+    def __init__(
+        self, message: str, *, is_node: bool = False, error: CuratorError | None = None
+    ) -> None:
+        super().__init__(message)
+        self.is_node, self.error = is_node, error
+        self.is_loading = False
+
+
+Event = tuple["Worker", Greeting | Answer | Lost]
+
+
+class Backend(Protocol):
+    """Where workers are processes."""
+
+    is_elastic: bool
+    """Whether workers may be requested that have no place yet, and idle ones are to be ended."""
+    settle_s: float
+    """Time after which a node that vanished is known to be gone."""
+
+    def opened(self) -> None:
+        """Notes that a fleet begins."""
+        ...
+
+    def closed(self) -> None:
+        """Notes that a fleet ended its workers."""
+        ...
+
+    def start(self, lane: Lane, refused: Sequence[str], worker: "Worker") -> None:
+        """Requests a process for a worker, on no refused node; its greeting comes as an event."""
+        ...
+
+    def call(self, worker: "Worker", unit: bytes) -> None:
+        """Gives a worker a unit; the answer comes as an event."""
+        ...
+
+    def end(self, worker: "Worker", *, may_serve_again: bool) -> None:
+        """Ends a worker, or keeps it for the next chain."""
+        ...
+
+    def gone(self, nodes: Iterable[str]) -> set[str]:
+        """Returns which nodes are gone."""
+        ...
+
+    def leaving(self) -> set[str]:
+        """Returns the nodes that are about to go."""
+        ...
+
+    def wanting(self, lane: Lane) -> str:
+        """Says what a lane's worker needs and what the cluster has."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Worker:
+    """A process that was requested, and the units it has.
+
+    Attributes:
+        lane: Its kind.
+        events: Where the backend puts what comes from it.
+        asked_s: When it was requested, by the monotonic clock.
+        handle: The backend's.
+        greeting: None until it is up.
+        given: Its units, the one it works on first.
+    """
+
+    lane: Lane
+    events: "queue.SimpleQueue[Event]"
+    asked_s: float
+    handle: Any = None
+    greeting: Greeting | None = None
+    given: deque[Work] = field(default_factory=deque)
+
+
+@dataclass(slots=True, kw_only=True)
+class FleetCounts:
+    """What happened to the workers of a run."""
+
+    workers: int = 0
+    deaths: int = 0
+    lost_nodes: set[str] = field(default_factory=set)
+    repeated_units: int = 0
+    refusals: dict[str, str] = field(default_factory=dict)
+    """Why nodes could not do the work of a lane, by name."""
+    lanes: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What a worker of each lane takes."""
+
+
+class Fleet:
+    """Workers of one chain.
+
+    Args:
+        backend: Where they are.
+        lanes: Kinds of workers, the preferred one first. With several, the last one takes units
+            from the end, so that the longest are left to the others.
+        counts: Added to.
+        timeline: Gets each unit's time and place.
+        ahead: Units that a worker has at a time.
+        keeps: Whether workers stay although there is no unit: more are submitted later.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        lanes: Sequence[Lane],
+        *,
+        counts: FleetCounts,
+        timeline: Timeline,
+        ahead: int = 1,
+        keeps: bool = False,
+    ) -> None:
+        self._backend, self._lanes = backend, list(lanes)
+        self._counts, self._timeline = counts, timeline
+        self._ahead, self._keeps = ahead, keeps
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._waiting: deque[Work] = deque()
+        self._suspects: deque[Work] = deque()
+        """Units to be given up, if the nodes of their deaths are still there."""
+        self._n_given = 0
+        self._unplaced: dict[Lane, dict[Worker, None]] = {lane: {} for lane in lanes}
+        self._n_up = dict.fromkeys(lanes, 0)
+        self._free: dict[Worker, None] = {}
+        """Workers that can take a unit."""
+        self._full: dict[Worker, None] = {}
+        self._refused: dict[str, str] = {}
+        self._leaving: set[str] = set()
+        self._n_in_vain = 0
+        """Deaths since the last result."""
+        self._looked_s = time.monotonic()
+        self._idle_since_s, self._warn_after_s = self._looked_s, FIRST_WARNING_S
+        self._is_open = True
+        backend.opened()
+
+    @property
+    def n_open(self) -> int:
+        """Units that were submitted and whose result was not yet returned."""
+        return len(self._waiting) + self._n_given + len(self._suspects)
+
+    @property
+    def n_workers(self) -> int:
+        """Workers that are up."""
+        return sum(self._n_up.values())
+
+    def run(self, units: Iterable[Any]) -> Iterator[Any]:
+        """Streams units through the workers, and ends them.
+
+        Yields:
+            Results, in any order.
+
+        Raises:
+            CuratorError: The first that a step raised, unchanged; or workers die again and again.
+        """
+        is_sized = isinstance(units, Sequence)
+        remaining = iter(units)
+        is_done = False
+        try:
+            while True:
+                room = None if is_sized else self._stream_room()
+                for unit in islice(remaining, room):
+                    self._waiting.append(Work(unit=unit))
+                if not self.n_open:
+                    break
+                yield from self.poll(timeout=LOOK_S)
+            is_done = True
+        finally:
+            self.close(may_serve_again=is_done)
+
+    def submit(self, unit: Any) -> None:  # noqa: ANN401
+        """Takes a unit; does not wait."""
+        self._waiting.append(Work(unit=unit))
+        self._begin()
+
+    def poll(self, timeout: float = 0.0) -> list[Any]:
+        """Returns available results in any order; waits `timeout` seconds for the first.
+
+        Raises:
+            CuratorError: As `run`.
+        """
+        ends_s = time.monotonic() + timeout
+        while True:
+            self._begin()
+            results = self._taken(min(LOOK_S, ends_s - time.monotonic()))
+            self._look()
+            if results or not self.n_open or time.monotonic() >= ends_s:
+                self._begin()
+                return results
+
+    def _taken(self, timeout: float) -> list[Any]:
+        """Takes all events that are there; waits for the first."""
+        results: list[Any] = []
+        try:
+            event = self._events.get(timeout=timeout) if timeout > 0 else self._events.get_nowait()
+            while True:
+                self._take(*event, results)
+                event = self._events.get_nowait()
+        except queue.Empty:
+            return results
+
+    def close(self, *, may_serve_again: bool = False) -> None:
+        """Ends the workers and their work."""
+        unplaced = [worker for lane in self._lanes for worker in self._unplaced[lane]]
+        for worker in (*unplaced, *self._free, *self._full):
+            is_idle = worker in self._free and not worker.given
+            self._end(worker, may_serve_again=may_serve_again and is_idle)
+        self._waiting.clear()
+        self._suspects.clear()
+        self._n_given = 0
+        if self._is_open:
+            self._is_open = False
+            self._backend.closed()
+
+    def _stream_room(self) -> int:
+        """How many units of a stream are taken now: enough for workers to come."""
+        expected = max(lane.most() for lane in self._lanes)
+        return max(0, 2 * min(expected, self.n_workers + MAX_UNPLACED) - self.n_open)
+
+    def _begin(self) -> None:
+        """Gives out units, requests workers for the others, and ends those without a unit."""
+        self._give()
+        n_left = len(self._waiting)
+        for lane in self._lanes:
+            unplaced = self._unplaced[lane]
+            wanted = max(0, min(n_left, lane.most() - self._n_up[lane], MAX_UNPLACED))
+            while len(unplaced) < wanted:
+                self._request(lane)
+            while len(unplaced) > wanted and not self._keeps:
+                self._end(next(reversed(unplaced)))
+            if unplaced and time.monotonic() < next(iter(unplaced)).asked_s + PATIENCE_S:
+                n_left -= wanted
+        if self._backend.is_elastic and not self._keeps and not self._waiting:
+            for worker in [one for one in self._free if not one.given]:
+                self._end(worker)
+
+    def _give(self) -> None:
+        while self._waiting and self._free:
+            worker = next(iter(self._free))
+            del self._free[worker]
+            is_last = len(self._lanes) > 1 and worker.lane is self._lanes[-1]
+            work = self._waiting.pop() if is_last else self._waiting.popleft()
+            worker.given.append(work)
+            self._n_given += 1
+            sent = Repeated(unit=work.unit, n_deaths=len(work.deaths)) if work.deaths else work.unit
+            self._backend.call(worker, pickle.dumps(sent))
+            self._place(worker)
+
+    def _place(self, worker: Worker) -> None:
+        """Puts a worker that is up among those that can take a unit, or not."""
+        self._free.pop(worker, None)
+        self._full.pop(worker, None)
+        is_leaving = worker.greeting is not None and worker.greeting.node in self._leaving
+        has_room = len(worker.given) < self._ahead and not is_leaving
+        (self._free if has_room else self._full)[worker] = None
+        if is_leaving and not worker.given:
+            self._end(worker)
+
+    def _request(self, lane: Lane) -> None:
+        worker = Worker(lane=lane, events=self._events, asked_s=time.monotonic())
+        self._counts.workers += 1
+        self._unplaced[lane][worker] = None
+        self._backend.start(lane, list(self._refused), worker)
+
+    def _end(self, worker: Worker, *, may_serve_again: bool = False) -> None:
+        self._forget(worker)
+        self._backend.end(worker, may_serve_again=may_serve_again)
+
+    def _forget(self, worker: Worker) -> bool:
+        """Takes a worker off the lists; returns whether it was on one."""
+        if self._unplaced[worker.lane].pop(worker, self) is None:
+            return True
+        is_up = self._free.pop(worker, self) is None or self._full.pop(worker, self) is None
+        self._n_up[worker.lane] -= is_up
+        return is_up
+
+    def _take(self, worker: Worker, event: Greeting | Answer | Lost, results: list[Any]) -> None:
+        is_known = worker in self._free or worker in self._full
+        if not is_known and worker not in self._unplaced[worker.lane]:
+            # It was ended meanwhile.
+            return
+        if isinstance(event, Answer):
+            self._take_answer(worker, event, results)
+        elif isinstance(event, Greeting):
+            self._take_greeting(worker, event)
+        else:
+            self._take_loss(worker, event)
+
+    def _take_answer(self, worker: Worker, answer: Answer, results: list[Any]) -> None:
+        work = worker.given.popleft()
+        self._n_given -= 1
+        if not work.is_given_up:
+            self._n_in_vain = 0
+        name = worker.greeting.name if worker.greeting is not None else ""
+        self._timeline.add(worker.lane.stage, name, answer.begun_s, answer.ended_s)
+        self._place(worker)
+        result = pickle.loads(answer.result)
+        if isinstance(result, CuratorError):
+            raise result
+        results.append(result)
+
+    def _take_greeting(self, worker: Worker, greeting: Greeting) -> None:
+        del self._unplaced[worker.lane][worker]
+        worker.greeting = greeting
+        if greeting.refusal is None:
+            self._n_up[worker.lane] += 1
+            self._place(worker)
+            return
+        self._backend.end(worker, may_serve_again=False)
+        if greeting.node is not None and greeting.node not in self._refused:
+            logger.warning("%s does no %s: %s", greeting.name, worker.lane.stage, greeting.refusal)
+            self._refused[greeting.node] = greeting.refusal
+            self._counts.refusals[greeting.name] = greeting.refusal
+
+    def _take_loss(self, worker: Worker, lost: Lost) -> None:
+        self._forget(worker)
+        self._backend.end(worker, may_serve_again=False)
+        if lost.error is not None:
+            raise lost.error
+        node = worker.greeting.node if worker.greeting is not None else None
+        if lost.is_node and node is not None:
+            self._counts.lost_nodes.add(node)
+        self._counts.repeated_units += len(worker.given)
+        self._n_given -= len(worker.given)
+        again = list(worker.given)
+        if again and not lost.is_node and not lost.is_loading:
+            # The others were not begun.
+            death = Death(node=node, at_s=time.monotonic(), message=str(lost))
+            again[:1] = again[0].after_death(death)
+        if not lost.is_node:
+            self._counts.deaths += 1
+            self._n_in_vain += 1
+            logger.warning("a worker process died: %s", lost)
+        if self._n_in_vain > 4 * max(1, self.n_workers) + MOST_IN_VAIN:
+            doing = "loaded the models of" if lost.is_loading else "worked on"
+            raise CuratorError(
+                f"{self._n_in_vain} workers died while they {doing} {worker.lane.stage}, and none "
+                f"finished a unit: {lost}; is there enough memory? take fewer --workers or a "
+                "smaller model; the same command goes on from what was done"
+            )
+        for work in reversed(again):
+            if len(work.deaths) > MAX_DEATHS:
+                raise CuratorError(
+                    f"the process of a unit died {len(work.deaths)} times: {work.unit!r:.200}; is "
+                    "there enough memory? the same command goes on from what was done"
+                )
+            if work.is_given_up and self._backend.settle_s > 0:
+                self._suspects.append(work)
+            else:
+                self._waiting.appendleft(work)
+
+    def _look(self) -> None:
+        """Looks at the cluster from time to time, and takes up what waited for that."""
+        now_s = time.monotonic()
+        while self._suspects:
+            work = self._suspects[0]
+            if now_s < work.deaths[-1].at_s + self._backend.settle_s:
+                break
+            self._suspects.popleft()
+            gone = self._backend.gone({death.node for death in work.deaths if death.node})
+            self._counts.lost_nodes |= gone
+            work.deaths = [death for death in work.deaths if death.node not in gone]
+            self._waiting.appendleft(work)
+        if now_s < self._looked_s + LOOK_S:
+            return
+        self._looked_s = now_s
+        leaving = self._backend.leaving()
+        if leaving != self._leaving:
+            self._leaving = leaving
+            for worker in (*self._free, *self._full):
+                self._place(worker)
+        unplaced = [worker for lane in self._lanes for worker in self._unplaced[lane]]
+        if self.n_workers or not unplaced:
+            self._idle_since_s, self._warn_after_s = now_s, FIRST_WARNING_S
+        elif now_s > self._idle_since_s + self._warn_after_s:
+            self._warn(now_s - self._idle_since_s, unplaced[0].lane)
+            self._warn_after_s *= 2
+
+    def _warn(self, waited_s: float, lane: Lane) -> None:
+        """Says what a run without workers waits for.
+
+        Raises:
+            CuratorError: Nodes came up, and none of them can do the work.
+        """
+        wanting = self._backend.wanting(lane)
+        if self._refused and len(self._lanes) == 1:
+            reason = next(iter(self._refused.values()))
+            raise CuratorError(f"no node can do {lane.stage}: {reason}; {wanting}")
+        logger.warning("%.0f s without a worker: %s", waited_s, wanting)

@@ -1,0 +1,207 @@
+"""Workers of a fleet as Ray actors.
+
+Ray restarts none of them: what is to be repeated is the fleet's to decide. An actor gets its chain
+before its first unit, so that it can serve the next chain too.
+"""
+
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from curator.errors import CuratorError
+from curator.executor.fleet import Answer, Greeting, Lane, Lost, Worker
+from curator.executor.package_stamp import package_stamp
+from curator.executor.worker import call_chain, load_chain
+
+SETTLE_S = 30.0
+"""Time in which Ray misses a node that vanished: five health checks, 3 s apart, and some."""
+
+PLACE_SHARE = 0.001
+"""Share of a custom resource that a worker takes: any number of them fit."""
+
+
+class WorkerProcess:
+    """A Ray process that keeps a chain."""
+
+    def begin(self, stamp: str, check: bytes | None, chain: bytes) -> tuple[str, Greeting, bytes]:
+        """Takes the chain of the units that come.
+
+        Returns:
+            The version of the package here; who this is; None or an error of loading, pickled.
+        """
+        import ray
+
+        self._chain = chain
+        node = ray.get_runtime_context().get_node_id()
+        name = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        here = package_stamp()
+        is_same = here == stamp
+        refusal = pickle.loads(check)() if check is not None and is_same else None
+        error = load_chain(chain) if is_same and refusal is None else pickle.dumps(None)
+        return here, Greeting(node=node, name=name, refusal=refusal), error
+
+    def run(self, unit: bytes) -> tuple[bytes, float, float]:
+        """Runs one unit through the chain; returns the result and the times."""
+        begun_s = time.time()
+        return call_chain(self._chain, unit), begun_s, time.time()
+
+
+class RayBackend:
+    """Starts and calls actors.
+
+    Args:
+        ray: The module.
+        is_elastic: Whether this is a cluster, which may grow, and others may use.
+        may_serve_again: Whether this machine has the memory for workers of several chains.
+    """
+
+    def __init__(self, ray: Any, *, is_elastic: bool, may_serve_again: bool) -> None:  # noqa: ANN401
+        self._ray = ray
+        self.is_elastic = is_elastic
+        self.settle_s = SETTLE_S if is_elastic else 0.0
+        self._may_serve_again = may_serve_again
+        self._idle: list[Any] = []
+        self._n_fleets = 0
+        """Fleets that run: an idle worker holds the core that another one's may wait for."""
+        self._lock = threading.RLock()
+
+    def opened(self) -> None:
+        """Notes that a fleet begins."""
+        with self._lock:
+            self._n_fleets += 1
+
+    def closed(self) -> None:
+        """Notes that a fleet ended its workers."""
+        with self._lock:
+            self._n_fleets -= 1
+
+    def start(self, lane: Lane, refused: Sequence[str], worker: Worker) -> None:
+        """Requests an actor, or takes an idle one."""
+        with self._lock:
+            if self._idle and lane.resources.cpus <= 1 and not lane.resources.gpus:
+                worker.handle = self._idle.pop()
+            else:
+                self.let_go()
+                process = self._ray.remote(**self._options(lane, refused))(WorkerProcess)
+                worker.handle = process.remote()
+        self._begin(lane, worker)
+
+    def _begin(self, lane: Lane, worker: Worker) -> None:
+        begun = worker.handle.begin.remote(package_stamp(), lane.check, lane.chain)
+        begun.future().add_done_callback(lambda done: self._put(worker, done, _greeting))
+
+    def call(self, worker: Worker, unit: bytes) -> None:
+        """Gives a worker a unit."""
+        future = worker.handle.run.remote(unit).future()
+        future.add_done_callback(lambda done: self._put(worker, done, _answer))
+
+    def end(self, worker: Worker, *, may_serve_again: bool) -> None:
+        """Ends a worker, or keeps it for the next chain."""
+        actor, worker.handle = worker.handle, None
+        # The memory of a GPU is freed only with the process.
+        is_common = worker.lane.resources.cpus == 1 and not worker.lane.resources.gpus
+        with self._lock:
+            is_alone = self._n_fleets <= 1 and self._may_serve_again and not self.is_elastic
+            if may_serve_again and is_alone and is_common:
+                self._idle.append(actor)
+                return
+        self._ray.kill(actor)
+
+    def let_go(self) -> None:
+        """Ends idle workers, which would hold cores that others wait for."""
+        with self._lock:
+            for actor in self._idle:
+                self._ray.kill(actor)
+            self._idle.clear()
+
+    def gone(self, nodes: Iterable[str]) -> set[str]:
+        """Returns which nodes are gone."""
+        here = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        return set(nodes) - here
+
+    def leaving(self) -> set[str]:
+        """Returns the nodes that are drained, as spot nodes are before they are taken away."""
+        state = self._ray._private.state.state
+        return set(state.get_draining_nodes()) if self.is_elastic else set()
+
+    def wanting(self, lane: Lane) -> str:
+        """Says what a lane's worker needs and what the cluster has."""
+        options = self._options(lane, [])
+        needs = {name: options[name] for name in ("num_cpus", "num_gpus", "memory", "resources")
+                 if name in options}  # fmt: skip
+        has = {name: amount for name, amount in self._ray.cluster_resources().items()
+               if not name.startswith("node:")}  # fmt: skip
+        return (
+            f"a worker for {lane.stage} needs {needs}, and the cluster has {has} in all; a node "
+            "that has so much must be free, or come"
+        )
+
+    def _options(self, lane: Lane, refused: Sequence[str]) -> dict[str, Any]:
+        each = lane.resources
+        options: dict[str, Any] = {
+            "num_cpus": each.cpus,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+        }
+        if each.gpus:
+            options["num_gpus"] = each.gpus
+        if self.is_elastic:
+            # A machine of our own has no more workers than fit its memory.
+            options["memory"] = each.memory_bytes
+        if lane.place is not None:
+            options["resources"] = {lane.place: PLACE_SHARE}
+        if refused:
+            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(refused)})"}
+        return options
+
+    def _put(
+        self,
+        worker: Worker,
+        done: Any,  # noqa: ANN401
+        read: Callable[[Any], Greeting | Answer],
+    ) -> None:
+        """Makes an event of a call that ended; runs in a thread of Ray's."""
+        event: Greeting | Answer | Lost
+        try:
+            event = read(done.result())
+        except BaseException as error:  # noqa: BLE001 - an event, too
+            event = self._lost(error)
+            event.is_loading = read is _greeting
+        worker.events.put((worker, event))
+
+    def _lost(self, error: BaseException) -> Lost:
+        if isinstance(error, Lost):
+            return error
+        kinds = self._ray.exceptions
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        line = (lines[-1] if lines else type(error).__name__).partition(" Some common causes")[0]
+        if isinstance(error, kinds.RayTaskError) or getattr(error, "actor_init_failed", False):
+            return _final(f"a worker cannot be started: {line}; are all nodes set up alike?")
+        if isinstance(error, kinds.RuntimeEnvSetupError):
+            return _final(f"a worker cannot be started: {line}")
+        is_node = isinstance(error, kinds.NodeDiedError) or getattr(error, "preempted", False)
+        return Lost(line, is_node=is_node)
+
+
+def _greeting(begun: tuple[str, Greeting, bytes]) -> Greeting:
+    stamp, greeting, error = begun
+    if stamp != package_stamp():
+        raise _final(
+            f"node {greeting.name} has curate {stamp}, and this run has {package_stamp()}: "
+            "results of unlike code must not be mixed; install the same on all nodes"
+        )
+    raised = pickle.loads(error)
+    if raised is not None:
+        raise Lost(str(raised), error=raised)
+    return greeting
+
+
+def _answer(ran: tuple[bytes, float, float]) -> Answer:
+    result, begun_s, ended_s = ran
+    return Answer(result=result, begun_s=begun_s, ended_s=ended_s)
+
+
+def _final(message: str) -> Lost:
+    return Lost(message, error=CuratorError(message))

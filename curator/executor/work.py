@@ -1,0 +1,77 @@
+"""Units that are given to workers, and what becomes of those whose worker died."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+MAX_ATTEMPTS = 2
+"""A source whose worker died this often is given up."""
+
+MAX_DEATHS = 8
+"""Deaths over one unit after which a run gives up: more than a worker that counts them allows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """The end of a worker that had a unit.
+
+    Attributes:
+        node: Its node; None where there is only one.
+        at_s: When it was noticed, by the monotonic clock.
+        message: What is known of it.
+    """
+
+    node: str | None = None
+    at_s: float = 0.0
+    message: str = "the process died"
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """A unit, and the workers that died over it."""
+
+    unit: Any
+    deaths: list[Death] = field(default_factory=list)
+
+    def after_death(self, death: Death) -> "list[Work]":
+        """What is to be done instead: smaller units, or the same one once more."""
+        parts = split(self.unit)
+        deaths = [death] if len(parts) > 1 else [*self.deaths, death]
+        return [Work(unit=part, deaths=list(deaths)) for part in parts]
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether a worker will fail it without touching it."""
+        return len(self.deaths) >= MAX_ATTEMPTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated:
+    """A unit over which workers died, as the next one gets it."""
+
+    unit: Any
+    n_deaths: int
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """An item that holds several, any of which may have killed a worker."""
+
+    def split(self) -> Sequence[Any]:
+        """The same as smaller items."""
+        ...
+
+
+def split(unit: Any) -> list[Any]:  # noqa: ANN401
+    """Divides a unit, so that an item that kills its worker takes no others down.
+
+    Returns:
+        Units of one item each, or of one part of the only item; the unit alone if it has no parts.
+    """
+    if not isinstance(unit, list | tuple):
+        return [unit]
+    if len(unit) > 1:
+        return [[item] for item in unit]
+    if unit and isinstance(unit[0], Divisible):
+        return [[item] for item in unit[0].split()]
+    return [unit]

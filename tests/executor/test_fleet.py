@@ -1,0 +1,248 @@
+"""Who gets which unit, and what becomes of it when workers and nodes die: without processes."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from simulated_workers import Simulated, lane
+
+from curator.errors import CuratorError
+from curator.executor import fleet as fleet_module
+from curator.executor.fleet import Fleet, FleetCounts, Lane, Lost, Worker
+from curator.executor.timeline import Timeline
+from curator.executor.work import MAX_ATTEMPTS
+
+
+def fleet_of(backend: Simulated, *lanes: Lane, ahead: int = 1, keeps: bool = False) -> Fleet:
+    return Fleet(
+        backend,
+        lanes or [lane()],
+        counts=FleetCounts(),
+        timeline=Timeline(),
+        ahead=ahead,
+        keeps=keeps,
+    )
+
+
+def echo(worker: Worker, unit: object, n_deaths: int) -> object:
+    del worker
+    return ("given up", unit) if n_deaths >= MAX_ATTEMPTS else unit
+
+
+def test_demand_is_visible_and_goes_with_the_work() -> None:
+    """An autoscaler sees a worker for each unit that is left, and none for those that are done."""
+    backend = Simulated(echo, nodes=[])
+    fleet = fleet_of(backend)
+    for unit in range(5):
+        fleet.submit([unit])
+    assert len(backend.requested) == 5
+    backend.nodes, backend.room = ["one"], 1
+    backend.place()
+    assert fleet.poll() == []
+    results = []
+    while fleet.n_open:
+        results += fleet.poll()
+        assert len(backend.requested) <= max(0, fleet.n_open - fleet.n_workers)
+    assert sorted(results) == [[unit] for unit in range(5)]
+    assert not backend.requested
+    assert not backend.placed, "a worker without a unit holds its node"
+    fleet.close()
+    assert backend.n_fleets == 0
+
+
+def test_no_more_workers_are_requested_than_may_be() -> None:
+    backend = Simulated(echo, nodes=[])
+    fleet = fleet_of(backend, lane(most=3))
+    for unit in range(5):
+        fleet.submit([unit])
+    assert len(backend.requested) == 3
+
+
+def test_demand_without_place_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "MAX_UNPLACED", 10)
+    backend = Simulated(echo, nodes=[])
+    fleet = fleet_of(backend)
+    for unit in range(50):
+        fleet.submit([unit])
+    assert len(backend.requested) == 10
+    backend.nodes = ["one"]
+    backend.place()
+    results = []
+    while fleet.n_open:
+        results += fleet.poll()
+    assert len(results) == 50
+
+
+def test_a_stream_is_taken_as_there_is_room() -> None:
+    taken = 0
+
+    def units() -> Sequence[list[int]]:  # type: ignore[misc]
+        nonlocal taken
+        for number in range(1000):
+            taken = number
+            yield [number]
+
+    backend = Simulated(echo)
+    done = 0
+    for _ in fleet_of(backend, lane(most=4)).run(units()):
+        done += 1
+        assert taken <= done + 8
+    assert done == 1000
+
+
+def test_an_item_that_kills_twice_is_given_up_and_takes_no_others_down() -> None:
+    def does(worker: Worker, unit: list[str], n_deaths: int) -> object:
+        del worker
+        if n_deaths >= MAX_ATTEMPTS:
+            return f"gave up {unit}"
+        return Lost("the process died") if "deadly" in unit else " ".join(unit)
+
+    backend = Simulated(does)  # type: ignore[arg-type]
+    results = list(fleet_of(backend).run([["a", "deadly", "b"], ["c", "d"]]))
+    assert sorted(results) == ["a", "b", "c d", "gave up ['deadly']"]
+    assert Counter(str(unit) for _, unit in backend.sent)["['deadly']"] == 2
+
+
+def test_deaths_with_a_node_are_not_held_against_units() -> None:
+    """The node is not known to be gone when its workers' connections end."""
+    n_lost = 0
+
+    def does(worker: Worker, unit: object, n_deaths: int) -> object:
+        nonlocal n_lost
+        if n_deaths >= MAX_ATTEMPTS:
+            return "gave up"
+        node = backend.placed[worker]
+        if node.startswith("spot"):
+            n_lost += 1
+            backend.lose_node(node)
+            return None
+        return unit
+
+    backend = Simulated(does, nodes=[f"spot {n}" for n in range(5)] + ["stays"])
+    backend.settle_s = 0.01
+    fleet = fleet_of(backend, lane(most=1))
+    assert list(fleet.run([["film"]])) == [["film"]]
+    assert n_lost == 5
+    assert len(backend.sent) == 6
+
+
+def test_a_known_loss_of_a_node_counts_nothing_at_all() -> None:
+    def does(worker: Worker, unit: object, n_deaths: int) -> object:
+        assert n_deaths == 0
+        node = backend.placed[worker]
+        if node != "stays":
+            backend.dead.add(node)
+            return Lost("preempted", is_node=True)
+        return unit
+
+    backend = Simulated(does, nodes=["a", "b", "c", "stays"])
+    counts = FleetCounts()
+    fleet = Fleet(backend, [lane(most=1)], counts=counts, timeline=Timeline())
+    assert list(fleet.run([["x", "y"]])) == [["x", "y"]]
+    assert counts.lost_nodes == {"a", "b", "c"}
+    assert counts.repeated_units == 3
+    assert counts.deaths == 0
+
+
+def test_a_worker_that_dies_loses_only_the_unit_that_it_worked_on() -> None:
+    """With units ahead, those behind it were not begun, and no death is theirs."""
+    seen: list[tuple[object, int]] = []
+
+    def does(worker: Worker, unit: object, n_deaths: int) -> object:
+        del worker
+        seen.append((unit, n_deaths))
+        if len(seen) == 1:
+            return None
+        if len(seen) == 2:
+            return Lost("the process died")
+        return unit
+
+    backend = Simulated(does)
+    results = list(fleet_of(backend, lane(most=1), ahead=2).run([["a"], ["b"]]))
+    assert sorted(results) == [["a"], ["b"]]
+    assert (["a"], 1) in seen
+    assert (["b"], 1) not in seen
+
+
+def test_workers_that_die_again_and_again_end_the_run() -> None:
+    backend = Simulated(lambda worker, unit, n_deaths: Lost("no memory"))
+    with pytest.raises(CuratorError, match="is there enough memory"):
+        list(fleet_of(backend, lane(most=2)).run([[number] for number in range(100)]))
+
+
+def test_nodes_that_refuse_are_left_to_other_lanes(caplog: pytest.LogCaptureFixture) -> None:
+    """GPUs without a decoder: the run goes on with CPUs, and says so once for each node."""
+    backend = Simulated(lambda worker, unit, n_deaths: (worker.lane.stage, unit))
+    backend.nodes = ["bad gpu", "good gpu", "cpus"]
+    backend.refusals = {"bad gpu": "PyNvVideoCodec is missing"}
+    gpu, cpu = lane("gpu", most=2, gpus=0.5), lane("cpu", most=1, place="cpus")
+    results = list(fleet_of(backend, gpu, cpu).run([[n] for n in range(20)]))
+    assert len(results) == 20
+    places = Counter(node for node, _ in backend.sent)
+    assert places.keys() == {"good gpu", "cpus"}
+    assert caplog.text.count("PyNvVideoCodec is missing") == 1
+
+
+def test_the_last_lane_takes_from_the_end() -> None:
+    backend = Simulated(lambda worker, unit, n_deaths: (worker.lane.stage, unit))
+    gpu, cpu = lane("gpu", most=1, gpus=1), lane("cpu", most=1)
+    results = list(fleet_of(backend, gpu, cpu).run([[n] for n in range(10)]))
+    by_lane = {
+        name: [unit[0] for stage, unit in results if stage == name] for name in ("gpu", "cpu")
+    }
+    assert min(by_lane["gpu"]) == 0
+    assert max(by_lane["cpu"]) == 9
+    assert max(by_lane["gpu"]) < min(by_lane["cpu"])
+
+
+def test_a_lane_without_places_leaves_its_units_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GPUs that a server of captions holds."""
+    monkeypatch.setattr(fleet_module, "PATIENCE_S", 0.0)
+    backend = Simulated(echo, nodes=["cpus"])
+    gpu, cpu = lane("gpu", gpus=1, place="gpus"), lane("cpu", most=2)
+    assert len(list(fleet_of(backend, gpu, cpu).run([[n] for n in range(10)]))) == 10
+
+
+def test_a_drained_node_gets_no_more_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "LOOK_S", 0.0)
+
+    def does(worker: Worker, unit: object, n_deaths: int) -> object:
+        if backend.placed[worker] == "spot":
+            backend.drained = {"spot"}
+            backend.nodes = ["stays"]
+        return unit
+
+    backend = Simulated(does, nodes=["spot"])
+    assert len(list(fleet_of(backend, lane(most=1)).run([[n] for n in range(5)]))) == 5
+    assert [node for node, _ in backend.sent] == ["spot", *["stays"] * 4]
+
+
+def test_a_run_without_workers_says_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fleet_module, "LOOK_S", 0.0)
+    monkeypatch.setattr(fleet_module, "FIRST_WARNING_S", 0.0)
+    backend = Simulated(echo, nodes=[])
+    fleet = fleet_of(backend)
+    fleet.submit([1])
+    with caplog.at_level(logging.WARNING):
+        fleet.poll(timeout=0.05)
+    assert "without a worker: work needs a node" in caplog.text
+
+
+def test_workers_of_a_machine_of_ones_own_stay_for_the_next_chain() -> None:
+    backend = Simulated(echo)
+    backend.is_elastic = False
+    assert list(fleet_of(backend, lane(most=1)).run([[1], [2]])) == [[1], [2]]
+    assert len(backend.kept) == 1
+    assert not backend.ended
+
+
+def test_an_error_of_a_step_ends_the_run_as_it_was_raised() -> None:
+    backend = Simulated(lambda worker, unit, n_deaths: CuratorError("7 is odd"))
+    with pytest.raises(CuratorError, match=r"^7 is odd$"):
+        list(fleet_of(backend).run([[7]]))
+    assert not backend.placed

@@ -1,0 +1,109 @@
+"""Workers without processes: what a test says becomes of each unit, at once and in order."""
+
+import pickle
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from curator.executor.fleet import Answer, Greeting, Lane, Lost, Worker
+from curator.executor.work import Repeated
+from curator.stage import Resources
+
+Does = Callable[[Worker, object, int], object]
+"""What a worker does with a unit over which so many died: a result, or a `Lost`, or None to wait
+for `finish`."""
+
+
+class Simulated:
+    """A backend; nodes have `room` workers each, and come as `nodes` grows."""
+
+    def __init__(self, does: Does, *, nodes: Sequence[str] = ("one",), room: int = 1 << 30) -> None:
+        self.does = does
+        self.nodes = list(nodes)
+        self.room = room
+        self.is_elastic = True
+        self.settle_s = 0.0
+        self.requested: list[Worker] = []
+        self.placed: dict[Worker, str] = {}
+        self.ended: list[Worker] = []
+        self.kept: list[Worker] = []
+        self.sent: list[tuple[str, object]] = []
+        self.refusals: dict[str, str] = {}
+        self.dead: set[str] = set()
+        self.drained: set[str] = set()
+        self.n_fleets = 0
+
+    def opened(self) -> None:
+        self.n_fleets += 1
+
+    def closed(self) -> None:
+        self.n_fleets -= 1
+
+    def start(self, lane: Lane, refused: Sequence[str], worker: Worker) -> None:
+        del lane
+        self.requested.append(worker)
+        self.place(refused)
+
+    def place(self, refused: Sequence[str] = ()) -> None:
+        """Gives requested workers a place where there is room."""
+        for worker in list(self.requested):
+            free = [
+                node for node in self.nodes
+                if node not in refused and node not in self.dead
+                and list(self.placed.values()).count(node) < self.room
+                and (worker.lane.place or node) == node
+            ]  # fmt: skip
+            if free:
+                self.requested.remove(worker)
+                self.placed[worker] = free[0]
+                hello = Greeting(node=free[0], name=free[0], refusal=self.refusals.get(free[0]))
+                worker.events.put((worker, hello))
+
+    def call(self, worker: Worker, unit: bytes) -> None:
+        sent = pickle.loads(unit)
+        n_deaths = 0
+        if isinstance(sent, Repeated):
+            sent, n_deaths = sent.unit, sent.n_deaths
+        self.sent.append((self.placed[worker], sent))
+        done = self.does(worker, sent, n_deaths)
+        if isinstance(done, Lost):
+            worker.events.put((worker, done))
+        elif done is not None:
+            self.finish(worker, done)
+
+    def finish(self, worker: Worker, result: object) -> None:
+        now_s = time.time()
+        answer = Answer(result=pickle.dumps(result), begun_s=now_s - 1, ended_s=now_s)
+        worker.events.put((worker, answer))
+
+    def lose_node(self, node: str) -> None:
+        """A node goes, and says so later."""
+        self.dead.add(node)
+        for worker in [one for one, where in self.placed.items() if where == node]:
+            worker.events.put((worker, Lost("connection lost")))
+
+    def end(self, worker: Worker, *, may_serve_again: bool) -> None:
+        (self.kept if may_serve_again else self.ended).append(worker)
+        self.placed.pop(worker, None)
+        if worker in self.requested:
+            self.requested.remove(worker)
+
+    def gone(self, nodes: Iterable[str]) -> set[str]:
+        return set(nodes) & self.dead
+
+    def leaving(self) -> set[str]:
+        return self.drained
+
+    def wanting(self, lane: Lane) -> str:
+        return f"{lane.stage} needs a node"
+
+
+def lane(stage: str = "work", *, most: int = 1 << 20, gpus: float = 0.0,
+         place: str | None = None) -> Lane:  # fmt: skip
+    """A lane."""
+    return Lane(
+        stage=stage,
+        chain=stage.encode(),
+        resources=Resources(cpus=1, gpus=gpus),
+        most=lambda: most,
+        place=place,
+    )
