@@ -8,6 +8,7 @@ two `slurmd` that stand for two nodes. FOLDER is an environment with this packag
 
 - `one run`: `curate.sbatch` on both nodes, to its end.
 - `two at once`: two jobs of a node each; both nodes have the ports of one machine.
+- `a node lost`: the processes on the second node are killed in the middle.
 - `cancelled`: a job of two nodes, with `scancel` in the middle; then the same command again.
 - `queued again`: the signal that Slurm sends before the time is up; the job continues by itself.
 - `array`: `array.sbatch`, two tasks on the two parts of a list.
@@ -199,6 +200,14 @@ class Cases:
         self._ended(jobs)
         yield self._outcome("two at once", jobs, outs, start)
 
+    def node_lost(self) -> Iterator[Outcome]:
+        out, start = self._folder / "lost", time.monotonic()
+        job = self._submit(out)
+        self._measuring(out)
+        self._slurm.ask("scancel", "--signal=KILL", f"{job}.0")
+        self._ended([job])
+        yield self._outcome("a node lost", [job], [out], start)
+
     def cancelled(self) -> Iterator[Outcome]:
         out, start = self._folder / "cancelled", time.monotonic()
         job = self._submit(out)
@@ -293,7 +302,8 @@ def main() -> None:
         plain_s = cases.plain()
         print(f"{version}; without Slurm {plain_s:.1f} s", flush=True)
         for case in (
-            cases.one_run, cases.two_at_once, cases.cancelled, cases.queued_again, cases.array,
+            cases.one_run, cases.two_at_once, cases.node_lost, cases.cancelled, cases.queued_again,
+            cases.array,
         ):  # fmt: skip
             for outcome in case():
                 print(outcome, flush=True)
