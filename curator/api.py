@@ -6,7 +6,7 @@ Nothing here prints or ends the process; what goes wrong is a `CuratorError`, an
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ def run(
     workers: int | None = None,
     ray_address: str | None = None,
     shared_out: bool = False,
+    place: Mapping[str, str] | None = None,
     limit: int | None = None,
     replace: bool = False,
     memory_bytes: int | None = None,
@@ -43,10 +44,12 @@ def run(
         out: Folder or `s3://bucket/prefix` for all results.
         recipe: Name from `curate recipes`, or a YAML file.
         overrides: `key=value` each, such as `filters.motion.min=0.3`.
-        workers: Decoding processes; None for one per core.
+        workers: Most processes of a stage; None for one per core, and on a cluster for as many as
+            there is work for.
         ray_address: Ray cluster to run on; None for this machine. Ray must not be connected in this
             process.
         shared_out: All nodes of the cluster see `out` and the sources under the same paths.
+        place: On a cluster, the custom resource of Ray on whose nodes a stage runs, by its name.
         limit: Only the first so many sources; None for all.
         replace: Whether OUT is to hold these sources alone. Else they are added to those of earlier
             runs, and the run is refused where clips would be lost because their sources cannot be
@@ -76,7 +79,7 @@ def run(
     with (
         held(store, "run") as lease,
         Progress(io.StringIO(), live=False) as progress,
-        Engine(address=ray_address, workers=workers) as engine,
+        Engine(address=ray_address, workers=workers, place=place) as engine,
     ):
         return start_run(
             store,

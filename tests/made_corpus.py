@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from made_out import candidates_table, thumbnail, unlike_vectors
 
-from curator.executor.engine import Engine
+from curator.executor.engine import FACTS, Engine
 from curator.executor.progress import Progress
 from curator.models.perceptual import PERCEPTUAL_MODEL
 from curator.recipe import Recipe, load_recipe, with_changes
@@ -328,7 +328,7 @@ def digests(
     gone |= {"curate_version": "", "extensions": [], "made": ""}
 
     def same(summary: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in summary.items() if name != "timeline"} | gone
+        return {name: value for name, value in summary.items() if name not in FACTS} | gone
 
     def page(*, summary: Mapping[str, Any], **others: Any) -> str:  # noqa: ANN401
         shown: str = render(summary=same(summary), **others)

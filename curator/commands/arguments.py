@@ -4,9 +4,15 @@ import argparse
 import os
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from curator.executor.engine import Engine
 
 EXIT_OK, EXIT_BROKEN_OFF, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
+PLACED = ("scan", "plan", "analyze", "join", "propose", "look", "cut", "caption", "shard")
+"""Stages that have workers."""
+
 EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_NOT_READ = 130, 143, 141
 
 
@@ -102,8 +108,43 @@ def add_snapshot(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cluster(parser: argparse.ArgumentParser, *, address: str, shared: str) -> None:
-    """Adds `--ray-address` and `--shared-out`, with their help."""
+    """Adds `--ray-address`, `--shared-out`, `--workers` and `--place`, with their help."""
     parser.add_argument(
         "--ray-address", default=os.environ.get("RAY_ADDRESS") or None, metavar="ADDR", help=address
     )
     parser.add_argument("--shared-out", action="store_true", help=shared)
+    parser.add_argument(
+        "--workers",
+        "--max-workers",
+        type=positive,
+        metavar="N",
+        help="most processes of a stage (default: one per core; on a cluster as many as there is "
+        "work for, which lets an autoscaler add nodes)",
+    )
+    parser.add_argument(
+        "--place",
+        action="append",
+        type=_placed,
+        default=[],
+        metavar="STAGE=RESOURCE",
+        help="on a cluster: run a stage only on nodes with this custom resource of Ray, such as "
+        "cut=cpu_nodes; may be repeated",
+    )
+
+
+def engine_of(options: argparse.Namespace) -> "Engine":
+    """Makes the engine that the options of `add_cluster` ask for."""
+    from curator.executor.engine import Engine
+
+    place = dict(options.place)
+    return Engine(address=options.ray_address, workers=options.workers, place=place)
+
+
+def _placed(text: str) -> tuple[str, str]:
+    """Reads `STAGE=RESOURCE`."""
+    stage, equals, resource = text.partition("=")
+    if not equals or not resource or stage not in PLACED:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected STAGE=RESOURCE, where STAGE is one of {', '.join(PLACED)}"
+        )
+    return stage, resource

@@ -8,7 +8,7 @@ from curator.commands.arguments import (
     add_max_failed,
     add_memory,
     add_overrides,
-    positive,
+    engine_of,
     windows_exit_code,
 )
 from curator.executor.termination import ends_in_peace, ends_when_asked
@@ -39,16 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         shared="all nodes of the cluster see OUT under the same path; without, a cluster needs "
         "s3://",
     )
-    parser.add_argument(
-        "--workers", type=positive, metavar="N", help="processes (default: one per core)"
-    )
     add_memory(parser)
     add_max_failed(parser, "windows")
 
 
 def main(options: argparse.Namespace) -> int:
     """Annotates anew, and prints the outcome."""
-    from curator.executor.engine import Engine
     from curator.executor.progress import Progress
     from curator.runs.healing import CACHES, healed
     from curator.runs.lease import held
@@ -65,7 +61,7 @@ def main(options: argparse.Namespace) -> int:
         ends_when_asked(),
         held(store, "recaption") as lease,
         Progress() as progress,
-        Engine(address=options.ray_address, workers=options.workers) as engine,
+        engine_of(options) as engine,
         ends_in_peace(),
     ):
         recaption = Recaption(

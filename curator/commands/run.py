@@ -11,6 +11,7 @@ from curator.commands.arguments import (
     add_max_failed,
     add_memory,
     add_overrides,
+    engine_of,
     positive,
     windows_exit_code,
 )
@@ -53,12 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a cluster of this run's own on this machine)",
         shared="all nodes of the cluster see OUT and the sources under the same paths (a network "
         "file system); without, a cluster needs s3:// for both",
-    )
-    parser.add_argument(
-        "--workers",
-        type=positive,
-        metavar="N",
-        help="decoding processes (default: one per core, and no more than there is work)",
     )
     add_memory(parser)
     parser.add_argument(
@@ -116,7 +111,6 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> int:
-    from curator.executor.engine import Engine
     from curator.executor.progress import Progress
     from curator.report.funnel import format_funnel
     from curator.runs.earlier_sources import CARRIED
@@ -127,7 +121,7 @@ def _execute(options: argparse.Namespace, store: "Store", recipe: "Recipe") -> i
         ends_when_asked(),
         held(store, "run") as lease,
         Progress() as progress,
-        Engine(address=options.ray_address, workers=options.workers) as engine,
+        engine_of(options) as engine,
         ends_in_peace(),
     ):
         summary = start_run(

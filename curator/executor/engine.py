@@ -36,6 +36,9 @@ AHEAD = 2
 """Units that a worker of light or waiting work has: it begins the next before the driver takes the
 result of the last."""
 
+FACTS = ("timeline", "cluster")
+"""Keys of a summary that say how a run was executed, not what came of it."""
+
 Check = Callable[[], str | None]
 """Runs on a node once; returns why it cannot do some work, or None."""
 
@@ -59,6 +62,8 @@ class Engine:
         self._child = Child()
         self._is_ended = False
         self._done = (0, 0.0)
+        self._nodes: list[dict[str, Any]] = []
+        """Kinds of nodes that were there when Ray was started or joined."""
         self.timeline = Timeline()
         """When the workers of each node were busy, by stage."""
         self.counts = FleetCounts()
@@ -184,19 +189,21 @@ class Engine:
         return self._fleet(steps, None, None, ahead=AHEAD, keeps=True)
 
     def facts(self) -> dict[str, Any]:
-        """Returns what was decided on the cluster, and what happened to it, for the summary."""
-        counts = self.counts
-        if not counts.workers:
-            return {}
-        facts: dict[str, Any] = {
-            "workers_requested": counts.workers,
-            "workers_died": counts.deaths,
-            "units_repeated": counts.repeated_units,
-        }
-        if self.joins:
-            facts["nodes_lost"] = len(counts.lost_nodes)
-            facts["nodes_refused"] = dict(sorted(counts.refusals.items()))
-            facts["lanes"] = dict(sorted(counts.lanes.items()))
+        """Returns `FACTS` of a summary: where work ran, and what happened; none without Ray."""
+        facts, counts = {}, self.counts
+        if timeline := self.timeline.as_dict():
+            facts["timeline"] = timeline
+        if counts.workers:
+            facts["cluster"] = {
+                "is_joined": self.joins,
+                "nodes": self._nodes,
+                "workers": dict(sorted(counts.lanes.items())),
+                "workers_requested": counts.workers,
+                "workers_died": counts.deaths,
+                "nodes_lost": len(counts.lost_nodes),
+                "nodes_refused": dict(sorted(counts.refusals.items())),
+                "units_repeated": counts.repeated_units,
+            }
         return facts
 
     def stop(self) -> None:
@@ -261,4 +268,5 @@ class Engine:
             cluster = RayCluster(self._address, self._workers)
             cluster.start()
             self._cluster = cluster
+            self._nodes = cluster.nodes()
         return self._cluster

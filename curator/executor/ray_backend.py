@@ -22,6 +22,11 @@ PLACE_SHARE = 0.001
 """Share of a custom resource that a worker takes: any number of them fit."""
 
 
+_WITH_NODE = ("never ran", "node was terminated", "node has died", "node is dead")
+"""Words of Ray's about actors that ended with their node, or waited on it for a place: it has no
+attribute for that."""
+
+
 class WorkerProcess:
     """A Ray process that keeps a chain."""
 
@@ -182,7 +187,7 @@ class RayBackend:
         if isinstance(error, kinds.RuntimeEnvSetupError):
             return _final(f"a worker cannot be started: {line}")
         is_node = isinstance(error, kinds.NodeDiedError) or getattr(error, "preempted", False)
-        return Lost(line, is_node=is_node)
+        return Lost(line, is_node=is_node or any(words in str(error) for words in _WITH_NODE))
 
 
 def _greeting(begun: tuple[str, Greeting, bytes]) -> Greeting:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -89,17 +90,20 @@ class RayCluster:
         may_come = state.get_max_resources_from_cluster_config() or {}
         return max(here, float(may_come.get(resource, 0)))
 
-    def nodes(self) -> list[dict[str, float]]:
-        """Returns the resources of each node that is there."""
-        return [
-            {
-                name: amount
-                for name, amount in node["Resources"].items()
-                if not name.startswith(("node:", "object_store"))
-            }
+    def nodes(self) -> list[dict[str, Any]]:
+        """Returns the kinds of nodes that are there: how many of each, and what one has."""
+        kinds = Counter(
+            tuple(
+                sorted(
+                    (name, amount)
+                    for name, amount in node["Resources"].items()
+                    if not name.startswith(("node:", "object_store", "memory"))
+                )
+            )
             for node in self._ray.nodes()
             if node["Alive"]
-        ]
+        )
+        return [{"nodes": n, **dict(kind)} for kind, n in sorted(kinds.items())]
 
     def stop(self) -> None:
         """Stops Ray, or leaves the cluster."""

@@ -395,7 +395,7 @@ class Pass:
                     long_whole=dict(log.long_whole),
                     cpu_s=lambda: cpu_profile(log.cpu_s),
                     cut=log.cut,
-                    timeline=self._engine.timeline.as_dict(),
+                    execution=self._engine.facts(),
                     check=self._check,
                     stamps={
                         "scan": self._stamps["scan"],

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import curator
 from curator.errors import UsageError
 from curator.executor.cpu_accounting import cpu_profile, mark_processes
-from curator.executor.engine import Engine
+from curator.executor.engine import FACTS, Engine
 from curator.executor.host_resources import default_memory_bytes
 from curator.executor.progress import Progress
 from curator.extensions import named
@@ -41,7 +41,6 @@ from curator.stages.commit.commit_run import (
     kept_by_source,
     kept_seconds,
     publish,
-    timeline_facts,
     versions,
 )
 from curator.stages.cut.cut_driver import cut_facts
@@ -313,7 +312,7 @@ class Recaption:
             tables[name] = write_tables(store, name, parts, schema)
         recipe = self.recipe.model_dump(mode="json")
         summary = {
-            **{name: value for name, value in before.items() if name != "timeline"},
+            **{name: value for name, value in before.items() if name not in FACTS},
             "curate_version": curator.__version__,
             "versions": versions(),
             "recipe": recipe,
@@ -332,7 +331,7 @@ class Recaption:
             "kept_s": kept_seconds(clips),
             "stage_seconds": dict(self._seconds),
             "cpu_seconds": cpu_profile(self._cpu_s),
-            **timeline_facts(self._engine.timeline.as_dict()),
+            **self._engine.facts(),
             "shards": sharding.summary,
             # Some of these clips are not kept any more: the next generation asks the tables.
             JUDGED: {

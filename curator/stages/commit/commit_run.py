@@ -117,7 +117,7 @@ class Commit:
     cpu_s: Callable[[], Mapping[str, float]]
     """CPU-seconds of the run up to the call, by what they went into."""
     cut: Mapping[str, Any]
-    timeline: Mapping[str, Any] = field(default_factory=dict)
+    execution: Mapping[str, Any] = field(default_factory=dict)
     """`Timeline.as_dict`: when workers were busy; empty where no unit was handed out."""
     stamps: Mapping[str, str]
     extensions: Sequence[Mapping[str, Any]] = ()
@@ -374,17 +374,12 @@ def _summary(run: Commit, sources: SourceTotals, names: Mapping[str, list[str]])
         "kept_s": kept_seconds(run.clips),
         "stage_seconds": dict(run.seconds),
         "cpu_seconds": dict(run.cpu_s()),
-        **timeline_facts(run.timeline),
+        **run.execution,
         "shards": run.shards,
         "tables": dict(names),
         "versions": versions(),
         "extensions": [dict(extension) for extension in run.extensions],
     }
-
-
-def timeline_facts(timeline: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the field `timeline` of a summary; none where no unit was handed out."""
-    return {"timeline": dict(timeline)} if timeline else {}
 
 
 def to_json(value: object) -> bytes:
