@@ -293,7 +293,7 @@ class Answering:
         self._found: list[Any] = []
         self._rows: list[dict[str, Any]] = []
 
-    def submit(self, task: Any, where: object) -> None:  # noqa: ANN401
+    def submit(self, task: Any, where: object, known: object) -> None:  # noqa: ANN401
         """As `Asking.submit`."""
         from curator.stages.caption.caption_records import Reply
         from curator.stages.caption.reply_store import _row

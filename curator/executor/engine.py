@@ -184,9 +184,15 @@ class Engine:
                 result = step(result)
             yield result
 
-    def pool(self, steps: Chain) -> Fleet:
-        """Returns workers of a chain that take units during other work; starts Ray."""
-        return self._fleet(steps, None, None, ahead=AHEAD, keeps=True)
+    def pool(self, steps: Chain, *, most: int | None = None, check: Check | None = None) -> Fleet:
+        """Returns workers of a chain that take units during other work; starts Ray.
+
+        Args:
+            steps: The chain.
+            most: The most workers; None for as many as there is room for.
+            check: As for `run`.
+        """
+        return self._fleet(steps, None, check, ahead=AHEAD, keeps=True, most=most)
 
     def facts(self) -> dict[str, Any]:
         """Returns `FACTS` of a summary: where work ran, and what happened; none without Ray."""
@@ -222,10 +228,11 @@ class Engine:
         *,
         ahead: int,
         keeps: bool = False,
+        most: int | None = None,
     ) -> Fleet:
         cluster = self._start()
         chains = [steps] if without_gpu is None else [steps, without_gpu]
-        lanes = [self._lane(chain, check if chain is steps else None) for chain in chains]
+        lanes = [self._lane(chain, check if chain is steps else None, most) for chain in chains]
         return Fleet(
             cluster.backend,
             lanes,
@@ -235,7 +242,7 @@ class Engine:
             keeps=keeps,
         )
 
-    def _lane(self, steps: Chain, check: Check | None) -> Lane:
+    def _lane(self, steps: Chain, check: Check | None, most: int | None) -> Lane:
         each, name = largest(steps), stage_name(steps)
         self.counts.lanes[f"{name} on a GPU" if each.gpus else name] = {
             "cpus": each.cpus, "gpus": each.gpus, "memory_bytes": each.memory_bytes,
@@ -244,7 +251,7 @@ class Engine:
             stage=name,
             chain=pack_chain(steps),
             resources=each,
-            most=partial(self._most, each),
+            most=partial(self._most, each) if most is None else lambda: most,
             check=pickle.dumps(check) if check is not None else None,
             place=self._place.get(name),
         )

@@ -58,6 +58,13 @@ class Keyed:
                 np.zeros(len(numbers), np.int32),
             )
 
+    def expect(self, keys: Sequence[str], number: int) -> None:
+        """Notes that a number's object has some keys; for few keys at a time."""
+        with self._lock:
+            self._new |= dict.fromkeys(hashes(keys).tolist(), (-1 - number, 0))
+            if len(self._new) >= _MERGE_FROM:
+                self._merge()
+
     def add(self, key: str, record: bytes) -> None:
         """Adds a record."""
         (at,) = hashes([key]).tolist()
@@ -71,6 +78,9 @@ class Keyed:
         (wanted,) = hashes([key]).tolist()
         with self._lock:
             place = self._new.get(wanted)
+            if place is not None and place[0] < 0:
+                self._merge()
+                place = None
             if place is None:
                 at = self._at(wanted)
                 if at is None:

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from captioned import Captioned, assert_described
+from served import FakeServer
 
 from curator.cli import main
 from curator.commands.arguments import EXIT_OK
@@ -103,14 +105,38 @@ def test_a_server_that_is_not_there_is_told_and_only_missed_where_something_is_a
     place.server.start(captions=True)
 
 
-def test_workers_of_a_cluster_take_the_pictures(
-    described: Captioned, fake_server: object, tmp_path: Path
+def test_workers_ask_during_the_cut_and_a_kill_repeats_only_what_is_not_stored(
+    described: Captioned, fake_server: FakeServer, tmp_path: Path
 ) -> None:
-    """Pins that Ray's workers give each clip its own words, in the bytes of one process."""
+    """Pins that Ray's workers ask, each clip gets its own words, in the bytes of one process."""
     shutil.copytree(described.out, tmp_path / "out")
-    described.server.start(captions=True, delay_s=[0, 0.1])
-    done = Captioned(described.sources, tmp_path / "out", described.server)
+    fake_server.start(captions=True, hold_after=8)
+    done = Captioned(described.sources, tmp_path / "out", fake_server)
     done.forget("shards", "replies")
-    assert main([*done.arguments(), "--workers", "2"]) == EXIT_OK
+    arguments = [*done.arguments(), "--workers", "2"]
+    stored = done.out / "replies"
+
+    def n_stored() -> int:
+        return sum(pq.read_metadata(path).num_rows for path in stored.glob("*.parquet"))
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "curator.cli", *arguments],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    _wait("replies", lambda: n_stored() == 8)
+    assert process.poll() is None
+    _kill_all(process)
+    # Ray's workers end when they miss the driver.
+    _wait("the worker's end", lambda: sum(fake_server.counts("dropped").values()) == 3)
+    fake_server.set(hold_after=None, delay_s=[0, 0.1])
+    done.forget("cuts", "frames")
+    assert main(arguments) == EXIT_OK
     assert_described(done)
     assert done.files() == described.files()
+    assert set(fake_server.counts("answered").values()) == {1}
+    assert done.summary()["work"]["caption_windows_asked"] == len(done.table("annotations")) - 8
+    stages = {one["stage"] for one in done.summary()["timeline"]["stages"]}
+    assert {"cut", "caption"} <= stages
+    assert not list(stored.glob("*.json"))
+    assert len(list(stored.iterdir())) <= 5

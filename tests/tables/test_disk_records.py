@@ -1,7 +1,6 @@
-"""Records by key on the local disk, and what workers are given of stored replies."""
+"""Records by key on the local disk."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,8 +8,6 @@ import pytest
 
 from curator.stages.caption.caption_records import Reply
 from curator.stages.caption.dialogs.dialog import Dialog, replayed
-from curator.stages.caption.reply_store import REPLIES, Replies, UnitReplies
-from curator.storage import open_store
 from curator.tables import clip_locations as locations
 from curator.tables import disk_records as module
 from curator.tables.clip_locations import LOCATION_SCHEMA, KeyRows, Location, Locations
@@ -32,7 +29,7 @@ def test_records_are_found_and_what_has_them_is_read_once(
 
     found = Keyed(fetch)
     found.expect_all([list(stored[n]) for n in range(3)])
-    found.expect_all([list(stored[3])], 3)
+    found.expect(list(stored[3]), 3)
     found.add("k12", b"newer")
     for i in range(10):
         found.add(f"own{i}", f"o{i}".encode())
@@ -47,34 +44,6 @@ def test_records_are_found_and_what_has_them_is_read_once(
     assert set(found.records()) == wanted | {b"newer"} | {f"o{i}".encode() for i in range(10)}
     assert sorted(read) == [0, 1, 2, 3]
     assert len(found) == 30
-
-
-def test_a_worker_reads_no_replies_but_those_of_a_unit_over_which_one_died(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pins that a worker's memory and reads do not grow with what was answered before."""
-    store = open_store(str(tmp_path))
-    dead = UnitReplies(store, "stamp", {"a": Reply(text="1")}, rereads=False)
-    dead.keep("b", Reply(text="2"))
-    asked: list[str] = []
-    exists = type(store).exists
-
-    def noted(self: object, name: str) -> bool:
-        asked.append(name)
-        return exists(store, name)
-
-    monkeypatch.setattr(type(store), "exists", noted)
-    first = UnitReplies(store, "stamp", {"a": Reply(text="1")}, rereads=False)
-    assert first.get("a") == Reply(text="1")
-    assert first.get("b") is None
-    assert asked == []
-    again = UnitReplies(store, "stamp", {"a": Reply(text="1")}, rereads=True)
-    assert again.get("b") == Reply(text="2")
-    assert again.get("c") is None
-    assert asked == [f"{REPLIES}/stamp-b.json", f"{REPLIES}/stamp-c.json"]
-    driver = Replies(store, "stamp")
-    driver.load()
-    assert dict(driver) == {"b": Reply(text="2")}
 
 
 def test_a_dialog_takes_along_what_it_was_told() -> None:

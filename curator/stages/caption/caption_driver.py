@@ -283,7 +283,7 @@ class Captioning:
             lines = orjson.loads(read.text or "{}")
         annotations = []
         for task in self._tasks(row, content, lines):
-            annotation = self._known(task)
+            annotation, _ = self._known(task)
             if annotation is None:
                 return False
             annotations.append(annotation)
@@ -291,13 +291,13 @@ class Captioning:
         self._done.add(row.clip_id, done)
         return True
 
-    def _known(self, task: Task) -> Annotation | None:
-        """Returns the annotation of a window if it needs no new request."""
+    def _known(self, task: Task) -> tuple[Annotation | None, Mapping[str, Reply]]:
+        """Returns the annotation of a window if it needs no new request, and stored replies."""
         found = self._previous.find(task, self._stamp)
         # Users delete replies to get windows annotated again.
         if found is not None and all(key in self._replies for key in found.request_keys):
-            return found
-        return replayed(self._dialogs(task), self._replies)[0]
+            return found, {}
+        return replayed(self._dialogs(task), self._replies)
 
     def _take(self, frames: Sequence[StoredFrames], written: Mapping[str, Written]) -> None:
         """Submits the windows of clips whose frames are stored; `written` has new clips."""
@@ -315,16 +315,16 @@ class Captioning:
                 tasks = self._tasks(row.changed({"n_frames": where.n_frames}), where.content, lines)
             clip.n_windows = len(tasks)
             for task in tasks:
-                found = (
-                    self._known(task)
-                    if where.error is None
-                    else Annotation(task=task, failure=Unanswered.NO_FRAMES, detail=where.error)
-                )
+                found: Annotation | None
+                if where.error is None:
+                    found, known = self._known(task)
+                else:
+                    found = Annotation(task=task, failure=Unanswered.NO_FRAMES, detail=where.error)
                 if found is not None:
                     clip.annotations[task.window.index] = found
                 else:
                     self.n_requested += 1
-                    self._started().submit(task, where)
+                    self._started().submit(task, where, known)
             self._close_clip(where.clip_id)
         if self._dispatch is not None:
             self._note(self._dispatch.poll())

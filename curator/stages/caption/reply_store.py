@@ -1,13 +1,16 @@
 """Stores models' replies by request key, so that no finished request is made twice.
 
-Each reply becomes an object of its own at once. From time to time, and at the end of a run, many
-of them become one part. The next run finds both, even after a crash.
+In the driver each reply becomes an object of its own at once. A worker stores each second the
+replies that came, and at the end of a unit one part of all of them. From time to time, and at the
+end of a run, small objects become one part. The next run finds all of them, even after a crash.
 """
 
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import orjson
@@ -27,6 +30,8 @@ from curator.tables.parts import columns_to_rows, to_parquet
 REPLIES = "replies"
 PACK_FROM = 512
 """Loose replies per part: more would slow the next start, fewer would make many parts."""
+STORE_S = 1.0
+"""Time in which the replies of a worker wait for each other: what a kill may lose of them."""
 _READERS = 16
 _PART = ".parquet"
 
@@ -67,6 +72,9 @@ class Replies(Mapping[str, Reply]):
         self._parts: list[str] = []
         self._known = Keyed(self._rows)
         self._loose: dict[str, str] = {}
+        self._small: list[str] = []
+        """Parts of units with few replies."""
+        self._n_small = 0
         self._lock = threading.Lock()
 
     def __getitem__(self, key: str) -> Reply:
@@ -136,53 +144,74 @@ class Replies(Mapping[str, Reply]):
 
     def keep(self, key: str, reply: Reply) -> None:
         """Stores a reply: after the return, no later run repeats its request."""
-        store_reply(self.store, self._stamp, key, reply)
-        self.added_elsewhere(key, reply)
-
-    def added_elsewhere(self, key: str, reply: Reply) -> None:
-        """Adds a reply that this or another process has stored."""
+        name = f"{REPLIES}/{self._stamp}-{key}.json"
+        self.store.write(name, sealed_json(_row(key, reply), orjson.dumps))
         with self._lock:
             self._known.add(key, orjson.dumps(_row(key, reply)))
-            self._loose[key] = loose_name(self._stamp, key)
+            self._loose[key] = name
             is_much = len(self._loose) >= PACK_FROM
         if is_much:
             self.pack()
 
+    def add_part(self, part: "StoredReplies") -> None:
+        """Adds the replies that a worker has stored."""
+        with self._lock:
+            self._known.expect(part.keys, len(self._parts))
+            self._parts.append(part.name)
+            if len(part.keys) < PACK_FROM:
+                self._small.append(part.name)
+                self._n_small += len(part.keys)
+            is_much = self._n_small >= PACK_FROM
+        if is_much:
+            self.pack()
+
     def pack(self) -> None:
-        """Makes one part of all loose replies."""
+        """Makes one part of all loose replies and small parts."""
         with self._lock:
             loose, self._loose = self._loose, {}
-        if not loose:
+            small, self._small, self._n_small = self._small, [], 0
+        if not loose and len(small) < 2:
             return
-        rows = [_row(key, self[key]) for key in sorted(loose)]
-        named = hashlib.sha256("\n".join(sorted(loose)).encode()).hexdigest()[:16]
-        table = pa.Table.from_pylist(rows, schema=REPLY_SCHEMA)
+        with ThreadPoolExecutor(_READERS) as pool:
+            tables = list(pool.map(self._table, small))
+        tables.append(_table_of((key, self[key]) for key in sorted(loose)))
+        table = pa.concat_tables(tables)
+        keys = table["key"].to_pylist()
+        name = f"{REPLIES}/{self._stamp}-{_hash(*sorted(keys))}{_PART}"
         # The part is written before its pieces go: a run that ends in between finds them twice.
-        self.store.write(f"{REPLIES}/{self._stamp}-{named}.parquet", to_parquet(table))
-        self.store.delete(list(loose.values()))
+        self.store.write(name, to_parquet(table))
+        with self._lock:
+            self._known.expect([key for key in keys if key not in loose], len(self._parts))
+            self._parts.append(name)
+        self.store.delete([*loose.values(), *(one for one in small if one != name)])
+
+    def _table(self, name: str) -> pa.Table:
+        return read_parquet(self.store, name, REPLY_SCHEMA.names)
 
 
-class UnitReplies(Mapping[str, Reply]):
-    """Replies that a worker needs for one unit.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredReplies:
+    """A part of replies, and the keys of their requests."""
 
-    Args:
-        known: Replies that were stored when the unit was made.
-        rereads: Whether a worker that died on the unit may have stored more since.
+    name: str
+    keys: Sequence[str]
+
+
+class WorkerReplies(Mapping[str, Reply]):
+    """Replies of a worker, one unit after the other.
+
+    A thread stores each second what came. The end of a unit makes one part of it.
     """
 
-    def __init__(
-        self, store: Store, stamp: str, known: Mapping[str, Reply], *, rereads: bool
-    ) -> None:
+    def __init__(self, store: Store, stamp: str) -> None:
         self._store = store
         self._stamp = stamp
-        self._known = dict(known)
-        self._rereads = rereads
+        self._lock = threading.Lock()
+        self._known: dict[str, Reply] = {}
+        self._new: dict[str, Reply] = {}
+        self._unstored: dict[str, Reply] = {}
 
     def __getitem__(self, key: str) -> Reply:
-        if key not in self._known and self._rereads:
-            name = loose_name(self._stamp, key)
-            if self._store.exists(name):
-                self._known[key] = _reply(read_json(self._store, name))
         return self._known[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -191,20 +220,91 @@ class UnitReplies(Mapping[str, Reply]):
     def __len__(self) -> int:
         return len(self._known)
 
+    def begin(self, name: str, known: Mapping[str, Reply], before: Sequence[str] = ()) -> None:
+        """Begins a unit.
+
+        Args:
+            name: Name of the unit, unlike that of any other.
+            known: Replies that were stored when the unit was made.
+            before: Names of units that had the same windows, and whose workers died.
+        """
+        self._name = name
+        self._known = dict(known)
+        for other in before:
+            self._known |= self._left_by(other)[0]
+        # A worker whose node went may have had this very unit.
+        self._new, self._n_pieces = self._left_by(name)
+        self._known |= self._new
+        self._unstored = {}
+        self._error: Exception | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._store_often, daemon=True)
+        self._thread.start()
+
     def keep(self, key: str, reply: Reply) -> None:
-        """Stores a reply as `Replies.keep` does."""
-        store_reply(self._store, self._stamp, key, reply)
-        self._known[key] = reply
+        """Takes a reply, and stores it within a second or so.
+
+        Raises:
+            CuratorError: Earlier replies could not be stored.
+        """
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            self._known[key] = self._new[key] = self._unstored[key] = reply
+
+    def end(self) -> StoredReplies | None:
+        """Ends the unit; returns the part of its replies, or None if there were none.
+
+        Raises:
+            CuratorError: They could not be stored.
+        """
+        self._ended.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        if not self._new:
+            return None
+        part = self._piece(self._name, 0)
+        if self._unstored or self._n_pieces != 1:
+            self._store.write(part, to_parquet(_table_of(self._new.items())))
+            self._store.delete([self._piece(self._name, n) for n in range(1, self._n_pieces)])
+        return StoredReplies(name=part, keys=list(self._new))
+
+    def _store_often(self) -> None:
+        while not self._ended.wait(STORE_S):
+            with self._lock:
+                waiting, self._unstored = self._unstored, {}
+            try:
+                if waiting:
+                    table = _table_of(waiting.items())
+                    piece = self._piece(self._name, self._n_pieces)
+                    self._store.write(piece, to_parquet(table))
+                    self._n_pieces += 1
+            except Exception as error:  # noqa: BLE001 - raised again where the unit's process waits
+                self._error = error
+                return
+
+    def _left_by(self, name: str) -> tuple[dict[str, Reply], int]:
+        """Returns the replies that a worker stored for a unit, and the number of their objects."""
+        found: dict[str, Reply] = {}
+        for number in count():
+            piece = self._piece(name, number)
+            if not self._store.exists(piece):
+                return found, number
+            rows = columns_to_rows(read_parquet(self._store, piece, REPLY_SCHEMA.names))
+            found |= {row["key"]: _reply(row) for row in rows}
+        raise AssertionError
+
+    def _piece(self, name: str, number: int) -> str:
+        return f"{REPLIES}/{self._stamp}-{_hash(name, str(number))}{_PART}"
 
 
-def loose_name(stamp: str, key: str) -> str:
-    """Returns the name of the object of a single reply."""
-    return f"{REPLIES}/{stamp}-{key}.json"
+def _hash(*words: str) -> str:
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
-def store_reply(store: Store, stamp: str, key: str, reply: Reply) -> None:
-    """Stores a reply as an object of its own."""
-    store.write(loose_name(stamp, key), sealed_json(_row(key, reply), orjson.dumps))
+def _table_of(replies: Iterable[tuple[str, Reply]]) -> pa.Table:
+    return pa.Table.from_pylist([_row(key, one) for key, one in replies], schema=REPLY_SCHEMA)
 
 
 def _row(key: str, reply: Reply) -> dict[str, object]:

@@ -1,8 +1,9 @@
-"""The caption stage: annotates windows of clips with models in this worker.
+"""The caption stage: annotates windows of clips in a worker, with models there or by services.
 
-For captioners in the driver, see `captioner_dispatch.py`.
+For services that the driver asks, see `captioner_dispatch.py`.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -12,16 +13,28 @@ from curator.media.frame_tap import StoredFrames
 from curator.records.sources import Failure
 from curator.stage import Resources, Scope, Stage
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Role, Task, Unanswered
+from curator.stages.caption.captioners.captioner_contract import Client, Place
 from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of
-from curator.stages.caption.captioners.dialog_batches import BatchModel, Keep, annotate
+from curator.stages.caption.captioners.dialog_batches import BatchModel, annotate
+from curator.stages.caption.captioners.dialog_pump import Pump
 from curator.stages.caption.config import ANNOTATE_VERSION, CaptionConfig, ModelConfig
 from curator.stages.caption.dialogs.prompt_files import Prompt, give_prompts
 from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.frame_store import FRAMES, FrameParts
-from curator.stages.caption.reply_store import REPLIES, UnitReplies, replies_stamp
+from curator.stages.caption.reply_store import (
+    REPLIES,
+    StoredReplies,
+    WorkerReplies,
+    replies_stamp,
+)
 from curator.storage import Store
 
 _READERS = 8
+
+
+_SPLIT = 8
+"""Units that one becomes whose worker died, where a service is asked: single windows would be asked
+about one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +42,27 @@ class WindowUnit:
     """Windows that one worker annotates together."""
 
     windows: Sequence[tuple[Task, StoredFrames]]
+    name: str
+    """Unlike that of any other unit, and what it is divided into has this name and a number."""
     known: Mapping[str, Reply] = field(default_factory=dict)
     """Stored replies for the windows, by request key."""
-    is_repeated: bool = False
-    """Whether a worker died over it, which may have stored replies."""
+    before: tuple[str, ...] = ()
+    """Names of units with these windows whose workers died, which may have stored replies."""
+    is_asked: bool = False
+    """Whether a service is asked, so that the windows of a unit do not wait for each other."""
 
     def split(self) -> list["WindowUnit"]:
-        """A unit for each window, because a worker died on one of them."""
-        return [replace(self, windows=[window], is_repeated=True) for window in self.windows]
+        """Smaller units, because a worker died on one of the windows."""
+        n_each = -(-len(self.windows) // _SPLIT) if self.is_asked else 1
+        return [
+            replace(
+                self,
+                windows=self.windows[start : start + n_each],
+                name=f"{self.name}-{start}",
+                before=(*self.before, self.name),
+            )
+            for start in range(0, len(self.windows), n_each)
+        ]
 
     @property
     def uri(self) -> str:
@@ -46,10 +72,11 @@ class WindowUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitAnnotations:
-    """The annotations of a unit, and its stored replies by key."""
+    """The annotations of a unit, its new replies, and warnings for the user."""
 
     annotations: list[Annotation]
-    replies: list[tuple[str, Reply]]
+    replies: StoredReplies | None = None
+    notes: tuple[str, ...] = ()
 
 
 class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
@@ -58,6 +85,7 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
     Args:
         store: Output root; None if the stage is only described.
         prompts: Prompts by name, for a machine without their files.
+        workers: Workers that ask a service at the same time, which share `in_flight`.
     """
 
     name = "caption"
@@ -74,11 +102,14 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
         *,
         store: Store | None = None,
         prompts: Mapping[str, Prompt] | None = None,
+        workers: int = 1,
     ) -> None:
         super().__init__(config)
         self._root = store
         self._prompts = prompts or {}
+        self._workers = workers
         self._error: CuratorError | None = None
+        self._pump: Pump | None = None
 
     @property
     def resources(self) -> Resources:
@@ -95,12 +126,23 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
             ModelError: A model cannot be loaded.
         """
         assert self._root is not None, "a stage that is only described has no output root"
-        self._store = self._root
-        self._models = load_models(self.config)
         give_prompts(self._prompts)
+        self._replies = WorkerReplies(self._root, replies_stamp(self.config))
+        self._parts = FrameParts(self._root, self.config)
         self._dialogs = make_dialogs(self.config)
-        self._parts = FrameParts(self._store, self.config)
-        self._stamp = replies_stamp(self.config)
+        self._notes = _Notes()
+        if captioner_class(self.config.captioner).place is Place.SERVICE:
+            self._pump = Pump(
+                self._dialogs,
+                clients_of(self.config, workers=self._workers),
+                replies=self._replies,
+                keep=self._replies.keep,
+                load=self._parts.frames,
+                budget_s=self.config.budget_s,
+            )
+            logging.getLogger(__package__).addHandler(self._notes)
+        else:
+            self._models = load_models(self.config)
 
     def process(self, unit: WindowUnit) -> UnitAnnotations:
         """Annotates the windows of a unit."""
@@ -123,30 +165,30 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
             Annotation(task=task, failure=Unanswered.OUT_OF_MEMORY, detail=detail)
             for task, _ in unit.windows
         ]
-        return UnitAnnotations(annotations=annotations, replies=[])
+        return UnitAnnotations(annotations=annotations)
 
     def _annotated(self, unit: WindowUnit) -> UnitAnnotations:
-        kept: list[tuple[str, Reply]] = []
-        replies = UnitReplies(self._store, self._stamp, unit.known, rereads=unit.is_repeated)
+        self._replies.begin(unit.name, unit.known, unit.before)
+        try:
+            annotations = self._annotations(unit.windows)
+        finally:
+            # Also when the run is about to end: what was answered is kept.
+            stored = self._replies.end()
+        return UnitAnnotations(annotations=annotations, replies=stored, notes=self._notes.take())
 
-        def keep(key: str, reply: Reply) -> None:
-            replies.keep(key, reply)
-            kept.append((key, reply))
-
-        annotations = self._annotations(unit.windows, replies, keep)
-        return UnitAnnotations(annotations=annotations, replies=kept)
-
-    def _annotations(
-        self, windows: Sequence[tuple[Task, StoredFrames]], replies: UnitReplies, keep: Keep
-    ) -> list[Annotation]:
+    def _annotations(self, windows: Sequence[tuple[Task, StoredFrames]]) -> list[Annotation]:
+        if self._pump is not None:
+            for task, where in windows:
+                self._pump.submit(task, where)
+            return [one for some in self._pump.finish() for one in some]
         with ThreadPoolExecutor(_READERS) as pool:
             frames = list(pool.map(self._frames, *zip(*windows, strict=True)))
         return annotate(
             [(task, its) for (task, _), its in zip(windows, frames, strict=True)],
             self._dialogs,
             self._models,
-            known=replies,
-            keep=keep,
+            known=self._replies,
+            keep=self._replies.keep,
             budget_s=self.config.budget_s,
         )
 
@@ -157,6 +199,31 @@ class CaptionStage(Stage[CaptionConfig, WindowUnit, UnitAnnotations]):
             raise
         except CuratorError:
             return None
+
+
+class _Notes(logging.Handler):
+    """Warnings of this process, which the driver repeats: the user does not see a worker's log."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._found.append(record.getMessage())
+
+    def take(self) -> tuple[str, ...]:
+        found, self._found = self._found, []
+        return tuple(found)
+
+
+def clients_of(config: CaptionConfig, *, workers: int = 1) -> dict[Role, Client]:
+    """Makes the clients of a service, each for a worker's share of `in_flight`."""
+    judge = config.judge
+    if judge is not None:
+        judge = judge.model_copy(update={"in_flight": max(1, judge.in_flight // workers)})
+    in_flight = max(1, config.in_flight // workers)
+    shared = config.model_copy(update={"in_flight": in_flight, "judge": judge})
+    return {role: one.client() for role, one in captioners_of(shared).items()}
 
 
 def load_models(config: CaptionConfig) -> dict[Role, BatchModel]:

@@ -16,7 +16,6 @@ from curator.stages.caption import stage as caption_stage
 from curator.stages.caption.caption_records import Annotation, Answer, Task, Unanswered, Window
 from curator.stages.caption.captioner_dispatch import WorkerDispatch
 from curator.stages.caption.config import CaptionConfig
-from curator.stages.caption.dialogs.window_dialog import make_dialogs
 from curator.stages.caption.reply_store import Replies, replies_stamp
 from curator.stages.caption.stage import CaptionStage
 from curator.storage import open_store
@@ -28,12 +27,7 @@ WINDOW = Window(index=0, start_frame=0, end_frame=1, shown=(0,))
 class DyingStage(CaptionStage):
     """Aborts its process on one window, as lost memory does; answers the others."""
 
-    def _annotations(
-        self,
-        windows: Sequence[tuple[Task, StoredFrames]],
-        replies: object,
-        keep: object,
-    ) -> list[Annotation]:
+    def _annotations(self, windows: Sequence[tuple[Task, StoredFrames]]) -> list[Annotation]:
         if any(task.clip_id == "deadly" for task, _ in windows):
             os.abort()
         return [Annotation(task=task, answer=Answer(medium=task.clip_id)) for task, _ in windows]
@@ -70,10 +64,10 @@ def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> A
 
 def _dispatch(engine: Engine, folder: Path, config: CaptionConfig) -> WorkerDispatch:
     replies = Replies(open_store(str(folder)), replies_stamp(config))
-    found = WorkerDispatch(config, make_dialogs(config), replies, engine)
+    found = WorkerDispatch(config, replies, engine)
     for name in ("first", "deadly", "last"):
         task = Task(clip_id=name, content=name, window=WINDOW, fps=30.0)
-        found.submit(task, StoredFrames(clip_id=name))
+        found.submit(task, StoredFrames(clip_id=name), {})
     return found
 
 

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Client(AbstractAsyncContextManager["Client", None], Protocol):
-    """Answers many requests at a time in one event loop of the driver."""
+    """Answers many requests at a time in one event loop."""
 
     slots: RequestSlots
 
@@ -47,8 +47,9 @@ class Client(AbstractAsyncContextManager["Client", None], Protocol):
 class Place(StrEnum):
     """Where a captioner runs."""
 
-    DRIVER = "driver"
-    """In threads of the driver, `in_flight` requests at a time: for services."""
+    SERVICE = "service"
+    """Somewhere else. A small run asks from the driver and a large one from a few workers,
+    `in_flight` requests at a time in all."""
     WORKER = "worker"
     """In workers, which load it once: for models."""
 
@@ -93,7 +94,7 @@ class Captioner(ABC):
 
     @abstractmethod
     def answer(self, request: Request, frames: Frames) -> str | Mapping[str, Any] | Reply:
-        """Answers one request; in the driver, several threads call it at the same time.
+        """Answers one request; where it is a service, several threads call it at the same time.
 
         Args:
             request: `system` and `turns` are the words; `schema` is the JSON Schema of the answer,
@@ -111,7 +112,7 @@ class Captioner(ABC):
         """Runs when a process no longer needs the captioner."""
 
     def client(self) -> Client:
-        """Returns the client that runs this captioner in the driver."""
+        """Returns the client that asks a service."""
         return ThreadClient(self)
 
     def batches(self) -> BatchModel:
@@ -120,7 +121,7 @@ class Captioner(ABC):
 
 
 class ThreadClient:
-    """Calls a captioner in the driver from `in_flight` threads."""
+    """Calls a captioner from `in_flight` threads."""
 
     def __init__(self, captioner: Captioner) -> None:
         self.slots = RequestSlots(captioner.config.in_flight)

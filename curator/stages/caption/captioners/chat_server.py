@@ -405,7 +405,7 @@ class ServerClient:
 class ServerCaptioner(Captioner):
     """A server that speaks OpenAI's protocol."""
 
-    place = Place.DRIVER
+    place = Place.SERVICE
 
     def check(self, trial: Frames | None) -> None:
         """As `ServerClient.check` with a trial; else checks only that the package is installed.

@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = {"captioner": "mine:Mine", "lengths": ["medium"], "in_f
 class Mine(Captioner):
     """Names its clip; raises for clip 3, and ends the run for clip 4."""
 
-    place = Place.DRIVER
+    place = Place.SERVICE
     calls = 0
 
     def setup(self) -> None:
