@@ -221,8 +221,10 @@ class Fleet:
         """Deaths since the last result."""
         self._looked_s = time.monotonic()
         self._idle_since_s, self._warn_after_s = self._looked_s, FIRST_WARNING_S
-        self._is_open = True
-        backend.opened()
+        # Idle workers may stay meanwhile where nothing waits for their cores.
+        self._is_open = any(lane.resources.cpus for lane in lanes)
+        if self._is_open:
+            backend.opened()
 
     @property
     def n_open(self) -> int:

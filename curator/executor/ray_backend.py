@@ -85,10 +85,12 @@ class RayBackend:
     def start(self, lane: Lane, refused: Sequence[str], worker: Worker) -> None:
         """Requests an actor, or takes an idle one."""
         with self._lock:
-            if self._idle and lane.resources.cpus <= 1 and not lane.resources.gpus:
+            cpus = lane.resources.cpus
+            if self._idle and 0 < cpus <= 1 and not lane.resources.gpus:
                 worker.handle = self._idle.pop()
             else:
-                self.let_go()
+                if cpus:
+                    self.let_go()
                 process = self._ray.remote(**self._options(lane, refused))(WorkerProcess)
                 worker.handle = process.remote()
         self._begin(lane, worker)
