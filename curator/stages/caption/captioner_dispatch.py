@@ -264,7 +264,7 @@ class ServiceDispatch(_Workers):
         assert self._pool is not None
         share = self._in_flight // self._n_workers
         least = 1 if is_end else min(UNIT_WINDOWS, share)
-        # Units are large where many windows wait, and then smaller, so that all workers end at once.
+        # Units are large where many windows wait, then smaller, so that all workers end at once.
         shares = 2 * self._n_workers if self._n_workers > 1 else 1
         while len(self._waiting) >= least and self._pool.n_open < 2 * self._n_workers:
             n_each = max(FEW_ROUNDS * share, -(-len(self._waiting) // shares))
