@@ -79,6 +79,7 @@ def autoscaling_head(types: Mapping[str, Mapping[str, Any]], idle_minutes: float
                 "gcs_address": f"127.0.0.1:{port}",
                 "head_node_id": FAKE_HEAD,
                 "launch_multiple": True,
+                "use_node_id_as_ip": True,
                 "disable_launch_config_check": True,
                 "disable_node_updaters": True,
                 "foreground_node_launch": False,

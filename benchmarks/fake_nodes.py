@@ -4,11 +4,16 @@ Ray's own `fake_multinode` refuses node types that name their memory, and worker
 """
 
 import json
+from threading import Lock
 from typing import Any
 from unittest.mock import patch
 
 from ray._private import parameter
 from ray.autoscaler._private.fake_multi_node.node_provider import FakeMultiNodeProvider
+
+_REAL = parameter.RayParams
+_LOCK = Lock()
+"""The autoscaler launches nodes in several threads."""
 
 
 class FakeNodes(FakeMultiNodeProvider):  # type: ignore[misc]
@@ -24,13 +29,12 @@ class FakeNodes(FakeMultiNodeProvider):  # type: ignore[misc]
     ) -> None:
         memory = resources.get("memory")
         others = {name: amount for name, amount in resources.items() if name != "memory"}
-        real = parameter.RayParams
 
         def with_memory(**options: Any) -> Any:  # noqa: ANN401
             environment = options["env_vars"]
             given = json.loads(environment["RAY_OVERRIDE_RESOURCES"])
             environment["RAY_OVERRIDE_RESOURCES"] = json.dumps({**given, "memory": memory})
-            return real(**options, memory=memory)
+            return _REAL(**options, memory=memory)
 
-        with patch.object(parameter, "RayParams", with_memory):
+        with _LOCK, patch.object(parameter, "RayParams", with_memory):
             super()._create_node_with_resources_and_labels(node_config, tags, count, others, labels)

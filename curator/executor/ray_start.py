@@ -14,6 +14,9 @@ from curator.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
 
+DAEMONS = ("start_monitor", "start_log_monitor", "start_api_server")
+"""Methods of Ray's `Node` that start processes which a run on one machine does not need."""
+
 _LONGEST = 107 - len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 """Most bytes of the path of Ray's folder."""
 
@@ -84,8 +87,7 @@ def few_daemons(node: type) -> Iterator[None]:
     Python processes that cost a CPU-second each to start and more while they run. `ray.init` has no
     argument for them; a Ray without these methods starts as usual.
     """
-    names = ("start_monitor", "start_log_monitor", "start_api_server")
-    kept = {name: getattr(node, name) for name in names if hasattr(node, name)}
+    kept = {name: getattr(node, name) for name in DAEMONS if hasattr(node, name)}
     for name in kept:
         setattr(node, name, lambda self, *args, **options: None)
     try:

@@ -1,0 +1,43 @@
+"""What is replaced of Ray's own while it starts is there, in this Ray, and is put back."""
+
+import importlib.metadata
+import inspect
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from curator.executor.ray_start import DAEMONS, few_daemons, loopback_kept
+
+
+def test_the_private_methods_that_are_replaced_exist_and_take_what_ours_take() -> None:
+    """Fails with a Ray that renamed them: look how it starts, and move the bound."""
+    from ray._private import node, services
+
+    before = {name: inspect.getattr_static(node.Node, name) for name in DAEMONS}
+    resolve = services.resolve_ip_for_localhost
+    assert list(inspect.signature(resolve).parameters) == ["host"]
+    with few_daemons(node.Node), loopback_kept(services):
+        assert services.resolve_ip_for_localhost("127.0.0.1") == "127.0.0.1"
+        assert all(inspect.getattr_static(node.Node, name) is not before[name] for name in DAEMONS)
+    assert {name: inspect.getattr_static(node.Node, name) for name in DAEMONS} == before
+    assert services.resolve_ip_for_localhost is resolve
+
+
+def test_what_the_scheduler_asks_of_private_state_exists() -> None:
+    from ray._private import state
+
+    for name in ("get_draining_nodes", "get_max_resources_from_cluster_config"):
+        assert callable(getattr(state.GlobalState, name))
+
+
+def test_this_ray_is_within_the_bounds_of_the_package() -> None:
+    """Private methods are replaced, so that a Ray that was not tried is not taken."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    needs = [Requirement(line) for lines in (project["dependencies"], *extras) for line in lines]
+    bounds = [one.specifier for one in needs if one.name == "ray"]
+    assert len(bounds) >= 3
+    for bound in bounds:
+        assert "<" in {spec.operator for spec in bound}
+        assert importlib.metadata.version("ray") in bound
