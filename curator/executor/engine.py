@@ -114,6 +114,10 @@ class Engine:
             return self._start().most("GPU")
         return float(available_gpus())
 
+    def may_have_gpus(self) -> bool:
+        """Returns whether GPUs are here, or may come when they are asked for."""
+        return (self._start().likely_gpus() if self.joins else self.n_gpus()) >= 1
+
     def threads(self, n_workers: int) -> int:
         """Returns the threads of each of some workers: their share of this machine's cores."""
         return 1 if self.joins else max(1, available_cpus() // n_workers)
@@ -260,7 +264,9 @@ class Engine:
         """Returns the most workers of a lane."""
         if self.joins:
             most = self._workers or UNBOUNDED
-            return min(most, int(self.n_gpus() / each.gpus + 1e-6)) if each.gpus else most
+            if each.gpus:
+                return min(most, int(self._start().likely_gpus() / each.gpus + 1e-6))
+            return most
         if each.cpus < 1 and not each.gpus:
             return math.ceil(max(available_cpus(), self._workers or 0) / (each.cpus or 1))
         return self.n_workers(UNBOUNDED, each)

@@ -4,6 +4,7 @@ Ray restarts none of them: what is to be repeated is the fleet's to decide. An a
 before its first unit, so that it can serve the next chain too.
 """
 
+import os
 import pickle
 import threading
 import time
@@ -40,7 +41,9 @@ class WorkerProcess:
 
         self._chain = chain
         node = ray.get_runtime_context().get_node_id()
-        name = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        # The autoscaler's name of the node's type, where there is one.
+        kind = os.environ.get("RAY_NODE_TYPE_NAME", "")
+        name = f"{kind} {ray.util.get_node_ip_address()}".strip()  # type: ignore[no-untyped-call]
         here = package_stamp()
         is_same = here == stamp
         refusal = pickle.loads(check)() if check is not None and is_same else None

@@ -2,11 +2,13 @@
 
 import logging
 import os
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from curator.errors import CuratorError, UsageError
+from curator.executor.fleet import LOOK_S
 from curator.executor.host_resources import (
     available_cpus,
     available_gpus,
@@ -40,6 +42,8 @@ class RayCluster:
         self._address = address
         self._workers = workers
         self._session: BinaryIO | None = None
+        self._resources: dict[str, float] = {}
+        self._asked_s = 0.0
         self._ray: Any = None
         self.backend: RayBackend
 
@@ -85,10 +89,34 @@ class RayCluster:
 
     def most(self, resource: str) -> float:
         """Returns how much of a resource there is, or may be by what the autoscaler says."""
-        here = float(self._ray.cluster_resources().get(resource, 0))
-        state = self._ray._private.state.state
-        may_come = state.get_max_resources_from_cluster_config() or {}
-        return max(here, float(may_come.get(resource, 0)))
+        return self._known()[resource]
+
+    def likely_gpus(self) -> float:
+        """Returns the GPUs that are worth asking for.
+
+        Only the autoscaler of Kubernetes says which nodes may come. From others one is asked for
+        first, and then twice those that are there.
+        """
+        known = self._known()
+        return max(known["GPU"], known["has autoscaler"] * max(1.0, 2 * known["GPU"]))
+
+    def _known(self) -> dict[str, float]:
+        """Returns cores, GPUs and whether there is an autoscaler; asks Ray from time to time."""
+        now_s = time.monotonic()
+        if not self._resources or now_s > self._asked_s + LOOK_S:
+            state = self._ray._private.state.state
+            here = self._ray.cluster_resources()
+            may_come = state.get_max_resources_from_cluster_config() or {}
+            self._resources = {
+                name: max(float(here.get(name, 0)), float(may_come.get(name, 0)))
+                for name in ("CPU", "GPU")
+            }
+            status = self._ray._private.worker.global_worker.gcs_client.internal_kv_get(
+                b"__autoscaling_status", None
+            )
+            self._resources["has autoscaler"] = float(status is not None and not may_come)
+            self._asked_s = now_s
+        return self._resources
 
     def nodes(self) -> list[dict[str, Any]]:
         """Returns the kinds of nodes that are there: how many of each, and what one has."""

@@ -283,7 +283,7 @@ class Analyzing:
             return [device_of(asked, engine.n_gpus())]
         if asked != "auto":
             return [asked]
-        return ["gpu", "cpu"] if engine.n_gpus() >= 1 else ["cpu"]
+        return ["gpu", "cpu"] if engine.may_have_gpus() else ["cpu"]
 
     def _measure_step(self, device: str, families: frozenset[str], n_units: int) -> Step:
         has_clip = "clip" in families
