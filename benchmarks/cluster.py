@@ -3,6 +3,7 @@
     python benchmarks/cluster.py grow      # Ray's autoscaler, 0 to 8 nodes and back
     python benchmarks/cluster.py gpu       # a node type with fake GPUs, from a head without
     python benchmarks/cluster.py kills --films DIR   # ten nodes lost while a real run goes on
+    python benchmarks/cluster.py mixed --films DIR --out DIR   # decoders and cutters
     python benchmarks/cluster.py scaling   # null work on 1, 2, 4, 8 nodes of one core
 
 Nodes are Ray's own processes on this machine (`fake_nodes.py`). Units of null
@@ -27,11 +28,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from measure import machine
 
 from curator.executor.engine import Engine
 from curator.executor.worker import Step
+from curator.report.gantt_chart import busy_by_stage, overlap_s
 from curator.stage import Resources
 
 FAKE_HEAD = "fffffffffffffffffffffffffffffffffffffffffffffffffff00000"
@@ -325,7 +328,7 @@ def kills(films: Path, n_kills: int, seed: int) -> dict[str, Any]:
     dice = random.Random(seed)
     settings = [
         "--set", "filters.short_side_px.min=100", "--set", "shard.resolutions=[120]",
-        "--set", "analyze.segment_s=4", "--shared-out",
+        "--set", "analyze.segment_s=10", "--shared-out",
     ]  # fmt: skip
     command = [sys.executable, "-m", "curator.cli", "run", str(films)]
     with tempfile.TemporaryDirectory(prefix="kills", dir="/tmp") as name:
@@ -379,6 +382,40 @@ def kills(films: Path, n_kills: int, seed: int) -> dict[str, Any]:
         }
 
 
+def mixed(films: Path, report: Path | None) -> dict[str, Any]:
+    """Decoding on one type of nodes and cutting on another, at the same time."""
+    types = {
+        "decoders": node_type(2, resources={"CPU": 1, "decoders": 1, "memory": 3000 * MIB}),
+        "cutters": node_type(1, resources={"CPU": 1, "cutters": 1, "memory": 3000 * MIB}),
+    }
+    settings = [
+        "--set", "filters.short_side_px.min=100", "--set", "shard.resolutions=[120]",
+        "--set", "run.generation_hours=0.02", "--set", "run.mode=growing", "--shared-out",
+        "--place", "analyze=decoders", "--place", "cut=cutters", "--place", "scan=decoders",
+    ]  # fmt: skip
+    with autoscaling_head(types, 1) as address, tempfile.TemporaryDirectory() as name:
+        out = report or Path(name) / "out"
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "curator.cli", "run", str(films), str(out), *settings,
+                "--ray-address", address,
+            ],
+            check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        if done.returncode:
+            print(done.stderr[-4000:])
+        summary = json.loads((out / "summary.json").read_text())
+    rows = summary["timeline"]["rows"]
+    busy = busy_by_stage(summary["timeline"])
+    width_s = summary["timeline"]["bucket_s"]
+    return {
+        "exit code": done.returncode,
+        "rows": [{key: row[key] for key in ("node", "stage", "units", "busy_s")} for row in rows],
+        "seconds with cutting": round(float(np.minimum(1.0, busy["cut"]).sum()) * width_s, 1),
+        "of these with decoding": round(overlap_s(busy["analyze"], busy["cut"], width_s), 1),
+    }
+
+
 def kill_node(node: Any) -> None:  # noqa: ANN401
     """Ends all processes of a node at once, its workers too, as a machine that is taken away."""
     raylet = next(
@@ -409,11 +446,12 @@ def below(pid: int) -> set[int]:
 def main() -> None:
     """Runs one experiment, and prints what was measured as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("grow", "gpu", "kills", "scaling"))
+    parser.add_argument("what", choices=("grow", "gpu", "kills", "mixed", "scaling"))
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--units", type=int, default=1500)
     parser.add_argument("--unit-s", type=float, default=1.0)
-    parser.add_argument("--films", type=Path, help="folder of videos for `kills`")
+    parser.add_argument("--films", type=Path, help="folder of videos for `kills`, `mixed`")
+    parser.add_argument("--out", type=Path, help="where `mixed` leaves its run, with the report")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -422,6 +460,8 @@ def main() -> None:
         found = grow(options.nodes, options.units, options.unit_s)
     elif options.what == "gpu":
         found = gpu(options.units)
+    elif options.what == "mixed":
+        found = mixed(options.films, options.out)
     elif options.what == "scaling":
         found = scaling((1, 2, 4, 8), options.units, options.unit_s)
     else:
