@@ -321,10 +321,11 @@ def shards(out: Path) -> dict[str, str]:
 
 def kills(films: Path, n_kills: int, seed: int) -> dict[str, Any]:
     """Nodes are lost at random moments while a run goes on; others come in their place."""
-    from ray.cluster_utils import Cluster
-
+    # Ray's native code reads them when it is loaded.
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    from ray.cluster_utils import Cluster
+
     dice = random.Random(seed)
     settings = [
         "--set", "filters.short_side_px.min=100", "--set", "shard.resolutions=[120]",
@@ -347,7 +348,7 @@ def kills(films: Path, n_kills: int, seed: int) -> dict[str, Any]:
             stdout=log, stderr=log,
         )  # fmt: skip
         while process.poll() is None and len(killed) < n_kills:
-            time.sleep(dice.uniform(4, 20))
+            time.sleep(dice.uniform(3, 14))
             if process.poll() is not None:
                 break
             place = dice.randrange(len(up))
