@@ -151,6 +151,7 @@ class Worker:
     Attributes:
         lane: Its kind.
         events: Where the backend puts what comes from it.
+        number: Its number in the run.
         asked_s: When it was requested, by the monotonic clock.
         handle: The backend's.
         greeting: None until it is up.
@@ -159,6 +160,7 @@ class Worker:
 
     lane: Lane
     events: "queue.SimpleQueue[Event]"
+    number: int
     asked_s: float
     handle: Any = None
     greeting: Greeting | None = None
@@ -349,8 +351,13 @@ class Fleet:
             self._end(worker)
 
     def _request(self, lane: Lane) -> None:
-        worker = Worker(lane=lane, events=self._events, asked_s=time.monotonic())
         self._counts.workers += 1
+        worker = Worker(
+            lane=lane,
+            events=self._events,
+            number=self._counts.workers,
+            asked_s=time.monotonic(),
+        )
         self._unplaced[lane][worker] = None
         self._backend.start(lane, list(self._refused), worker)
 
@@ -384,7 +391,8 @@ class Fleet:
         if not work.is_given_up:
             self._n_in_vain = 0
         name = worker.greeting.name if worker.greeting is not None else ""
-        self._timeline.add(worker.lane.stage, name, answer.begun_s, answer.ended_s)
+        number = f"{worker.number}"
+        self._timeline.add(worker.lane.stage, name, answer.begun_s, answer.ended_s, number)
         self._place(worker)
         result = pickle.loads(answer.result)
         if isinstance(result, CuratorError):

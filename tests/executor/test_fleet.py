@@ -241,6 +241,15 @@ def test_workers_of_a_machine_of_ones_own_stay_for_the_next_chain() -> None:
     assert not backend.ended
 
 
+def test_the_timeline_knows_units_and_workers() -> None:
+    timeline = Timeline()
+    backend = Simulated(echo, room=2)
+    fleet = Fleet(backend, [lane(most=2)], counts=FleetCounts(), timeline=timeline)
+    assert len(list(fleet.run([[number] for number in range(6)]))) == 6
+    (stage,) = timeline.as_dict()["stages"]
+    assert (stage["stage"], stage["units"], stage["workers"]) == ("work", 6, 2)
+
+
 def test_an_error_of_a_step_ends_the_run_as_it_was_raised() -> None:
     backend = Simulated(lambda worker, unit, n_deaths: CuratorError("7 is odd"))
     with pytest.raises(CuratorError, match=r"^7 is odd$"):
