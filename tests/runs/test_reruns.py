@@ -8,7 +8,7 @@ import io
 import json
 import shutil
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from fractions import Fraction
@@ -27,7 +27,6 @@ from curator.commands.arguments import EXIT_OK, EXIT_USAGE
 from curator.errors import ErrorCode, SourceError
 from curator.executor.engine import Engine
 from curator.executor.timeline import Timeline
-from curator.executor.worker import Step
 from curator.stages.propose import candidate_store as candidates
 from curator.stages.scan import probe as scan
 from curator.storage.local_store import LocalStore
@@ -387,16 +386,6 @@ def test_a_run_that_keeps_nothing_is_whole(place: Place) -> None:
     assert (place.out / "report" / "index.html").exists()
 
 
-def attempts_here(
-    _: Engine, step: Step, units: Iterable[Any], *, few: bool
-) -> Iterator[tuple[Any, Any]]:
-    """Runs a step in this process, where the test has its hands on it."""
-    assert few
-    made = step.make(**step.settings)
-    for unit in units:
-        yield unit, made(unit)
-
-
 @pytest.mark.usefixtures("unboxed")
 def test_a_source_that_was_locked_is_done_once_it_can_be_read(
     place: Place, monkeypatch: pytest.MonkeyPatch
@@ -412,7 +401,6 @@ def test_a_source_that_was_locked_is_done_once_it_can_be_read(
         return open_source(uri, **options)
 
     monkeypatch.setattr(scan, "open_source", open_unlocked)
-    monkeypatch.setattr(Engine, "attempts", attempts_here)
     assert place.run()["counts"]["by_error"] == {"not_a_video": 1, "unreadable": 5}
     while locked:
         locked.pop()
