@@ -210,11 +210,14 @@ class Engine:
                 "workers": dict(sorted(counts.lanes.items())),
                 "workers_requested": counts.workers,
                 "workers_died": counts.deaths,
-                "nodes_lost": len(counts.lost_nodes),
+                "nodes_lost": len(counts.lost_nodes | self._gone(counts.died_on)),
                 "nodes_refused": dict(sorted(counts.refusals.items())),
                 "units_repeated": counts.repeated_units,
             }
         return facts
+
+    def _gone(self, nodes: set[str]) -> set[str]:
+        return self._cluster.backend.gone(nodes) if self._cluster is not None else set()
 
     def stop(self) -> None:
         """Stops Ray, the child process and this process's decoder box, if they were started."""

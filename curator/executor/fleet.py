@@ -173,6 +173,8 @@ class FleetCounts:
 
     workers: int = 0
     deaths: int = 0
+    died_on: set[str] = field(default_factory=set)
+    """Nodes of workers that died; those that are gone by the end were lost."""
     lost_nodes: set[str] = field(default_factory=set)
     repeated_units: int = 0
     refusals: dict[str, str] = field(default_factory=dict)
@@ -418,8 +420,8 @@ class Fleet:
         if lost.error is not None:
             raise lost.error
         node = worker.greeting.node if worker.greeting is not None else None
-        if lost.is_node and node is not None:
-            self._counts.lost_nodes.add(node)
+        if node is not None:
+            (self._counts.lost_nodes if lost.is_node else self._counts.died_on).add(node)
         self._counts.repeated_units += len(worker.given)
         self._n_given -= len(worker.given)
         again = list(worker.given)
