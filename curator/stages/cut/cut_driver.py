@@ -206,6 +206,9 @@ class Cutting:
         outcomes: dict[str, CutOutcome] = {}
         if missing:
             units = self._run(missing, sources, track_part, order)
+            if self._engine.joins:
+                # There is room for both; on one machine the cut takes its cores first.
+                begun()
             with self._progress.polling(self._engine.progress):
                 for unit in units:
                     begun()
