@@ -386,12 +386,12 @@ def kills(films: Path, n_kills: int, seed: int) -> dict[str, Any]:
 def mixed(films: Path, report: Path | None) -> dict[str, Any]:
     """Decoding on one type of nodes and cutting on another, at the same time."""
     types = {
-        "decoders": node_type(2, resources={"CPU": 1, "decoders": 1, "memory": 3000 * MIB}),
+        "decoders": node_type(1, resources={"CPU": 1, "decoders": 1, "memory": 3000 * MIB}),
         "cutters": node_type(1, resources={"CPU": 1, "cutters": 1, "memory": 3000 * MIB}),
     }
     settings = [
         "--set", "filters.short_side_px.min=100", "--set", "shard.resolutions=[120]",
-        "--set", "run.generation_hours=0.02", "--set", "run.mode=growing", "--shared-out",
+        "--set", "run.generation_hours=0.015", "--set", "run.mode=growing", "--shared-out",
         "--place", "analyze=decoders", "--place", "cut=cutters", "--place", "scan=decoders",
     ]  # fmt: skip
     with autoscaling_head(types, 1) as address, tempfile.TemporaryDirectory() as name:

@@ -98,7 +98,7 @@ class Simulated:
 
 
 def lane(stage: str = "work", *, most: int = 1 << 20, gpus: float = 0.0,
-         place: str | None = None) -> Lane:  # fmt: skip
+         place: str | None = None, is_expected: bool = True) -> Lane:  # fmt: skip
     """A lane."""
     return Lane(
         stage=stage,
@@ -106,4 +106,5 @@ def lane(stage: str = "work", *, most: int = 1 << 20, gpus: float = 0.0,
         resources=Resources(cpus=1, gpus=gpus),
         most=lambda: most,
         place=place,
+        is_expected=is_expected,
     )

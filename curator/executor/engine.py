@@ -261,6 +261,7 @@ class Engine:
             most=partial(self._most, each) if most is None else lambda: most,
             check=pickle.dumps(check) if check is not None else None,
             place=self._place.get(name),
+            is_expected=not each.gpus or self.n_gpus() >= 1,
         )
 
     def _most(self, each: Resources) -> int:

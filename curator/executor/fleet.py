@@ -49,6 +49,8 @@ class Lane:
         check: Packed function that a worker calls once: it returns why its node cannot do this
             work, or None. None for no check.
         place: Custom resource of the nodes to use; None for any node.
+        is_expected: Whether there is room for it, or will be: the next lane then leaves it the
+            units that it asks for, for a while.
     """
 
     stage: str
@@ -57,6 +59,7 @@ class Lane:
     most: Callable[[], int]
     check: bytes | None = None
     place: str | None = None
+    is_expected: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,8 +327,9 @@ class Fleet:
                 self._request(lane)
             while len(unplaced) > wanted and not self._keeps:
                 self._end(next(reversed(unplaced)))
-            if unplaced and time.monotonic() < next(iter(unplaced)).asked_s + PATIENCE_S:
-                n_left -= wanted
+            if lane.is_expected and unplaced:
+                oldest_s = time.monotonic() - next(iter(unplaced)).asked_s
+                n_left -= wanted if oldest_s < PATIENCE_S else 0
         if self._backend.is_elastic and not self._keeps and not self._waiting:
             for worker in [one for one in self._free if not one.given]:
                 self._end(worker)

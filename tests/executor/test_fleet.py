@@ -206,6 +206,14 @@ def test_a_lane_without_places_leaves_its_units_to_the_next(
     assert len(list(fleet_of(backend, gpu, cpu).run([[n] for n in range(10)]))) == 10
 
 
+def test_a_lane_that_may_have_no_room_takes_nothing_from_the_next() -> None:
+    """An autoscaler that does not tell whether it has GPUs: no CPU waits for them."""
+    backend = Simulated(echo, nodes=["cpus"])
+    gpu = lane("gpu", gpus=1, place="gpus", is_expected=False)
+    fleet = fleet_of(backend, gpu, lane("cpu", most=2))
+    assert len(list(fleet.run([[n] for n in range(4)]))) == 4
+
+
 def test_a_drained_node_gets_no_more_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_module, "LOOK_S", 0.0)
 
