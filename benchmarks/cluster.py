@@ -68,7 +68,8 @@ def node_type(most: int, *, resources: Mapping[str, float], least: int = 0) -> d
 def autoscaling_head(types: Mapping[str, Mapping[str, Any]], idle_minutes: float) -> Iterator[str]:
     """A head without CPUs, whose autoscaler adds fake nodes; yields its address."""
     os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    # Ray's native code reads it once for each process.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     port = random.randint(20_000, 30_000)
     with tempfile.TemporaryDirectory(prefix="c", dir="/tmp") as name:
         config = {

@@ -68,8 +68,9 @@ class RayCluster:
                 self._init_twice(ray)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UsageError(
-                f"Ray does not start on {where}: {error}; check --ray-address, and "
-                "that the cluster runs the same Ray and Python versions"
+                f"Ray does not start on {where}: {error}; check --ray-address, the "
+                "cluster's token (RAY_AUTH_TOKEN), and that it runs the same Ray and Python "
+                "versions"
             ) from error
         except Exception as error:
             # If a node does not come up in time, Ray raises a plain `Exception`.

@@ -224,7 +224,8 @@ def _is_fixed(node: str) -> bool:
     if node in (THIS_MACHINE, OTHER_NODES):
         return True
     try:
-        ip_address(node)
+        # The name of its type may come before its address.
+        ip_address(node.rpartition(" ")[2])
     except ValueError:
         return False
     return True

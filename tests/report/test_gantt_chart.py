@@ -7,7 +7,14 @@ import pytest
 from test_report import EVIL, Page, _refuses_evil, clip, render, summary_of
 
 from curator.executor.timeline import OTHER_NODES, THIS_MACHINE, Timeline
-from curator.report.gantt_chart import MAX_OPEN, Gantt, busy_by_stage, gantt, overlap_s
+from curator.report.gantt_chart import (
+    MAX_OPEN,
+    Gantt,
+    _short_names,
+    busy_by_stage,
+    gantt,
+    overlap_s,
+)
 
 T = 1_790_000_000.0
 
@@ -138,3 +145,10 @@ def test_names_of_nodes_and_stages_never_become_html() -> None:
     timeline.add(EVIL, EVIL, T, T + 1)
     timeline.add("cut", "", T, T + 1)
     _refuses_evil(*page_with(timeline.as_dict()))
+
+
+def test_nodes_lose_their_domains_and_no_part_of_an_address() -> None:
+    nodes = ["cutters 10.0.0.7", "10.0.0.8", "head.example.org"]
+    assert _short_names(nodes) == dict(
+        zip(nodes, ["cutters 10.0.0.7", "10.0.0.8", "head"], strict=True)
+    )
