@@ -3,9 +3,9 @@
     python benchmarks/job_submit.py --env FOLDER [--films 12]
 
 FOLDER is an environment with this package and its extra `cluster`. The head has a token, ports and
-a folder of its own, and is ended by its process, so a Ray that runs beside it stays. Shards must be
-those of a run without a cluster, `curate verify` must find nothing, and no process and no folder of
-a job may be left. What was found: benchmarks/results/cluster.md.
+a folder of its own, and only its own processes are ended: another Ray on the machine goes on.
+Shards must be those of a run without a cluster, `curate verify` must find nothing, and no process
+and no folder of a job may be left. What was found: benchmarks/results/cluster.md.
 """
 
 import argparse

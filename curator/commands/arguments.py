@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from curator.executor.engine import Engine
 
 EXIT_OK, EXIT_BROKEN_OFF, EXIT_USAGE, EXIT_FAILED = 0, 1, 2, 3
+EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_NOT_READ = 130, 143, 141
+
 PLACED = ("scan", "plan", "analyze", "join", "propose", "look", "cut", "caption", "shard")
 """Stages that have workers."""
-
-EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_NOT_READ = 130, 143, 141
 
 
 def positive(text: str) -> int:

@@ -27,10 +27,10 @@ SMALL_FRAMES = 1800.0
 SMALL_SOURCES = 32
 
 EXPECTED_WORKERS = 64
-"""Workers that a cluster may grow to, where nobody says: units are made small enough for them."""
+"""Workers that a cluster without `--workers` may grow to: units are small enough for them."""
 
 UNBOUNDED = 1 << 20
-"""The most workers on a cluster, where nobody says."""
+"""The most workers on a cluster without `--workers`."""
 
 AHEAD = 2
 """Units that a worker of light or waiting work has: it begins the next before the driver takes the

@@ -26,7 +26,7 @@ LEAST_S = 0.125
 """Seconds of a bucket at first: a power of two, so that times of buckets are exact."""
 MAX_NODES = 200
 MAX_WORKERS = 10_000
-"""Workers of a stage that are told apart; their number is a lower limit from there on."""
+"""Workers of a stage that are counted exactly; beyond that the count is a lower bound."""
 MAX_BYTES = 90_000
 """Of `as_dict` as JSON."""
 THIS_MACHINE = "this machine"

@@ -1,8 +1,8 @@
 """Runs a stage over the items of one unit, in a worker.
 
 What every stage would repeat is here once: attempts, the time limit, the failure that nothing
-foresaw, and the worker's CPU-seconds. A unit holds several small items or one
-large one; an item that fails ends in its own result, and the others of the unit go on.
+foresaw, and the worker's CPU-seconds. A unit holds several small items or one large one; an item
+that fails ends in its own result, and the others of the unit go on.
 """
 
 import logging
@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from curator.errors import CuratorError, DamagedError, ErrorCode, FullDiskError, SourceError
 from curator.executor.attempts import CpuClock, internal_failure
 from curator.executor.decoder_box import BoxDiedError, SetUpError, process_box
-from curator.executor.work import MAX_ATTEMPTS
+from curator.executor.work import MAX_ATTEMPTS, Divisible
 from curator.records.sources import Failure
 from curator.stage import Stage
 
@@ -49,6 +49,12 @@ class UnitResult(Generic[ResultT]):
     counts: Counter[str] = field(default_factory=Counter)
     n_items: int = 0
     video_s: float = 0.0
+
+    def divided(self) -> "list[UnitResult[Any]]":
+        """As the unit of another chain: one for each part of what was stored, if it has parts."""
+        if not isinstance(self.results, Divisible):
+            return [self]
+        return [UnitResult(results=part) for part in self.results.divided()]
 
 
 class UnitWorker:

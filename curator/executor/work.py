@@ -57,7 +57,7 @@ class Repeated:
 class Divisible(Protocol):
     """An item that holds several, any of which may have killed a worker."""
 
-    def split(self) -> Sequence[Any]:
+    def divided(self) -> Sequence[Any]:
         """The same as smaller items."""
         ...
 
@@ -68,10 +68,12 @@ def split(unit: Any) -> list[Any]:  # noqa: ANN401
     Returns:
         Units of one item each, or of one part of the only item; the unit alone if it has no parts.
     """
+    if isinstance(unit, Divisible):
+        return list(unit.divided())
     if not isinstance(unit, list | tuple):
         return [unit]
     if len(unit) > 1:
         return [[item] for item in unit]
     if unit and isinstance(unit[0], Divisible):
-        return [[item] for item in unit[0].split()]
+        return [[item] for item in unit[0].divided()]
     return [unit]

@@ -94,7 +94,11 @@ def load_chain(packed: bytes) -> bytes:
 
     It comes before the first unit: a process that dies of it does not die of a unit.
     """
-    return _answered(lambda: _loaded(packed) and None)
+
+    def load() -> None:
+        _loaded(packed)
+
+    return _answered(load)
 
 
 def call_chain(packed: bytes, unit: bytes) -> bytes:
@@ -122,11 +126,13 @@ def _called(chain: Sequence[Callable[[Any], Any]], unit: bytes) -> Any:  # noqa:
     result, n_deaths = pickle.loads(unit), 0
     if isinstance(result, Repeated):
         result, n_deaths = result.unit, result.n_deaths
-    for step in chain:
-        if n_deaths and isinstance(step, Repeats):
-            result = step.repeat(result, n_deaths)
-        else:
-            result = step(result)
+    first, *others = chain
+    if n_deaths and isinstance(first, Repeats):
+        result = first.repeat(result, n_deaths)
+    else:
+        result = first(result)
+    for step in others:
+        result = step(result)
     return result
 
 

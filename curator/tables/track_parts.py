@@ -79,6 +79,13 @@ class AnalyzedUnit:
     failed: tuple[tuple[SourceRef, Failure], ...] = ()
     segments: tuple[SegmentDone, ...] = ()
 
+    def divided(self) -> "list[AnalyzedUnit]":
+        """One unit for each track; what failed and segments stay with the first."""
+        if len(self.tracks) < 2:
+            return [self]
+        first, *others = self.tracks
+        return [replace(self, tracks=(first,)), *(AnalyzedUnit(tracks=(one,)) for one in others)]
+
 
 class TrackParts:
     """The stored tracks of a recipe.

@@ -1,6 +1,7 @@
 """Who gets which unit, and what becomes of it when workers and nodes die: without processes."""
 
 import logging
+import pickle
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,7 +12,12 @@ from curator.errors import CuratorError
 from curator.executor import fleet as fleet_module
 from curator.executor.fleet import Fleet, FleetCounts, Lane, Lost, Worker
 from curator.executor.timeline import Timeline
-from curator.executor.work import MAX_ATTEMPTS
+from curator.executor.unit_worker import UnitResult
+from curator.executor.work import MAX_ATTEMPTS, Repeated, split
+from curator.executor.worker import Step, call_chain, pack_chain
+from curator.records.sources import SourceRef
+from curator.stage import Resources
+from curator.tables.track_parts import AnalyzedUnit, StoredTrack
 
 
 def fleet_of(backend: Simulated, *lanes: Lane, ahead: int = 1, keeps: bool = False) -> Fleet:
@@ -263,3 +269,32 @@ def test_an_error_of_a_step_ends_the_run_as_it_was_raised() -> None:
     with pytest.raises(CuratorError, match=r"^7 is odd$"):
         list(fleet_of(backend).run([[7]]))
     assert not backend.placed
+
+
+def test_stored_tracks_are_divided_too() -> None:
+    """One that kills the worker which proposes its clips does not fail those it is stored with."""
+    tracks = tuple(
+        StoredTrack(source=SourceRef(uri=u, n_bytes=1, version="1"), parts={}) for u in "ab"
+    )
+    unit: UnitResult[AnalyzedUnit] = UnitResult(results=AnalyzedUnit(tracks=tracks))
+    parts = split(unit)
+    assert [part.results.tracks for part in parts] == [(tracks[0],), (tracks[1],)]
+    assert len(split(parts[0])) == 1
+    assert split("words of a unit") == ["words of a unit"]
+
+
+class Notes:
+    """A step that says how many deaths it was told of."""
+
+    def __call__(self, unit: list[int]) -> list[int]:
+        return [*unit, 0]
+
+    def repeat(self, unit: list[int], n_deaths: int) -> list[int]:
+        return [*unit, n_deaths]
+
+
+def test_only_the_first_step_of_a_chain_fails_what_is_given_up() -> None:
+    """The others get what it made of it, as in any other run."""
+    step = Step(make=Notes, resources=Resources())
+    sent = pickle.dumps(Repeated(unit=[7], n_deaths=2))
+    assert pickle.loads(call_chain(pack_chain([step, step]), sent)) == [7, 2, 0]

@@ -277,7 +277,7 @@ class Analyzing:
                 self._note(result.results, in_segments)
 
     def _devices(self) -> list[str]:
-        """Returns what sources are decoded on: on a cluster, CPUs beside GPUs."""
+        """Returns what sources are decoded on: on a cluster, GPUs and CPUs."""
         asked, engine = self._config.device, self._engine
         if not engine.joins:
             return [device_of(asked, engine.n_gpus())]

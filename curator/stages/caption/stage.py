@@ -51,7 +51,7 @@ class WindowUnit:
     is_asked: bool = False
     """Whether a service is asked, so that the windows of a unit do not wait for each other."""
 
-    def split(self) -> list["WindowUnit"]:
+    def divided(self) -> list["WindowUnit"]:
         """Smaller units, because a worker died on one of the windows."""
         n_each = -(-len(self.windows) // _SPLIT) if self.is_asked else 1
         return [

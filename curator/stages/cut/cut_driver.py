@@ -60,7 +60,7 @@ class CutGroup:
     clips: tuple[ClipToCut, ...]
     """In order."""
 
-    def split(self) -> "list[CutGroup]":
+    def divided(self) -> "list[CutGroup]":
         """A group for each clip, because a worker died on one of them."""
         return [replace(self, clips=(clip,)) for clip in self.clips]
 
