@@ -39,10 +39,8 @@ class Wait:
     """How a stage goes through a generation.
 
     Attributes:
-        stage: Its name.
         goes: Source by source, clip by clip, or all at once; `off` where it does nothing.
         on: What must be complete before it begins; empty for nothing.
-        why: The reason.
         is_needed: Whether results depend on the wait; else only the order of a run makes it.
     """
 
@@ -90,13 +88,7 @@ def _is_off(stage: AnyStage) -> bool:
 
 
 def _wait(stage: AnyStage, run: RunConfig, before: Sequence[Wait]) -> _Barrier | None:
-    """Returns what a stage waits for; None if it takes what comes.
-
-    Args:
-        stage: Not one that is off.
-        run: Mode of generations.
-        before: The waits of the stages before it.
-    """
+    """Returns what a stage that is not off waits for; None if it takes what comes."""
     match stage:
         case AnalyzeStage():
             why = "the hashes of their contents put them into generations"

@@ -80,18 +80,11 @@ def bucket_of(
     *,
     content_type: str | None = None,
 ) -> Bucket | None:
-    """Bucket of a clip.
-
-    Args:
-        width: Pixels.
-        height: Pixels.
-        n_frames: Frames of the written clip.
-        config: Classes.
-        content_type: What the clip shows, as far as that is known.
+    """Bucket of a written clip of a size in pixels.
 
     Returns:
-        The bucket, or None for a clip below the smallest resolution or length class, and with
-        `aspects_strict` for one that is near no aspect class.
+        None for a clip below the smallest resolution or length class, and with `aspects_strict` for
+        one that is near no aspect class.
     """
     resolutions = [size for size in config.resolutions if size <= min(width, height)]
     lengths = [length for length in config.lengths if length + 1 <= n_frames]

@@ -27,9 +27,7 @@ def target_n_frames(request: CutRequest) -> int:
 def frame_plan(request: CutRequest) -> NDArray[np.int64]:
     """For each frame written, the index of the source's frame on screen at that time.
 
-    Args:
-        request: The clip; with a variable or another rate, frames are repeated or left out so that
-            each output time shows what the source showed.
+    With a variable or another rate, frames are repeated or left out.
     """
     n_source = len(request.frame_pts)
     if not (request.is_vfr or request.is_resampled):
@@ -54,12 +52,8 @@ def cut_request(
 ) -> CutRequest:
     """What is needed to write a span: its timestamps, and the rate it is written at.
 
-    Args:
-        track: The source's frames.
-        name: The clip's id.
-        span: Its frames.
-        crop: The picture inside its borders; None to keep all of it.
-        min_frames: Fewest frames that a copy may have.
+    `crop` is the picture inside its borders, None to keep all of it; a copy may not have fewer than
+    `min_frames`.
     """
     frame_pts = track.frame_pts[span.start_frame : span.end_frame]
     end_pts = track.pts_of_end(span.end_frame)
@@ -95,13 +89,7 @@ def _bits_per_pixel(track: Timeline, span: Span, crop: Crop | None) -> float | N
 
 
 def least_frames(clip: Clip, *, min_s: float, shard: BucketClasses) -> int:
-    """Fewest frames with which a clip stays as long as clips must be, and in its bucket.
-
-    Args:
-        clip: Row of `clips` as proposed.
-        min_s: Shortest clip, in seconds.
-        shard: Buckets.
-    """
+    """Fewest frames with which a clip as proposed stays `min_s` long, and in its bucket."""
     bucket = bucket_of(clip.width, clip.height, clip.n_frames, shard)
     in_bucket = bucket.min_frames + 1 if bucket is not None else 1
     long_enough = ceil(Fraction(clip.fps_fraction) * Fraction(min_s) - Fraction(1, 1000))

@@ -75,11 +75,7 @@ class UnconditionalStoreError(StorageError):
 
 
 class FullDiskError(StorageError):
-    """Temporary files cannot be written: no fault of what was worked on, so that it ends the run.
-
-    Args:
-        folder: Where they are.
-    """
+    """Temporary files cannot be written in a folder, by no fault of a source: ends the run."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(
@@ -94,12 +90,7 @@ class FullDiskError(StorageError):
 
 
 class LeaseLostError(CuratorError):
-    """Another run may write to the output root now, so that this one changes nothing more there.
-
-    Args:
-        root: Address of the output root.
-        why: What was found.
-    """
+    """Another run may write to the output root now, so that this one changes nothing more there."""
 
     def __init__(self, root: str, why: str) -> None:
         super().__init__(
@@ -114,13 +105,7 @@ class LeaseLostError(CuratorError):
 
 
 class DamagedError(StorageError):
-    """An object that a run stored is missing, cut off or changed; `curate run` makes it again.
-
-    Args:
-        root: Address of the output root.
-        name: The object under it.
-        why: What was found.
-    """
+    """An object of the output root is missing, cut off or changed; `curate run` makes it again."""
 
     def __init__(self, root: str, name: str, why: str) -> None:
         super().__init__(
@@ -135,12 +120,7 @@ class DamagedError(StorageError):
 
 
 class SourceError(CuratorError):
-    """A source cannot be used.
-
-    Args:
-        code: The public code.
-        message: What was found, what was expected, and what to do.
-    """
+    """A source cannot be used: a public code, and what was found, what was expected, what to do."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)

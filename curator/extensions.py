@@ -26,13 +26,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """A class that was loaded from outside this package.
+    """A class that was loaded from outside this package, under the name that the user gave.
 
-    Attributes:
-        name: As the user gave it.
-        kind: What it is.
-        target: The class.
-        origin: Its module, the distribution that brings it and that one's version.
+    `origin` has its module, the distribution that brings it and that one's version.
     """
 
     name: str
@@ -42,11 +38,7 @@ class Extension:
 
 
 def load_extension(kind: Kind, name: str) -> Extension:
-    """Loads a class that a user names.
-
-    Args:
-        kind: What it is to be.
-        name: `package.module:Class`, or the name of an entry point of this kind.
+    """Loads a class that a user names: `package.module:Class`, or an entry point of its kind.
 
     Raises:
         RecipeError: The name leads nowhere; the message says what was expected.

@@ -139,11 +139,9 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """Reads and checks a recipe.
+    """Reads and checks a recipe: one of `recipe_names`, or the path of a YAML file.
 
-    Args:
-        name: One of `recipe_names`, or the path of a YAML file.
-        overrides: `key=value` each, the key with dots, the value in YAML.
+    `overrides` are `key=value` each, the key with dots, the value in YAML.
 
     Raises:
         RecipeError: Naming the file, the key, what is wrong and the nearest valid key.
@@ -171,11 +169,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
-    """The recipe of a finished run.
-
-    Args:
-        summary: What the run left.
-        uri: Output root.
+    """The recipe of a finished run, by its summary.
 
     Raises:
         UsageError: This version cannot read it.
@@ -192,11 +186,7 @@ def recipe_used(summary: Mapping[str, Any], uri: str) -> Recipe:
 
 
 def with_changes(recipe: Recipe, changes: Sequence[str]) -> Recipe:
-    """A recipe with some keys changed.
-
-    Args:
-        recipe: What it is without them.
-        changes: `key=value` each, as for `load_recipe`.
+    """A recipe with some keys changed: `key=value` each, as for `load_recipe`.
 
     Raises:
         RecipeError: Naming the key, what is wrong and the nearest valid key.

@@ -22,9 +22,7 @@ class StrictYamlError(ValueError):
 def load_yaml(text: str, *, max_characters: int = MAX_CHARACTERS) -> Any:  # noqa: ANN401
     """Reads YAML; None for nothing.
 
-    Args:
-        text: The YAML.
-        max_characters: Of the text, as it is and with all aliases written out.
+    `max_characters` bounds the text, as it is and with all aliases written out.
 
     Raises:
         StrictYamlError: Naming line, column and what is wrong.

@@ -42,12 +42,7 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The outcome of one check.
-
-    Attributes:
-        remedy: The remedy; None if none is needed.
-        needed: Whether the recipe cannot run without it.
-    """
+    """The outcome of one check; without what is `needed`, the recipe cannot run."""
 
     group: Group
     name: str

@@ -31,10 +31,7 @@ _OVERSAMPLING = 1.5
 
 @cache
 def photograph(file: str) -> Picture:
-    """Reads one photograph of `skimage/data`; the array is shared and read-only.
-
-    Returns:
-        uint8 RGB, height x width x 3, from 300 to 1411 pixels a side.
+    """Reads a photograph of `skimage/data`, 300 to 1411 pixels a side; shared and read-only.
 
     Raises:
         UsageError: scikit-image, or the file in it, is missing.
@@ -53,12 +50,10 @@ def photograph(file: str) -> Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Position of the camera over a picture; values from 0 to 1 stay inside the picture.
+    """Position of the camera over a picture.
 
-    Args:
-        x: Place in the horizontal room that the crop leaves: 0 is the left end, 1 the right end.
-        y: Place in the vertical room: 0 is the top end, 1 the bottom end.
-        span: Size of the crop as a part of the largest crop of the frame's shape.
+    `x` and `y` are places in the room that the crop leaves, from 0 at the left and top to 1; `span`
+    is the size of the crop as a part of the largest crop of the frame's shape.
     """
 
     x: float = 0.5
@@ -72,12 +67,10 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sprite:
-    """A round piece of a picture that moves over the shot on a straight line.
+    """A round piece of a picture, `patch`, that moves over the shot on a straight line.
 
-    Args:
-        patch: The piece, at about the size it is shown; its inscribed ellipse is visible.
-        start: Centre on the first frame (x, y), as parts of the frame's width and height.
-        end: Centre on the last frame.
+    The inscribed ellipse of the patch is visible, at about its own size. `start` and `end` are its
+    centre on the first and last frame (x, y), as parts of the frame's width and height.
     """
 
     patch: Picture
@@ -87,7 +80,7 @@ class Sprite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShotSpec:
-    """One shot.
+    """One shot: a camera that moves over a picture.
 
     Args:
         picture: What is filmed.
@@ -95,10 +88,9 @@ class ShotSpec:
         start: The camera on the first frame.
         end: The camera on the last frame; equal to `start` for a static shot.
         sprites: What moves over the picture.
-        grain: Standard deviation of the sensor noise in 8-bit levels; 0 makes the frames of a
-            static shot equal.
-        picture_aspect: Width by height of the active picture, with black bars around it; None
-            fills the frame.
+        grain: Standard deviation of the noise in 8-bit levels; 0 makes a static shot's frames
+            equal.
+        picture_aspect: Width by height of the picture between black bars; None fills the frame.
         seed: Of the noise.
     """
 
@@ -115,11 +107,7 @@ class ShotSpec:
 def render_shot(
     shot: ShotSpec, *, width_px: int, height_px: int, only: Sequence[int] | None = None
 ) -> Iterator[Picture]:
-    """Films a shot.
-
-    Yields:
-        Its frames, or those whose index is in `only`; uint8 RGB, height x width x 3.
-    """
+    """Films a shot: yields its frames, or those whose index is in `only`."""
     box = _active_box(shot, width_px=width_px, height_px=height_px)
     inner_w, inner_h = box[2] - box[0], box[3] - box[1]
     first = _crop(shot.picture, shot.start, inner_w / inner_h)

@@ -54,10 +54,7 @@ SHAKY = 0.15
 def camera_signals(fit: CameraFit | None, seconds: float) -> dict[str, float]:
     """Values of `SIGNALS`, NaN where no motion model fits; without texture all of them.
 
-    Args:
-        fit: A similarity (pan, tilt, zoom, roll) fitted to the flow of textured places. Places
-            without texture count as following it.
-        seconds: Time between the two pictures.
+    `fit` is of pictures that are `seconds` apart. Places without texture count as following it.
     """
     values = dict.fromkeys(SIGNALS, float("nan"))
     if fit is None:
@@ -81,14 +78,11 @@ def _rate(clip: ClipView, name: str) -> NDArray[np.float64]:
 
 
 def _unevenness(values_S: NDArray[np.complex128] | NDArray[np.float64]) -> float | None:
-    """Standard deviation of a series about a course that changes evenly.
+    """Standard deviation of a series, complex for two axes, about a course that changes evenly.
 
     From the median magnitude of second differences, as if they were normally distributed: their
     variance is six times that of the series. The median, because a few samples whose flow went
     wrong do not make a shaking camera. A series of two has only their difference.
-
-    Args:
-        values_S: Evenly spaced, NaN where there is none; complex for two axes at once.
     """
     differences, n_fold = values_S[:-2] - 2 * values_S[1:-1] + values_S[2:], 6
     if not np.isfinite(differences).any():
@@ -117,11 +111,8 @@ def camera_tags(clip: ClipView) -> list[str]:
     `static`: it stands still (things may move before it). `pan_left`, `pan_right`, `tilt_up`,
     `tilt_down`, `zoom_in`, `zoom_out`, `roll`: it does so over `WINDOW_SAMPLES`, in at least
     `LEAST_SHARE` of the clip, and more surely than shaking would by chance. `handheld`,
-    `shaky`: it moves unevenly; of the two only one holds.
-
-    Returns:
-        Tags in the order above; empty where the camera's motion is not known in
-        half of the samples.
+    `shaky`: it moves unevenly; of the two only one holds. In this order; none where the camera's
+    motion is not known in half of the samples.
     """
     speed_S = _rate(clip, "camera_motion")
     if len(speed_S) == 0 or np.mean(np.isfinite(speed_S)) < KNOWN_SHARE:

@@ -67,13 +67,7 @@ class SemanticConfig(StageConfig):
 
 
 class Semantics:
-    """The models of one recipe: checked before the work, read when they are needed.
-
-    Args:
-        config: What is read from embeddings.
-        clip: Name of the CLIP model, or None.
-        store: Where weights are.
-    """
+    """The models of one recipe, by name: checked before the work, read when they are needed."""
 
     def __init__(self, config: SemanticConfig, clip: str | None, store: ModelStore) -> None:
         self.config = config
@@ -114,9 +108,8 @@ class Semantics:
     def check(self, asked: Mapping[str, str], columns: Sequence[str] = ()) -> None:
         """Checks that every score and column which the recipe asks for can be made.
 
-        Args:
-            asked: Rules that reject clips -> the score of each.
-            columns: Columns of `clips` that the selection goes by.
+        `asked` names the score of each rule that rejects clips, `columns` what the selection goes
+        by.
 
         Raises:
             UsageError: A key or weights are missing; says which key to set, or what to pull.
@@ -207,11 +200,7 @@ def check_content(
 ) -> None:
     """Checks that content types are told where the recipe goes by them, and are known.
 
-    Args:
-        config: What is read from embeddings.
-        clip: Name of the CLIP model, or None.
-        columns: Columns of `clips` that the selection goes by.
-        key: Another key of the recipe that goes by content types.
+    Types are asked for where the selection goes by that column, and by another `key` of the recipe.
 
     Raises:
         UsageError: Naming the key, and the remedy.

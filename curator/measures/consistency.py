@@ -14,11 +14,9 @@ FAMILY = "consistency"
 
 
 def lowest_similarity(vectors_ND: NDArray[Any], *, with_first: bool = True) -> float | None:
-    """Lowest cosine of vectors with the one before and with the first; None for fewer than two.
+    """Lowest cosine of vectors [N, D] with the one before and with the first; None for one vector.
 
-    Args:
-        vectors_ND: [N, D] in order of time; zero vectors say nothing and are left out.
-        with_first: Whether they are compared with the first.
+    They are in order of time; zero vectors say nothing and are left out.
     """
     unit = normalised(vectors_ND[np.any(vectors_ND != 0, axis=1)])
     if len(unit) < 2:

@@ -142,10 +142,8 @@ def _marks(
 ) -> float:
     """Share of the picture within the boxes of compact marks.
 
-    Args:
-        always: bool [2, cells, cells]: edges that are always there, by direction.
-        share: Share of looks in which they are.
-        packed: Packed maps of what moved in each look.
+    `always` says by direction which edges are always there, bool [2, cells, cells]; `share` in how
+    many looks they are; `packed` has maps of what moved in each look.
     """
     both = np.asarray(always.any(0), np.uint8)
     joined = cv2.dilate(both, np.ones((3, 3), np.uint8))

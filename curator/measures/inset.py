@@ -102,15 +102,12 @@ def _picture_in_picture(clip: ClipView) -> float | None:
 def rectangles(
     lines_T2AP: NDArray[np.bool_], moved_TCC: NDArray[np.float32], size: tuple[int, int]
 ) -> Rectangles | None:
-    """Rectangles of standing lines, and what speaks for each.
+    """Rectangles of standing lines, and what speaks for each; None if there is none.
 
     Args:
         lines_T2AP: Standing lines of the looks, bool [T, 2, `LINE_ALONG`, `LINE_ACROSS`].
         moved_TCC: Levels by which cells moved, [T, `MOVED_SIDE`, `MOVED_SIDE`].
         size: Width and height of the picture, in pixels.
-
-    Returns:
-        None if there is none.
     """
     lasting = _lasting(lines_T2AP)
     beside = np.stack([_shifted(lasting, d) for d in _BESIDE]).mean(0)
@@ -244,14 +241,9 @@ def _features(
 ) -> dict[str, Floats]:
     """See `Rectangles`.
 
-    Args:
-        sums: What lasts, summed along the lines, [2, pieces + 1, places].
-        exact: Likewise, where a line in the next place does not count.
-        sides: Of the rectangles.
-        cover: How much of each side lasts, [4, N].
-        real: Which are not the picture's own, [4, N].
-        boxes: The rectangles, [N, 4].
-        moved_TCC: Levels by which cells moved.
+    `sums` has what lasts, summed along the lines, [2, pieces + 1, places], and `exact` the same
+    where a line in the next place does not count. `cover` and `real` [4, N] say how much of each
+    side lasts, and which are not the picture's own.
     """
     moved = moved_TCC.mean(0)
     often, level = (moved_TCC >= _ACTIVE).mean(0), np.log2(1 + moved).astype(np.float64)

@@ -24,7 +24,6 @@ class Signal:
     """A value of each sample.
 
     Attributes:
-        unit: Its unit.
         range: Values it can take, and what the ends mean.
         meaning: What it measures, and by what method or source.
     """
@@ -39,7 +38,6 @@ class ScoreSpec:
     """A value of each clip, and the reasons of a clip outside its bounds.
 
     Attributes:
-        unit: Its unit.
         range: Values it can take, and what the ends mean.
         meaning: What it says of a clip.
         of: The signal that `aggregate` or `below` makes it of, by default that of the score's name,

@@ -26,9 +26,8 @@ others by up to 0.2 QP (VP9 bitstream specification 0.7, `ac_qlookup`)."""
 def quantizer_signals(frame: VideoFrame) -> dict[str, float]:
     """`quantizer`: mean quantiser of the frame's blocks, by area, as a QP of H.264 with that step.
 
-    Args:
-        frame: From a decoder that was opened with `DECODER_OPTIONS`; NaN where that does not say
-            it: it does for H.264, VP9, MPEG-1, 2 and 4.
+    NaN where the decoder, opened with `DECODER_OPTIONS`, does not say it: it does for H.264, VP9,
+    MPEG-1, 2 and 4.
     """
     found = side_data_of(frame, Type.VIDEO_ENC_PARAMS)
     if found is None:

@@ -39,11 +39,8 @@ def picture_signals(gray_HW: NDArray[np.uint8]) -> dict[str, float]:
 def native_signals(luma_HW: AnyLuma, *, black: int = 0, white: int = 255) -> dict[str, float]:
     """Borders, and what shows at full size only: noise, blocks, bands, combs and resolution.
 
-    Args:
-        luma_HW: uint8 luma at the source's own size, as coded: not turned, pixels not squared. It
-            may be on a device: a part of its rows and columns is read.
-        black: Level of black in it.
-        white: Level of white.
+    `luma_HW` is uint8 luma at the source's own size, as coded: not turned, pixels not squared. It
+    may be on a device: a part of its rows and columns is read.
     """
     sides = find_borders(luma_HW, black=black, white=white)
     inner = content_of(luma_HW, sides)

@@ -114,9 +114,7 @@ def spec_of(score: str) -> ScoreSpec:
 def use_measures(names: Sequence[str], *, taken: Collection[str] = ()) -> None:
     """Sets the users' measures of this process; a repeated call with the same names does nothing.
 
-    Args:
-        names: As the recipe names them, in the order of their columns.
-        taken: Names that no score may have beside those of other scores.
+    No score may have a name in `taken`, beside those of other scores.
 
     Raises:
         RecipeError: A name leads to no measure, or a measure declares something that cannot be.
@@ -234,11 +232,8 @@ def score_clip(
 ) -> dict[str, float | None]:
     """A value of one clip for each of `SCORES`; None where nothing was measured within the span.
 
-    Args:
-        track: What was measured.
-        span: The clip.
-        aggregates: For scores of samples, how they are made if not as `SCORES` says.
-        heads: Reads the track's CLIP embeddings; without, scores of those are absent.
+    `aggregates` says how scores of samples are made, if not as in `SCORES`; `heads` reads the
+    track's CLIP embeddings.
     """
     clip, given = ClipView(track, span, heads), aggregates or {}
     return {

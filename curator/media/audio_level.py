@@ -63,12 +63,8 @@ Levels = NDArray[np.float32]
 class LevelMeter:
     """Decodes the packets of an audio stream and keeps their levels.
 
-    Wrong audio leaves cells without a level, with a note in `notes`; it raises nothing.
-
-    Args:
-        stream: The audio stream.
-        begins_within: Whether the packets begin in the middle of the stream, where the decoder may
-            fail at first.
+    Wrong audio leaves cells without a level, with a note in `notes`; it raises nothing. Where the
+    packets begin within the stream, the decoder may fail at first.
     """
 
     def __init__(self, stream: Stream, *, begins_within: bool = False) -> None:
@@ -132,11 +128,7 @@ class LevelMeter:
         self.take(flush)
 
     def levels(self, first: int | None = None, end: int | None = None) -> tuple[int, Levels]:
-        """Levels of the packets taken so far.
-
-        Args:
-            first: First cell of interest; None for no bound.
-            end: End of the cells of interest, exclusive; None for no bound.
+        """Levels of the packets taken so far, within cells [first, end); None for no bound.
 
         Returns:
             The first cell with a level, and float32 [A] in dBFS from there to the last cell with a
@@ -264,13 +256,10 @@ def end_cell(end: Fraction) -> int:
 def join_levels(pieces: Sequence[tuple[int, Levels]]) -> tuple[int, Levels, bool]:
     """Joins the levels of pieces of a source, each decoded from another place.
 
-    Each piece must have read on beyond the beginning of the next one. So the audio of neighbours
-    overlaps or touches; otherwise there is a gap in the audio itself. After the first, a piece
-    counts from where its decoder has settled. Where two pieces overlap they must agree, which
-    proves that the second one's audio is where its timestamps say.
-
-    Args:
-        pieces: First cell and levels of each, as of `LevelMeter.levels`.
+    Each piece, as `LevelMeter.levels` gives it, must have read on beyond the beginning of the next
+    one. So the audio of neighbours overlaps or touches; otherwise there is a gap in the audio
+    itself. After the first, a piece counts from where its decoder has settled. Where two pieces
+    overlap they must agree, which proves that the second one's audio is where its timestamps say.
 
     Returns:
         First cell and levels of the whole, and whether all is proved. Cells between the end of a

@@ -74,7 +74,7 @@ def audio_of_span(
     may_copy: bool,
     max_offset_s: Fraction,
 ) -> SpanAudio | None:
-    """Reads the audio of a span.
+    """Reads the audio of a span; None if there is none within it.
 
     Args:
         container: The source; its position changes.
@@ -84,9 +84,6 @@ def audio_of_span(
         may_copy: Takes packets as they are, if they are AAC without gaps and one begins near enough
             to the start.
         max_offset_s: Most distance of that packet from the start.
-
-    Returns:
-        None if there is no audio within the span.
     """
     end = start + seconds
     packets = _packets(container, stream, start, end)

@@ -83,12 +83,7 @@ class _Seeking:
 def open_container(
     reader: BinaryIO, uri: str, *, n_bytes: int
 ) -> Iterator[av.container.InputContainer]:
-    """Opens a source for demuxing.
-
-    Args:
-        reader: Seekable binary file, at any position; it is read from its start.
-        uri: Name for messages.
-        n_bytes: Size of the file.
+    """Opens a source of `n_bytes` for demuxing, from its start.
 
     Raises:
         SourceError: EMPTY_FILE or NOT_A_VIDEO.

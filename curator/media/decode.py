@@ -101,18 +101,16 @@ class FrameReader:
         container: Opened for reading.
         stream: Its video stream.
         uri: Name for messages.
-        threads: Decoder threads, unless the stream was decoded from before. Frames of a sound
-            stream are the same with any number. In a damaged one, with more than one thread,
-            pictures differ from run to run, and frames near the damage or the end are lost; see
-            `DecodeReport.is_damaged`.
-        max_pixels: Largest frame, in pixels.
-        max_frames: Largest number of frames; None for no limit.
+        threads: Decoder threads, unless the stream was decoded from before. In a damaged stream,
+            with more than one thread, pictures differ from run to run, and frames near the damage
+            or the end are lost; see `DecodeReport.is_damaged`.
+        max_pixels: Of the largest frame.
+        max_frames: Most frames; None for no limit.
         smooths_all: False leaves out the loop filter of frames that no other refers to, in codecs
             that can: a seventh of H.264's decoding time. Edges of blocks stay visible at full size.
         with_quantizer: Attaches quantisers to frames. H.264 then has one thread: with several, one
             reads quantisers of a picture while another decodes it, and values differ between runs.
-        audio: Takes the packets of its audio stream, which are read along with the video's in any
-            case; None drops them. Changes no frame.
+        audio: Takes the packets of its audio stream; changes no frame.
     """
 
     def __init__(
@@ -258,13 +256,9 @@ class FrameReader:
 def upright_size(
     width: int, height: int, rotation_deg: int, pixel_aspect: Fraction
 ) -> tuple[int, int]:
-    """Size in square pixels after rotation; the side with fewer samples is enlarged.
+    """Size in square pixels after a clockwise rotation; the side with fewer samples is enlarged.
 
-    Args:
-        width: Coded width.
-        height: Coded height.
-        rotation_deg: Clockwise rotation that turns the picture upright.
-        pixel_aspect: Width of a pixel by its height, after rotation.
+    `pixel_aspect` is the width of a pixel by its height, after rotation.
     """
     if rotation_deg % 180:
         width, height = height, width

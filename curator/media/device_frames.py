@@ -45,11 +45,7 @@ _BT601 = (0.299, 0.114)
 class Form:
     """How a stream's frames are coded.
 
-    Attributes:
-        width: Pixels, even; so is `height`.
-        bits: Bits of a sample.
-        is_full_range: Whether black is 0; else 16 of 255.
-        matrix: Matrix coefficients by ITU-T H.273; 2 for unspecified.
+    Sizes are even. `matrix` has the matrix coefficients by ITU-T H.273; 2 for unspecified.
     """
 
     width: int
@@ -141,14 +137,7 @@ class DeviceLuma:
 
 
 class DeviceScaler:
-    """Scales frames on a device to one size, upright, as RGB; the same as `media.scale.Scaler`.
-
-    Args:
-        width: Of the result, in pixels, after rotation.
-        height: Likewise.
-        method: `bicubic` or `area`.
-        rotation_deg: Clockwise rotation to apply: 0, 90, 180 or 270.
-    """
+    """Scales frames on a device to one size, upright, as RGB; the same as `media.scale.Scaler`."""
 
     def __init__(
         self, width: int, height: int, *, method: str = "bicubic", rotation_deg: int = 0
@@ -164,11 +153,7 @@ class DeviceScaler:
         return rgb
 
     def rgb_BHWC(self, planes: "Tensor", form: Form) -> "Tensor":
-        """Scales frames together.
-
-        Args:
-            planes: uint8 or uint16 [B, 3 H / 2, W], as `DevicePicture.planes`.
-            form: Of all frames.
+        """Scales frames of one form, `planes` of `DevicePicture` as [B, 3 H / 2, W], together.
 
         Returns:
             uint8 RGB [B, h, w, 3] on the same device.
@@ -215,8 +200,7 @@ class DeviceScaler:
 def unscaled_rgb_BHWC(planes: "Tensor", form: Form) -> "Tensor":
     """Frames of 8 bits at their own size, with the bits of FFmpeg's fast conversion.
 
-    Returns:
-        uint8 RGB [B, H, W, 3] on the same device.
+    They are uint8 RGB [B, H, W, 3] on the same device.
     """
     import torch
 

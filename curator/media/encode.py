@@ -62,8 +62,7 @@ class Upright:
         rotation_deg: Clockwise rotation to apply.
         crop: The part of the upright picture to keep; None for all of it.
         deinterlace: Deinterlaces frames that are marked as interlaced.
-        cover: Even width and height: the picture is scaled to cover them, and its middle kept. None
-            keeps its own size.
+        cover: Even size that the picture is scaled to cover, its middle kept; None keeps its own.
     """
 
     def __init__(
@@ -196,14 +195,7 @@ def encode_mp4(
     fps: Fraction,
     settings: EncodeSettings,
 ) -> tuple[bytes, int]:
-    """Encodes frames at a constant rate.
-
-    Args:
-        pictures: Upright frames, yuv420p, of the size given; their timestamps are replaced.
-        width: Even; so is `height`.
-        height: Of the frames.
-        fps: Frames per second.
-        settings: Quality.
+    """Encodes upright frames, yuv420p, of an even size; their timestamps are replaced.
 
     Returns:
         The MP4 and its number of frames.

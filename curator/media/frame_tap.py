@@ -33,14 +33,10 @@ Reads = Callable[[NDArray[np.uint8]], tuple[object, ...]]
 
 
 class Tap:
-    """Takes frames as they pass.
+    """Takes frames of a clip as they pass: those whose numbers, from 0, are `wanted`.
 
-    Args:
-        wanted: Numbers of frames from 0.
-        longest_px: Longer side of the pictures; smaller ones stay as they are.
-        reads: Reads text; None for not reading.
-        read_at: Frames of `wanted` in which it reads.
-        read_px: Longer side of the pictures that it reads.
+    Pictures are scaled down to a longer side of `longest_px`. `reads` reads text in the frames
+    `read_at` among them.
     """
 
     def __init__(
@@ -71,11 +67,7 @@ class Tap:
             yield picture
 
     def see(self, picture: av.video.frame.VideoFrame) -> None:
-        """Takes the next frame, if it is wanted.
-
-        Args:
-            picture: Upright, with square pixels.
-        """
+        """Takes the next frame, upright with square pixels, if it is wanted."""
         if self._n_frames in self._wanted:
             self._take(picture)
         self._n_frames += 1
@@ -157,12 +149,9 @@ class FrameTaker(Protocol):
     def tap(
         self, wish: FrameWish, fps: Fraction | float, start_s: Callable[[int], float]
     ) -> MakeTap:
-        """Returns a maker of the clip's tap.
+        """Returns a maker of the tap of a clip that is written at a rate of `fps`.
 
-        Args:
-            wish: The wanted frames.
-            fps: Rate of the clip as written.
-            start_s: Second of the source at which the clip begins, from its first frame.
+        `start_s` is the second of the source at which the clip begins, from its first frame.
         """
         ...
 

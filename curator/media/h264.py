@@ -12,11 +12,9 @@ _IDR, _SLICES = 5, range(1, 6)
 
 
 def is_idr(packet: bytes, extradata: bytes | None) -> bool:
-    """Whether a packet holds an IDR picture and no slice of any other.
+    """Whether an access unit holds an IDR picture and no slice of any other.
 
-    Args:
-        packet: One access unit, length-prefixed or in Annex B form.
-        extradata: The stream's `avcC` record, or its parameter sets in Annex B form.
+    `extradata` is the stream's `avcC` record, or its parameter sets in Annex B form.
     """
     if extradata is not None and len(extradata) > 4 and extradata[0] == 1:
         kinds = list(_kinds_by_length(packet, 1 + (extradata[4] & 3)))

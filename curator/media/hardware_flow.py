@@ -28,10 +28,7 @@ _KNOWN_WITHIN_PX = 1.0
 
 
 class HardwareFlow:
-    """Dense optical flow between pictures, as `signals.motion.DenseFlow` gives it.
-
-    Args:
-        gpu: Number of the GPU among those that the process sees.
+    """Dense optical flow between pictures, as `measures.motion.DenseFlow` gives it.
 
     Raises:
         CuratorError: DALI is missing, finds no engine, or the engine does not see a known motion.
@@ -65,12 +62,7 @@ class HardwareFlow:
     def between(
         self, before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]
     ) -> NDArray[np.float32] | None:
-        """Motion of each pixel, float32 [H, W, 2] in pixels (x, y); None for tiny pictures.
-
-        Args:
-            before_HW: uint8 luma.
-            after_HW: The later picture, of the same size.
-        """
+        """Motion of each pixel of luma, float32 [H, W, 2] in pixels (x, y); None if it is tiny."""
         if min(before_HW.shape) < MIN_SIDE_PX:
             return None
         # DALI's vectors lead from the later frame of a sequence to the earlier one, and it passes

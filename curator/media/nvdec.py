@@ -81,13 +81,7 @@ class Refusal(StrEnum):
 
 
 class NotOnDeviceError(CuratorError):
-    """A source must be decoded on the CPU.
-
-    Args:
-        refusal: The reason.
-        message: The finding.
-        by_used: Whether it came from a decoder that had decoded something else before.
-    """
+    """A source must be decoded on the CPU; `by_used`: a decoder that was used before said so."""
 
     def __init__(self, refusal: Refusal, message: str, *, by_used: bool = False) -> None:
         super().__init__(message)
@@ -199,14 +193,8 @@ class Nvdec:
 class NvdecReader(FrameReader):
     """Iterates over frames that a GPU decoded, as `FrameReader` does over the CPU's.
 
-    Args:
-        container: Opened for reading.
-        stream: Its video stream.
-        uri: Name for messages.
-        nvdec: Engines of this worker.
-        tiny_px: Width and height of the small picture of each frame, upright.
-        batch: Frames scaled together.
-        **options: As for `FrameReader`.
+    `tiny_px` is the width and height of the small picture of each frame, upright; `batch` frames
+    are scaled together.
 
     Raises:
         NotOnDeviceError: By its header, the CPU must decode the stream.
@@ -240,13 +228,7 @@ class NvdecReader(FrameReader):
         self._was_used = False
 
     def __iter__(self) -> Generator[DeviceFrame]:  # type: ignore[override]
-        """Yields frames in presentation order.
-
-        Raises:
-            DecodeError: TOO_MANY_PIXELS or TOO_LONG.
-            NotOnDeviceError: The CPU must decode the stream.
-            SourceError: From the reader.
-        """
+        """Yields frames in order; raises as `FrameReader` does, and `NotOnDeviceError`."""
         packets = self._packets()
         waiting, form = self._learned(packets)
         self._tiny = DeviceScaler(*self._tiny_px, rotation_deg=self.report.rotation_deg)
@@ -274,8 +256,7 @@ class NvdecReader(FrameReader):
     def _learned(self, packets: "Iterator[Packet[Any]]") -> "tuple[list[Packet[Any]], Form]":
         """Decodes the first picture on the CPU, because headers lack some of rotation and colours.
 
-        Returns:
-            The packets read for it, and the form of the stream's frames.
+        Returns the packets read for it, and the form of the stream's frames.
         """
         read = []
         for packet in packets:

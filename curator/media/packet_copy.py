@@ -156,11 +156,6 @@ def _entry(
 def mux_copy(stream: av.video.stream.VideoStream, span: PacketSpan, fps: Fraction) -> bytes:
     """Writes packets as an MP4 at a constant rate, first frame at time 0.
 
-    Args:
-        stream: The source's video.
-        span: The packets; their timestamps are replaced.
-        fps: Frames per second.
-
     Raises:
         CannotCopyError: TIMESTAMPS or DAMAGED; the muxer refuses packets.
     """

@@ -9,15 +9,10 @@ T = TypeVar("T")
 
 
 def ahead(make: Callable[[], T | None], *, n: int, name: str) -> Generator[T]:
-    """Values of a function, called in a thread of its own, until it returns None.
+    """Values of `make`, of which a named thread makes `n` ahead, until it returns None.
 
     An exception is raised in place of its value. Closing the iterator waits for the current call:
     close it before using anything that the function uses.
-
-    Args:
-        make: Returns the next value.
-        n: Values made ahead.
-        name: Of the thread.
     """
     pool = ThreadPoolExecutor(1, name)
     waiting: deque[Future[T | None]] = deque()

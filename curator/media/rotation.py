@@ -14,14 +14,9 @@ MAX_MOOV_BYTES = 256 << 20
 
 
 def header_rotation_deg(reader: BinaryIO, n_bytes: int) -> int | None:
-    """Clockwise degrees (0, 90, 180, 270) that turn the first video track upright.
+    """Clockwise degrees (0, 90, 180, 270) that turn a file's first video track upright.
 
-    Args:
-        reader: Seekable file; its position changes.
-        n_bytes: Size of the file.
-
-    Returns:
-        None if the file is not MP4 or MOV, or has no readable track header.
+    None if the file is not MP4 or MOV, or has no readable track header.
     """
     moov = _find_moov(reader, n_bytes)
     if moov is None:

@@ -45,15 +45,10 @@ Colours = NDArray[np.float64]
 
 
 def colour_table(primaries: int, transfer: int) -> str | None:
-    """Path of a table for `lut3d` that turns coded R, G, B into those of BT.709.
+    """Path of a table for `lut3d` that turns coded R, G, B into those of BT.709, by H.273 codes.
 
-    Args:
-        primaries: Of the source, by ITU-T H.273; 2 for unspecified.
-        transfer: Likewise.
-
-    Returns:
-        None if there is nothing to convert: BT.709, unspecified, or primaries with another white
-        than D65 (film, NTSC of 1953, cinema), which are taken for BT.709.
+    None if there is nothing to convert: BT.709, unspecified, or primaries with another white than
+    D65 (film, NTSC of 1953, cinema), which are taken for BT.709.
     """
     if transfer in (PQ, HLG):
         return _written(primaries if primaries in _PRIMARIES else _BT2020, transfer)
@@ -85,15 +80,12 @@ def _folder() -> ScratchFolder:
 
 
 def to_bt709(coded: Colours, primaries: int, transfer: int) -> Colours:
-    """Colours as BT.709 codes them.
+    """Colours as BT.709 codes them, float64 [N, 3] from 0 to 1, as those that the source codes.
 
     Args:
-        coded: float64 [N, 3], R, G, B from 0 to 1 as the source codes them.
+        coded: float64 [N, 3], R, G, B from 0 to 1.
         primaries: Of the source, by ITU-T H.273: 1, 5, 6, 7, 9 or 12.
         transfer: 16 for PQ, 18 for HLG, any other for a power of 2.4.
-
-    Returns:
-        float64 [N, 3], R, G, B from 0 to 1.
     """
     light = np.clip(coded, 0, 1) ** 2.4
     if transfer in (PQ, HLG):

@@ -49,9 +49,7 @@ def check_open_clip() -> None:
 class ClipEncoder:
     """The image tower of a CLIP model; one per worker.
 
-    Args:
-        precision: Arithmetic on a CPU. A GPU always works in float16.
-        device: Where; `auto` is a GPU if there is one.
+    `precision` is that of a CPU: a GPU always works in float16. `auto` is a GPU if there is one.
 
     Raises:
         ModelError: open_clip is missing, or the file does not hold such a model.
@@ -170,11 +168,7 @@ class ClipStream:
             self._take()
 
     def finish(self) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
-        """Ends the video.
-
-        Returns:
-            Frames of the pictures, int32 [N], and their unit embeddings, float16 [N, D].
-        """
+        """Ends the video; returns frames, int32 [N], and their unit embeddings, float16 [N, D]."""
         if self._pending:
             self._take()
         self._wait()
@@ -206,12 +200,9 @@ class ClipStream:
 
 
 def prepared(rgb_HWC: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
-    """A picture as open_clip's preprocessing gives it before it is made a tensor.
+    """A picture, uint8 RGB [size_px, size_px, 3], as open_clip prepares it before making a tensor.
 
     The shorter side of `rgb_HWC`, uint8 RGB of any size, is scaled, and the middle cut out.
-
-    Returns:
-        uint8 RGB [size_px, size_px, 3].
     """
     from PIL import Image
 

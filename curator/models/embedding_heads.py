@@ -27,12 +27,7 @@ from curator.errors import ModelError, one_line
 
 @dataclass(frozen=True)
 class LinearHead:
-    """A score that is an affine function of a unit embedding.
-
-    Attributes:
-        weight_D: float64 [D].
-        bias: Added to it.
-    """
+    """A score that is affine in a unit embedding: `weight_D`, float64 [D], and `bias`."""
 
     weight_D: NDArray[np.float64]
     bias: float
@@ -47,10 +42,8 @@ class LinearHead:
 class ZeroShot:
     """Classes told apart by their prompts.
 
-    Attributes:
-        names: Names of the classes.
-        class_KD: float64 [K, D], of unit length.
-        scale: What cosines are multiplied with before the softmax.
+    `class_KD` is float64 [K, D], of unit length; cosines are multiplied with `scale` before the
+    softmax.
     """
 
     names: tuple[str, ...]
@@ -69,11 +62,7 @@ class ZeroShot:
 class Heads:
     """All that is read from the embeddings of one CLIP model; None for what is switched off.
 
-    Attributes:
-        aesthetic: Aesthetic score.
-        content: Content types.
-        safety: Classes, of which those in `unsafe` make a clip not safe for work.
-        unsafe: Names of classes of `safety`.
+    `unsafe` names the classes of `safety` that make a clip not safe for work.
     """
 
     aesthetic: LinearHead | None = None
@@ -100,9 +89,8 @@ def normalised(embeddings_ND: NDArray[Any]) -> NDArray[np.float64]:
 def load_linear_head(path: Path, *, dim: int) -> LinearHead:
     """Reads an aesthetic head from a PyTorch file of tensors, and multiplies out its layers.
 
-    The tensors are `weight` [1, D] and `bias` [1], or `layers.N.weight` and `layers.N.bias`.
-
-    `dim` is D, the length of the embeddings.
+    The tensors are `weight` [1, D] and `bias` [1], or `layers.N.weight` and `layers.N.bias`; `dim`
+    is D.
 
     Raises:
         ModelError: The file cannot be read, or holds no head for such embeddings.

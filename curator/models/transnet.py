@@ -91,7 +91,7 @@ class ShotNetwork:
         precision: Arithmetic of the convolutions on a CPU; `auto` is bfloat16 where
             `has_fast_bfloat16`. bfloat16 moves probabilities by up to 0.01, and those of the head
             by up to 0.05. A GPU works in float16 unless float32 is named.
-        device: Where; torch's name of it.
+        device: torch's name of it.
         head: Weights of the head that reads the network's features; None for the package's own.
     """
 
@@ -188,10 +188,8 @@ def _run_layer(
 ) -> "tuple[Tensor, list[Tensor]]":
     """Answers for the frames up to `_LAG` before the newest; all that are left at the end.
 
-    A chunk looks back on `before`, a tensor for each branch; None for the first of a video.
-
-    Returns:
-        The answers, and what the next chunk looks back on.
+    A chunk looks back on `before`, a tensor for each branch, None for the first of a video; what
+    the next chunk looks back on is returned with the answers.
     """
     conv2d = torch.nn.functional.conv2d
     spatial = conv2d(frames_TCHW, layer.spatial, padding=1).permute(0, 2, 3, 1)
@@ -271,10 +269,7 @@ class _Held(NamedTuple):
 class ShotStream:
     """Runs a network over a video of any length in bounded memory.
 
-    Args:
-        network: The network.
-        chunk: Frames that pass through a layer at a time, more than 48; changes no result.
-        in_background: Compute in a thread of its own while more frames are pushed.
+    `chunk` frames, more than 48, pass through a layer at a time; that changes no result.
     """
 
     def __init__(

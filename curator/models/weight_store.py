@@ -54,9 +54,7 @@ def default_folder() -> Path:
 class ModelStore:
     """Weights on this machine; holds only addresses, so that it can be sent to workers.
 
-    Attributes:
-        folder: Local folder of weights.
-        mirror: Folder or `s3://bucket/prefix` that is looked in next; None for none.
+    `mirror`, a folder or `s3://bucket/prefix`, is looked in after the local folder.
     """
 
     folder: str
@@ -96,10 +94,7 @@ class ModelStore:
         return Path(self.folder) / entry.key
 
     def find(self, entry: ModelEntry) -> Path:
-        """The verified file of a model, copied from the mirror if it is not here yet.
-
-        Returns:
-            Its path; of several files in one folder, that of the weights.
+        """The verified file of a model's weights; what is not here is copied from the mirror.
 
         Raises:
             ModelError: A file is nowhere, or not the one that the catalogue names; says what to do.

@@ -63,11 +63,7 @@ class Timeline:
         self.check_lengths(n_frames, "luma_mean", "luma_spread", may_lack=True)
 
     def check_lengths(self, n: int, *names: str, may_lack: bool = False) -> None:
-        """Refuses arrays of another length than `n`, but for empty ones if `may_lack`.
-
-        Raises:
-            ValueError: One has another length.
-        """
+        """Raises `ValueError` for arrays whose length is not `n`, nor 0 if they `may_lack`."""
         for name in names:
             length = len(getattr(self, name))
             if length != n and not (may_lack and length == 0):
@@ -199,12 +195,7 @@ STANDARD_FPS = (
 
 
 def nominal_fps(frame_pts: NDArray[np.int64], end_pts: int, time_base: Fraction) -> Fraction:
-    """Frame rate that a constant-rate copy of these frames should have.
-
-    Args:
-        frame_pts: [F] increasing timestamps.
-        end_pts: End of the last frame.
-        time_base: Seconds per tick.
+    """Frame rate that a constant-rate copy of frames at [F] increasing timestamps should have.
 
     Returns:
         The standard rate within 0.04% of the typical interval's, or within what rounding to ticks

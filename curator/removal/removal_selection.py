@@ -39,9 +39,8 @@ class Selected:
 
     Attributes:
         record: To be written before anything changes.
-        clip_ids: Removed clips that a snapshot keeps in its shards.
+        clip_ids: Removed clips that a snapshot keeps in its shards, `seconds` long together.
         n_overlapping: Clips that share footage with named ones and were not named themselves.
-        seconds: Length of `clip_ids`.
         shards: Tars that hold them.
         example: One of them, with its source; None without any.
     """
@@ -57,11 +56,7 @@ class Selected:
 def select(store: Store, summaries: Summaries, by: By, named: Sequence[str]) -> Selected:
     """Finds what a removal takes.
 
-    Args:
-        store: Output root.
-        summaries: Of its snapshots.
-        by: What `named` holds.
-        named: Ids of clips; addresses or ids of sources; or a condition over columns of `clips`.
+    `named` are ids of clips; addresses or ids of sources; or a condition over columns of `clips`.
 
     Raises:
         UsageError: One that is named is in no snapshot, or the condition is wrong.

@@ -65,14 +65,7 @@ _OF_ENERGON = (".nv-meta/index.sqlite", ".nv-meta/index.uuid")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """What a removal did.
-
-    Attributes:
-        records: Names of the records that it finished.
-        n_shards: Tars that were rewritten, or went.
-        n_replies: Replies of models that went.
-        n_deleted: Other objects that went.
-    """
+    """What a removal did: records that it finished, and how many objects it rewrote or removed."""
 
     records: tuple[str, ...]
     n_shards: int
@@ -115,10 +108,8 @@ def finish_removal(
 ) -> Removed:
     """Takes out what the records name, as far as it is there.
 
-    Args:
-        store: Output root.
-        progress: Called with the name of each step.
-        check: Called before each step; raises where this process may not write any more.
+    `progress` is called with the name of each step; `check` before each, and raises where this
+    process may not write any more.
 
     Raises:
         UsageError: There are no snapshots.
@@ -162,12 +153,7 @@ def finish_removal(
 
 
 def _summaries(store: Store) -> dict[int, dict[str, Any]]:
-    """Reads all snapshots.
-
-    Raises:
-        UsageError: There are none.
-        DamagedError: One cannot be read: what it names would stay.
-    """
+    """Reads all snapshots; raises where one cannot be read, because what it names would stay."""
     require_snapshots(store)
     summaries: dict[int, dict[str, Any]] = {}
     for number, summary in listed_snapshots(store):

@@ -51,14 +51,7 @@ _FACTS = tuple(ShardFacts.__dataclass_fields__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenSnapshot:
-    """A snapshot without removed footage.
-
-    Attributes:
-        summary: Its contents.
-        shard_files: What describes all its shards, in writing order.
-        clips: Its rows of `clips`.
-        totals: Of its rows of `sources`.
-    """
+    """A snapshot without removed footage: its contents, and what describes its shards, in order."""
 
     summary: dict[str, Any]
     shard_files: dict[str, bytes]
@@ -69,10 +62,7 @@ class RewrittenSnapshot:
 class SnapshotRewriting:
     """The snapshots of an output root, rewritten one after the other, the oldest first.
 
-    Args:
-        store: Output root.
-        removals: What goes.
-        gone: Objects that no snapshot may name any more.
+    No snapshot may name the objects `gone` any more.
     """
 
     def __init__(self, store: Store, removals: Removals, gone: Collection[str]) -> None:
@@ -216,12 +206,9 @@ class _Lost:
 
 
 def _moved(table: pa.Table, tars: Mapping[str, RewrittenTar | None], *, prefix: str) -> pa.Table:
-    """Returns rows of `clips` or of the table of samples with the places of samples in new tars.
+    """Returns rows with `shard` and `clip_id`, with the places of their samples in new tars.
 
-    Args:
-        table: With `shard` and `clip_id`.
-        tars: New tars by old name under the output root.
-        prefix: What the names in `shard` lack before them.
+    `tars` has new tars by old name under the output root, before which `shard` lacks `prefix`.
     """
     places = {
         f"{old}\t{key}": (f"{SHARDS}/{new.described.name}".removeprefix(prefix), start)

@@ -30,12 +30,7 @@ _Sizes = Mapping[tuple[str, int], int]
 
 
 class StateScrubbing:
-    """What runs stored under an output root.
-
-    Args:
-        store: Output root.
-        removals: What goes.
-    """
+    """What runs stored under an output root."""
 
     def __init__(self, store: Store, removals: Removals) -> None:
         self._store = store
@@ -50,9 +45,7 @@ class StateScrubbing:
     def scrub(self, *, texts: Collection[str], requests: Collection[str]) -> None:
         """Rewrites or removes whatever holds removed footage.
 
-        Args:
-            texts: Captions of the clips that stay.
-            requests: Keys of the replies that their annotations were made of.
+        `texts` are captions of the clips that stay, `requests` keys of the replies to them.
         """
         for folder in ("scan", "hashes"):
             for name in self._own(folder):

@@ -53,12 +53,7 @@ class _Copying(ShardStage):
 
 
 class TarRewriting:
-    """The tars of an output root, each rewritten at most once.
-
-    Args:
-        store: Output root.
-        removals: What goes.
-    """
+    """The tars of an output root, each rewritten at most once."""
 
     def __init__(self, store: Store, removals: Removals) -> None:
         self._store = store
@@ -70,14 +65,9 @@ class TarRewriting:
         """By the name of the old tar under the output root; None where nothing is left."""
 
     def rewrite(self, name: str, recipe: Mapping[str, Any]) -> RewrittenTar | None:
-        """Writes the tar that takes the place of one with removed samples.
+        """Writes the tar that replaces one with removed samples; None if no sample is left.
 
-        Args:
-            name: Of the old tar, under the output root.
-            recipe: Of a snapshot that names it.
-
-        Returns:
-            The new tar; None if no sample is left.
+        `name` is the old tar's under the output root, `recipe` that of a snapshot that names it.
 
         Raises:
             ShardError: The old tar is damaged, or another version wrote it.

@@ -22,11 +22,8 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 class ObjectInfo:
     """One object of a store.
 
-    Attributes:
-        key: Path relative to the store's root, with `/` between its segments.
-        bytes: Size.
-        version: Changes whenever the content is replaced: the ETag on S3, size, times and inode on
-            a file system.
+    `key` is relative to the store's root, with `/` between its segments. `version` changes whenever
+    the content is replaced: the ETag on S3, size, times and inode on a file system.
     """
 
     key: str
@@ -84,18 +81,11 @@ class Store(ABC):
 
     @abstractmethod
     def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
-        """Writes a whole small object, unless there is one under the key.
+        """Writes and returns a whole small object; None if there is one already, left unchanged.
 
         Of several writers at once, in any processes on any machines, one succeeds. A power failure
-        may undo this, and `replace`, in a folder.
-
-        Args:
-            key: Where to write.
-            data: No other writer may write the same: when a response was lost, the content is how a
-                writer finds out that the object is its own.
-
-        Returns:
-            The object that was written; None if there is one already, which is unchanged.
+        may undo this, and `replace`, in a folder. No other writer may write the same data: when a
+        response was lost, the content is how a writer finds out that the object is its own.
 
         Raises:
             UnconditionalStoreError: The store cannot do this.
@@ -103,15 +93,9 @@ class Store(ABC):
 
     @abstractmethod
     def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
-        """Writes over a small object, if it still has a version.
+        """Writes over a small object, and returns it; None if it is gone or has another version.
 
-        Args:
-            key: Of the object.
-            data: As for `write_new`.
-            version: As `read_versioned`, `write_new` or `replace` returned it.
-
-        Returns:
-            The object that was written; None if the object has another version or is gone.
+        `version` is from `read_versioned`, `write_new` or `replace`; for `data` see `write_new`.
 
         Raises:
             UnconditionalStoreError: The store cannot do this.

@@ -20,14 +20,10 @@ _BUFFER_BYTES = 64 << 10
 def open_blocks(
     reopen: Callable[[], BinaryIO], uri: str, *, n_bytes: int, hashes: bytes
 ) -> BinaryIO:
-    """Opens a source, checked by blocks, as a buffered, seekable stream.
+    """Opens a source as a buffered, seekable stream, checked by `ContentHashes.blocks`.
 
-    Args:
-        reopen: Opens the source; called again for a block that differs, so that nothing between
-            here and the storage gives the same bytes from a buffer.
-        uri: Name for messages.
-        n_bytes: Its size.
-        hashes: Of its blocks, as `ContentHashes` has them.
+    `reopen` opens it, and is called again for a block that differs, so that nothing between here
+    and the storage gives the same bytes from a buffer.
 
     Raises:
         SourceError: CHANGED, from a read of the stream: a block differs twice.

@@ -32,11 +32,9 @@ _GAP_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentHashes:
-    """Hashes of all bytes of an object.
+    """Hashes of all bytes of an object: `sha256` in hex, and BLAKE2b of its blocks, in order.
 
-    Attributes:
-        sha256: In hex.
-        blocks: BLAKE2b of `BLOCK_HASH_BYTES` for each block of `BLOCK_BYTES`, in order.
+    Each block of `BLOCK_BYTES` has `BLOCK_HASH_BYTES` in `blocks`.
     """
 
     sha256: str
@@ -121,12 +119,9 @@ def full_content_id(sha256: str) -> str:
 class HashingReader(io.BufferedIOBase, BinaryIO):
     """Passes reads through, and hashes the bytes that continue the hashed part; not thread-safe.
 
-    A read a little ahead of the hashed part (a demuxer skips the audio) first reads the gap,
-    because otherwise one skip would leave all the rest to `finish`.
-
-    Args:
-        gap_bytes: The longest gap that is filled this way.
-        closes: Whether closing or deleting this object closes the reader too.
+    A read at most `gap_bytes` ahead of the hashed part (a demuxer skips the audio) first reads the
+    gap, because otherwise one skip would leave all the rest to `finish`. With `closes`, closing or
+    deleting this object closes the reader too.
     """
 
     def __init__(

@@ -288,11 +288,7 @@ def _written_exclusively(key: str, path: str, data: bytes) -> ObjectInfo | None:
 
 @contextmanager
 def _locked(path: str) -> Iterator[int | None]:
-    """Opens and locks a file; gives None if it is missing or was replaced meanwhile.
-
-    Raises:
-        UnconditionalStoreError: The file system has no locks.
-    """
+    """Opens and locks a file; gives None if it is missing or was replaced meanwhile."""
     try:
         try:
             # Network mounts grant an exclusive lock only to those who may write.
@@ -331,11 +327,8 @@ def _files(
 ) -> Iterator[tuple[str, str]]:
     """Yields (key, path) of the files below a folder, sorted by key.
 
-    Args:
-        folder: Where to look.
-        key: The folder's own key, empty for the root.
-        above: The folders on the way here, so that a loop of links ends.
-        begin: Required beginning of names in this folder, not below.
+    The folder's own `key` is empty for the root. `above` are the folders on the way here, so that a
+    loop of links ends; names in this folder, not below, must begin with `begin`.
     """
     try:
         info = os.stat(folder)

@@ -67,11 +67,7 @@ class ObjectRange(NamedTuple):
 
 
 class ObjectService(ABC):
-    """Requests to one kind of object store; thread-safe.
-
-    Attributes:
-        errors: Exceptions that its requests may raise.
-    """
+    """Requests to one kind of object store, which may raise `errors`; thread-safe."""
 
     scheme: str
     errors: tuple[type[Exception], ...]

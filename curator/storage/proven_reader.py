@@ -30,10 +30,7 @@ _Made = TypeVar("_Made")
 def read_proven(uri: str, version: str, use: Callable[[BinaryIO], _Made]) -> _Made:
     """Gives a source to what reads all of it, and returns what that makes of the right bytes.
 
-    Args:
-        uri: Its address.
-        version: As it was listed.
-        use: Called again where the first bytes were not those of the object.
+    `use` is called again where the first bytes were not those of the object.
 
     Raises:
         SourceError: As `open_source` and `use` do.

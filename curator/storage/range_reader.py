@@ -57,20 +57,17 @@ class _Block:
 
 
 class RangeReader(SeekableReader):
-    """The raw stream; `open_object` wraps it with a buffer.
+    """An object as a raw stream, for a buffer around it.
 
     Args:
         uri: `s3://bucket/key`, or of another object store.
-        failure: Makes the error for a failed request.
+        failure: Makes the error for a failed request, here and in every read.
         expected_version: ETag that the object must have; otherwise that of the first answer.
         expected_bytes: Size that it must have; None for any.
         checks: Whether the caller compares the bytes with a hash.
         probe: Which end of the object the first request fetches.
         first_bytes: Size of the first fetch, and of one after a jump.
         block_bytes: Largest fetch. At most `CACHED_BLOCKS` times this is held.
-
-    Raises:
-        CuratorError: Made by `failure`, here and in every read.
     """
 
     def __init__(

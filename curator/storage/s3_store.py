@@ -103,11 +103,7 @@ class S3Store(BucketStore):
         raise AssertionError("the last attempt returns or raises")
 
     def _form(self) -> str:
-        """How the server wants the ETag of `If-Match`; checked once by each process and bucket.
-
-        Raises:
-            UnconditionalStoreError: The server does not support conditional writes.
-        """
+        """How the server wants the ETag of `If-Match`; checked once by each process and bucket."""
         if (client(), self.bucket) not in _forms:
             _forms[client(), self.bucket] = self._checked_form()
         return _forms[client(), self.bucket]

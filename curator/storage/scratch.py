@@ -32,10 +32,8 @@ ROOM_BYTES = 64 << 20
 def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
     """Opens a temporary file, and returns it with a path for this process.
 
-    On Linux it has no name in any folder, so that it vanishes however the process ends.
-
-    Raises:
-        FullDiskError: The disk is full, whatever wrote there.
+    On Linux it has no name in any folder, so that it vanishes however the process ends. What writes
+    there raises `FullDiskError` when the disk is full.
     """
     with full_disk_named():
         if sys.platform == "linux":
@@ -48,13 +46,7 @@ def unnamed_file(suffix: str) -> Iterator[tuple[str, BinaryIO]]:
 
 @contextmanager
 def full_disk_named() -> Iterator[None]:
-    """Says where temporary files are when their disk is full.
-
-    Otherwise FFmpeg's error would count as one of the film.
-
-    Raises:
-        FullDiskError: The disk is full.
-    """
+    """Raises `FullDiskError` for a full disk, which would else count as an error of the film."""
     try:
         yield
     except (OSError, av.error.FFmpegError) as error:
@@ -73,9 +65,7 @@ def _has_room() -> bool:
 class ScratchFolder:
     """A temporary folder, removed by `close` or by a later process after this one has died.
 
-    Args:
-        prefix: Beginning of its name; folders of this prefix without a lock are removed.
-        parent: Where it is made; None for the system's temporary folder.
+    Folders whose name begins with `prefix` too are removed if they have no lock.
     """
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:

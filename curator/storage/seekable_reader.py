@@ -4,12 +4,7 @@ import io
 
 
 class SeekableReader(io.RawIOBase):
-    """A raw stream that is read wherever its position was moved; subclasses define `readinto`.
-
-    Attributes:
-        name: Address, for messages.
-        size: In bytes.
-    """
+    """A raw stream of `size` bytes that is read from any position by `readinto` of a subclass."""
 
     def __init__(self, name: str, size: int = 0) -> None:
         super().__init__()

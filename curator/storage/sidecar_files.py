@@ -63,11 +63,7 @@ def sidecar_uris(uri: str) -> tuple[str, ...]:
 
 
 def find_sidecars(uris: Iterable[str]) -> dict[str, FoundSidecar | SidecarProblem]:
-    """Looks for sidecars of many sources at a time.
-
-    Returns:
-        Sidecars by the source's URI; sources without one are left out.
-    """
+    """Finds sidecars of many sources, by the source's URI; leaves out sources without one."""
     wanted = sorted(set(uris), key=lambda uri: _start(uri).encode("utf-8", "surrogateescape"))
     local: list[str] = []
     buckets: dict[str, list[str]] = {}

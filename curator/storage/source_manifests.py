@@ -71,8 +71,8 @@ def resolve(written: str, manifest: str) -> str:
     """Returns the absolute URI of a manifest's entry.
 
     Raises:
-        ValueError: The manifest lies in a bucket, and the entry is a file of this machine or leads
-            out of the bucket.
+        ValueError: The entry of a manifest in a bucket is a file of this machine or leads out of
+            the bucket.
     """
     if has_scheme(written):
         return written

@@ -46,10 +46,10 @@ def open_through(opener: Opener) -> None:
 
 
 def open_source(uri: str, *, expected_version: str | None = None, checks: bool = False) -> BinaryIO:
-    """Opens a source, a path or `scheme://bucket/key`, as a buffered, seekable stream.
+    """Opens a source, an absolute path or `scheme://bucket/key`, as a buffered, seekable stream.
 
     Args:
-        uri: An absolute path, or `scheme://bucket/key`.
+        uri: Its address.
         expected_version: From `stat_source` or the listing; None accepts any.
         checks: Whether the caller compares the bytes with a hash; else they are read twice over
             plain HTTP.
@@ -99,16 +99,11 @@ def object_version(found: StoredObject) -> str:
 
 
 def is_racy(uri: str, version: str, since_ns: int) -> bool:
-    """Returns whether a file that was read after a time may since have changed unnoticed.
+    """Returns whether a file that was read since `since_ns` (Unix time) may have changed unnoticed.
 
     A file whose last write is younger than the resolution of its times can be written again without
     a change of its version. A modification time in the future is one that somebody set: the next
-    write changes it.
-
-    Args:
-        uri: Its address; objects are never racy.
-        version: As listed.
-        since_ns: Unix time in nanoseconds at which, or after which, it was read.
+    write changes it. Objects are never racy.
     """
     if has_scheme(uri):
         return False
@@ -118,13 +113,9 @@ def is_racy(uri: str, version: str, since_ns: int) -> bool:
 
 
 def stored_md5(reader: BinaryIO) -> str | None:
-    """Returns the MD5 under which an object is stored that came over plain HTTP.
+    """Returns the MD5, in hex, under which an object is stored that came over plain HTTP.
 
-    Args:
-        reader: From `open_source`.
-
-    Returns:
-        The MD5 in hex, empty if it is not known; None for what needs no proof.
+    It is empty if it is not known; None for a stream of `open_source` that needs no proof.
     """
     return getattr(getattr(reader, "raw", None), "stored_md5", None)
 
@@ -140,9 +131,7 @@ def expect_end(reader: BinaryIO, end: int) -> None:
 
 
 def stat_source(uri: str) -> tuple[int, str]:
-    """Returns a source's size in bytes and its version.
-
-    The version is that of `file_version` or `object_version`.
+    """Returns a source's size in bytes and its version, as `file_version` or `object_version`.
 
     Raises:
         SourceError: VANISHED or UNREADABLE.

@@ -120,14 +120,9 @@ def check_wids(
 def check_energon(
     folder: str, file: str, shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
 ) -> None:
-    """Compares a file of the `.nv-meta` of all shards, or of a bucket, with the tars.
+    """Compares a file of `ENERGON_FILES` with the tars of a set.
 
-    Args:
-        folder: Empty, or the bucket with a slash.
-        file: One of `ENERGON_FILES`.
-        shards: The set.
-        tars: Facts of the set's tars.
-        findings: Gets what differs.
+    `folder` is empty for the `.nv-meta` of all shards, or a bucket with a slash.
     """
     own = {tar.shard.name[len(folder) :]: tar for tar in tars if tar.shard.name.startswith(folder)}
     name = f"{folder}{ENERGON}/{file}"

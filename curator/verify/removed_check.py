@@ -55,7 +55,7 @@ class ProvenRemoved:
     Attributes:
         n_records: Records of removals that were compared with.
         read: Objects, and what was looked at in them, by kind.
-        n_bytes: Bytes of all objects.
+        n_bytes: Of all objects.
     """
 
     uri: str
@@ -76,9 +76,7 @@ def verify_removed(
 ) -> ProvenRemoved:
     """Looks for removed footage in every object under an output root.
 
-    Args:
-        out: Folder or `s3://bucket/prefix` of a run.
-        progress: Called with the objects and bytes read so far.
+    `progress` is called with the objects and bytes read so far.
 
     Raises:
         UsageError: Nothing was removed from it.

@@ -26,17 +26,10 @@ def check_sources(
     findings: Findings,
     hashed: Callable[[int, int], None],
 ) -> int:
-    """Hashes every source that was analyzed and still exists.
+    """Hashes every source that was analyzed and still exists; returns how many those are.
 
-    Args:
-        shards: Where the tables are.
-        summary: Of the run, which names them.
-        pool: Reads several at once.
-        findings: Gets what differs; what is gone is a warning.
-        hashed: Called with the number of sources that were looked at, and of all.
-
-    Returns:
-        How many were hashed.
+    A source that is gone is a warning. `hashed` is called with the number of sources that were
+    looked at, and of all.
     """
     names = summary.get("tables", {}).get("sources", ())
     columns = ("uri", "sha256", "outcome")

@@ -108,11 +108,7 @@ class _Hashing:
 
 
 class TarCheck:
-    """Checks tars, each in one pass; thread-safe.
-
-    Args:
-        seen: Called with the bytes of each clip that was read.
-    """
+    """Checks tars, each in one pass; `seen` gets the bytes of each clip read. Thread-safe."""
 
     def __init__(
         self,
