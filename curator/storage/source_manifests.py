@@ -14,7 +14,7 @@ import csv
 import io
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from curator.errors import UsageError
 from curator.storage.base import has_scheme
@@ -26,8 +26,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-Row = tuple[str, Mapping[str, Any]]
-"""A URI, and metadata of the source by column."""
+
+class Row(NamedTuple):
+    """A URI, and metadata of the source by column."""
+
+    uri: str
+    metadata: Mapping[str, Any]
+
+
 _Entry = tuple[str, str, Mapping[str, Any]]
 """Where it stands (`line 3`), what it says, and metadata."""
 SUFFIXES = (".txt", ".csv", ".parquet")
@@ -37,6 +43,8 @@ _BATCH_ROWS = 8192
 _ROWS_PER_BYTE = 100
 """Most rows of a Parquet file for each of its bytes. A million numbered names in Parquet's densest
 encoding and compression have 20; where there are more, most rows repeat others."""
+_MOST_ROWS = 100_000_000
+"""Of a Parquet file: five minutes of reading."""
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -58,7 +66,7 @@ def manifest_rows(manifest: str) -> Iterator[Row]:
     with open_source(manifest) as stream:
         for place, written, metadata in read(stream, manifest):
             try:
-                yield resolve(written, manifest), metadata
+                yield Row(resolve(written, manifest), metadata)
             except ValueError as error:
                 raise UsageError(
                     f"manifest {manifest!r}, {place}: {written!r} {error}; expected "
@@ -180,11 +188,11 @@ def _parquet_rows(stream: BinaryIO, manifest: str) -> Iterator[_Entry]:
 def _check_rows(footer: "pq.FileMetaData", n_bytes: int, manifest: str) -> None:
     # Not the total that the footer names, which readers do not use.
     n_rows = sum(footer.row_group(at).num_rows for at in range(footer.num_row_groups))
-    if n_rows > _ROWS_PER_BYTE * n_bytes:
+    if n_rows > min(_ROWS_PER_BYTE * n_bytes, _MOST_ROWS):
         raise UsageError(
             f"manifest {manifest!r} promises {n_rows} rows in {n_bytes} bytes; expected at most "
-            f"{_ROWS_PER_BYTE} rows for each byte, because so many rows must repeat others: write "
-            "a manifest that names each source once"
+            f"{_MOST_ROWS} rows, and {_ROWS_PER_BYTE} for each byte, because more must repeat "
+            "others: write a manifest that names each source once, or several manifests"
         )
 
 

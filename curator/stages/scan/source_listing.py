@@ -62,7 +62,11 @@ _BATCH = 16
 _SIDECARS = 512
 """Sources whose sidecars are looked for together."""
 _DIGEST_BYTES = 16
+_ROWS_PER_SOURCE, _FREE_ROWS = 1_000, 100_000
+"""Most rows of a manifest for each different source, and rows that are not counted. A film of two
+hours that has a row for each of its clips of 5 s has 1,440."""
 _Item = TypeVar("_Item")
+_Named = TypeVar("_Named", "Row", "Listed")
 Metadata = Mapping[str, Any]
 """What a manifest or a sidecar says of a source, by column; see `storage.metadata_columns`."""
 
@@ -131,22 +135,30 @@ def list_sources(
     if limit is not None and limit < 0:
         raise UsageError(f"limit is {limit}; expected 0 or more")
     parts = [_looked_up(argument) for argument in arguments]
-    listed: Iterator[Listed] = chain.from_iterable(parts)
-    if len(arguments) > 1 or any(part.may_repeat for part in parts):
-        listed = _without_repeats(listed)
+    listed = _chained(parts, may_repeat=len(parts) > 1)
     limited = _limited(listed, limit)
     return _with_sidecars(limited) if sidecar_meta else limited
 
 
+@dataclass(frozen=True, slots=True)
 class _Part:
     """The list of one argument; its first item is fetched already, to see that it is not empty."""
 
-    def __init__(self, listed: Iterator[Listed], *, may_repeat: bool = False) -> None:
-        self.may_repeat = may_repeat
-        self._listed = listed
+    listed: Iterator[Listed] | None = None
+    may_repeat: bool = False
+    rows: Iterator[Row] | None = None
+    """Of a manifest, instead of `listed`."""
+    argument: str = ""
 
-    def __iter__(self) -> Iterator[Listed]:
-        return self._listed
+
+def _chained(parts: Iterable[_Part], *, may_repeat: bool) -> Iterator[Listed]:
+    seen: set[bytes] = set()
+    for part in parts:
+        if part.rows is not None:
+            yield from _described(_without_repeats(part.rows, seen, part.argument))
+        elif part.listed is not None:
+            repeats = may_repeat or part.may_repeat
+            yield from _without_repeats(part.listed, seen) if repeats else part.listed
 
 
 def _looked_up(argument: str) -> _Part:
@@ -183,7 +195,7 @@ def _looked_up(argument: str) -> _Part:
 
 def _manifest_part(argument: str, uri: str) -> _Part:
     rows = _at_least_one(_readable_rows(uri), argument, "names no sources")
-    return _Part(_described(rows), may_repeat=True)
+    return _Part(rows=rows, argument=argument)
 
 
 def _readable_rows(manifest: str) -> Iterator[Row]:
@@ -329,16 +341,23 @@ def _at_least_one(items: Iterator[_Item], argument: str, otherwise: str) -> Iter
     return chain([first], items)
 
 
-def _without_repeats(listed: Iterable[Listed]) -> Iterator[Listed]:
-    seen: set[bytes] = set()
+def _without_repeats(
+    items: Iterable[_Named], seen: set[bytes], argument: str = ""
+) -> Iterator[_Named]:
     unused: list[str] = []
-    for item in listed:
-        digest = hashlib.blake2b(item.uri.encode(), digest_size=_DIGEST_BYTES).digest()
+    for n_items, item in enumerate(items, start=1):
+        name = item.uri.encode("utf-8", "surrogateescape")
+        digest = hashlib.blake2b(name, digest_size=_DIGEST_BYTES).digest()
         if digest not in seen:
             seen.add(digest)
             yield item
         elif not isinstance(item, SkippedName) and item.metadata:
             unused = [*unused[:1], item.uri]
+        if n_items > _FREE_ROWS + _ROWS_PER_SOURCE * len(seen):
+            raise UsageError(
+                f"input {argument!r}: its first {n_items} rows name {len(seen)} sources; expected "
+                f"at most {_ROWS_PER_SOURCE} rows for each: write a manifest that names each once"
+            )
     if unused:
         logger.warning(
             "some sources are named more than once, such as %s: what is said of a source where it "
