@@ -6,9 +6,9 @@
 The GPU's own work is left out: an engine gives pictures that were decoded before, in presentation
 order and a few packets late; they are scaled once; the shot network answers zero behind its colour
 histograms. All else is the GPU path's: demuxing, the bookkeeping of frames, the copies of small
-pictures and of parts of luma, all measurements on the CPU, and text detection, which runs on the
-CPU where onnxruntime has no CUDA. Work that a GPU costs its host, starting kernels above all, is
-not in it: read the figures as bounds.
+pictures and of parts of luma, all measurements on the CPU. Text detection is computed on the CPU
+here, by onnxruntime, which a GPU's worker does not do: `--no-text` leaves it out. Work that a GPU
+costs its host, starting kernels above all, is not in it: read the figures as bounds.
 """
 
 import argparse

@@ -20,7 +20,7 @@ SOUND: dict[str, dict[str, Any]] = {
         "encoders": ["libx264"],
     },
     "faiss": {"gpu_build": True},
-    "onnxruntime": {"providers": ["CPUExecutionProvider"]},
+    "onnxruntime": {},
 }
 VERSIONS = {
     "av": "18.1.0",

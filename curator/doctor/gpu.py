@@ -14,6 +14,7 @@ from curator.errors import install_extra
 _DALI = ("nvidia-dali-cuda130", "nvidia-dali-cuda120", "nvidia-dali-cuda110")
 _CODEC = "PyNvVideoCodec"
 _EXTRA = install_extra("gpu")
+_FLOW_EXTRA = f"{install_extra('gpu-flow')}, for analyze.flow: hardware alone"
 
 _FIRST_DRIVER = {13: "580", 12: "525", 11: "450"}
 """First driver for each major version of CUDA; within one, all are compatible. Source: NVIDIA's
@@ -174,7 +175,7 @@ def _dali_version(host: Host) -> str | None:
 def _dali(host: Host, driver: Driver, answers: Mapping[str, Answer]) -> Row:
     found = _dali_version(host)
     if found is None:
-        return gpu_row("DALI", State.NOT_NEEDED, "not installed", _EXTRA)
+        return gpu_row("DALI", State.NOT_NEEDED, "not installed", _FLOW_EXTRA)
     if not driver.works:
         return gpu_row("DALI", State.NOT_NEEDED, f"{found}; there is no GPU that works")
     answer = answers["dali"]

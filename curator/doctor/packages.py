@@ -16,7 +16,7 @@ _DISTRIBUTIONS = {
     "av": ("PyAV", ("av",)),
     "cv2": ("OpenCV", ("opencv-python-headless", "opencv-python", "opencv-contrib-python")),
     "faiss": ("FAISS", ("faiss-gpu", "faiss-cpu")),
-    "onnxruntime": ("onnxruntime", ("onnxruntime", "onnxruntime-gpu")),
+    "onnxruntime": ("onnxruntime", ("onnxruntime",)),
     "pyarrow": ("Arrow", ("pyarrow",)),
     "boto3": ("boto3", ("boto3",)),
     "ray": ("Ray", ("ray",)),
@@ -38,16 +38,14 @@ def are_sound(answers: Mapping[str, Answer]) -> bool:
 
 def package_rows(host: Host, answers: Mapping[str, Answer], needs: Needs) -> list[Row]:
     """Returns the checks of packages; `answers` are those to `ASKED`."""
-    faiss, onnx = answers["faiss"].facts or {}, answers["onnxruntime"].facts or {}
+    faiss = answers["faiss"].facts or {}
     build = ", with GPU code" if faiss.get("gpu_build") else ", CPU only"
-    names = [name.removesuffix("ExecutionProvider") for name in onnx.get("providers", ())]
-    providers = f", providers {', '.join(names)}" if names else ""
     return [
         *_ffmpeg(host, answers["av"]),
         _package(host, "cv2", answers),
         _torch(host),
         _package(host, "faiss", answers, build),
-        _package(host, "onnxruntime", answers, providers, needed=needs.text),
+        _package(host, "onnxruntime", answers, needed=needs.text),
         _package(host, "pyarrow", answers),
         _package(host, "ray", answers),
         _package(host, "boto3", answers, needed=needs.s3),

@@ -43,7 +43,8 @@ class HardwareFlow:
             found = self.between(*_known_pair())
         except ImportError as error:
             raise CuratorError(
-                f"flow on the GPU needs DALI: {install_extra('gpu')}, or set analyze.flow to dis"
+                f"flow on the GPU needs DALI: {install_extra('gpu-flow')}, or set analyze.flow "
+                "to dis"
             ) from error
         except RuntimeError as error:
             line = " ".join(str(error).split())[:200]

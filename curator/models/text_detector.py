@@ -9,8 +9,9 @@ CPU-seconds, of which its detector needs only the model file.
 # ruff: noqa: N803 - shape letters
 
 import hashlib
-import logging
 import os
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,6 @@ from numpy.typing import NDArray
 
 from curator.errors import ModelError
 from curator.media.opencv import cv2
-
-logger = logging.getLogger(__name__)
 
 TEXT_MODEL = "PP-OCRv6_det_small"
 BOX_COLUMNS = ("x0", "y0", "x1", "y1", "confidence", "area")
@@ -80,8 +79,8 @@ def checked_model(path: Path, sha256: str, *, setting: str = "analyze.text") -> 
     return weights
 
 
-def text_session(weights: bytes, providers: list[str]) -> Any:  # noqa: ANN401
-    """A session of onnxruntime for a network, on one thread, by the first provider that can."""
+def text_session(weights: bytes) -> Any:  # noqa: ANN401
+    """A session of onnxruntime for a network, on one thread of the CPU."""
     # Since 1.29 it writes an id into the user's home and reports sessions to its makers.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     # Imported here: 0.2 CPU-seconds that runs without text detection do not need.
@@ -91,27 +90,39 @@ def text_session(weights: bytes, providers: list[str]) -> Any:  # noqa: ANN401
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    has = onnxruntime.get_available_providers()
-    chosen = [name for name in providers if name in has]
-    settings = [_GPU_SETTINGS if name == _GPU_PROVIDER else {} for name in chosen]
-    session = onnxruntime.InferenceSession(
-        weights, options, providers=chosen, provider_options=settings
-    )
-    if session.get_providers()[0] != chosen[0]:
-        logger.warning(
-            "onnxruntime's %s does not start (its CUDA or cuDNN libraries may be missing); text is "
-            "found by %s", chosen[0], session.get_providers()[0],
-        )  # fmt: skip
-    return session
+    return onnxruntime.InferenceSession(weights, options, providers=["CPUExecutionProvider"])
 
 
-_GPU_PROVIDER, _CPU_PROVIDER = "CUDAExecutionProvider", "CPUExecutionProvider"
-_GPU_SETTINGS = {
-    # Trying all algorithms, the default, is done again for each new size of pictures.
-    "cudnn_conv_algo_search": "HEURISTIC",
-    # Several processes share the GPU's memory.
-    "arena_extend_strategy": "kSameAsRequested",
-}
+_Probability = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
+"""Of a picture in RGB; the network was trained on blue, green, red in [-1, 1]."""
+
+
+def _by_onnxruntime(weights: bytes) -> _Probability:
+    session = text_session(weights)
+    (given,) = session.get_inputs()
+
+    def probability(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
+        batch = rgb_HWC[:, :, ::-1].transpose(2, 0, 1)[None].astype(np.float32) / 127.5 - 1
+        return session.run(None, {given.name: batch})[0][0, 0]  # type: ignore[no-any-return]
+
+    return probability
+
+
+def _by_torch(weights: bytes, device: str) -> _Probability:
+    import torch
+
+    from curator.models.onnx_network import OnnxNetwork
+
+    # TF32, which torch's convolutions use unless they are told not to, moves lines at the bound.
+    torch.backends.cudnn.allow_tf32 = False
+    network = OnnxNetwork(weights, device=device)
+
+    def probability(rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
+        # Bytes are copied to the device, which takes a core less time than floats.
+        bgr = torch.from_numpy(rgb_HWC).to(device).flip(2).permute(2, 0, 1)
+        return network(bgr[None].float() / 127.5 - 1)[0, 0].cpu().numpy()
+
+    return probability
 
 
 class TextDetector:
@@ -119,8 +130,7 @@ class TextDetector:
 
     Args:
         path: The network's file; None for the installed wheel's.
-        on_gpu: Whether a GPU may compute it. It does where onnxruntime's build can (the package
-            onnxruntime-gpu); `provider` says what was taken.
+        torch_device: Where torch computes it, such as `cuda`; None for onnxruntime, on the CPU.
         long_side_px: Longer side of the network's picture.
 
     Raises:
@@ -131,15 +141,13 @@ class TextDetector:
         self,
         path: Path | None = None,
         *,
-        on_gpu: bool = False,
+        torch_device: str | None = None,
         long_side_px: int = LONG_SIDE_PX,
     ) -> None:
         weights = checked_model(path or text_model_file(), _SHA256)
-        wanted = [_GPU_PROVIDER, _CPU_PROVIDER] if on_gpu else [_CPU_PROVIDER]
-        self._session = text_session(weights, wanted)
         self._long_side_px = long_side_px
-        self.provider: str = self._session.get_providers()[0]
-        self._input = self._session.get_inputs()[0].name
+        by = _by_onnxruntime if torch_device is None else partial(_by_torch, device=torch_device)
+        self._probability = by(weights)
 
     def boxes(self, rgb_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Lines of text in a picture, the largest first.
@@ -163,10 +171,7 @@ class TextDetector:
         """How surely each pixel is in the core of a line, float32 [H, W] of the network's size."""
         size = network_size(rgb_HWC.shape[1], rgb_HWC.shape[0], self._long_side_px)
         picture = cv2.resize(rgb_HWC, size, interpolation=cv2.INTER_LINEAR)
-        # The network was trained on blue, green, red in [-1, 1].
-        batch = picture[:, :, ::-1].transpose(2, 0, 1)[None].astype(np.float32) / 127.5 - 1
-        (answer,) = self._session.run(None, {self._input: batch})
-        return np.asarray(answer[0, 0], np.float32)
+        return np.asarray(self._probability(np.asarray(picture, np.uint8)), np.float32)
 
 
 def network_size(width: int, height: int, long_side_px: int = LONG_SIDE_PX) -> tuple[int, int]:

@@ -98,7 +98,7 @@ class TextReader:
         path = path or text_model_file(READ_MODEL, setting=_SETTING)
         weights = checked_model(path, _SHA256, setting=_SETTING)
         self._detector = detector or TextDetector(long_side_px=LONG_SIDE_PX)
-        self._session = text_session(weights, ["CPUExecutionProvider"])
+        self._session = text_session(weights)
         self._input = self._session.get_inputs()[0].name
         known = self._session.get_modelmeta().custom_metadata_map["character"].split("\n")
         # The class before all others is CTC's blank, the one behind them a space.

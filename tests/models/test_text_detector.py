@@ -51,28 +51,25 @@ def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
         text_model_file()
 
 
-def test_a_gpu_that_does_not_start_is_said(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Pins a build for GPUs without its libraries, which goes on on the CPU by itself."""
-    import onnxruntime
+@pytest.mark.parametrize("size_px", [(640, 360), (352, 640), (90, 800)])
+def test_torch_finds_the_same_text(detector: TextDetector, size_px: tuple[int, int]) -> None:
+    """Pins the network as a GPU's worker computes it, on torch's CPU, against onnxruntime."""
+    width, height = size_px
+    frame = drawn(texture(3, width_px=width, height_px=height),
+                  lettering("Title", size_px=20), 10, 40)  # fmt: skip
+    by_torch = TextDetector(torch_device="cpu")
+    expected = detector.probability(frame)
+    assert expected.max() > 0.7
+    assert np.abs(by_torch.probability(frame) - expected).max() < 1e-4
+    np.testing.assert_allclose(by_torch.boxes(frame), detector.boxes(frame), atol=1e-4)
 
-    real = onnxruntime.InferenceSession
 
-    def without_libraries(*given: object, **options: object) -> object:
-        assert options["providers"] == ["CUDAExecutionProvider", "CPUExecutionProvider"]
-        assert [bool(one) for one in options["provider_options"]] == [True, False]
-        return real(*given, providers=["CPUExecutionProvider"])
-
-    both = ["CUDAExecutionProvider", "CPUExecutionProvider"]
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: both)
-    monkeypatch.setattr(onnxruntime, "InferenceSession", without_libraries)
-    assert TextDetector(on_gpu=True).provider == "CPUExecutionProvider"
-    assert "CUDAExecutionProvider does not start" in caplog.text
-    caplog.clear()
-    monkeypatch.undo()
-    TextDetector()
-    assert not caplog.records
+@pytest.mark.needs_gpu
+def test_a_gpu_finds_the_same_text(detector: TextDetector) -> None:
+    frame = drawn(texture(3, width_px=640, height_px=360),
+                  lettering("Title", size_px=20), 10, 40)  # fmt: skip
+    found = TextDetector(torch_device="cuda").boxes(frame)
+    np.testing.assert_allclose(found, detector.boxes(frame), atol=0.01)
 
 
 @pytest.mark.parametrize("size_px", [14, 24, 48])
@@ -133,7 +130,7 @@ def test_unsure_and_huge_cores_are_no_lines() -> None:
 
 def test_onnxruntime_reports_nothing_to_its_makers(tmp_path: Path) -> None:
     """Pins that its telemetry is off: it begins by writing an id into the user's home."""
-    load = "from curator.models.text_detector import TextDetector; TextDetector(on_gpu=False)"
+    load = "from curator.models.text_detector import TextDetector; TextDetector()"
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
     environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     environment.pop("ORT_DISABLE_TELEMETRY", None)

@@ -53,13 +53,14 @@ def instruments_of(
         )
     if "shots" in families:
         network = ShotNetwork(precision=config.shot_precision, device=device)
+    detector = TextDetector(torch_device=device if on_gpu else None) if "text" in families else None
     measures = {measure_family(measure): measure for measure in registered_measures()}
     measures = {name: measure for name, measure in measures.items() if name in families}
     for measure in measures.values():
         measure.setup()
     return Instruments(
         network=network,
-        detector=TextDetector(on_gpu=on_gpu) if "text" in families else None,
+        detector=detector,
         clip=encoder,
         nvdec=Nvdec() if on_gpu else None,
         flow=_flow(config),
