@@ -30,12 +30,14 @@ class Step:
     Args:
         make: Makes the step, once per worker; the step is called with a unit and returns a result.
         keeps_state: Whether workers hold a model and are worth keeping; else any process serves.
+        name: What people see as the name of the work; None for that of the stage or of `make`.
     """
 
     make: Callable[..., Callable[[Any], Any]]
     settings: dict[str, Any] = field(default_factory=dict)
     resources: Resources
     keeps_state: bool = False
+    name: str | None = None
 
     @property
     def is_boxed(self) -> bool:
@@ -63,8 +65,9 @@ def largest(steps: Chain) -> Resources:
 
 def stage_name(steps: Chain) -> str:
     """Returns the name of the stage that a chain begins with."""
-    stage = steps[0].settings.get("stage")
-    return stage.name if isinstance(stage, Stage) else steps[0].make.__name__
+    first = steps[0]
+    stage = first.settings.get("stage")
+    return first.name or (stage.name if isinstance(stage, Stage) else first.make.__name__)
 
 
 @runtime_checkable

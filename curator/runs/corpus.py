@@ -4,7 +4,7 @@ What the rules reject, and columns that no later stage changes, are on the local
 they exceed a share of the memory.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from curator.errors import CuratorError
 from curator.stage import AnyStage, ClipFilter
 from curator.stages.dedup.earlier_clips import reject_copies
+from curator.stages.dedup.pair_search import PairSearch
 from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
 from curator.stages.dedup.stage import DedupStage
 from curator.stages.filter.judging import RuleCount, total_counts
@@ -120,7 +121,9 @@ def decide(
     pairs: StoredPairs | None,
     *,
     writes: bool = True,
-    earlier: Callable[[], Iterator[pa.Table]] | None = None,
+    earlier: Callable[[], Sequence[str]] | None = None,
+    n_earlier: int = 0,
+    search: PairSearch | None = None,
 ) -> None:
     """Runs a stage that rejects clips.
 
@@ -130,13 +133,16 @@ def decide(
         vectors: Perceptual vectors of all clips.
         pairs: Similar pairs that earlier runs stored; None for none.
         writes: Whether new pairs are stored.
-        earlier: Gives vectors of clips of earlier generations that stay; None for none.
+        earlier: Gives objects with vectors of clips of earlier generations; None for none.
+        n_earlier: Number of these clips.
+        search: Finds alike vectors; None to do that in this process.
     """
     if isinstance(stage, DedupStage):
         if stage.config.enabled:
-            if earlier is not None:
-                reject_copies(stage, clips, vectors, earlier())
-            remove_duplicates(stage, clips, vectors, pairs, writes=writes)
+            search = search or PairSearch()
+            if earlier is not None and len(clips.kept_numbers()):
+                reject_copies(stage, clips, vectors, earlier(), n_earlier, search)
+            remove_duplicates(stage, clips, vectors, pairs, writes=writes, search=search)
     elif isinstance(stage, ClipFilter):
         _filter(stage, clips)
     else:

@@ -32,6 +32,7 @@ from curator.stages.caption.measured_caption import measured_captions
 from curator.stages.commit.commit_run import Commit, kept_by_source
 from curator.stages.cut.cut_driver import Cutting
 from curator.stages.cut.output_form import as_written
+from curator.stages.dedup.pair_search import PairSearch
 from curator.stages.dedup.pair_store import StoredPairs
 from curator.stages.propose.candidate_store import Candidates
 from curator.stages.propose.stage import ProposedUnit
@@ -42,7 +43,7 @@ from curator.stages.shard.standing_shards import StandingShards
 from curator.storage import Store
 from curator.tables.checksums import read_json, read_parquet
 from curator.tables.clip_locations import Location
-from curator.tables.kept_vectors import JUDGED, kept_vectors
+from curator.tables.kept_vectors import JUDGED, KEPT, kept_vectors
 from curator.tables.out_layout import DATASET, MANIFEST
 from curator.tables.output_format import existing
 from curator.tables.snapshot_store import EARLIER, INDEXES
@@ -160,6 +161,8 @@ class Pass:
         self._captioning: Captioning | None = None
         self._locations: Mapping[str, Location] = {}
         self._is_whole = scope.generation is None
+        before = scope.before.summary[JUDGED] if scope.before is not None else {KEPT: []}
+        self._kept_before: list[str] | None = before.get(KEPT)
         self._n_passed = 0
 
     def execute(self) -> Results:
@@ -220,14 +223,23 @@ class Pass:
         before, corpus = self._scope.before, self._corpus
         if isinstance(stage, SelectStage):
             stage.taken = dict(before.summary[JUDGED][TAKEN]) if before is not None else {}
+        search = PairSearch(self._store, self._engine)
         with self._log.timed(stage.name):
             decide(
                 stage,
                 corpus.rows,
                 corpus.vectors,
                 self._pairs if self._is_whole else None,
-                earlier=partial(kept_vectors, self._store, before.summary) if before else None,
+                earlier=self._earlier if before else None,
+                n_earlier=before.summary["counts"]["kept"] if before else 0,
+                search=search,
             )
+        self._log.cpu_s.update(search.cpu_s)
+
+    def _earlier(self) -> list[str]:
+        assert self._scope.before is not None, "it is called for earlier generations"
+        self._kept_before = kept_vectors(self._store, self._scope.before.summary)
+        return self._kept_before
 
     def _cutting(self) -> Cutting:
         stage = self._graph["cut"]
@@ -383,6 +395,7 @@ class Pass:
                         GENERATION: self._sources.last_generation(),
                     },
                     keeps_vectors=not self._is_whole,
+                    kept_before=self._kept_before,
                     publishes=scope.publishes,
                     is_last=scope.ahead is None,
                     candidates=self._candidates.names() | self._pairs.names(),

@@ -4,18 +4,20 @@ They are in `embeddings` too, among those of all clips: without this each additi
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from curator.fingerprints import fingerprint
 from curator.storage import Store
 from curator.tables.checksums import read_parquet
 from curator.tables.clip_rows import ClipColumns
 from curator.tables.clip_vectors import StoredVectors
-from curator.tables.parts import tables_to_parquet
+from curator.tables.parts import tables_to_parquet, to_parquet
 
 FOLDER = "alike"
 JUDGED, KEPT = "judged", "kept_vectors"
@@ -32,37 +34,51 @@ def write_kept(store: Store, clips: ClipColumns, vectors: StoredVectors) -> str:
         vectors: Of these clips.
     """
     kept = _kept(clips.blocks(("clip_id", "decision")))
+    return _write(store, vectors.blocks(), vectors.schema, kept)
+
+
+def write_vectors(store: Store, vectors: NDArray[np.float32]) -> str:
+    """Writes vectors alone, float32 [N, D], for workers; returns the object's name.
+
+    Whoever writes them removes them; else the next commit does.
+    """
+    flat = pa.array(vectors.astype(np.float32, copy=False).ravel())
+    column = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+    return _put(store, to_parquet(pa.table({"vector": column})))
+
+
+def kept_vectors(store: Store, summary: Mapping[str, Any]) -> list[str]:
+    """Returns objects with `clip_id` and `vector` of the clips that a snapshot keeps.
+
+    Where the objects of `write_kept` are not there, they are made from the tables: after a run in
+    `exact` mode, in which each changed bound would need new ones, and after `curate remove`.
+    """
+    names: list[str] | None = summary[JUDGED].get(KEPT)
+    there = {info.key for info in store.list(f"{FOLDER}/")}
+    if names is not None and there.issuperset(names):
+        return names
+    tables = summary["tables"]
+    kept = _kept(read_parquet(store, name, ["clip_id", "decision"]) for name in tables["clips"])
+    parts = (read_parquet(store, name, _COLUMNS) for name in tables["embeddings"])
+    return [_write(store, [part], part.schema, kept) for part in parts if part.num_rows]
+
+
+def _write(store: Store, tables: Iterable[pa.Table], schema: pa.Schema, kept: pa.Array) -> str:
     rows = (
-        block.filter(pc.is_in(block["clip_id"], value_set=kept)).select(_COLUMNS)
-        for block in vectors.blocks()
+        table.filter(pc.is_in(table["clip_id"], value_set=kept)).select(_COLUMNS)
+        for table in tables
     )
-    schema = pa.schema([vectors.schema.field(name) for name in _COLUMNS])
-    data = tables_to_parquet(rows, schema)
+    return _put(store, tables_to_parquet(rows, pa.schema([schema.field(c) for c in _COLUMNS])))
+
+
+def _put(store: Store, data: bytes) -> str:
     named = hashlib.sha256(data).hexdigest()[:16]
     name = f"{FOLDER}/{fingerprint('kept vectors', 1)}-{named}.parquet"
     store.write(name, data)
     return name
 
 
-def kept_vectors(store: Store, summary: Mapping[str, Any]) -> Iterator[pa.Table]:
-    """Yields `clip_id` and `vector` of the clips that a snapshot keeps, some at a time.
-
-    Where the objects of `write_kept` are not there, the tables are read: after a run in `exact`
-    mode, in which each changed bound would need new ones, and after `curate remove`.
-    """
-    names = summary[JUDGED].get(KEPT)
-    if names is not None and all(map(store.exists, names)):
-        for name in names:
-            yield read_parquet(store, name, _COLUMNS)
-        return
-    tables = summary["tables"]
-    kept = _kept(read_parquet(store, name, ["clip_id", "decision"]) for name in tables["clips"])
-    for name in tables["embeddings"]:
-        vectors = read_parquet(store, name, _COLUMNS)
-        yield vectors.filter(pc.is_in(vectors["clip_id"], value_set=kept))
-
-
-def _kept(clips: Iterator[pa.Table]) -> pa.Array:
+def _kept(clips: Iterable[pa.Table]) -> pa.Array:
     """Returns the ids of kept clips."""
     kept = [pa.array([], pa.string())]
     for block in clips:

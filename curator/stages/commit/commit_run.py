@@ -99,6 +99,8 @@ class Commit:
     """What the decisions about clips follow from."""
     keeps_vectors: bool = False
     """Whether vectors of kept clips are stored for the generations to come."""
+    kept_before: Sequence[str] | None = None
+    """Objects with those of earlier generations; None if they are not stored."""
     is_last: bool = True
     """Whether no other work of this run goes on: else what no snapshot names may be its own."""
     publishes: bool = True
@@ -157,10 +159,10 @@ def commit_run(run: Commit) -> dict[str, Any]:
     judged, candidates = dict(run.judged), set(run.candidates)
     if run.keeps_vectors:
         own = [write_kept(run.store, run.clips, run.embeddings)] if len(run.clips) else []
-        candidates.update(own)
-        before = run.before["judged"].get(KEPT) if run.before is not None else []
+        before = run.kept_before
         if before is not None:
             judged[KEPT] = [*before, *own]
+        candidates.update(before or (), own)
     if run.sidecars is not None:
         table = run.sidecars
         names["sidecars"] = write_tables(

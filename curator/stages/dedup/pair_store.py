@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curator.stages.dedup.pair_search import PairSearch
 from curator.stages.dedup.similar_pairs import AlikePairs, no_pairs
 from curator.stages.dedup.stage import DedupStage, DedupUnit
 from curator.storage import Store
@@ -91,15 +92,17 @@ def remove_duplicates(
     stored: StoredPairs | None = None,
     *,
     writes: bool = True,
+    search: PairSearch | None = None,
 ) -> None:
     """Runs the stage with the pairs of earlier runs, and stores new ones if `writes`.
 
-    None for `stored` compares all clips anew.
+    None for `stored` compares all clips anew, None for `search` in this process.
     """
     if not stage.config.enabled:
         return
     least = stage.config.similarity
     known = stored.read(least) if stored else no_pairs(least)
-    pairs = stage.process(DedupUnit(clips=clips, vectors=vectors, known=known))
+    unit = DedupUnit(clips=clips, vectors=vectors, known=known, search=search or PairSearch())
+    pairs = stage.process(unit)
     if stored and writes and pairs is not None and pairs is not known:
         stored.write(pairs)

@@ -177,17 +177,20 @@ def normalised(vectors_ND: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def rounded_cosines(
-    vectors_ND: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]
+    some_ND: NDArray[np.float32],
+    rows: NDArray[np.int64],
+    others_MD: NDArray[np.float32],
+    other_rows: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """Returns the cosine similarity of pairs of vectors.
+    """Returns the cosine similarity of pairs of vectors, which are given by their rows.
 
     Computed in float64 and rounded, so that neither the BLAS nor its number of threads decides at
     the threshold or between equals.
     """
-    cosines = np.empty(len(first))
-    for start in range(0, len(first), _BATCH):
+    cosines = np.empty(len(rows))
+    for start in range(0, len(rows), _BATCH):
         at = slice(start, start + _BATCH)
-        a, b = (vectors_ND[rows[at]].astype(np.float64) for rows in (first, second))
+        a, b = some_ND[rows[at]].astype(np.float64), others_MD[other_rows[at]].astype(np.float64)
         cosines[at] = np.einsum("pd,pd->p", a, b)
     return np.round(cosines, 6)
 
@@ -208,25 +211,13 @@ def _greedy(ranked_ND: NDArray[np.float32], similarity: float, index: Any) -> Re
             peers = start + np.flatnonzero(alike_BB[row])
             others = np.concatenate([found[row][found[row] >= 0], peers])
             item = start + row
-            cosines = rounded_cosines(ranked_ND, others, np.full_like(others, item))
+            same = np.full_like(others, item)
+            cosines = rounded_cosines(ranked_ND, others, ranked_ND, same)
             retention.decide(item, others, cosines)
         new = start + np.flatnonzero(~retention.is_duplicate[start : start + len(batch_BD)])
         index.add(ranked_ND[new])
         retained = np.concatenate([retained, new])
     return retention
-
-
-def range_index(vectors_ND: NDArray[np.float32], *, exact: bool, probes: int) -> Any:  # noqa: ANN401 - of faiss
-    """Returns an index of unit vectors, float32 [N, D], for searches within a radius.
-
-    Args:
-        vectors_ND: Of the clips that are found.
-        exact: Whether all are compared; else those of the nearest clusters.
-        probes: Number of these clusters.
-    """
-    index = _index(vectors_ND, exact=exact, probes=probes, on_gpu=False)
-    index.add(vectors_ND)
-    return index
 
 
 def _index(ranked_ND: NDArray[np.float32], *, exact: bool, probes: int, on_gpu: bool) -> Any:  # noqa: ANN401

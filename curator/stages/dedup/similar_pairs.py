@@ -6,7 +6,7 @@ arithmetic on a few numbers, and only a new clip is compared with the others.
 
 Shape letters: N clips, D embedding dimensions, P pairs.
 """
-# ruff: noqa: N803, N806 - shape letters
+# ruff: noqa: N803 - shape letters
 
 from dataclasses import dataclass, replace
 
@@ -15,17 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.stages.dedup.retention import (
-    SLACK,
-    Duplicates,
-    Retention,
-    check_order,
-    check_vectors,
-    normalised,
-    rounded_cosines,
-)
+from curator.stages.dedup.pair_search import PairSearch
+from curator.stages.dedup.retention import Duplicates, Retention, check_order
 
-_BATCH = 1024
 PAIRS_PER_CLIP = 32
 """Pairs for each clip beyond which they are not kept: a corpus of copies of a few clips."""
 
@@ -76,7 +68,10 @@ def no_pairs(least: float) -> AlikePairs:
 
 
 def compare(
-    known: AlikePairs, ids: pa.Array, vectors_ND: NDArray[np.float32] | NDArray[np.float16]
+    known: AlikePairs,
+    ids: pa.Array,
+    vectors_ND: NDArray[np.float32] | NDArray[np.float16],
+    search: PairSearch,
 ) -> AlikePairs | None:
     """Compares new clips with those that were compared before, and with each other.
 
@@ -84,6 +79,7 @@ def compare(
         known: Earlier comparisons: its clips are the first of `ids`, in the same order.
         ids: All clips, each once.
         vectors_ND: float32 or float16 [N, D], L2-normalised embedding of each.
+        search: Finds the pairs.
 
     Returns:
         All pairs; None if there are more than `PAIRS_PER_CLIP` for each clip.
@@ -91,33 +87,22 @@ def compare(
     Raises:
         ValueError: The vectors are not finite or not normalised.
     """
-    import faiss
-
-    check_vectors(vectors_ND)
-    vectors_ND = normalised(vectors_ND)
-    n_old, n = len(known.ids), len(ids)
-    index = faiss.IndexFlatIP(vectors_ND.shape[1])
-    index.add(vectors_ND[:n_old])
-    found, n_pairs = [np.zeros((0, 2), dtype=np.int64)], len(known.first)
-    for start in range(n_old, n, _BATCH):
-        batch = vectors_ND[start : start + _BATCH]
-        limits, _, near = index.range_search(batch, known.least - SLACK)
-        rows = np.repeat(np.arange(len(batch)), (limits[1:] - limits[:-1]).astype(np.int64)) + start
-        own = np.argwhere(np.tril(batch @ batch.T, -1) >= known.least - SLACK) + start
-        found += [np.stack([rows, near.astype(np.int64)], axis=1), own]
-        n_pairs += len(rows) + len(own)
-        if n_pairs > PAIRS_PER_CLIP * n:
-            return None
-        index.add(batch)
-    first, second = np.concatenate(found).T
-    cosine = rounded_cosines(vectors_ND, first, second)
-    held = cosine >= known.least
+    n_known = len(known.first)
+    found = search.among(
+        vectors_ND,
+        since=len(known.ids),
+        least=known.least,
+        most=PAIRS_PER_CLIP * len(ids) - n_known,
+    )
+    if found is None:
+        return None
+    first, second, cosine = found
     return replace(
         known,
         ids=ids,
-        first=np.concatenate([known.first, first[held]]),
-        second=np.concatenate([known.second, second[held]]),
-        cosine=np.concatenate([known.cosine, cosine[held]]),
+        first=np.concatenate([known.first, first]),
+        second=np.concatenate([known.second, second]),
+        cosine=np.concatenate([known.cosine, cosine]),
     )
 
 

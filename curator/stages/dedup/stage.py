@@ -1,6 +1,6 @@
 """The stage that rejects clips that show the footage of a better clip."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from curator.executor.host_resources import available_gpus
 from curator.records.clips import Reason
 from curator.stage import Scope, Stage
 from curator.stages.dedup.config import DedupConfig
+from curator.stages.dedup.pair_search import PairSearch
 from curator.stages.dedup.retention import Duplicates, find_duplicates, rank_order
 from curator.stages.dedup.similar_pairs import AlikePairs, compare, duplicates_of
 from curator.tables.clip_rows import ClipRows, reject
@@ -26,11 +27,13 @@ class DedupUnit:
         clips: Clips in the order of source and time; only kept ones are compared.
         vectors: Of each clip that could be described.
         known: Pairs of earlier runs.
+        search: Finds new pairs.
     """
 
     clips: ClipRows
     vectors: StoredVectors
     known: AlikePairs
+    search: PairSearch = field(default_factory=PairSearch)
 
 
 class DedupStage(Stage[DedupConfig, DedupUnit, AlikePairs | None]):
@@ -71,7 +74,7 @@ class DedupStage(Stage[DedupConfig, DedupUnit, AlikePairs | None]):
     ) -> tuple[Duplicates, AlikePairs | None]:
         config = self.config
         if len(ids) <= config.exact_below:
-            pairs = _completed(unit.known, ids, unit.vectors, config)
+            pairs = _completed(unit, ids, config)
             if pairs is not None:
                 found = duplicates_of(pairs.among(ids), order, similarity=config.similarity)
                 return found, pairs
@@ -110,10 +113,9 @@ def _can_search_on_gpu() -> bool:
     return available_gpus() > 0 and hasattr(faiss, "StandardGpuResources")
 
 
-def _completed(
-    known: AlikePairs, ids: pa.Array, vectors: StoredVectors, config: DedupConfig
-) -> AlikePairs | None:
+def _completed(unit: DedupUnit, ids: pa.Array, config: DedupConfig) -> AlikePairs | None:
     """Adds the pairs of new clips to the known ones; None if there are too many."""
+    known, vectors = unit.known, unit.vectors
     new = ids.filter(pc.invert(pc.is_in(ids, value_set=known.ids)))
     if len(new) == 0:
         return known
@@ -122,4 +124,4 @@ def _completed(
         known = known.among(known.ids.filter(pc.is_in(known.ids, value_set=ids)))
     known = known.among(known.ids.filter(pa.array(vectors.known(known.ids))))
     joined = pa.concat_arrays([known.ids, new])
-    return compare(known, joined, vectors.matrix(joined))
+    return compare(known, joined, vectors.matrix(joined), unit.search)

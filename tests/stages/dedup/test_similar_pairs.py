@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import curator.stages.dedup.stage as graph
 from curator.models.perceptual import CLIP_DIM
 from curator.stages.dedup.config import DedupConfig
+from curator.stages.dedup.pair_search import PairSearch
 from curator.stages.dedup.pair_store import StoredPairs, remove_duplicates
 from curator.stages.dedup.retention import find_duplicates
 from curator.stages.dedup.similar_pairs import (
@@ -45,7 +46,7 @@ RANK = np.random.default_rng(1).permutation(N)
 def pairs_in_steps(*stops: int, least: float = 0.7) -> AlikePairs:
     pairs = no_pairs(least)
     for stop in stops:
-        found = compare(pairs, IDS[:stop], VECTORS[:stop])
+        found = compare(pairs, IDS[:stop], VECTORS[:stop], PairSearch())
         assert found is not None
         pairs = found
     return pairs
@@ -77,7 +78,7 @@ def test_steps_find_the_same_pairs() -> None:
 def test_copies_of_one_clip_are_too_many_to_keep() -> None:
     n = 3 * PAIRS_PER_CLIP
     same = np.repeat(VECTORS[:1], n, axis=0)
-    assert compare(no_pairs(0.9), IDS[:n], same) is None
+    assert compare(no_pairs(0.9), IDS[:n], same, PairSearch()) is None
 
 
 def test_what_was_not_compared_or_not_held_is_refused() -> None:
@@ -121,9 +122,11 @@ def test_rerun_compares_only_what_is_new(tmp_path: Path, monkeypatch: pytest.Mon
     assert first == corpus.rejected(kept=slice(0, 150), stored=None)
     compared: list[int] = []
 
-    def counting(known: AlikePairs, ids: pa.Array, vectors: NDArray[np.float32]) -> object:
+    def counting(
+        known: AlikePairs, ids: pa.Array, vectors: NDArray[np.float32], search: PairSearch
+    ) -> object:
         compared.append(len(ids) - len(known.ids))
-        return compare(known, ids, vectors)
+        return compare(known, ids, vectors, search)
 
     monkeypatch.setattr(graph, "compare", counting)
     stored = StoredPairs(corpus.store, "a" * 16)
