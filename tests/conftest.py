@@ -117,7 +117,14 @@ def gs_bucket(s3_bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def az_container(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Name of an empty container of `az://`: a server with the few requests that are made."""
+    """Name of an empty container of `az://`: a server with the few requests that are made.
+
+    With `CURATE_TEST_AZ`, a folder in the container of this name, on the server of the environment.
+    """
+    if container := os.environ.get("CURATE_TEST_AZ"):
+        service_named.cache_clear()
+        yield f"{container}/{secrets.token_hex(4)}"
+        return
     with azure_server() as endpoint:
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")

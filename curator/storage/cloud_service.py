@@ -289,7 +289,8 @@ def _bare(etag: str | None) -> str:
 def _cause(error: Exception) -> Cause:
     match error:
         case FileNotFoundError() | NotFoundError():
-            return Cause.NO_BUCKET if "NoSuchBucket" in str(error) else Cause.MISSING
+            is_bucket = any(code in str(error) for code in ("NoSuchBucket", "ContainerNotFound"))
+            return Cause.NO_BUCKET if is_bucket else Cause.MISSING
         case PermissionDeniedError():
             return Cause.FORBIDDEN
         case UnauthenticatedError():

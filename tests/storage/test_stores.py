@@ -56,9 +56,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture
 def nasty_keys(request: pytest.FixtureRequest) -> list[str]:
-    """The keys to try; moto and obstore take no name with a line break."""
+    """The keys to try; moto and obstore take no line break, and Azure makes `\\` a `/`."""
     is_strict = any(mark in request.node.name for mark in ("[s3", "[gs", "[az"))
-    return sorted(key for key in NASTY_KEYS if not (is_strict and "\n" in key))
+    refused = ("\n" if is_strict else "") + ("\\" if "[az" in request.node.name else "")
+    return sorted(key for key in NASTY_KEYS if not set(key) & set(refused))
 
 
 def test_what_is_written_is_read_and_listed(store: Store, nasty_keys: list[str]) -> None:
