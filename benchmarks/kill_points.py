@@ -1,13 +1,18 @@
 """Kills the driver after each single mutation of the output root, looks, and runs again.
 
     python benchmarks/kill_points.py [--scenarios "first run" growth "changed recipe" recaption]
+    python benchmarks/kill_points.py --server http://127.0.0.1:5905 --bucket s3://NAME [--ray]
 
-For each scenario the objects that the driver writes and removes are counted in one run. Then, for
-each of them, a process of its own does the same run over the same begun output and is killed by
-SIGKILL right after that write or removal. After each kill: `curate verify` must end with 0 (or with
-2 where nothing was committed yet), every index must name only tars that are there with the samples
-that it promises, and the same command must end with 0, the same shards and tables and no finding.
-Objects that workers write are not counted: they are parts, which no reader reads.
+For each scenario the mutations are counted in one run. Then, for each of them (with `--every K` for
+each K-th), a process of its own does the same run over the same begun output and is killed by
+SIGKILL right after it. After each kill: `curate verify` must end with 0 (or with 2 where nothing
+was committed yet), every index must name only tars that are there with the samples that it
+promises, and the same command must end with 0, the same shards and tables and no finding.
+
+In a folder, mutations are the objects that the driver writes and removes. Workers write parts
+besides, which no reader reads. In a bucket (S3, or a container of `az://`) a proxy counts every
+request of any process that changes an object, but for the lease and temporary objects, and kills
+the driver when the next one comes, which it refuses. `--ray` lets workers of Ray do the work.
 """
 
 import argparse
@@ -22,23 +27,31 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import tests_path  # noqa: F401
+from fault_proxy import FaultProxy
 from faults.test_one_consistent_set import CHANGED, SETTINGS
+from measure import machine
 
 from curator.cli import main
+from curator.storage import open_store
+from curator.storage.base import TEMPORARY_PREFIX
 from curator.storage.local_store import LocalStore
+from curator.tables.out_layout import LEASE
 
-COMPARED = ("shards", "sources", "clips", "shots", "embeddings")
+COMPARED = ("shards/", "sources/", "clips/", "shots/", "embeddings/")
 PRELOADED = ["curator.cli", "curator.runs.curation", "curator.runs.recaptioning", "curator.verify"]
+ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "az": "AZURE_STORAGE_ENDPOINT"}
+State = Mapping[str, bytes]
+"""Objects by key."""
 
 
-def run_killed(arguments: list[str], last: int | None, pipe: Any) -> None:  # noqa: ANN401
+def run_killed(arguments: list[str], last: int | None, proxy: dict[str, str], pipe: Any) -> None:  # noqa: ANN401
     """Runs a command; kills this process after mutation `last`, or sends the number of all."""
     create, delete = LocalStore.create, LocalStore.delete
     n_done = 0
@@ -62,86 +75,163 @@ def run_killed(arguments: list[str], last: int | None, pipe: Any) -> None:  # no
             if is_there:
                 count()
 
-    LocalStore.create, LocalStore.delete = counted, removed  # type: ignore[method-assign, assignment]
+    if proxy:
+        os.environ.update(proxy)
+    else:
+        LocalStore.create, LocalStore.delete = counted, removed  # type: ignore[method-assign, assignment]
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
         code = main(arguments)
     pipe.send((code, n_done, said.getvalue()[-2000:]))
 
 
-def in_process(context: Any, arguments: list[str], last: int | None = None) -> Any:  # noqa: ANN401
-    """What `run_killed` sends; None where its process was killed."""
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=run_killed, args=(arguments, last, sender))
-    process.start()
-    sender.close()
-    try:
-        sent = receiver.recv()
-    except EOFError:
+class Kills:
+    """Runs commands in processes of their own, and kills them."""
+
+    def __init__(self, context: Any, proxy: FaultProxy | None, variable: str) -> None:  # noqa: ANN401
+        self._context, self._proxy, self._variable = context, proxy, variable
+        self.n_mutations = 0
+        """Of the last command that was not killed."""
+
+    def __call__(self, arguments: list[str], last: int | None = None) -> tuple[int, str] | None:
+        """Returns exit code and words; None where the process was killed."""
+        receiver, sender = self._context.Pipe(duplex=False)
+        process = self._context.Process(
+            target=run_killed,
+            args=(
+                arguments,
+                last,
+                {self._variable: self._proxy.url} if self._proxy else {},
+                sender,
+            ),
+        )
+        counter = Counter(process, last)
+        if self._proxy:
+            self._proxy.refuse = counter
+        process.start()
+        sender.close()
         sent = None
-    process.join()
-    if sent is None and process.exitcode != -signal.SIGKILL:
-        raise RuntimeError(f"{arguments} ended with {process.exitcode}")
-    return sent
+        with suppress(EOFError):
+            sent = receiver.recv()
+        process.join()
+        if sent is None and process.exitcode != -signal.SIGKILL:
+            raise RuntimeError(f"{arguments} ended with {process.exitcode}")
+        if sent is None:
+            return None
+        self.n_mutations = counter.n_done if self._proxy else sent[1]
+        return sent[0], sent[2]
 
 
-def objects(out: Path) -> dict[str, str]:
+class Counter:
+    """Counts requests that change an object; kills a process when the one after `last` comes."""
+
+    def __init__(self, process: Any, last: int | None) -> None:  # noqa: ANN401
+        self._process, self._last = process, last
+        self.n_done = 0
+
+    def __call__(self, number: int, method: str, path: str) -> str | None:
+        """A `fault_proxy.Refusal`."""
+        name = path.partition("?")[0].rpartition("/")[2]
+        if method in ("GET", "HEAD") or name == LEASE or name.startswith(TEMPORARY_PREFIX):
+            return None
+        if self.n_done == (self._last + 1 if self._last is not None else None):
+            self._last = None  # Workers that outlive the driver go on.
+            os.kill(self._process.pid, signal.SIGKILL)
+            return "AccessDenied"
+        self.n_done += 1
+        return None
+
+
+def read(out: str) -> State:
+    """What is in an output root."""
+    store = open_store(out)
+    return {info.key: store.read(info.key) for info in store.list()}
+
+
+def restore(out: str, state: State) -> None:
+    """Lets an output root have these objects and no others."""
+    store, there = open_store(out), read(out)
+    if store.is_local:
+        shutil.rmtree(out, ignore_errors=True)
+        there = {}
+    store.delete(sorted(there.keys() - state.keys()))
+    for key, data in state.items():
+        if there.get(key) != data:
+            store.write(key, data)
+
+
+def check_indexes(out: str) -> None:
+    """Reads what is there as each kind of reader does."""
+    from index_readers import check_readers
+
+    if open_store(out).is_local:
+        check_readers(Path(out))
+        return
+    with tempfile.TemporaryDirectory() as mirror:
+        restore(mirror, read(out))
+        check_readers(Path(mirror))
+
+
+def objects(state: State) -> dict[str, str]:
     """Hashes of what must be the same."""
     return {
-        str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for folder in COMPARED
-        for path in sorted((out / folder).rglob("*"))
-        if path.is_file() and not path.name.startswith(".tmp")
+        key: hashlib.sha256(data).hexdigest()
+        for key, data in state.items()
+        if key.startswith(COMPARED)
     }
 
 
-def verified(out: Path) -> tuple[int, str]:
+def verified(out: str) -> tuple[int, str]:
     """Exit code and words of `curate verify`."""
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
-        code = main(["verify", str(out), "--frames", "none"])
+        code = main(["verify", out, "--frames", "none"])
     return code, said.getvalue()
 
 
-def scenario(context: Any, name: str, begun: Path, out: Path, arguments: list[str]) -> Any:  # noqa: ANN401
-    """Kills at each mutation; `out` is what `arguments` name."""
-    from index_readers import check_readers
-
-    def begin() -> None:
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(begun, out)
-
-    begin()
-    code, n_mutations, said = in_process(context, arguments)
+def scenario(
+    kills: Kills, name: str, begun: State, out: str, arguments: list[str], every: int
+) -> dict[str, Any]:
+    """Kills at each mutation; `out`, which `arguments` name, ends as the whole run leaves it."""
+    restore(out, begun)
+    code, said = kills(arguments) or (None, "")
     if code:
         raise RuntimeError(f"{name}: {said}")
-    expected, finished = objects(out), out.with_name(f"{name} finished")
-    shutil.copytree(out, finished)
+    n_mutations, finished = kills.n_mutations, read(out)
+    expected = objects(finished)
     wrong, seconds, under_way = [], [], 0
-    for last in range(n_mutations):
-        begin()
-        if in_process(context, arguments, last) is not None:
-            raise RuntimeError(f"{name}: mutation {last} of {n_mutations} did not come")
+    for last in range(0, n_mutations, every):
+        restore(out, begun)
+        if kills(arguments, last) is not None:
+            # The last request, or one of those that a run makes or leaves out by chance.
+            print(f"{name}: mutation {last} of {n_mutations} was the last", file=sys.stderr)
+            continue
+        where = f"{name}, after mutation {last}"
         try:
-            check_readers(out)
+            check_indexes(out)
         except (AssertionError, OSError, KeyError) as error:
-            wrong.append(f"{name}, after mutation {last}: {error!r}")
-        is_visible = any((out / "shards").glob("manifest*.json"))
-        under_way += (out / "shards/manifest.next.json").exists()
+            wrong.append(f"{where}: {error!r}")
+        keys = read(out).keys()
+        is_visible = bool(keys & {"shards/manifest.json", "shards/manifest.next.json"})
+        under_way += "shards/manifest.next.json" in keys
         code, said = verified(out)
         if code != (0 if is_visible else 2):
-            wrong.append(f"{name}, after mutation {last}: verify ends with {code}: {said}")
+            wrong.append(f"{where}: verify ends with {code}: {said}")
         start = time.monotonic()
-        code, _, said = in_process(context, arguments)
+        code, said = kills(arguments) or (None, "")
         seconds.append(time.monotonic() - start)
-        if code or objects(out) != expected:
-            wrong.append(f"{name}, rerun after mutation {last}: {code}, {said}")
+        if code or objects(read(out)) != expected:
+            wrong.append(f"{where}: the rerun ends with {code}: {said}")
         code, said = verified(out)
         if code or "warning" in said:
-            wrong.append(f"{name}, rerun after mutation {last}: verify: {said}")
-        print(f"{name}: {last + 1} of {n_mutations}, {len(wrong)} wrong", file=sys.stderr)
-    return finished, {
-        "kills": n_mutations,
+            wrong.append(f"{where}, rerun: verify: {said}")
+        print(
+            f"{name}: {last + 1} of {n_mutations}, {len(wrong)} wrong", file=sys.stderr, flush=True
+        )
+    restore(out, finished)
+    return {
+        "mutations": n_mutations,
+        "kills": len(seconds),
         "commit_under_way": under_way,
         "wrong": wrong,
         "rerun_s_median": round(statistics.median(seconds), 2),
@@ -153,25 +243,35 @@ def run() -> None:
     from film_makers import write_video
     from film_shots import moving_texture
 
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = ["first run", "growth", "changed recipe", "recaption"]
     parser.add_argument("--scenarios", nargs="+", default=names, choices=names)
+    parser.add_argument("--server", help="address of a server of S3 or Azure Blob Storage")
+    parser.add_argument("--bucket", help="s3://NAME or az://NAME of an empty bucket there")
+    parser.add_argument("--ray", action="store_true", help="two workers of Ray")
+    parser.add_argument("--every", type=int, default=1, metavar="K", help="of the mutations")
     options = parser.parse_args()
+    variable = ENDPOINTS[options.bucket.partition(":")[0]] if options.bucket else ""
+    if options.server:
+        os.environ[variable] = options.server
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    with tempfile.TemporaryDirectory() as temporary:
-        sources, out = Path(temporary, "in"), Path(temporary, "out")
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        FaultProxy(server=options.server or "", share=0) as proxy,
+    ):
+        kills = Kills(context, proxy if options.server else None, variable)
+        sources, out = Path(temporary, "in"), f"{options.bucket or temporary}/out"
         sources.mkdir()
-        begun = Path(temporary, "begun")
-        begun.mkdir()
-        command = ["run", str(sources), str(out)]
-        command += [part for setting in SETTINGS for part in ("--set", setting)]
+        sets = [part for setting in SETTINGS for part in ("--set", setting)]
         changed = [part for setting in CHANGED for part in ("--set", setting)]
+        workers = ["--workers", "2"] if options.ray else []
+        command = ["run", str(sources), out, *sets, *workers]
         commands = {
             "first run": command,
             "growth": command,
             "changed recipe": [*command, *changed],
-            "recaption": ["recaption", str(out), "--set", "caption.enabled=false"],
+            "recaption": ["recaption", out, "--set", "caption.enabled=false", *workers],
         }
         results = {}
         for name, arguments in commands.items():
@@ -179,16 +279,14 @@ def run() -> None:
                 frames = moving_texture(50, seed=number, width_px=160, height_px=120)
                 write_video(sources / f"{number}.mp4", frames, fps=Fraction(25))
             if name in options.scenarios:
-                begun, results[name] = scenario(context, name, begun, out, arguments)
+                results[name] = scenario(kills, name, read(out), out, arguments, options.every)
             else:
-                shutil.rmtree(out, ignore_errors=True)
-                shutil.copytree(begun, out)
-                in_process(context, arguments)
-                begun = shutil.copytree(out, out.with_name(f"{name} finished"))
+                kills(arguments)
+        restore(out, {})
     for name, found in results.items():
         print(f"{name:16} {found['kills']:4} kills, {found['commit_under_way']:3} in a commit, "
               f"{len(found['wrong'])} wrong, rerun {found['rerun_s_median']} s")  # fmt: skip
-    print(json.dumps(results))
+    print(json.dumps(results | machine()))
     sys.exit(bool(any(found["wrong"] for found in results.values())))
 
 
