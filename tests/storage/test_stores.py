@@ -56,7 +56,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture
 def nasty_keys(request: pytest.FixtureRequest) -> list[str]:
-    """The keys to try; moto and obstore take no line break, and Azure makes `\\` a `/`."""
+    """The keys to try; moto and obstore take no line break, and Azure takes no backslash."""
     is_strict = any(mark in request.node.name for mark in ("[s3", "[gs", "[az"))
     refused = ("\n" if is_strict else "") + ("\\" if "[az" in request.node.name else "")
     return sorted(key for key in NASTY_KEYS if not set(key) & set(refused))
