@@ -11,8 +11,10 @@ pages of a temporary file count to the first alone, and the system takes them ba
 With `--s3 s3://bucket/prefix` the root is there, behind a proxy that counts requests and adds
 `--delay-ms` to each; the server is that of AWS_ENDPOINT_URL.
 
-`--grow` then runs once more with 1% more sources, and with another bound. `requests` are the calls
-of the store that would each be a request to S3, and a listing one for each thousand objects.
+`--grow` then runs once more with 1% more sources, and with another bound; `--cases` picks some.
+`requests` are the calls of the store that would each be a request to S3, and a listing one for each
+thousand objects. `dedup_s` are CPU-seconds of workers that compared vectors. What each stage took
+is logged as it ends, so that a run that is broken off has told something.
 """
 
 import argparse
@@ -25,7 +27,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,8 @@ class Watch:
             now = time.monotonic(), time.process_time()
             spent = [b - a for a, b in zip(self._begun, now, strict=True)]
             peaks = [max(pair) for pair in zip(self._peaks, _memory(), strict=True)]
+            shown = f"{peaks[0] >> 20} MiB, {peaks[1] >> 20} anon, {spent[1]:.1f} CPU-s"
+            print(f"{self._now}: {shown}", file=sys.stderr, flush=True)
             old = self.found.get(self._now, [0, 0, 0, 0])
             self.found[self._now] = [
                 *map(max, peaks, old[:2]), *(a + b for a, b in zip(spent, old[2:], strict=True))
@@ -110,6 +114,7 @@ def main() -> None:
     parser.add_argument("--s3", help="prefix of the output root, in place of FOLDER")
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--grow", action="store_true", help="run again with more, and otherwise")
+    parser.add_argument("--cases", nargs="+", choices=CASES, help="some of them, in this order")
     parser.add_argument("--case", choices=("make", *CASES), help=argparse.SUPPRESS)
     options = parser.parse_args()
     n_all = options.clips + (options.clips // 100 if options.grow else 0)
@@ -118,35 +123,41 @@ def main() -> None:
     if options.case:
         print(json.dumps(_case(options, root, out, n_all)))
         return
-    cases = CASES if options.grow else CASES[:1]
-    if options.s3:
-        found = _behind_a_proxy(options, cases)
-    else:
-        if not root.exists():
-            _child("make")
-        found = {case: _child(case) for case in cases}
-        shutil.rmtree(out)
-    for case, one in found.items():
+    cases = options.cases or (CASES if options.grow else CASES[:1])
+    found = {}
+    if not options.s3 and not root.exists():
+        _child("make")
+    for case, one in _behind_a_proxy(options, cases) if options.s3 else _here(cases):
+        found[case] = one
         print(case, {name: value for name, value in one.items() if name != "stages"})
         for stage, values in one["stages"].items():
             each = values["cpu_s"] * 1e6 / options.clips
             print(
                 f"{stage:<10}{values['rss_mib']:>9,.0f} MiB {values['anon_mib']:>9,.0f} MiB anon"
-                f"{values['cpu_s']:>9.2f} CPU-s{each:>9.2f} CPU-us/clip{values['wall_s']:>9.2f} s"
+                f"{values['cpu_s']:>9.2f} CPU-s{each:>9.2f} CPU-us/clip{values['wall_s']:>9.2f} s",
+                flush=True,
             )
+    if not options.s3:
+        shutil.rmtree(out)
     print(json.dumps({"clips": options.clips, **found, **machine()}))
 
 
-def _behind_a_proxy(options: argparse.Namespace, cases: Sequence[str]) -> dict[str, Any]:
-    server, found = os.environ["AWS_ENDPOINT_URL"], {}
+def _here(cases: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for case in cases:
+        yield case, _child(case)
+
+
+def _behind_a_proxy(
+    options: argparse.Namespace, cases: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    server = os.environ["AWS_ENDPOINT_URL"]
     _child("make")
     with FaultProxy(server=server, share=0.0, delay_s=options.delay_ms / 1000) as proxy:
         os.environ["AWS_ENDPOINT_URL"] = proxy.url
         for case in cases:
             before = proxy.counts["requests"]
-            found[case] = _child(case) | {"requests": proxy.counts["requests"] - before}
+            yield case, _child(case) | {"requests": proxy.counts["requests"] - before}
     os.environ["AWS_ENDPOINT_URL"] = server
-    return found
 
 
 def _requests() -> Counter[str]:
@@ -222,6 +233,7 @@ def _case(options: argparse.Namespace, root: Path, out: str, n_all: int) -> dict
         "tars": len(summary["shards"]),
         "new_tars": len(tars - before),
         "gone_tars": len(before - tars),
+        "dedup_s": summary["cpu_seconds"].get("dedup", 0.0),
         "cpu_s": round(sum(stage["cpu_s"] for stage in stages.values()), 2),
         "peak_mib": max(stage["rss_mib"] for stage in stages.values()),
         "memory": options.memory,

@@ -6,7 +6,7 @@ whole.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, overload
 
 import numpy as np
@@ -78,6 +78,14 @@ class _Scores(Mapping[str, float | None]):
     def __len__(self) -> int:
         return len(SCORES)
 
+    def items(self) -> ItemsView[str, float | None]:
+        """Returns all scores: several times as fast as one by one."""
+        rows, number = self._row.rows, self._row.number
+        return {name: rows.value_at(number, column) for name, column in _COLUMNS}.items()
+
+
+_COLUMNS = [(name, score_column(name)) for name in SCORES]
+
 
 def _property(name: str) -> property:
     def get(row: ClipRow) -> object:
@@ -125,6 +133,7 @@ class ClipRows(Sequence[ClipRow]):
         known = set(schema.names)
         own = (field for field in metadata_fields(table.schema) if field.name not in known)
         self._schema = pa.schema([*schema, *own])
+        self._metadata = [field.name for field in metadata_fields(self._schema)]
         self._base = dict(zip(table.column_names, table.columns, strict=True))
         self._own: dict[int, dict[str, pa.Array]] = {}
         """Columns of single blocks that have changed since."""
@@ -185,8 +194,7 @@ class ClipRows(Sequence[ClipRow]):
 
     def metadata_at(self, number: int) -> dict[str, Any]:
         """Returns metadata of a row's source by its name without `meta.`."""
-        names = [field.name for field in metadata_fields(self._schema)]
-        return {name.removeprefix(PREFIX): self.value_at(number, name) for name in names}
+        return {name.removeprefix(PREFIX): self.value_at(number, name) for name in self._metadata}
 
     def values(self, name: str) -> list[Any]:
         """Returns a column of all rows as Python values."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from curator.buckets import Bucket, aspect_loss, bucket_of
+from curator.stages.shard import shard_plan
 from curator.stages.shard.config import ShardConfig
 from curator.stages.shard.sample import Sample
 from curator.stages.shard.shard_plan import (
@@ -362,6 +363,15 @@ def test_the_layout_says_where_clips_lie() -> None:
         assert data[offset : offset + s.mp4_bytes] == mp4_of(s.key)
         assert data[start : start + 512].startswith(f"{s.key}.json\0".encode())
     assert not any(data[layout.end :])
+
+
+@pytest.mark.parametrize("n_name", [5, 100, 101])
+@pytest.mark.parametrize("size", [0, 123_456_789, 8**11 - 1])
+def test_headers_are_those_of_tarfile(n_name: int, size: int) -> None:
+    info = tarfile.TarInfo("k" * (n_name - 4) + "/mp4")
+    info.size, info.mtime, info.mode = size, 0, 0o644
+    expected = info.tobuf(format=tarfile.USTAR_FORMAT)
+    assert shard_plan._header(info.name, size) == expected
 
 
 def test_an_embedding_is_the_last_member_and_read_back_by_numpy() -> None:
