@@ -87,6 +87,15 @@ def side_data_of(picture: av.video.frame.VideoFrame, kind: Type) -> Any:  # noqa
 HDR_TRANSFERS = (16, 18)
 """ITU-T H.273 transfer characteristics: PQ (SMPTE ST 2084) and HLG (ARIB STD-B67)."""
 
+_UNSPECIFIED = 2
+_MATRICES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
+_OTHER_MATRICES = frozenset({8, *range(10, 18)})
+_PRIMARIES = frozenset({1, 2, *range(4, 13), 22})
+_TRANSFERS = frozenset({1, 2, *range(4, 9), *range(11, 19)})
+"""ITU-T H.273 code points that FFmpeg's scaler takes, and matrices that it does not convert."""
+
+_LAST_TICK = (1 << 63) - 1
+
 MAX_CONSECUTIVE_ERRORS = 1000
 """Errors in a row after which decoding stops."""
 
@@ -150,7 +159,7 @@ class FrameReader:
         """Yields frames in presentation order.
 
         Raises:
-            DecodeError: TOO_MANY_PIXELS or TOO_LONG.
+            DecodeError: TOO_MANY_PIXELS, TOO_LONG, or UNSUPPORTED_CODEC for colours.
             SourceError: From the reader.
         """
         failed_in_a_row = 0
@@ -217,11 +226,28 @@ class FrameReader:
         size = (picture.width, picture.height)
         if size not in report.sizes:
             report.sizes.append(size)
+        self._name_colours(picture)
         report.n_concealed += bool(picture.is_corrupt)
         report.is_interlaced |= bool(picture.interlaced_frame)
         report.is_hdr |= int(picture.color_trc) in HDR_TRANSFERS
         index, pts, n_bytes = self._timed(picture.pts, picture.duration or 0)
         return DecodedFrame(index=index, pts=pts, picture=picture, n_bytes=n_bytes)
+
+    def _name_colours(self, picture: av.video.frame.VideoFrame) -> None:
+        """Makes reserved values unspecified, as players take them: the scaler refuses them."""
+        matrix = int(picture.colorspace)
+        if matrix in _OTHER_MATRICES:
+            raise DecodeError(
+                ErrorCode.UNSUPPORTED_CODEC,
+                f"{self.uri} has colours by matrix {matrix} of ITU-T H.273, such as YCgCo and "
+                "ICtCp; expected RGB, BT.709, BT.601, SMPTE 240M, FCC or BT.2020: convert the file",
+            )
+        if matrix not in _MATRICES:
+            picture.colorspace = _UNSPECIFIED
+        if int(picture.color_primaries) not in _PRIMARIES:
+            picture.color_primaries = _UNSPECIFIED
+        if int(picture.color_trc) not in _TRANSFERS:
+            picture.color_trc = _UNSPECIFIED
 
     def _timed(self, pts: int | None, duration: int) -> tuple[int, int, int]:
         """Number, repaired timestamp and coded bytes of the next frame."""
@@ -234,6 +260,12 @@ class FrameReader:
             duration = pts - self._last_pts
         self._last_pts, self._last_duration = pts, max(1, duration)
         report.end_pts = pts + self._last_duration
+        if report.end_pts > _LAST_TICK:
+            raise DecodeError(
+                ErrorCode.TOO_LONG,
+                f"{self.uri} ends after {report.end_pts} ticks of {self.time_base} s; expected "
+                f"at most {_LAST_TICK}: write its timestamps anew",
+            )
         index = report.n_frames
         report.n_frames += 1
         if self.max_frames is not None and report.n_frames > self.max_frames:

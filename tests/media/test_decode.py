@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import av
 import film_makers as write
 import numpy as np
 import pytest
+from av.bitstream import BitStreamFilterContext
 from av.container import InputContainer
 from av.packet import Packet
 from av.video.stream import VideoStream
@@ -20,6 +22,7 @@ from curator.errors import DecodeError, ErrorCode
 from curator.media import decode
 from curator.media.container import open_container, video_stream
 from curator.media.decode import DecodedFrame, FrameReader, upright_size
+from curator.media.scale import Scaler
 
 N = write.N_FRAMES
 Maker = Callable[[str], Path]
@@ -255,6 +258,52 @@ def test_more_frames_than_allowed_are_refused(made: Maker) -> None:
     ) as caught:
         decoded(made("constant_rate.mp4"), max_frames=N - 1)
     assert caught.value.code == ErrorCode.TOO_LONG
+
+
+def tagged(path: Path, to: Path, tags: str) -> Path:
+    """The same H.264 with other values in its header."""
+    with av.open(path) as source, av.open(to, "w") as made:
+        stream = source.streams.video[0]
+        copy = made.add_stream_from_template(stream)
+        written = BitStreamFilterContext(f"h264_metadata={tags}", stream, copy)
+        for packet in chain.from_iterable(map(written.filter, [*source.demux(stream), None])):
+            packet.stream = copy
+            made.mux(packet)
+    return to
+
+
+@pytest.mark.parametrize(
+    "tags", ["colour_primaries=0", "transfer_characteristics=9", "matrix_coefficients=3"]
+)
+def test_colours_without_a_meaning_count_as_unspecified(
+    tags: str, made: Maker, tmp_path: Path
+) -> None:
+    """Pins that the scaler, which refuses such values, makes a picture."""
+    path, unspecified = made("constant_rate.mp4"), f"{tags.partition('=')[0]}=2"
+    _, plain = decoded(tagged(path, tmp_path / "plain.ts", unspecified))
+    _, frames = decoded(tagged(path, tmp_path / "tagged.ts", tags))
+    assert len(frames) == len(plain)
+    shown = [Scaler(32, 18).rgb_HWC(one.picture) for one in (plain[0], frames[0])]
+    np.testing.assert_array_equal(*shown)
+
+
+def test_colours_that_cannot_be_converted_are_refused(made: Maker, tmp_path: Path) -> None:
+    path = tagged(made("constant_rate.mp4"), tmp_path / "tagged.ts", "matrix_coefficients=8")
+    with pytest.raises(DecodeError, match=r"tagged.ts has colours by matrix 8 of") as caught:
+        decoded(path)
+    assert caught.value.code is ErrorCode.UNSUPPORTED_CODEC
+
+
+def test_time_beyond_what_can_be_stored_is_refused(made: Maker) -> None:
+    """Pins a last time near 2^63, after which frames without one follow."""
+    path = made("constant_rate.mp4")
+    with open_container(path.open("rb"), str(path), n_bytes=path.stat().st_size) as container:
+        stream = video_stream(container, str(path))
+        reader = FrameReader(container, stream, str(path), threads=1, max_pixels=10**9)
+        reader._timed((1 << 63) - 512, 256)
+        with pytest.raises(DecodeError, match=r"ends after \d+ ticks of .* most 92233") as caught:
+            reader._timed(None, 256)
+    assert caught.value.code is ErrorCode.TOO_LONG
 
 
 def test_no_frame_is_no_error_here(made: Maker) -> None:
