@@ -120,6 +120,9 @@ def _video_loads(driver: Driver) -> bool:
 def _video(host: Host, driver: Driver, answers: Mapping[str, Answer], needs: Needs) -> list[Row]:
     found = host.version(_CODEC)
     if found is None:
+        if driver.works and not needs.gpu:
+            words = "not installed; CPUs decode although there is a GPU"
+            return [gpu_row(_CODEC, State.MISSING, words, _EXTRA)]
         return [_absent(_CODEC, "not installed", _EXTRA, needs)]
     if not driver.works:
         return [_no_gpu(_CODEC, found, driver, needs)]

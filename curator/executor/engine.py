@@ -5,6 +5,7 @@ merely read parts and add up run in this process when there are few units; small
 child. A cluster is joined before anything is decided about its devices or workers.
 """
 
+import logging
 import math
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from curator.executor.unit_worker import UnitResult
 from curator.executor.worker import Chain, largest, pack_chain, stage_name
 from curator.stage import Resources
 
+logger = logging.getLogger(__name__)
+
 SMALL_FRAMES = 1800.0
 """Work, in frames of 1080p, that one process does while a cluster would still be starting."""
 SMALL_SOURCES = 32
@@ -36,7 +39,7 @@ AHEAD = 2
 """Units that a worker of light or waiting work has: it begins the next before the driver takes the
 result of the last."""
 
-FACTS = ("timeline", "cluster")
+FACTS = ("timeline", "cluster", "cpu_instead_of_gpu")
 """Keys of a summary that say how a run was executed, not what came of it."""
 
 Check = Callable[[], str | None]
@@ -199,8 +202,11 @@ class Engine:
         return self._fleet(steps, None, check, ahead=AHEAD, keeps=True, most=most)
 
     def facts(self) -> dict[str, Any]:
-        """Returns `FACTS` of a summary: where work ran, and what happened; none without Ray."""
-        facts, counts = {}, self.counts
+        """Returns `FACTS` of a summary: where work ran, and what happened."""
+        facts: dict[str, Any] = {}
+        counts = self.counts
+        if counts.cpu_instead:
+            facts["cpu_instead_of_gpu"] = dict(sorted(counts.cpu_instead.items()))
         if timeline := self.timeline.as_dict():
             facts["timeline"] = timeline
         if counts.workers:
@@ -215,6 +221,13 @@ class Engine:
                 "units_repeated": counts.repeated_units,
             }
         return facts
+
+    def count_cpu_instead(self, work: str, why: str, n: int) -> None:
+        """Counts items of some work that a CPU does although a GPU should; logs the first."""
+        words = f"{work}: {why}"
+        if not self.counts.cpu_instead[words]:
+            logger.warning("a CPU does the work of a GPU; %s", words)
+        self.counts.cpu_instead[words] += n
 
     def _gone(self, nodes: set[str]) -> set[str]:
         return self._cluster.backend.gone(nodes) if self._cluster is not None else set()

@@ -8,7 +8,7 @@ import logging
 import pickle
 import queue
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -182,6 +182,8 @@ class FleetCounts:
     repeated_units: int = 0
     refusals: dict[str, str] = field(default_factory=dict)
     """Why nodes could not do the work of a lane, by name."""
+    cpu_instead: Counter[str] = field(default_factory=Counter)
+    """Items of work that CPUs did although GPUs should, by work and reason."""
     lanes: dict[str, dict[str, float]] = field(default_factory=dict)
     """What a worker of each lane takes."""
 
@@ -242,6 +244,11 @@ class Fleet:
     def n_workers(self) -> int:
         """Workers that are up."""
         return sum(self._n_up.values())
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a node could not do the work; None if all could."""
+        return next(iter(self._refused.values()), None)
 
     def run(self, units: Iterable[Any]) -> Iterator[Any]:
         """Streams units through the workers, and ends them.
@@ -490,6 +497,5 @@ class Fleet:
         """
         wanting = self._backend.wanting(lane)
         if self._refused and len(self._lanes) == 1:
-            reason = next(iter(self._refused.values()))
-            raise CuratorError(f"no node can do {lane.stage}: {reason}; {wanting}")
+            raise CuratorError(f"no node can do {lane.stage}: {self.refusal}; {wanting}")
         logger.warning("%.0f s without a worker: %s", waited_s, wanting)

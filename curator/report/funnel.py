@@ -107,6 +107,8 @@ def format_funnel(summary: Mapping[str, Any]) -> str:
     kept = f"{share(n_kept, n_clips)} of clips, {length(summary.get('kept_s'))}"
     rows.append(("kept", n_kept, kept if n_clips else ""))
     rows += _unanswered(summary.get("work") or {})
+    on_cpu = (summary.get("cpu_instead_of_gpu") or {}).items()
+    rows += [("  by a CPU, not a GPU", n, why) for why, n in on_cpu]
     n_bytes = sum(shard.get("bytes") or 0 for shard in shards)
     rows.append(("shards", len(shards), size(n_bytes) if shards else ""))
     width = max(24, *(len(name) for name, _, _ in rows))

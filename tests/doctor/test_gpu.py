@@ -233,6 +233,14 @@ def test_a_codec_package_that_crashes_is_an_answer() -> None:
     assert "NVDEC h264" not in rows
 
 
+def test_a_gpu_that_is_left_idle_for_want_of_a_package_is_missed() -> None:
+    host = server()
+    del host.versions["PyNvVideoCodec"]
+    row = rows_of(host)["PyNvVideoCodec"]
+    assert (row.state, row.stops) == (State.MISSING, False)
+    assert "CPUs decode although there is a GPU" in row.found
+
+
 def test_a_gpu_that_cannot_decode_h264_stops_a_recipe_that_decodes_there() -> None:
     host = server()
     host.answers["nvdec"] = Answer(facts={"formats": formats(without=("h264", "vp9"))})

@@ -258,6 +258,9 @@ class Analyzing:
             *(item.families for unit in units for item in unit if not isinstance(item, HashItem))
         )
         devices = self._devices()
+        if self._config.device == "auto" and devices == ["cpu"] and engine.n_gpus() >= 1:
+            n_items = sum(map(len, units))
+            engine.count_cpu_instead("analyze", "PyNvVideoCodec is not installed", n_items)
         chains = [
             [self._measure_step(device, families, 1 if small else len(units)), self._then]
             for device in devices

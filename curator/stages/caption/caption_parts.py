@@ -36,6 +36,15 @@ class PartStep:
         return UnitResult(results=part, cpu_s=self._clock.end(spent, rest=self._task))
 
 
+def torch_refusal() -> str | None:
+    """Returns why a model cannot use the GPU that this process holds, or None."""
+    import torch
+
+    if torch.cuda.is_available():
+        return None
+    return f"torch {torch.__version__} sees no GPU; `curate doctor` says why"
+
+
 def make_parts(
     items: Sequence[Any],
     compute: Compute,
@@ -52,4 +61,5 @@ def make_parts(
         settings = {"compute": compute, "parts": parts, "task": task}
         step = Step(make=PartStep, settings=settings, resources=resources, keeps_state=True)
         small = not resources.gpus and engine.is_small(len(units), 0.0)
-        yield from engine.run([step], units, small=small)
+        check = torch_refusal if resources.gpus else None
+        yield from engine.run([step], units, small=small, check=check)

@@ -15,6 +15,7 @@ from curator.executor.unit_worker import UnitResult, UnitWorker
 from curator.executor.worker import Step
 from curator.media.frame_tap import StoredFrames
 from curator.stage import Resources
+from curator.stages.caption.caption_parts import torch_refusal
 from curator.stages.caption.caption_records import Annotation, Frames, Reply, Task
 from curator.stages.caption.captioners.captioner_contract import Place
 from curator.stages.caption.captioners.captioner_list import captioner_class, captioners_of
@@ -120,7 +121,7 @@ class WorkerDispatch(_Workers):
         self._waiting.append((task, where, known))
         if self._resources.gpus and self._engine.is_started and len(self._waiting) >= UNIT_WINDOWS:
             if self._pool is None:
-                self._pool = self._engine.pool([self._step(self._resources)])
+                self._pool = self._engine.pool([self._step(self._resources)], check=torch_refusal)
             self._pool.submit(self._unit(self._waiting))
             self._waiting = []
 
@@ -153,7 +154,9 @@ class WorkerDispatch(_Workers):
             starts = range(0, len(waiting), UNIT_WINDOWS)
             units = [self._unit(waiting[start : start + UNIT_WINDOWS]) for start in starts]
             small = not self._resources.gpus and self._engine.is_small(1, 0.0)
-            for result in self._engine.run([self._step(self._resources)], units, small=small):
+            check = torch_refusal if self._resources.gpus else None
+            step = self._step(self._resources)
+            for result in self._engine.run([step], units, small=small, check=check):
                 yield self._taken(result)
 
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curator.executor.host_resources import available_gpus
 from curator.records.clips import Reason
 from curator.stage import Scope, Stage
+from curator.stages.dedup.cluster_search import search_clusters
 from curator.stages.dedup.config import DedupConfig
 from curator.stages.dedup.pair_search import PairSearch
 from curator.stages.dedup.retention import Duplicates, find_duplicates, rank_order
@@ -78,15 +78,11 @@ class DedupStage(Stage[DedupConfig, DedupUnit, AlikePairs | None]):
             if pairs is not None:
                 found = duplicates_of(pairs.among(ids), order, similarity=config.similarity)
                 return found, pairs
-        found = find_duplicates(
-            unit.vectors.matrix(ids),
-            order,
-            similarity=config.similarity,
-            exact_below=config.exact_below,
-            probes=config.probes,
-            on_gpu=_can_search_on_gpu(),
-        )
-        return found, None
+        options = config.model_dump(include={"similarity", "exact_below", "probes"})
+        vectors = unit.vectors.matrix(ids)
+        if len(ids) > config.exact_below:
+            return search_clusters(vectors, order, unit.search, options), None
+        return find_duplicates(vectors, order, **options), None
 
 
 def _order(clips: ClipRows, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -101,16 +97,6 @@ def _order(clips: ClipRows, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         bits_per_pixel=values("bits_per_pixel"),
         n_frames=values("n_frames"),
     )
-
-
-def _can_search_on_gpu() -> bool:
-    """Returns whether this machine has a GPU and FAISS a build for it.
-
-    Calling FAISS to find out could end the process: it does where the driver does not work.
-    """
-    import faiss
-
-    return available_gpus() > 0 and hasattr(faiss, "StandardGpuResources")
 
 
 def _completed(unit: DedupUnit, ids: pa.Array, config: DedupConfig) -> AlikePairs | None:

@@ -109,7 +109,7 @@ class Here:
         """Yes."""
         return True
 
-    def run(self, steps: Any, units: Any, *, small: bool) -> Iterator[Any]:  # noqa: ANN401
+    def run(self, steps: Any, units: Any, **_: Any) -> Iterator[Any]:  # noqa: ANN401
         """As the engine."""
         return Engine(address=None, workers=None).run_here(steps, units)
 

@@ -1,7 +1,7 @@
 """Models in workers: windows that kill them, and models that cannot be loaded."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,23 @@ def test_a_window_that_kills_its_worker_twice_fails_and_the_others_are_answered(
     assert dead.detail == "the worker died 2 times while working on it"
     for name, one in annotations.items():
         assert one.answer == Answer(medium=name)
+
+
+def test_workers_that_hold_a_gpu_are_asked_whether_torch_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pins that no model is computed by a CPU in a worker that holds a GPU."""
+    monkeypatch.setattr("curator.executor.engine.available_gpus", lambda: 1)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    engine, asked = Engine(address=None, workers=1), []
+
+    def run(*_: object, check: Callable[[], str | None], **more: object) -> Iterator[object]:
+        asked.append(check())
+        return iter(())
+
+    monkeypatch.setattr(engine, "run", run)
+    assert list(_dispatch(engine, tmp_path, CONFIG).finish()) == []
+    assert "sees no GPU; `curate doctor` says why" in asked[0]
 
 
 @pytest.mark.parametrize("engine", [1, None], ids=["ray", "child"], indirect=True)

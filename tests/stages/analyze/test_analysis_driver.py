@@ -1,0 +1,40 @@
+"""Where the driver of the analysis lets sources be decoded."""
+
+import importlib.util
+import io
+from pathlib import Path
+
+import pytest
+
+from curator.executor.engine import Engine
+from curator.executor.progress import Progress
+from curator.executor.worker import Step
+from curator.records.sources import SourceRef
+from curator.report.funnel import format_funnel
+from curator.stage import Resources
+from curator.stages.analyze.analysis_driver import Analyzing
+from curator.stages.analyze.config import AnalyzeConfig
+from curator.storage import open_store
+
+NEXT = Step(make=dict, resources=Resources())
+
+
+@pytest.mark.parametrize(("n_gpus", "device"), [(1, "auto"), (1, "cpu"), (0, "auto")])
+def test_a_gpu_that_is_left_idle_for_want_of_a_package_is_counted(
+    n_gpus: int, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("curator.executor.engine.available_gpus", lambda: n_gpus)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    engine = Engine(address=None, workers=1)
+    monkeypatch.setattr(engine, "run", lambda *_, **more: iter(()))
+    config = AnalyzeConfig.model_validate({"device": device})
+    analyzing = Analyzing(
+        open_store(str(tmp_path)), config, engine, Progress(io.StringIO(), live=False)
+    )
+    sources = [SourceRef(uri=f"{n}.mp4", n_bytes=1, version="1", source_id=f"{n}") for n in "ab"]
+    analyzing.run(sources, NEXT, print)
+    counted = {"analyze: PyNvVideoCodec is not installed": 2}
+    expected = {"cpu_instead_of_gpu": counted} if (n_gpus, device) == (1, "auto") else {}
+    assert engine.facts() == expected
+    shown = "  by a CPU, not a GPU             2  analyze: PyNvVideoCodec is not installed"
+    assert (shown in format_funnel(engine.facts())) == bool(expected)
