@@ -3,11 +3,13 @@
 import hashlib
 import os
 import random
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -115,10 +117,9 @@ def verify(
         words = "the manifest of a commit that was broken off"
         findings.add(Code.INTERRUPTED, shards.uri(NEXT_MANIFEST), words, "none", RERUN)
         sets += [shards.following, _of_summary(shards, summary)]
-    present = _check_objects(sets, summary, findings)
     n_workers = workers or min(MAX_WORKERS, os.cpu_count() or 1)
     with ThreadPoolExecutor(n_workers) as pool:
-        list(pool.map(lambda n: _check_hash(shards, n[0], n[1], findings), _hashed(sets).items()))
+        present = _check_objects(sets, summary, pool, findings)
         if snapshot is None:
             list(pool.map(lambda name: _check_file(sets, name, findings), _index_names(sets)))
         tars = _check_tars(shards, present, frames, seed, pool, findings, progress)
@@ -182,9 +183,12 @@ def _of_summary(shards: ShardSet, summary: Mapping[str, Any] | None) -> ShardSet
 
 
 def _check_objects(
-    sets: Sequence[ShardSet], summary: Mapping[str, Any] | None, findings: Findings
+    sets: Sequence[ShardSet],
+    summary: Mapping[str, Any] | None,
+    pool: ThreadPoolExecutor,
+    findings: Findings,
 ) -> list[Shard]:
-    """Checks that tars and what describes one exist with their sizes; returns tars that exist."""
+    """Checks tars, and what describes one, by size and known hash; returns tars that exist."""
     shards = sets[0]
     if shards.problem is not None:
         missing = MANIFEST not in shards.sizes
@@ -195,21 +199,22 @@ def _check_objects(
             "the manifest of a finished run; what is there is checked without it",
             RERUN,
         )
-    tars: dict[str, Shard] = {}
     named: dict[str, int | None] = {}
-    for one in sets:
+    hashes: dict[str, object] = {}
+    for one in reversed(sets):
         for shard in one.shards:
-            if shard.name not in tars:
-                tars[shard.name] = shard
-                named[shard.name] = shard.facts.get("bytes")
+            named[shard.name] = shard.facts.get("bytes")
             if one.manifest is not None:
                 named |= {shard.idx_name: None, shard.meta_name: None}
+                hashes[shard.idx_name] = shard.facts.get("idx_sha256")
+                hashes[shard.meta_name] = shard.facts.get("meta_sha256")
     if shards.manifest is None and summary is not None:
         for entry in summary.get("shards") or ():
             if isinstance(entry, dict) and isinstance(entry.get("name"), str):
                 named[entry["name"].removeprefix(FOLDER)] = entry.get("bytes")
-    for name, n_bytes in sorted(named.items()):
-        _check_size(shards, name, n_bytes, findings)
+    there = [n for n in sorted(named) if _check_size(shards, n, named[n], findings)]
+    list(pool.map(lambda name: _check_hash(shards, name, hashes.get(name), findings), there))
+    tars = {shard.name: shard for one in reversed(sets) for shard in one.shards}
     return [tars[name] for name in sorted(tars) if name in shards.sizes]
 
 
@@ -266,9 +271,9 @@ def _check_file(sets: Sequence[ShardSet], name: str, findings: Findings) -> None
             if name in shards.sizes:
                 to.add(Code.UNNAMED, shards.uri(name), "an object", "none")
             return
-        n_bytes = (facts or {}).get("bytes")
-        if _check_size(shards, name, n_bytes, to) and (sha256 := (facts or {}).get("sha256")):
-            _check_hash(shards, name, str(sha256), to)
+        facts = facts or {}
+        if _check_size(shards, name, facts.get("bytes"), to):
+            _check_hash(shards, name, facts.get("sha256"), to)
 
     _of_one_set(check, [(one, ()) for one in sets[:MANIFESTS]], findings)
 
@@ -288,32 +293,21 @@ def _check_indexes(views: Sequence[View], tars: Sequence[TarFacts], findings: Fi
 
 
 def _files(shards: ShardSet) -> dict[str, dict[str, Any]]:
-    files = (shards.manifest or {}).get("files")
-    if not isinstance(files, dict):
-        return {}
+    files = (shards.manifest or {}).get("files", {})
     return {name: facts if isinstance(facts, dict) else {} for name, facts in files.items()}
 
 
-def _hashed(sets: Sequence[ShardSet]) -> dict[str, str]:
-    """Returns the hashes of what describes one tar, by name, where it exists."""
-    hashes = {}
-    for shard in (shard for one in sets for shard in one.shards):
-        for name, field in ((shard.idx_name, "idx_sha256"), (shard.meta_name, "meta_sha256")):
-            if name in sets[0].sizes and shard.facts.get(field) is not None:
-                hashes[name] = str(shard.facts[field])
-    return hashes
-
-
-def _check_hash(shards: ShardSet, name: str, expected: str, findings: Findings) -> None:
-    digest = hashlib.sha256()
+def _check_hash(shards: ShardSet, name: str, expected: object, findings: Findings) -> None:
+    """Checks the hash of an object that exists, if one is known."""
+    if not expected:
+        return
     try:
         with shards.store.open(shards.key(name)) as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
+            digest = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]
     except (CuratorError, OSError) as error:
         findings.add(Code.UNREADABLE, shards.uri(name), str(error), "a readable object")
         return
-    _expect_hash(shards, name, digest.hexdigest(), expected, findings)
+    _expect_hash(shards, name, digest.hexdigest(), str(expected), findings)
 
 
 def _expect_hash(
@@ -366,25 +360,19 @@ def _check_tars(
 
 def _chosen(
     shards: ShardSet, present: Sequence[Shard], frames: FramesToDecode, seed: int
-) -> dict[str, Set[int]] | None:
+) -> Mapping[str, Set[int]] | None:
     """Chooses the positions of the samples to decode, by shard; None for all."""
     if frames == "all":
         return None
     if frames == "none":
         return {}
-    counts = [_n_samples(shards, shard) for shard in present]
-    total = sum(counts)
+    begins = [0, *accumulate(_n_samples(shards, shard) for shard in present)]
+    total = begins.pop()
+    chosen: defaultdict[str, set[int]] = defaultdict(set)
     # The standard library's generator makes the same choice everywhere.
-    numbers = sorted(random.Random(seed).sample(range(total), min(frames, total)))
-    chosen: dict[str, Set[int]] = {}
-    begin, at = 0, 0
-    for shard, count in zip(present, counts, strict=True):
-        own = set()
-        while at < len(numbers) and numbers[at] < begin + count:
-            own.add(numbers[at] - begin)
-            at += 1
-        chosen[shard.name] = own
-        begin += count
+    for number in random.Random(seed).sample(range(total), min(frames, total)):
+        at = bisect_right(begins, number) - 1
+        chosen[present[at].name].add(number - begins[at])
     return chosen
 
 
@@ -399,16 +387,16 @@ def _n_samples(shards: ShardSet, shard: Shard) -> int:
 
 
 def _check_facts(shards: ShardSet, tar: TarFacts, findings: Findings) -> None:
-    facts = tar.shard.facts
+    facts, uri = tar.shard.facts, shards.uri(tar.shard.name)
     if facts.get("sha256") is not None and tar.sha256:
         _expect_hash(shards, tar.shard.name, tar.sha256, str(facts["sha256"]), findings)
     if not tar.is_whole:
         return
     if not len(tar.keys):
-        _count(shards, tar.shard.name, "no sample", "at least one", findings)
+        findings.add(Code.COUNT, uri, "no sample", "at least one")
     for name, found in {"samples": len(tar.keys), "frames": tar.n_frames}.items():
         if name in facts and facts[name] != found:
-            _count(shards, tar.shard.name, f"{found} {name}", f"{facts[name]} {name}", findings)
+            findings.add(Code.COUNT, uri, f"{found} {name}", f"{facts[name]} {name}")
     for name, value in {"split": tar.shard.split, "bucket": tar.shard.bucket}.items():
         if name in facts and facts[name] != value:
             findings.add(
@@ -418,10 +406,6 @@ def _check_facts(shards: ShardSet, tar: TarFacts, findings: Findings) -> None:
                 repr(value),
                 RERUN,
             )
-
-
-def _count(shards: ShardSet, name: str, found: str, expected: str, findings: Findings) -> None:
-    findings.add(Code.COUNT, shards.uri(name), found, expected)
 
 
 def _check_sums(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings) -> None:

@@ -39,10 +39,7 @@ def header_differences(mp4: bytes, sample: dict[str, Any], uri: str) -> list[tup
 def frame_differences(
     mp4: bytes, sample: dict[str, Any], uri: str, *, threads: int
 ) -> list[tuple[str, str]]:
-    """Returns differences between decoded frames and JSON: number, size, first time, damage.
-
-    As `header_differences`; `threads` are the decoder's.
-    """
+    """Returns differences between decoded frames and JSON: number, size, first time, damage."""
     first_s: float | None = None
     try:
         with open_container(io.BytesIO(mp4), uri, n_bytes=len(mp4)) as container:

@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from curator.errors import ShardError, UsageError
 from curator.stages.shard.tar_reader import TarReader
 from curator.storage import Store, open_store
+from curator.tables.checksums import read_parquet
 from curator.tables.out_layout import REMOVED
 from curator.tables.removal_records import (
     LEAST_CAPTION,
@@ -119,22 +120,13 @@ def _without_shared(store: Store, removals: Removals) -> Removals:
                 continue
             for table, columns in names.items():
                 for part in summary["tables"].get(table, ()):
-                    with store.open(part) as stream:
-                        rows = pq.read_table(stream, columns=["clip_id", *columns])
+                    rows = read_parquet(store, part, ("clip_id", *columns))
                     rows = rows.filter(pc.invert(pa.array(removals.rows(rows))))
                     for name in columns:
                         shared.update(
                             map(caption_hash, rows[name].unique().drop_null().to_pylist())
                         )
-    left = removals.captions - shared
-    return Removals(
-        sources=removals.sources,
-        clip_ids=removals.clip_ids,
-        mp4=removals.mp4,
-        captions=frozenset(left),
-        pictures=removals.pictures,
-        n_records=removals.n_records,
-    )
+    return replace(removals, captions=removals.captions - shared)
 
 
 class _Search:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curator.errors import CuratorError, ShardError
+from curator.errors import CuratorError
 from curator.stages.shard.tar_reader import DATASET, FOLDER, MAX_TEXT_BYTES, ShardSet, TarReader
 from curator.tables.parts import SUMMARY
 from curator.verify.findings import RERUN, Code, Findings
@@ -23,34 +23,25 @@ class SampleLookup:
     """Finds samples by shard and key among the facts of all tars, and remembers those found."""
 
     def __init__(self, tars: Sequence[TarFacts]) -> None:
-        self._tars = {tar.shard.name: tar for tar in tars}
-        self._order = {name: np.argsort(tar.keys) for name, tar in self._tars.items()}
-        self._seen = {name: np.zeros(len(tar.keys), np.bool_) for name, tar in self._tars.items()}
+        self.tars = {tar.shard.name: tar for tar in tars}
+        self._order = {name: np.argsort(tar.keys) for name, tar in self.tars.items()}
+        self._seen = {name: np.zeros(len(tar.keys), np.bool_) for name, tar in self.tars.items()}
 
-    def tar(self, shard: str) -> TarFacts | None:
-        """Returns the facts of a tar."""
-        return self._tars.get(shard)
-
-    def find(self, shard: str, key: str) -> int | None:
-        """Returns the position of a sample in its tar."""
-        tar, order = self._tars[shard], self._order[shard]
+    def find(self, shard: str, key: str) -> tuple[int, bool] | None:
+        """Returns the position of a sample in its tar, and whether it was found before."""
+        tar, order = self.tars[shard], self._order[shard]
         wanted = np.bytes_(key.encode("utf-8", "replace"))
         at = int(np.searchsorted(tar.keys, wanted, sorter=order)) if len(order) else 0
         if at == len(order) or tar.keys[order[at]] != wanted:
             return None
         position = int(order[at])
+        was_seen = bool(self._seen[shard][position])
         self._seen[shard][position] = True
-        return position
-
-    def was_seen(self, shard: str, key: str) -> bool:
-        """Returns whether `find` returned this sample before."""
-        tar, order = self._tars[shard], self._order[shard]
-        at = int(np.searchsorted(tar.keys, np.bytes_(key.encode()), sorter=order))
-        return at < len(order) and bool(self._seen[shard][order[at]])
+        return position, was_seen
 
     def unseen(self) -> Iterator[tuple[TarFacts, NDArray[np.bytes_]]]:
         """Yields tars with samples that were not found yet, and their keys."""
-        for name, tar in self._tars.items():
+        for name, tar in self.tars.items():
             keys = tar.keys[~self._seen[name]]
             if len(keys):
                 yield tar, keys
@@ -66,17 +57,17 @@ def check_dataset(shards: ShardSet, tars: Sequence[TarFacts], findings: Findings
     def row(values: Mapping[str, Any]) -> None:
         key = str(values.get("clip_id"))
         shard = str(values.get("shard")).removeprefix(FOLDER)
-        tar = lookup.tar(shard)
+        tar = lookup.tars.get(shard)
         if tar is None:
             findings.add(Code.DATASET, f"{path}#{key}", f"shard {shard!r}", "a shard that is there")
             return
-        seen = lookup.was_seen(shard, key)
-        at = lookup.find(shard, key)
-        if at is None:
+        found_at = lookup.find(shard, key)
+        if found_at is None:
             if tar.is_whole:
                 findings.add(Code.DATASET, f"{path}#{key}", "a row", f"no row: {shard} lacks it")
             return
-        if seen:
+        at, was_seen = found_at
+        if was_seen:
             findings.add(Code.DATASET, f"{path}#{key}", "a second row", "one row")
         for name, expected in {
             "offset": int(tar.mp4_offsets[at]),
@@ -132,7 +123,7 @@ def _other_columns(
                 if fields and (member.suffix == "txt"):
                     break
         expected = json_columns(fields, text)
-    except (CuratorError, ShardError, OSError, ValueError, KeyError):
+    except (CuratorError, OSError, ValueError, KeyError):
         return "other columns than the sample's JSON", "the same"
     other = [name for name in REPEATED if values.get(name) != expected[name]]
     shown = {name: (str(values.get(name))[:80], str(expected[name])[:80]) for name in other}
@@ -171,18 +162,18 @@ def _check_clip(
     lookup: SampleLookup, values: Mapping[str, Any], path: str, findings: Findings
 ) -> None:
     shard, key = str(values.get("shard")).removeprefix(FOLDER), str(values.get("key"))
-    tar = lookup.tar(shard)
+    tar = lookup.tars.get(shard)
     if tar is None:
         findings.add(Code.CLIPS, path, f"shard {shard!r}", "a shard that is there", RERUN)
         return
-    at = lookup.find(shard, key)
-    if at is None:
+    found_at = lookup.find(shard, key)
+    if found_at is None:
         if tar.is_whole:
             findings.add(Code.CLIPS, path, f"key {key!r}", f"a key of {shard}", RERUN)
         return
     for name, expected in {
-        "mp4_offset": int(tar.mp4_offsets[at]),
-        "mp4_bytes": int(tar.mp4_bytes[at]),
+        "mp4_offset": int(tar.mp4_offsets[found_at[0]]),
+        "mp4_bytes": int(tar.mp4_bytes[found_at[0]]),
     }.items():
         if values.get(name) != expected:
             findings.add(Code.CLIPS, path, f"{name} {values.get(name)!r}", str(expected), RERUN)

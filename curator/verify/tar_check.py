@@ -82,29 +82,17 @@ class _Hashing:
 
     def __init__(self, stream: BinaryIO, *, with_md5: bool) -> None:
         self._stream = stream
-        self._sha256 = hashlib.sha256()
-        self._md5 = hashlib.md5(usedforsecurity=False) if with_md5 else None
+        self.sha256 = hashlib.sha256()
+        self.md5 = hashlib.md5(usedforsecurity=False) if with_md5 else None
         self.n_bytes = 0
 
     def read(self, n_bytes: int = -1) -> bytes:
         data = self._stream.read(n_bytes)
-        self._sha256.update(data)
-        if self._md5 is not None:
-            self._md5.update(data)
+        self.sha256.update(data)
+        if self.md5 is not None:
+            self.md5.update(data)
         self.n_bytes += len(data)
         return data
-
-    def drain(self) -> None:
-        while self.read(1 << 20):
-            pass
-
-    @property
-    def sha256(self) -> str:
-        return self._sha256.hexdigest()
-
-    @property
-    def md5(self) -> str:
-        return self._md5.hexdigest() if self._md5 is not None else ""
 
 
 class TarCheck:
@@ -138,13 +126,15 @@ class TarCheck:
                 meta = _Meta(self._shards, shard, self._findings, stack)
                 reader = TarReader(stream.read, n_bytes)
                 is_whole = self._samples(reader, path, rows, meta, decoded)
-                stream.drain()
+                while stream.read(1 << 20):
+                    pass
                 if is_whole:
                     meta.finish()
             except (CuratorError, OSError) as error:
                 self._add(Code.UNREADABLE, path, str(error), "a readable object")
                 return rows.facts(shard, False, 0, n_bytes, "", "")
-        return rows.facts(shard, is_whole, reader.end, stream.n_bytes, stream.sha256, stream.md5)
+        sha256, md5 = stream.sha256.hexdigest(), stream.md5.hexdigest() if stream.md5 else ""
+        return rows.facts(shard, is_whole, reader.end, stream.n_bytes, sha256, md5)
 
     def _samples(
         self, reader: TarReader, path: str, rows: "_Rows", meta: "_Meta", decoded: Set[int] | None
