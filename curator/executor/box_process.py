@@ -25,8 +25,8 @@ from curator.executor.plain_values import to_bytes
 from curator.executor.sandbox import end_with_parent, lock
 from curator.records.sources import Failure
 from curator.stage import Stage
-from curator.storage.seekable_reader import SeekableReader
-from curator.storage.source_reader import BUFFER_BYTES, open_through
+from curator.storage.range_reader import BUFFER_BYTES, SeekableReader
+from curator.storage.source_reader import open_through
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

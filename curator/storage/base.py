@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 from curator.errors import StorageError
 
@@ -38,15 +38,13 @@ class Store(ABC):
     Every method raises `StorageError` with the object, the cause and the remedy.
     """
 
+    is_local: ClassVar[bool]
+    """Whether the root is a folder of this machine."""
+
     @property
     @abstractmethod
     def uri(self) -> str:
         """The root: an absolute path, or `s3://bucket/prefix`; without a slash at the end."""
-
-    @property
-    @abstractmethod
-    def is_local(self) -> bool:
-        """Whether the root is a folder of this machine."""
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -66,10 +64,7 @@ class Store(ABC):
 
     @abstractmethod
     def read_range(self, key: str, start: int, end: int) -> bytes:
-        """Returns the bytes from `start` to before `end`, fewer at the object's end; thread-safe.
-
-        The range must hold at least one byte.
-        """
+        """Returns bytes [`start`, `end`), at least one; fewer at the end; thread-safe."""
 
     @abstractmethod
     def write(self, key: str, data: bytes) -> None:
@@ -103,16 +98,10 @@ class Store(ABC):
 
     @abstractmethod
     def create(self, key: str) -> AbstractContextManager[BinaryIO]:
-        """Opens an append-only stream whose object appears when the block ends without error.
-
-        After an exception the object that was there before is unchanged.
-        """
+        """Opens an append-only stream whose object appears when the block ends without error."""
 
     def copy(self, source: str, target: str) -> None:
-        """Copies an object to another key; on S3 the server does it.
-
-        The copy is independent: damage to one does not reach the other.
-        """
+        """Makes an independent copy of an object under another key; on S3 the server does it."""
         self.write(target, self.read(source))
 
     @abstractmethod

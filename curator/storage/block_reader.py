@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from curator.errors import ErrorCode, SourceError
 from curator.storage.content_id import BLOCK_BYTES, BLOCK_HASH_BYTES, block_hash
-from curator.storage.seekable_reader import SeekableReader
+from curator.storage.range_reader import BUFFER_BYTES, SeekableReader
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _CACHED_BLOCKS = 4
 """Video, audio and index may be read in turn."""
-_BUFFER_BYTES = 64 << 10
 
 
 def open_blocks(
@@ -28,7 +27,7 @@ def open_blocks(
     Raises:
         SourceError: CHANGED, from a read of the stream: a block differs twice.
     """
-    return io.BufferedReader(_BlockReader(reopen, uri, n_bytes, hashes), _BUFFER_BYTES)
+    return io.BufferedReader(_BlockReader(reopen, uri, n_bytes, hashes), BUFFER_BYTES)
 
 
 class _BlockReader(SeekableReader):

@@ -1,8 +1,10 @@
 """A store under a prefix of a bucket: the part that all object stores share."""
 
+import io
 import secrets
 from abc import abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import BinaryIO, Literal
@@ -16,7 +18,7 @@ from curator.storage.base import (
     is_temporary,
 )
 from curator.storage.object_service import Cause, NoRangeError, ObjectService, service_named
-from curator.storage.range_reader import FIRST_BYTES, open_object
+from curator.storage.range_reader import BUFFER_BYTES, FIRST_BYTES, RangeReader
 
 SINGLE_REQUEST_BYTES = 64 << 20
 """Up to this size, `write` and `read` are one request."""
@@ -26,13 +28,10 @@ SINGLE_REQUEST_BYTES = 64 << 20
 class BucketStore(Store):
     """Objects below `scheme://bucket/prefix`, each of which appears whole."""
 
+    is_local = False
     bucket: str
     prefix: str = ""
-
-    @property
-    @abstractmethod
-    def scheme(self) -> str:
-        """Of the address."""
+    scheme: str = "s3"
 
     @property
     def service(self) -> ObjectService:
@@ -44,21 +43,14 @@ class BucketStore(Store):
         """`scheme://bucket/prefix`, or `scheme://bucket`."""
         return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
 
-    @property
-    def is_local(self) -> bool:
-        """False."""
-        return False
-
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yields the objects whose key starts with `prefix`, sorted by key."""
         root = len(self._full(""))
-        try:
+        with self._explained("list", prefix):
             for found in self.service.list(self.bucket, self._full(prefix)):
                 key = found.key[root:]
                 if key and not is_temporary(key):
                     yield ObjectInfo(key=key, bytes=found.bytes, version=found.version)
-        except self.service.errors as error:
-            raise self._failure("list", prefix, error) from error
 
     def read(self, key: str) -> bytes:
         """Returns the whole object."""
@@ -72,10 +64,8 @@ class BucketStore(Store):
     def read_range(self, key: str, start: int, end: int) -> bytes:
         """Returns bytes of an object, by one request."""
         full = self._full(checked_key(key))
-        try:
+        with self._explained("read", key):
             return self.service.get_range(self.bucket, full, start, end).data
-        except self.service.errors as error:
-            raise self._failure("read", key, error) from error
 
     def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
         """Returns a whole small object by one request, and its version; None if it is missing."""
@@ -109,10 +99,8 @@ class BucketStore(Store):
             pass
         probe = f"{TEMPORARY_PREFIX}check-{secrets.token_hex(8)}"
         self._put(probe, b"written to see whether this prefix can be written\n")
-        try:
+        with self._explained("delete", probe):
             self._remove(probe)
-        except self.service.errors as error:
-            raise self._failure("delete", probe, error) from error
 
     def _own(self, key: str, data: bytes) -> ObjectInfo | None:
         """What was written by a request whose repetition was refused; None if it is another's."""
@@ -132,13 +120,22 @@ class BucketStore(Store):
             return self._failure("read", key, error)
 
         uri = self._uri(checked_key(key))
-        return open_object(uri, failure=failure, probe=probe, first_bytes=first_bytes)
+        raw = RangeReader(uri, failure=failure, probe=probe, first_bytes=first_bytes)
+        return io.BufferedReader(raw, BUFFER_BYTES)
 
     def _full(self, key: str) -> str:
         return f"{self.prefix}/{key}" if self.prefix else key
 
     def _uri(self, key: str) -> str:
         return f"{self.scheme}://{self.bucket}/{self._full(key)}"
+
+    @contextmanager
+    def _explained(self, action: str, key: str) -> Iterator[None]:
+        """Turns what requests raise into a `StorageError`."""
+        try:
+            yield
+        except self.service.errors as error:
+            raise self._failure(action, key, error) from error
 
     def _failure(self, action: str, key: str, error: Exception) -> StorageError:
         _, words = self.service.explain(error, self.bucket)

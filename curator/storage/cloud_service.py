@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO, Literal
@@ -25,6 +25,7 @@ from curator.storage.object_service import (
     ObjectService,
     ShortBodyError,
     StoredObject,
+    bare,
 )
 from curator.storage.scratch import unnamed_file
 
@@ -137,7 +138,7 @@ class CloudService(ObjectService):
                 raise
             raise NoRangeError(f"the object has {known.bytes} bytes") from error
         first, last = answer.range
-        size, found = answer.meta["size"], _bare(answer.meta["e_tag"])
+        size, found = answer.meta["size"], bare(answer.meta["e_tag"])
         # Checked here because not all servers support a condition.
         if version and found and found != version:
             raise ObjectChangedError("the object was replaced while it was read")
@@ -166,13 +167,6 @@ class CloudService(ObjectService):
 class CloudStore(BucketStore):
     """Objects below `gs://bucket/prefix` or `az://container/prefix`."""
 
-    kind: str = "gs"
-
-    @property
-    def scheme(self) -> str:
-        """`gs` or `az`."""
-        return self.kind
-
     def write(self, key: str, data: bytes) -> None:
         """Puts a whole object; a large one in parts, which appear together."""
         self._put(checked_key(key), data)
@@ -192,7 +186,7 @@ class CloudStore(BucketStore):
             return None
         except self.service.errors as error:
             raise self._failure("look up", key, error) from error
-        if _bare(found["e_tag"]) != version:
+        if bare(found["e_tag"]) != version:
             return self._own(key, data)
         mode: UpdateVersion = {"e_tag": found["e_tag"]}
         if found["version"] is not None:
@@ -212,7 +206,7 @@ class CloudStore(BucketStore):
             return None
         except self.service.errors as error:
             raise self._failure("write", key, error) from error
-        return ObjectInfo(key=key, bytes=len(data), version=_bare(answer["e_tag"]))
+        return ObjectInfo(key=key, bytes=len(data), version=bare(answer["e_tag"]))
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
@@ -244,21 +238,15 @@ class CloudStore(BucketStore):
         return 0
 
     def _delete(self, key: str) -> None:
-        try:
+        with self._explained("delete", key), suppress(FileNotFoundError):
             self._remove(key)
-        except FileNotFoundError:
-            return
-        except self.service.errors as error:
-            raise self._failure("delete", key, error) from error
 
     def _remove(self, key: str) -> None:
         obstore.delete(self._client, self._full(key))
 
     def _put(self, key: str, data: bytes | BinaryIO) -> None:
-        try:
+        with self._explained("write", key):
             obstore.put(self._client, self._full(key), data, chunk_size=_PART_BYTES)
-        except self.service.errors as error:
-            raise self._failure("write", key, error) from error
 
     @property
     def _client(self) -> GCSStore | AzureStore:
@@ -279,11 +267,7 @@ def _without_marks(found: Iterable[StoredObject]) -> Iterator[StoredObject]:
 
 
 def _stored(item: "ObjectMeta") -> StoredObject:
-    return StoredObject(key=item["path"], bytes=item["size"], version=_bare(item["e_tag"]))
-
-
-def _bare(etag: str | None) -> str:
-    return (etag or "").strip('"')
+    return StoredObject(key=item["path"], bytes=item["size"], version=bare(item["e_tag"]))
 
 
 def _cause(error: Exception) -> Cause:

@@ -33,17 +33,13 @@ _BUFFER_BYTES = 256 << 10
 class LocalStore(Store):
     """Objects as files below a folder, which the first write creates."""
 
+    is_local = True
     root: str
 
     @property
     def uri(self) -> str:
         """The folder's absolute path."""
         return self.root
-
-    @property
-    def is_local(self) -> bool:
-        """True."""
-        return True
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yields the finished files whose key starts with `prefix`, sorted by key."""
@@ -59,29 +55,21 @@ class LocalStore(Store):
 
     def read(self, key: str) -> bytes:
         """Returns the whole file."""
-        with self.open(key) as stream:
-            try:
-                return stream.read()
-            except OSError as error:
-                raise _failure("read", self._path(key), error) from error
+        with self.open(key) as stream, _explained("read", self._path(key)):
+            return stream.read()
 
     def open(self, key: str) -> BinaryIO:
         """Opens a file for reading."""
         path = self._path(key)
-        try:
+        with _explained("read", path):
             return open(path, "rb", buffering=_BUFFER_BYTES)
-        except OSError as error:
-            raise _failure("read", path, error) from error
 
     def read_range(self, key: str, start: int, end: int) -> bytes:
         """Returns bytes of a file."""
         path = self._path(key)
-        try:
-            with open(path, "rb") as stream:
-                stream.seek(start)
-                return stream.read(end - start)
-        except OSError as error:
-            raise _failure("read", path, error) from error
+        with _explained("read", path), open(path, "rb") as stream:
+            stream.seek(start)
+            return stream.read(end - start)
 
     def write(self, key: str, data: bytes) -> None:
         """Writes a temporary file, syncs it, and renames it into place."""
@@ -91,14 +79,10 @@ class LocalStore(Store):
     def read_versioned(self, key: str) -> tuple[ObjectInfo, bytes] | None:
         """Returns a whole file and its version; None if it is missing."""
         path = self._path(key)
-        try:
-            with open(path, "rb") as stream:
-                data = stream.read()
-                return _info(key, stream.fileno()), data
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise _failure("read", path, error) from error
+        with _explained("read", path), suppress(FileNotFoundError), open(path, "rb") as stream:
+            data = stream.read()
+            return _info(key, stream.fileno()), data
+        return None
 
     def write_new(self, key: str, data: bytes) -> ObjectInfo | None:
         """Gives a finished temporary file its name by a hard link, which replaces no file.
@@ -108,7 +92,7 @@ class LocalStore(Store):
         object, and a killed writer leaves it.
         """
         path = self._path(key)
-        try:
+        with _explained("write", path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with _temporary(path, data) as (temporary, descriptor):
                 try:
@@ -120,8 +104,6 @@ class LocalStore(Store):
                 # Each link is a change of status, and so of the version.
                 os.unlink(temporary)
                 return _info(key, descriptor) if is_new else None
-        except OSError as error:
-            raise _failure("write", path, error) from error
 
     def replace(self, key: str, data: bytes, version: str) -> ObjectInfo | None:
         """Compares and renames under a lock of the old file, which ends with its holder.
@@ -130,15 +112,12 @@ class LocalStore(Store):
         On a network mount the lock is as good as that mount's `flock`.
         """
         path = self._path(key)
-        try:
-            with _locked(path) as found:
-                if found is None or file_version(os.fstat(found)) != version:
-                    return None
-                with _temporary(path, data) as (temporary, descriptor):
-                    os.replace(temporary, path)
-                    return _info(key, descriptor)
-        except OSError as error:
-            raise _failure("write", path, error) from error
+        with _explained("write", path), _locked(path) as found:
+            if found is None or file_version(os.fstat(found)) != version:
+                return None
+            with _temporary(path, data) as (temporary, descriptor):
+                os.replace(temporary, path)
+                return _info(key, descriptor)
 
     @contextmanager
     def create(self, key: str) -> Iterator[BinaryIO]:
@@ -150,12 +129,8 @@ class LocalStore(Store):
         """Removes files; folders stay, because another writer may be about to use them."""
         for key in keys:
             path = self._path(key)
-            try:
+            with _explained("delete", path), suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(path)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                raise _failure("delete", path, error) from error
 
     def exists(self, key: str) -> bool:
         """Returns whether there is a finished file under the key."""
@@ -166,10 +141,8 @@ class LocalStore(Store):
         path = os.path.join(self.root, f"{TEMPORARY_PREFIX}check-{secrets.token_hex(8)}")
         with _replacing(path) as stream:
             stream.write(b"written to see whether this folder can be written\n")
-        try:
+        with _explained("delete", path):
             os.unlink(path)
-        except OSError as error:
-            raise _failure("delete", path, error) from error
 
     def clean_temporary(
         self,
@@ -184,13 +157,10 @@ class LocalStore(Store):
         for key, path in chain.from_iterable(map(self._unfinished, folders)):
             if not is_own(key):
                 continue
-            with suppress(FileNotFoundError):
-                try:
-                    if os.lstat(path).st_mtime <= newest:
-                        os.unlink(path)
-                        removed += 1
-                except PermissionError as error:
-                    raise _failure("delete", path, error) from error
+            with _explained("delete", path), suppress(FileNotFoundError):
+                if os.lstat(path).st_mtime <= newest:
+                    os.unlink(path)
+                    removed += 1
         return removed
 
     def _unfinished(self, folder: str) -> Iterator[tuple[str, str]]:
@@ -215,10 +185,8 @@ class AppendFile(io.FileIO):
 
     def write(self, data: "ReadableBuffer", /) -> int:
         """Appends."""
-        try:
+        with _explained("write", str(self.name)):
             return super().write(data)
-        except OSError as error:
-            raise _failure("write", str(self.name), error) from error
 
 
 def _temporary_name(path: str) -> str:
@@ -230,20 +198,16 @@ def _replacing(path: str) -> Iterator[BinaryIO]:
     """Opens a temporary file in the same folder, which replaces `path` unless an error occurs."""
     folder = os.path.dirname(path)
     temporary = _temporary_name(path)
-    try:
+    with _explained("write", path):
         os.makedirs(folder, exist_ok=True)
         raw = AppendFile(temporary, "xb")
-    except OSError as error:
-        raise _failure("write", path, error) from error
     try:
         with io.BufferedWriter(raw, _BUFFER_BYTES) as stream:
             yield stream
-        try:
+        with _explained("write", path):
             _sync(temporary)
             os.replace(temporary, path)
             _sync(folder)
-        except OSError as error:
-            raise _failure("write", path, error) from error
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
@@ -330,19 +294,18 @@ def _files(
     The folder's own `key` is empty for the root. `above` are the folders on the way here, so that a
     loop of links ends; names in this folder, not below, must begin with `begin`.
     """
-    try:
-        info = os.stat(folder)
-        with os.scandir(folder) as found:
-            # A folder sorts as `name/`, as the keys below it do.
-            entries = sorted(
-                (entry.name + "/" if entry.is_dir() else entry.name, entry.path)
-                for entry in found
-                if entry.name.startswith(begin)
-            )
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise _failure("list", folder, error) from error
+    with _explained("list", folder):
+        try:
+            info = os.stat(folder)
+            with os.scandir(folder) as found:
+                # A folder sorts as `name/`, as the keys below it do.
+                entries = sorted(
+                    (entry.name + "/" if entry.is_dir() else entry.name, entry.path)
+                    for entry in found
+                    if entry.name.startswith(begin)
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            return
     identity = (info.st_dev, info.st_ino)
     if identity in above:
         return
@@ -391,6 +354,12 @@ _REMEDIES = {
 }
 
 
-def _failure(action: str, path: str, error: OSError) -> StorageError:
-    remedy = _REMEDIES.get(error.errno or 0, "check the disk or the network mount")
-    return StorageError(f"cannot {action} {path!r}: {error.strerror or error}; {remedy}")
+@contextmanager
+def _explained(action: str, path: str) -> Iterator[None]:
+    """Turns an error of the operating system into a `StorageError`."""
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "check the disk or the network mount")
+        words = f"cannot {action} {path!r}: {error.strerror or error}; {remedy}"
+        raise StorageError(words) from error

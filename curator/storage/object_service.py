@@ -94,10 +94,7 @@ class ObjectService(ABC):
 
     @abstractmethod
     def page(self, bucket: str, prefix: str, after: str) -> tuple[dict[str, int], bool] | None:
-        """Returns sizes by key of the first keys after `after`, and whether more follow.
-
-        None where a listing cannot begin at a key.
-        """
+        """Returns sizes of the next keys, and whether more follow; None if it cannot do so."""
 
     @abstractmethod
     def get_range(
@@ -140,6 +137,11 @@ def service_named(scheme: str) -> ObjectService:
     module = importlib.import_module(_MODULES[scheme])
     service: ObjectService = module.service(scheme)
     return service
+
+
+def bare(etag: str | None) -> str:
+    """Returns an ETag without its quotes, which only some responses have."""
+    return (etag or "").strip('"')
 
 
 def split_uri(uri: str) -> tuple[str, str]:

@@ -13,13 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from curator.errors import SourceError
-from curator.storage.seekable_reader import SeekableReader
+from curator.storage.range_reader import BUFFER_BYTES, SeekableReader
 from curator.storage.source_reader import open_source, stored_md5
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-_BUFFER_BYTES = 64 << 10
 _CHUNK_BYTES = 1 << 20
 
 logger = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ def read_proven(uri: str, version: str, use: Callable[[BinaryIO], _Made]) -> _Ma
         if md5:
             try:
                 with _ProvenReader(reader, uri, version) as raw:
-                    made = use(io.BufferedReader(raw, _BUFFER_BYTES))
+                    made = use(io.BufferedReader(raw, BUFFER_BYTES))
                     if raw.md5() == md5:
                         return made
             except SourceError as error:

@@ -29,7 +29,6 @@ from curator.storage.object_service import (
     service_of,
     split_uri,
 )
-from curator.storage.seekable_reader import SeekableReader
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -41,7 +40,42 @@ BLOCK_BYTES = 8 << 20
 CACHED_BLOCKS = 3
 _GROWTH = 4
 _AHEAD_RUN = 2
-_BUFFER_BYTES = 64 << 10
+BUFFER_BYTES = 64 << 10
+"""Of a buffer around a reader."""
+
+
+class SeekableReader(io.RawIOBase):
+    """A raw stream of `size` bytes that is read from any position by `readinto` of a subclass."""
+
+    def __init__(self, name: str, size: int = 0) -> None:
+        super().__init__()
+        self.name = name
+        self.size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """Returns the position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Moves; nothing is read.
+
+        Raises:
+            ValueError: The position would be before the start.
+        """
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"cannot seek to {base + offset}: before the start of {self.name!r}")
+        self._position = base + offset
+        return self._position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,26 +290,3 @@ def _has_md5(found: ObjectRange) -> bool:
 def is_md5(etag: str) -> bool:
     """Returns whether an ETag may be the MD5 of the object; that of parts has a dash."""
     return len(etag) == 32 and all(digit in "0123456789abcdef" for digit in etag)
-
-
-def open_object(
-    uri: str,
-    *,
-    failure: Callable[[Exception, str], CuratorError],
-    expected_version: str | None = None,
-    expected_bytes: int | None = None,
-    checks: bool = False,
-    probe: Literal["head", "tail"] = "head",
-    first_bytes: int = FIRST_BYTES,
-) -> io.BufferedReader:
-    """Opens an object as a buffered, seekable stream; see `RangeReader`."""
-    raw = RangeReader(
-        uri,
-        failure=failure,
-        expected_version=expected_version,
-        expected_bytes=expected_bytes,
-        checks=checks,
-        probe=probe,
-        first_bytes=first_bytes,
-    )
-    return io.BufferedReader(raw, _BUFFER_BYTES)

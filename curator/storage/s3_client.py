@@ -66,11 +66,6 @@ def _new_client() -> Any:  # noqa: ANN401
     return session.client("s3", region_name=region, config=Config(**options))
 
 
-def bare(etag: str | None) -> str:
-    """Returns an ETag without its quotes, which only some responses have."""
-    return (etag or "").strip('"')
-
-
 _BY_CODE = {
     "404": Cause.MISSING,
     "NoSuchKey": Cause.MISSING,
@@ -112,7 +107,7 @@ def explain(error: Exception, bucket: str) -> tuple[Cause, str]:
     """Returns the cause of a failed call, and a message with its remedy."""
     cause = _cause(error)
     what = words_of(error)
-    if _code(error) == "InvalidObjectState":
+    if code_of(error) == "InvalidObjectState":
         return cause, f"{what}; the object is archived: restore it first"
     return cause, f"{what}; {_REMEDIES[cause].format(bucket=bucket)}"
 
@@ -120,7 +115,7 @@ def explain(error: Exception, bucket: str) -> tuple[Cause, str]:
 def _cause(error: Exception) -> Cause:
     match error:
         case ClientError():
-            return _BY_CODE.get(_code(error), Cause.OTHER)
+            return _BY_CODE.get(code_of(error), Cause.OTHER)
         case NoCredentialsError() | PartialCredentialsError():
             return Cause.CREDENTIALS
         case ProfileNotFound() | TokenRetrievalError():
@@ -133,7 +128,8 @@ def _cause(error: Exception) -> Cause:
             return Cause.OTHER
 
 
-def _code(error: Exception) -> str:
+def code_of(error: Exception) -> str:
+    """Returns the server's code of an error; empty without one."""
     if isinstance(error, ClientError):
         return str(error.response.get("Error", {}).get("Code", ""))
     return ""
@@ -153,7 +149,7 @@ _CODE_WORDS = {
 
 def words_of(error: Exception) -> str:
     """Returns the error in words."""
-    code = _code(error)
+    code = code_of(error)
     if code in _CODE_WORDS:
         return _CODE_WORDS[code]
     if isinstance(error, ClientError):

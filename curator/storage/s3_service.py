@@ -26,8 +26,9 @@ from curator.storage.object_service import (
     ObjectService,
     ShortBodyError,
     StoredObject,
+    bare,
 )
-from curator.storage.s3_client import S3Errors, bare
+from curator.storage.s3_client import S3Errors
 
 _ANSWERS = 3
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
@@ -92,7 +93,7 @@ class S3Service(ObjectService):
                     Bucket=bucket, Key=key, Range=byte_range, **condition
                 )
             except ClientError as error:
-                if error.response.get("Error", {}).get("Code") in ("InvalidRange", "416"):
+                if s3_client.code_of(error) in ("InvalidRange", "416"):
                     raise NoRangeError(s3_client.words_of(error)) from error
                 raise
             try:

@@ -17,8 +17,8 @@ from botocore.exceptions import ClientError
 from curator.errors import UnconditionalStoreError
 from curator.storage.base import STALE_AFTER_S, TEMPORARY_PREFIX, ObjectInfo, checked_key
 from curator.storage.bucket_store import SINGLE_REQUEST_BYTES, BucketStore
-from curator.storage.object_service import Cause
-from curator.storage.s3_client import ATTEMPTS, S3Errors, bare, client, explain, words_of
+from curator.storage.object_service import Cause, bare
+from curator.storage.s3_client import ATTEMPTS, S3Errors, client, code_of, explain, words_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -50,11 +50,6 @@ logger = logging.getLogger(__name__)
 class S3Store(BucketStore):
     """Objects below `s3://bucket/prefix`: a PUT, or a multipart upload when it is completed."""
 
-    @property
-    def scheme(self) -> str:
-        """`s3`."""
-        return "s3"
-
     def write(self, key: str, data: bytes) -> None:
         """Puts a whole object: in one request, or in parts where it is large."""
         if len(data) > SINGLE_REQUEST_BYTES:
@@ -74,10 +69,8 @@ class S3Store(BucketStore):
         return self._put_if(checked_key(key), data, condition)
 
     def _put_if(self, key: str, data: bytes, condition: dict[str, str]) -> ObjectInfo | None:
-        try:
+        with self._explained("write", key):
             etag = self._etag_if(key, data, condition)
-        except S3Errors as error:
-            raise self._failure("write", key, error) from error
         if etag is None:
             return self._own(key, data)
         return ObjectInfo(key=key, bytes=len(data), version=etag)
@@ -92,10 +85,9 @@ class S3Store(BucketStore):
             try:
                 answer = _sent(client().put_object, data, **target, **condition)
             except ClientError as error:
-                code = error.response.get("Error", {}).get("Code")
-                if code in _UNMET:
+                if code_of(error) in _UNMET:
                     return None
-                if code not in _CONFLICT or attempt == ATTEMPTS - 1:
+                if code_of(error) not in _CONFLICT or attempt == ATTEMPTS - 1:
                     raise
                 time.sleep(_CONFLICT_PAUSE_S * (attempt + 1))
             else:
@@ -131,7 +123,7 @@ class S3Store(BucketStore):
                 with suppress(*S3Errors):
                     self._remove(probe)
         except S3Errors as error:
-            if getattr(error, "response", {}).get("Error", {}).get("Code") not in _NO_CONDITIONS:
+            if code_of(error) not in _NO_CONDITIONS:
                 raise self._failure("write", probe, error) from error
             form, broken = None, [words_of(error)]
         if form is None or broken:
@@ -162,23 +154,19 @@ class S3Store(BucketStore):
 
     def copy(self, source: str, target: str) -> None:
         """Lets the server copy it."""
-        try:
+        with self._explained("copy", source):
             client().copy_object(
                 Bucket=self.bucket,
                 Key=self._full(checked_key(target)),
                 CopySource={"Bucket": self.bucket, "Key": self._full(checked_key(source))},
             )
-        except S3Errors as error:
-            raise self._failure("copy", source, error) from error
 
     def delete(self, keys: Iterable[str]) -> None:
         """Removes objects, a thousand per request where the server supports that."""
         remaining = iter(keys)
         while batch := [checked_key(key) for key in islice(remaining, _DELETE_BATCH)]:
-            try:
+            with self._explained("delete", batch[0]):
                 self._delete(batch)
-            except S3Errors as error:
-                raise self._failure("delete", batch[0], error) from error
 
     def clean_temporary(
         self,
@@ -213,10 +201,8 @@ class S3Store(BucketStore):
         return removed
 
     def _put(self, key: str, data: bytes) -> None:
-        try:
+        with self._explained("write", key):
             _sent(client().put_object, data, Bucket=self.bucket, Key=self._full(key))
-        except S3Errors as error:
-            raise self._failure("write", key, error) from error
 
     def _remove(self, key: str) -> None:
         client().delete_object(Bucket=self.bucket, Key=self._full(key))
@@ -251,7 +237,7 @@ def _sent(
         try:
             return request(Body=body, ContentMD5=md5, **options)
         except ClientError as error:
-            if attempt == ATTEMPTS or error.response.get("Error", {}).get("Code") not in _FLIPPED:
+            if attempt == ATTEMPTS or code_of(error) not in _FLIPPED:
                 raise
     raise AssertionError("the last attempt returns or raises")
 
@@ -289,19 +275,17 @@ class _Upload(io.RawIOBase):
         return total
 
     def complete(self) -> None:
-        try:
-            if self._upload_id is None:
-                self._store._put(self._key, bytes(self._part))
-                return
-            self._send()
+        if self._upload_id is None:
+            self._store._put(self._key, bytes(self._part))
+            return
+        self._send()
+        with self._store._explained("write", self._key):
             client().complete_multipart_upload(
                 Bucket=self._store.bucket,
                 Key=self._full,
                 UploadId=self._upload_id,
                 MultipartUpload={"Parts": self._etags},
             )
-        except S3Errors as error:
-            raise self._store._failure("write", self._key, error) from error
 
     def abort(self) -> None:
         if self._upload_id is not None:
@@ -311,7 +295,7 @@ class _Upload(io.RawIOBase):
 
     def _send(self) -> None:
         number = len(self._etags) + 1
-        try:
+        with self._store._explained("write", self._key):
             if self._upload_id is None:
                 begun = client().create_multipart_upload(Bucket=self._store.bucket, Key=self._full)
                 self._upload_id = begun["UploadId"]
@@ -323,8 +307,6 @@ class _Upload(io.RawIOBase):
                 UploadId=self._upload_id,
                 PartNumber=number,
             )
-        except S3Errors as error:
-            raise self._store._failure("write", self._key, error) from error
         self._etags.append({"ETag": answer["ETag"], "PartNumber": number})
         self._sent_bytes += len(self._part)
         self._part = bytearray()

@@ -1,4 +1,4 @@
-"""Finds the `.json` of a source: `video.mp4.json`, or `video.json`.
+"""Finds and reads the `.json` of a source: `video.mp4.json`, or `video.json`.
 
 In a bucket both names are looked up in listings that begin at a source: a page of a thousand keys
 covers every source in its range, and the next page begins at the first source that is left. So
@@ -7,19 +7,23 @@ listing cannot begin at a key, each name is requested.
 
 Sidecars are untrusted: whoever sent a folder may have put a link in it to a file of this machine,
 whose contents would reach a captioner and a table. A link is followed only within the folder of
-its source.
+its source. Sizes and forms are limited.
 """
 
+import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from curator.errors import ErrorCode, SourceError
+from curator.json_bounds import refuse_deep
 from curator.storage.object_service import scheme_of, service_of, split_uri
-from curator.storage.source_reader import local_failure, stat_source
+from curator.storage.source_reader import local_failure, open_source, stat_source
 
+MAX_BYTES = 256 << 10
 _THREADS = 16
 _SUFFIX = ".json"
 
@@ -47,12 +51,20 @@ class SidecarCode(StrEnum):
     """Permission, I/O or network error, also of a listing: then there may be a sidecar or not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SidecarProblem:
     """A sidecar that cannot be used."""
 
     code: SidecarCode
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sidecar:
+    """The contents of a sidecar, as they stand there."""
+
+    uri: str
+    data: Mapping[str, Any]
 
 
 def sidecar_uris(uri: str) -> tuple[str, ...]:
@@ -108,7 +120,7 @@ def _local(uris: Sequence[str]) -> dict[str, FoundSidecar | SidecarProblem]:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, ValueError) as error:
-                found[uri] = _unreadable(local_failure(path, error).message)
+                found[uri] = _unreadable(local_failure(path, error))
             break
     return found
 
@@ -124,11 +136,7 @@ def _outside(path: str) -> SidecarProblem:
         f"{path!r} is a link to {os.path.realpath(path)!r}, outside the folder of its source, and "
         "is not followed; put a copy of the file there if it belongs to the source"
     )
-    return SidecarProblem(code=SidecarCode.OUTSIDE, message=message)
-
-
-def _unreadable(message: str) -> SidecarProblem:
-    return SidecarProblem(code=SidecarCode.UNREADABLE, message=message)
+    return SidecarProblem(SidecarCode.OUTSIDE, message)
 
 
 def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | SidecarProblem]:
@@ -145,7 +153,8 @@ def _in_bucket(root: str, uris: Sequence[str]) -> dict[str, FoundSidecar | Sidec
             page = service.page(bucket, prefix, start)
         except service.errors as error:
             message = f"{root}{prefix} cannot be listed: {service.explain(error, bucket)[1]}"
-            return found | {uri: _unreadable(message) for uri in uris[index:]}
+            unread = SidecarProblem(SidecarCode.UNREADABLE, message)
+            return found | dict.fromkeys(uris[index:], unread)
         if page is None:
             return {source: one for uri in uris for source, one in _asked(uri).items()}
         sizes, is_truncated = page
@@ -175,5 +184,58 @@ def _asked(uri: str) -> dict[str, FoundSidecar | SidecarProblem]:
             return {uri: FoundSidecar(uri=name, bytes=stat_source(name)[0])}
         except SourceError as error:
             if error.code is not ErrorCode.VANISHED:
-                return {uri: _unreadable(error.message)}
+                return {uri: _unreadable(error)}
     return {}
+
+
+def read_sidecars(uris: Iterable[str]) -> dict[str, Sidecar | SidecarProblem]:
+    """Reads the sidecars of many sources.
+
+    Returns:
+        By the source's URI, sorted; sources without a sidecar are left out. A file that cannot be
+        used raises nothing.
+    """
+    found = find_sidecars(uris)
+    places = {place.uri: place for place in found.values() if isinstance(place, FoundSidecar)}
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="sidecar") as pool:
+        told = dict(zip(places, pool.map(_read, places.values()), strict=True))
+    return {
+        uri: told[place.uri] if isinstance(place, FoundSidecar) else place
+        for uri, place in sorted(found.items())
+    }
+
+
+def _read(place: FoundSidecar) -> Sidecar | SidecarProblem:
+    if place.bytes > MAX_BYTES:
+        return _too_large(place.uri, place.bytes)
+    try:
+        with open_source(place.uri) as file:
+            raw = file.read(MAX_BYTES + 1)
+    except SourceError as error:
+        return _unreadable(error)
+    if len(raw) > MAX_BYTES:
+        return _too_large(place.uri, len(raw))
+    try:
+        data = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse)
+        refuse_deep(data)
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:120]
+        message = f"{place.uri!r} is not JSON in UTF-8: {why}"
+        return SidecarProblem(SidecarCode.NOT_JSON, message)
+    if not isinstance(data, dict):
+        message = f"{place.uri!r} has a {type(data).__name__}; expected an object with keys"
+        return SidecarProblem(SidecarCode.NOT_AN_OBJECT, message)
+    return Sidecar(uri=place.uri, data=data)
+
+
+def _unreadable(error: SourceError) -> SidecarProblem:
+    return SidecarProblem(SidecarCode.UNREADABLE, error.message)
+
+
+def _too_large(uri: str, n_bytes: int) -> SidecarProblem:
+    message = f"{uri!r} has {n_bytes} bytes; expected at most {MAX_BYTES}"
+    return SidecarProblem(SidecarCode.TOO_LARGE, message)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")

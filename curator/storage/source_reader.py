@@ -23,7 +23,7 @@ from curator.storage.object_service import (
     service_of,
     split_uri,
 )
-from curator.storage.range_reader import open_object
+from curator.storage.range_reader import BUFFER_BYTES, RangeReader
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -32,7 +32,6 @@ MAX_HOLES_BYTES = 1 << 30
 """Bytes that were never written, which a file may have in any case."""
 RACY_NS = 2_000_000_000
 """Coarsest time stamps of file systems in use: two writes within it may leave the same version."""
-BUFFER_BYTES = 64 << 10
 
 
 Opener = Callable[[str, str | None, bool], BinaryIO]
@@ -62,13 +61,14 @@ def open_source(uri: str, *, expected_version: str | None = None, checks: bool =
         return _opener(uri, expected_version, checks)
     if _service(uri) is not None:
         size, _, etag = (expected_version or "").partition("-")
-        return open_object(
+        reader = RangeReader(
             uri,
             failure=_object_failure,
             expected_version=etag,
             expected_bytes=int(size) if size else None,
             checks=checks,
         )
+        return io.BufferedReader(reader, BUFFER_BYTES)
     _refuse_kinds(uri, _stat(uri))
     try:
         raw = _LocalFile(uri)
@@ -121,10 +121,7 @@ def stored_md5(reader: BinaryIO) -> str | None:
 
 
 def expect_end(reader: BinaryIO, end: int) -> None:
-    """Announces that reading will stop at about byte `end`; objects fetch no further ahead.
-
-    Reading beyond it stays possible.
-    """
+    """Announces that reading will probably stop at byte `end`: objects fetch no further ahead."""
     raw = getattr(reader, "raw", None)
     if raw is not None and hasattr(raw, "expected_end"):
         raw.expected_end = end

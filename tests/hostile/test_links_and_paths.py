@@ -19,8 +19,7 @@ from curator.stages.caption.dialogs.sidecar_values import count_problems
 from curator.stages.caption.sidecar_table import sidecars_table
 from curator.stages.scan.source_listing import list_sources
 from curator.storage import s3_client
-from curator.storage.sidecar_files import SidecarCode, SidecarProblem
-from curator.storage.sidecar_reader import Sidecar, read_sidecars
+from curator.storage.sidecar_files import Sidecar, SidecarCode, SidecarProblem, read_sidecars
 from curator.storage.source_manifests import manifest_rows, resolve
 
 

@@ -13,8 +13,7 @@ from curator.models.catalogue import load_catalogue
 from curator.models.zero_shot_prompts import load_prompts
 from curator.stages.caption.captioners.chat_wire import parse_answer
 from curator.stages.caption.captioners.server_access import error_in, is_out_of_money
-from curator.storage.sidecar_files import SidecarCode, SidecarProblem
-from curator.storage.sidecar_reader import read_sidecars
+from curator.storage.sidecar_files import SidecarCode, SidecarProblem, read_sidecars
 from curator.strict_yaml import StrictYamlError, load_yaml
 
 NINE = 9

@@ -11,7 +11,7 @@ from botocore.exceptions import IncompleteReadError
 
 from curator.errors import CuratorError, StorageError
 from curator.storage import range_reader, s3_client
-from curator.storage.range_reader import RangeReader, open_object
+from curator.storage.range_reader import RangeReader
 
 KIB = 1 << 10
 DATA = random.Random(1).randbytes(3000 * KIB)
@@ -270,7 +270,8 @@ def test_pyav_reads_through_it(uri: str, s3_bucket: str, tmp_path: Path) -> None
         container.mux(stream.encode())
     s3_client.client().upload_file(str(path), s3_bucket, "v.mp4")
     with (
-        open_object(f"s3://{s3_bucket}/v.mp4", failure=failure) as opened,
+        RangeReader(f"s3://{s3_bucket}/v.mp4", failure=failure) as raw,
+        io.BufferedReader(raw, range_reader.BUFFER_BYTES) as opened,
         av.open(opened, mode="r") as video,
     ):
         assert len(list(video.decode(video=0))) == 30

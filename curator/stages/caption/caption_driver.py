@@ -61,7 +61,7 @@ from curator.stages.caption.reply_store import Replies, replies_stamp
 from curator.stages.caption.sidecar_table import Sidecars, sidecars_table
 from curator.stages.caption.windows import windows_of
 from curator.storage import Store
-from curator.storage.sidecar_reader import Sidecar, read_sidecars
+from curator.storage.sidecar_files import Sidecar, read_sidecars
 from curator.tables.clip_locations import Location
 from curator.tables.clip_rows import ClipRow, ClipRows
 from curator.tables.clip_vectors import Vectors

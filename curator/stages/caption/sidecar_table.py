@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from curator.errors import SourceError
 from curator.storage import Store, stat_source
-from curator.storage.sidecar_files import SidecarProblem
-from curator.storage.sidecar_reader import Sidecar, read_sidecars
+from curator.storage.sidecar_files import Sidecar, SidecarProblem, read_sidecars
 from curator.tables.checksums import read_parquet
 from curator.tables.parts import rows_to_table
 from curator.tables.schemas import SIDECARS_SCHEMA

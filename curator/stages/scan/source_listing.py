@@ -18,9 +18,8 @@ from typing import Any, TypeVar
 
 from curator.errors import ErrorCode, SourceError, StorageError, UsageError
 from curator.storage.base import has_scheme
-from curator.storage.file_walk import Found, expand, is_pattern, walk
+from curator.storage.file_walk import Found, expand, find_objects, is_pattern, walk
 from curator.storage.metadata_columns import column_name
-from curator.storage.object_find import find_objects
 from curator.storage.object_service import (
     ADDRESSES,
     Cause,
@@ -28,8 +27,7 @@ from curator.storage.object_service import (
     service_of,
     split_uri,
 )
-from curator.storage.sidecar_files import SidecarProblem
-from curator.storage.sidecar_reader import Sidecar, read_sidecars
+from curator.storage.sidecar_files import Sidecar, SidecarProblem, read_sidecars
 from curator.storage.source_manifests import Row, absolute_path, is_manifest, manifest_rows
 from curator.storage.source_reader import (
     file_version,

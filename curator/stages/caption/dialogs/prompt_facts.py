@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from curator.records.clips import Clip
 from curator.stages.caption.dialogs.sidecar_values import quoted, sidecar_lines
-from curator.storage.sidecar_reader import Sidecar
+from curator.storage.sidecar_files import Sidecar
 
 MAX_CHARACTERS = 4000
 

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from curator.storage.sidecar_files import SidecarProblem
-from curator.storage.sidecar_reader import Sidecar
+from curator.storage.sidecar_files import Sidecar, SidecarProblem
 
 MAX_LINES = 40
 MAX_LINE_CHARACTERS = 240

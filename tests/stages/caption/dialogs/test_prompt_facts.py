@@ -11,7 +11,7 @@ from curator.stages.caption.dialogs.prompt_facts import (
     camera_words,
     facts_of,
 )
-from curator.storage.sidecar_reader import Sidecar
+from curator.storage.sidecar_files import Sidecar
 from tests.made_clips import clip_rows
 
 ROW = clip_rows(

@@ -7,8 +7,13 @@ import pytest
 
 from curator.stages.caption.dialogs.sidecar_values import count_problems, quoted, sidecar_lines
 from curator.storage import s3_client
-from curator.storage.sidecar_files import SidecarCode, SidecarProblem
-from curator.storage.sidecar_reader import MAX_BYTES, Sidecar, read_sidecars
+from curator.storage.sidecar_files import (
+    MAX_BYTES,
+    Sidecar,
+    SidecarCode,
+    SidecarProblem,
+    read_sidecars,
+)
 from curator.storage.source_reader import open_source
 
 
@@ -106,7 +111,7 @@ def test_a_shared_sidecar_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
         opened.append(uri)
         return open_source(uri)
 
-    monkeypatch.setattr("curator.storage.sidecar_reader.open_source", watched)
+    monkeypatch.setattr("curator.storage.sidecar_files.open_source", watched)
     uris = [str(tmp_path / name) for name in ("a.mov", "a.mp4")]
     told = read_sidecars(uris)
     assert [sidecar_lines(s.data) for s in told.values() if isinstance(s, Sidecar)] == [

@@ -22,7 +22,7 @@ from curator.stages.caption.dialogs.source_events import (
 )
 from curator.stages.caption.dialogs.window_dialog import Asker, make_dialogs
 from curator.stages.caption.windows import frames_of, windows_of
-from curator.storage.sidecar_reader import Sidecar
+from curator.storage.sidecar_files import Sidecar
 
 CLASSES = {"collision": "something is hit", "near_collision": "a near miss", "normal": "nothing"}
 CONFIG = CaptionConfig(
