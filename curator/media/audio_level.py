@@ -24,7 +24,7 @@ from av.stream import Stream
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from curator.media.container import has_decoder
+from curator.media.container import flush_of, has_decoder
 from curator.records.sources import Note
 
 CELLS_PER_S = 10
@@ -121,11 +121,8 @@ class LevelMeter:
 
     def end(self) -> None:
         """Flushes the decoder, where packets ended without an empty one."""
-        if self._context is None:
-            return
-        flush: Packet[Any] = Packet()
-        flush.stream = self.stream
-        self.take(flush)
+        if self._context is not None:
+            self.take(flush_of(self.stream))
 
     def levels(self, first: int | None = None, end: int | None = None) -> tuple[int, Levels]:
         """Levels of the packets taken so far, within cells [first, end); None for no bound.

@@ -177,11 +177,14 @@ def demuxed(
                 flushed.add(packet.stream.index)
             yield packet
     except IndexError:
-        for stream in streams:
-            if stream.index not in flushed:
-                flush: Packet[Any] = Packet()
-                flush.stream = stream
-                yield flush
+        yield from (flush_of(stream) for stream in streams if stream.index not in flushed)
+
+
+def flush_of(stream: av.stream.Stream) -> "Packet[Any]":
+    """The empty packet that flushes a stream's decoder."""
+    flush: Packet[Any] = Packet()
+    flush.stream = stream
+    return flush
 
 
 def quarter_turns_deg(frame_rotation: float) -> int:

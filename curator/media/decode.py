@@ -20,7 +20,7 @@ from av.sidedata.sidedata import SideDataContainer, Type
 
 from curator.errors import DecodeError, ErrorCode
 from curator.media.audio_level import LevelMeter
-from curator.media.container import demuxed, quarter_turns_deg
+from curator.media.container import demuxed, flush_of, quarter_turns_deg
 from curator.media.device_frames import DevicePicture
 
 DECODER_OPTIONS = {"export_side_data": "venc_params"}
@@ -192,7 +192,7 @@ class FrameReader:
                 self.report.n_errors += 1
                 if audio is not None:
                     audio.end()
-                yield from self._flush()
+                yield flush_of(self.stream)
                 return
             if packet is None:
                 return
@@ -212,11 +212,6 @@ class FrameReader:
         if self.stream.codec_context.name in ("vp8", "libvpx"):
             return 0
         return sum(pts in self._packet_bytes for pts in self._last_packet_pts)
-
-    def _flush(self) -> Iterator["Packet[Any]"]:
-        flush: Packet[Any] = Packet()
-        flush.stream = self.stream
-        yield flush
 
     def _place(self, picture: av.video.frame.VideoFrame) -> DecodedFrame:
         self._check_size(picture.width, picture.height)

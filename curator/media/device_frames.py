@@ -198,10 +198,7 @@ class DeviceScaler:
 
 
 def unscaled_rgb_BHWC(planes: "Tensor", form: Form) -> "Tensor":
-    """Frames of 8 bits at their own size, with the bits of FFmpeg's fast conversion.
-
-    They are uint8 RGB [B, H, W, 3] on the same device.
-    """
+    """Frames of 8 bits, uint8 RGB [B, H, W, 3], with the bits of FFmpeg's fast conversion."""
     import torch
 
     H, W = form.height, form.width

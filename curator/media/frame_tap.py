@@ -25,6 +25,8 @@ from curator.records.cuts import Looked
 
 JPEG_QUALITY = 90
 """About the quality of models' training data; at 448 px a picture has 20 to 60 KB."""
+READ_PX = 1280
+"""Longer side of the pictures in which text is read."""
 HD_PX = 720
 """From this shorter side on untagged colours are BT.709, as in encoding."""
 
@@ -46,13 +48,11 @@ class Tap:
         longest_px: int,
         reads: Reads | None = None,
         read_at: Iterable[int] = (),
-        read_px: int = 1280,
     ) -> None:
         self._wanted = frozenset(wanted)
         self._longest_px = longest_px
         self._reads = reads
         self._read_at = frozenset(read_at)
-        self._read_px = read_px
         self._scalers: dict[tuple[int, int], Scaler] = {}
         self._n_frames = 0
         self._jpegs: dict[int, bytes] = {}
@@ -85,7 +85,7 @@ class Tap:
             raise ValueError(f"a picture of {shown.shape[1]}x{shown.shape[0]} makes no JPEG")
         self._jpegs[self._n_frames] = jpeg.tobytes()
         if self._reads is not None and self._n_frames in self._read_at:
-            self._text[self._n_frames] = self._reads(self._scaled(picture, self._read_px))
+            self._text[self._n_frames] = self._reads(self._scaled(picture, READ_PX))
 
     def _scaled(self, picture: av.video.frame.VideoFrame, longest_px: int) -> NDArray[np.uint8]:
         size = fit_inside(picture.width, picture.height, longest_px)
@@ -153,11 +153,9 @@ class FrameTaker(Protocol):
 
         `start_s` is the second of the source at which the clip begins, from its first frame.
         """
-        ...
 
     def store(self, taken: Sequence[TakenFrames]) -> list[StoredFrames]:
         """Stores the frames of some clips and returns their places."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,14 +28,13 @@ _KNOWN_WITHIN_PX = 1.0
 
 
 class HardwareFlow:
-    """Dense optical flow between pictures, as `measures.motion.DenseFlow` gives it.
+    """Dense optical flow on the first GPU, as `measures.motion.DenseFlow` gives it.
 
     Raises:
         CuratorError: DALI is missing, finds no engine, or the engine does not see a known motion.
     """
 
-    def __init__(self, gpu: int = 0) -> None:
-        self._gpu = gpu
+    def __init__(self) -> None:
         self._pair_FHWC: NDArray[np.uint8] | None = None
         try:
             self._pipeline = self._built()
@@ -49,14 +48,13 @@ class HardwareFlow:
         except RuntimeError as error:
             line = " ".join(str(error).split())[:200]
             raise CuratorError(
-                f"DALI finds no engine for optical flow on GPU {gpu} ({line}); set analyze.flow "
-                "to dis"
+                f"DALI finds no engine for optical flow on GPU 0 ({line}); set analyze.flow to dis"
             ) from error
         assert found is not None
         x, y = np.median(found[32:-32, 32:-32], axis=(0, 1))
         if max(abs(x - _KNOWN_PX[0]), abs(y - _KNOWN_PX[1])) > _KNOWN_WITHIN_PX:
             raise CuratorError(
-                f"the engine for optical flow on GPU {gpu} sees a picture that moved by "
+                f"the engine for optical flow on GPU 0 sees a picture that moved by "
                 f"{_KNOWN_PX} pixels move by ({x:.2f}, {y:.2f}); set analyze.flow to dis"
             )
 
@@ -87,7 +85,7 @@ class HardwareFlow:
         fn, types = import_module("nvidia.dali.fn"), import_module("nvidia.dali.types")
 
         @dali.pipeline_def(  # type: ignore[untyped-decorator]
-            batch_size=1, num_threads=1, device_id=self._gpu, prefetch_queue_depth=1
+            batch_size=1, num_threads=1, device_id=0, prefetch_queue_depth=1
         )
         def flow() -> Any:  # noqa: ANN401
             pair = fn.external_source(

@@ -19,7 +19,9 @@ gives frames that FFmpeg leaves out.
 Importing PyNvVideoCodec without a driver raises, so it is imported when a worker begins.
 """
 
-from collections.abc import Generator, Iterator
+import logging
+from collections import OrderedDict
+from collections.abc import Generator, Hashable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from enum import StrEnum
 from functools import partial
@@ -39,7 +41,6 @@ from numpy.typing import NDArray
 from curator.errors import CuratorError, install_extra
 from curator.media.container import quarter_turns_deg
 from curator.media.decode import HDR_TRANSFERS, DeviceFrame, FrameReader
-from curator.media.decoder_cache import KeptDecoders
 from curator.media.device_frames import DevicePicture, DeviceScaler, Form
 from curator.media.prefetch import ahead
 
@@ -52,6 +53,11 @@ BATCH = 32
 
 AHEAD = 2
 """Batches decoded ahead."""
+
+MOST = 4
+"""Most decoders kept: the surfaces of one at 1080p may take some 60 MB of the GPU's memory."""
+
+logger = logging.getLogger(__name__)
 
 _CODECS = {
     "h264": ("H264", "h264_mp4toannexb"),
@@ -89,6 +95,37 @@ class NotOnDeviceError(CuratorError):
         self.by_used = by_used
 
 
+class KeptDecoders:
+    """GPU decoders of one process that wait for the next stream of their form.
+
+    Making one means a parser, a session with the engine and surfaces; how long that takes has not
+    been measured here. A decoder is believed to take the next stream after an end of stream; if one
+    does not, none is kept from then on.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._are_kept = True
+
+    def take(self, form: Hashable) -> Any | None:  # noqa: ANN401
+        """Hands over a used decoder of this form, or None."""
+        return self._kept.pop(form, None)
+
+    def keep(self, form: Hashable, decoder: Any) -> None:  # noqa: ANN401
+        """Takes back a decoder that gave all frames of its stream."""
+        if not self._are_kept:
+            return
+        self._kept[form] = decoder
+        while len(self._kept) > MOST:
+            self._kept.popitem(last=False)
+
+    def give_up(self) -> None:
+        """Stops keeping decoders, because a used one failed where a new one does not."""
+        self._are_kept = False
+        self._kept.clear()
+        logger.warning("a used decoder failed where a new one does not: none is reused")
+
+
 class Nvdec:
     """The video engines of one GPU; one per worker.
 
@@ -113,13 +150,9 @@ class Nvdec:
 
     def decodes_nothing(self) -> str | None:
         """Why the engine decodes not even H.264, which all of them do; None if it does."""
-        module = self._codec_module
-        try:
-            caps = module.GetDecoderCaps(
-                gpuid=self.gpu, codec=getattr(module.cudaVideoCodec, _CODECS["h264"][0]), bitdepth=8
-            )
-        except Exception as error:  # noqa: BLE001 - the module raises RuntimeError and its own
-            return f"NVDEC does not answer: {_line(error)}"
+        caps = self._caps("h264", 8)
+        if isinstance(caps, str):
+            return f"NVDEC does not answer: {caps}"
         return None if caps.get("supported", 1) else "NVDEC of this GPU does not decode H.264"
 
     def refusal(self, stream: av.video.stream.VideoStream) -> tuple[Refusal, str] | None:
@@ -135,15 +168,10 @@ class Nvdec:
         width, height = context.width, context.height
         if width % 2 or height % 2:
             return Refusal.SIZE, f"odd size {width}x{height}"
-        module, bits = self._codec_module, _FORMS[pixels]
-        try:
-            caps = module.GetDecoderCaps(
-                gpuid=self.gpu,
-                codec=getattr(module.cudaVideoCodec, _CODECS[name][0]),
-                bitdepth=bits,
-            )
-        except Exception as error:  # noqa: BLE001 - the module raises RuntimeError and its own
-            return Refusal.CODEC, f"{name} of {bits} bits: {_line(error)}"
+        bits = _FORMS[pixels]
+        caps = self._caps(name, bits)
+        if isinstance(caps, str):
+            return Refusal.CODEC, f"{name} of {bits} bits: {caps}"
         if not caps.get("supported", 1):
             return Refusal.CODEC, f"{name} of {bits} bits is not decoded by this GPU"
         least = caps.get("width_min", 0), caps.get("height_min", 0)
@@ -151,6 +179,18 @@ class Nvdec:
         if not (least[0] <= width <= most[0] and least[1] <= height <= most[1]):
             return Refusal.SIZE, f"{width}x{height} is outside of {least} to {most}"
         return None
+
+    def _caps(self, codec: str, bits: int) -> Any:  # noqa: ANN401
+        """What the engine can do with a codec; words where it does not answer."""
+        module = self._codec_module
+        try:
+            return module.GetDecoderCaps(
+                gpuid=self.gpu,
+                codec=getattr(module.cudaVideoCodec, _CODECS[codec][0]),
+                bitdepth=bits,
+            )
+        except Exception as error:  # noqa: BLE001 - the module raises RuntimeError and its own
+            return _line(error)
 
     def queued(self) -> AbstractContextManager[object]:
         """Queues the calling thread's work on a stream of these engines, not the default one."""
@@ -422,10 +462,7 @@ def form_of(picture: av.video.frame.VideoFrame) -> Form:
 
 
 def bitstream_filter(stream: av.video.stream.VideoStream) -> BitStreamFilterContext | None:
-    """The filter that gives packets the engine's form; None if they have it.
-
-    Packets with start codes pass unchanged.
-    """
+    """The filter that gives packets the engine's form; None if they have it."""
     name = _CODECS[stream.codec_context.codec.canonical_name][1]
     return BitStreamFilterContext(name, stream) if name is not None else None
 

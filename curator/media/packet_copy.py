@@ -3,6 +3,10 @@
 The copy begins at an IDR picture and ends where no omitted packet is shown or needed before the
 end, so every frame in it decodes to the same bits as in the source.
 
+Containers mark more key frames than are safe to begin at: open groups of pictures, streams that
+are refreshed piece by piece, MPEG-TS without marks. An IDR picture (ITU-T H.264, 7.4.1.2.4) empties
+the decoder: nothing after it refers to anything before it.
+
 B-frames: their packets are in another order than their frames. With `negative_cts_offsets` the
 first frame is at time 0 all the same, without an edit list; docs/design/clips.md says what readers
 make of it.
@@ -22,7 +26,6 @@ from av.packet import Packet
 from numpy.typing import NDArray
 
 from curator.media.encode import MP4_OPTIONS
-from curator.media.h264 import is_idr
 from curator.records.cuts import NotCopied
 from curator.storage.scratch import unnamed_file
 
@@ -31,15 +34,14 @@ COPY_OPTIONS = MP4_OPTIONS | {"movflags": MP4_OPTIONS["movflags"] + "+negative_c
 PROFILES = ("Baseline", "Constrained Baseline", "Main", "High")
 """H.264 profiles that hardware decoders take."""
 
+_IDR, _SLICES = 5, range(1, 6)
+"""`nal_unit_type` of a slice of an IDR picture, and of any slice."""
 _LIMITED_RANGES = (0, 1)
 """Codes of FFmpeg's colour range: unspecified, taken as limited, and limited."""
 
 
 class CannotCopyError(Exception):
-    """A span cannot be copied and must be encoded.
-
-    `n_frames` are the frames that the copy would have, if they are too few.
-    """
+    """A span must be encoded; `n_frames` are those that a copy would have, if they are too few."""
 
     def __init__(self, reason: NotCopied, *, n_frames: int | None = None) -> None:
         super().__init__(str(reason))
@@ -182,3 +184,32 @@ def _retimed(span: PacketSpan, fps: Fraction) -> Iterator["Packet[Any]"]:
         packet.time_base = 1 / fps
         packet.pts, packet.dts, packet.duration = position, number - delay, 1
         yield packet
+
+
+def is_idr(packet: bytes, extradata: bytes | None) -> bool:
+    """Whether an access unit holds an IDR picture and no slice of any other.
+
+    `extradata` is the stream's `avcC` record, or its parameter sets in Annex B form.
+    """
+    if extradata is not None and len(extradata) > 4 and extradata[0] == 1:
+        kinds = list(_kinds_by_length(packet, 1 + (extradata[4] & 3)))
+    else:
+        kinds = list(_kinds_by_start_code(packet))
+    slices = [kind for kind in kinds if kind in _SLICES]
+    return bool(slices) and all(kind == _IDR for kind in slices)
+
+
+def _kinds_by_length(packet: bytes, n_length_bytes: int) -> Iterator[int]:
+    position = 0
+    while position + n_length_bytes < len(packet):
+        length = int.from_bytes(packet[position : position + n_length_bytes], "big")
+        position += n_length_bytes
+        yield packet[position] & 31
+        position += length
+
+
+def _kinds_by_start_code(packet: bytes) -> Iterator[int]:
+    position = packet.find(b"\0\0\1")
+    while 0 <= position < len(packet) - 3:
+        yield packet[position + 3] & 31
+        position = packet.find(b"\0\0\1", position + 3)

@@ -14,10 +14,7 @@ MAX_MOOV_BYTES = 256 << 20
 
 
 def header_rotation_deg(reader: BinaryIO, n_bytes: int) -> int | None:
-    """Clockwise degrees (0, 90, 180, 270) that turn a file's first video track upright.
-
-    None if the file is not MP4 or MOV, or has no readable track header.
-    """
+    """Clockwise degrees (0, 90, 180, 270) that turn the first video upright; None if unknown."""
     moov = _find_moov(reader, n_bytes)
     if moov is None:
         return None

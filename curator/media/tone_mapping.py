@@ -91,7 +91,7 @@ def to_bt709(coded: Colours, primaries: int, transfer: int) -> Colours:
     if transfer in (PQ, HLG):
         nits = pq_to_nits(coded) if transfer == PQ else _hlg_to_nits(coded, primaries)
         light = _compressed(nits)
-    inside = _within_gamut(light @ (_from_xyz(_BT709) @ _to_xyz(primaries)).T)
+    inside = _within_gamut(light @ (np.linalg.inv(_to_xyz(_BT709)) @ _to_xyz(primaries)).T)
     return np.asarray(inside ** (1 / 2.4), np.float64)
 
 
@@ -148,8 +148,3 @@ def _to_xyz(primaries: int) -> Colours:
     columns = np.stack([x / y, np.ones(4), (1 - x - y) / y])
     scale = np.linalg.solve(columns[:, :3], columns[:, 3])
     return np.asarray(columns[:, :3] * scale, np.float64)
-
-
-@cache
-def _from_xyz(primaries: int) -> Colours:
-    return np.asarray(np.linalg.inv(_to_xyz(primaries)), np.float64)
